@@ -1,0 +1,62 @@
+# Everything runs inside .venv, which the first target makes. Needs Python 3.11 or newer, make and a package registry.
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+# constraints.txt pins every version, also those of the build tools: hence --no-build-isolation.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+CREATED := $(VENV)/.created
+RUNTIME := $(VENV)/.runtime-installed
+DEV := $(VENV)/.dev-installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types bench clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(RUNTIME) ## install what the package needs and run the demonstration
+	$(BIN)/torchatlas demo
+
+# loadscope keeps a test module in one worker, so that its fixtures are made once. One torch thread per worker.
+test: $(DEV) ## run the tests and the examples in docstrings and docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
+
+lint: $(DEV) ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV) ## check types (mypy, strict)
+	$(BIN)/mypy
+
+bench: $(DEV) ## run every benchmarks/bench_*.py
+	@ls benchmarks/bench_*.py >/dev/null 2>&1 || { echo "There are no benchmarks/bench_*.py yet."; exit 1; }
+	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+clean: ## remove .venv, caches and build products
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(CREATED):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "torchatlas needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)."; \
+	  echo "Name another one: make PYTHON=python3.11 <target>"; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); \
+	  echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@touch $@
+
+# torch first and by itself: whatever comes later finds it there and cannot choose another.
+$(RUNTIME): $(CREATED) pyproject.toml constraints.txt
+	@echo "Installing torchatlas into $(VENV) (a minute or two the first time)"
+	@$(PIP_INSTALL) torch
+	@$(PIP_INSTALL) hatchling editables
+	@$(PIP_INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+# torchvision, transformers and pillow serve tests and benchmarks only; the package never needs them.
+$(DEV): $(RUNTIME)
+	@echo "Installing the test tools into $(VENV)"
+	@$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
+	@$(PIP_INSTALL) transformers pillow
+	@$(PIP_INSTALL) --no-deps torchvision
+	@touch $@

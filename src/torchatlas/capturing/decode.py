@@ -1,0 +1,547 @@
+"""The event stream -> the columns of a graph: one pass that follows every tensor from op to op.
+
+A tensor is followed by its number. Its current state is a Value; a write through any alias makes the states of the
+others stale, which shows when they are next read (`_refresh`). All slow work hides behind that comparison of versions.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torchatlas.capturing.describe import call_text, generic_call_text
+from torchatlas.capturing.modules import CALL_ROW, Watch
+from torchatlas.capturing.overlap import Layout, covers, overlap
+from torchatlas.capturing.plans import ROW_HEAD, Plan
+from torchatlas.capturing.stream import STORAGE_ROW, TENSOR_ROW, Recorder
+
+ACCUMULATE = 2**63  # AccumulateGrad nodes have the largest sequence number there is
+
+# Phases and edge kinds by their position in the enums.
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = range(5)
+DATA, ORDER = range(2)
+OUTPUT_NODE = -1  # in `plan`: this node is an output
+
+
+class Decoded:
+    """Columns as Python lists, one entry per node, value, edge ...; finish.py makes arrays of them."""
+
+    def __init__(self, tensors: int, storages: int) -> None:
+        # nodes
+        self.plan: list[int] = []
+        self.start: list[int] = []
+        self.time: list[int] = []
+        self.sequence: list[int] = []
+        self.call: list[int] = []
+        self.source: list[int] = []
+        self.phase: list[int] = []
+        self.memory: list[int] = []
+        self.iteration: list[int] = []
+        self.forward: list[int] = []
+        self.arguments: list[int] = []
+        self.input_count: list[int] = []
+        self.output_count: list[int] = []
+        self.inputs: list[int] = []
+        self.written: list[int] = []
+        self.outputs: list[int] = []
+        # values
+        self.value_tensor: list[int] = []
+        self.value_version: list[int] = []
+        self.value_producer: list[int] = []
+        self.value_output: list[int] = []
+        self.value_view_of: list[int] = []
+        # edges, flat: source, target, output index, input index, value, kind
+        self.edges: list[int] = []
+        self.from_outside: list[int] = []  # value, node, input index: who takes what no node made
+        # storages
+        self.born = [-1] * storages
+        self.died = [-1] * storages
+        self.accumulated: set[int] = set()  # storages an AccumulateGrad node left its result in
+        self.value_of: list[int] = [-1] * tensors  # the current value of each tensor
+        # tables
+        self.argument_texts: list[str] = []
+        self.source_keys: list[tuple[Any, int]] = []
+        self.peak_bytes = 0
+        self.end_bytes = 0
+
+
+class Decoder:
+    """One pass over one recording."""
+
+    def __init__(self, recorder: Recorder, watch: Watch) -> None:
+        self.recorder, self.watch = recorder, watch
+        tensors, storages = recorder.tensors, recorder.storages
+        self.storage_of: list[int] = tensors[0::TENSOR_ROW]
+        self.shapes, self.strides = tensors[1::TENSOR_ROW], tensors[2::TENSOR_ROW]
+        self.offsets, self.dtypes = tensors[3::TENSOR_ROW], tensors[4::TENSOR_ROW]
+        self.bytes: list[int] = storages[1::STORAGE_ROW]
+        count = len(self.bytes)
+        self.found = Decoded(len(self.storage_of), count)
+        self.version = [0] * count
+        self.origin = [-1] * count  # the first value on a storage
+        self.readers: list[list[int] | None] = [None] * count  # node, tensor, ... since the last write
+        self.writers: dict[int, list[tuple[int, int, int, int]]] = {}  # storage -> (version, node, output, tensor)
+        self.several: dict[int, list[tuple[int, int]]] = {}  # value -> further (node, output) its data comes from
+        self.alike: dict[tuple[int, int, Any, Any, Any], int] = {}  # storage and layout -> the last tensor so laid out
+
+    # -- the pass ------------------------------------------------------------------------------------------------
+
+    def run(self) -> Decoded:
+        recorder, found = self.recorder, self.found
+        stream, plans, began = recorder.stream, recorder.plans, recorder.began_ns
+        number_of_death = {id(ref): i for i, ref in enumerate(recorder.storages[0::STORAGE_ROW])}
+        optimizer_calls = self._optimizer_calls()
+        boundaries = [*iteration_boundaries(self.watch.steps, len(stream)), len(stream) + 1]
+        value_of, value_version, value_producer = found.value_of, found.value_version, found.value_producer
+        value_output, version, storage_of, readers = found.value_output, self.version, self.storage_of, self.readers
+        edges, inputs, written_flags, from_outside = found.edges, found.inputs, found.written, found.from_outside
+        several, died, sizes = self.several, found.died, self.bytes
+        forward_of: dict[int, int] = {}
+        sources: dict[tuple[int, int], int] = {}
+        texts: dict[Any, int] = {}
+        last_sequence, node, live, peak, iteration, trained = recorder.first_sequence_nr, 0, 0, 0, 0, False
+        i, end = 0, len(stream)
+        while i < end:
+            head = stream[i]
+            if type(head) is not int:
+                if type(head) is weakref.ref:
+                    storage = number_of_death[id(head)]
+                    died[storage] = max(node - 1, 0)
+                    live -= max(sizes[storage], 0)
+                elif head[0] == "resize":
+                    live += max(head[2], 0) - max(sizes[head[1]], 0)
+                    sizes[head[1]] = head[2]
+                else:
+                    node += self._mark(head, node, live, iteration)
+                i += 1
+                continue
+            while i >= boundaries[iteration]:
+                iteration += 1
+            plan: Plan = plans[head]
+            _, t0, t1, sequence, back, call, code, at, grad = stream[i : i + ROW_HEAD]
+            # inputs
+            j, k, plain, slots = i + ROW_HEAD, 0, True, plan.slots
+            numbers: list[int] = []
+            targets: list[tuple[int, int, bool]] = []  # input index, tensor, overwritten
+            for slot in slots:
+                entry = stream[j]
+                j += 1
+                if type(entry) is int:
+                    items: Any = (entry,)
+                elif entry is None or type(entry) is tuple:
+                    plain = False
+                    continue
+                else:
+                    plain = False
+                    items = [item for item in entry if type(item) is int]
+                kind = DATA
+                if slot.written:
+                    if slot.overwritten:
+                        kind = ORDER
+                    targets += [(k + q, item, slot.overwritten) for q, item in enumerate(items)]
+                for number in items:
+                    storage = storage_of[number]
+                    value = value_of[number]
+                    if value < 0:
+                        value = self._first_seen(number, storage)
+                    elif value_version[value] != version[storage]:
+                        value = self._refresh(number, storage, value)
+                    numbers.append(number)
+                    inputs.append(value)
+                    producer = value_producer[value]
+                    if producer >= 0:
+                        edges += (producer, node, value_output[value], k, value, kind)
+                        if value in several:
+                            for other, output in several[value]:
+                                edges += (other, node, output, k, value, kind)
+                    else:
+                        from_outside += (value, node, k)
+                    reader = readers[storage]
+                    if reader is None:
+                        readers[storage] = [node, number]
+                    else:
+                        reader += (node, number)
+                    k += 1
+            others: Any = ()
+            keywords: Any = {}
+            if plan.others:
+                others = stream[j]
+                j += 1
+            if plan.code is None:  # no schema: (numbers, shape of the arguments)
+                for number in others[0]:
+                    value = self._read(number, node, k)
+                    numbers.append(number)
+                    inputs.append(value)
+                    k += 1
+            if plan.has_keywords:
+                keywords = stream[j]
+                j += 1
+            results = stream[j]
+            # writes
+            marks = [0] * k
+            if plan.hidden is not None and others and _hidden_on(plan, others):
+                for position in plan.hidden[0]:
+                    index = _input_index(plan, stream, i + ROW_HEAD, position)
+                    if index is not None:
+                        targets.append((index, numbers[index], False))
+            made: dict[int, int] = {}
+            if targets and not plan.changes_layout:
+                for index, number, overwritten in targets:
+                    marks[index] = 1
+                    if number not in made:
+                        made[number] = self._write(number, node, overwritten)
+            written_flags += marks
+            # outputs
+            before = len(found.outputs)
+            fresh = self._outputs(results, node, numbers, inputs[len(inputs) - k :] if k else [], made)
+            live += fresh
+            if live > peak:
+                peak = live
+            # where and when
+            forward = -1
+            if back is None:
+                if call in optimizer_calls:
+                    phase = OPTIMIZER
+                elif trained and call < 0 and not grad:
+                    phase = OTHER
+                else:
+                    phase = FORWARD
+                if sequence > last_sequence:
+                    last_sequence = sequence
+                    forward_of[sequence - 1] = node
+                    own_sequence = sequence - 1
+                else:
+                    own_sequence = -1
+            elif grad == 2:
+                phase = RECOMPUTE
+                own_sequence = -1
+                if sequence > last_sequence:
+                    last_sequence = sequence
+                    forward_of[sequence - 1] = node
+                    own_sequence = sequence - 1
+            else:
+                phase, trained = BACKWARD, True
+                if sequence > last_sequence:  # this backward builds a graph of its own
+                    last_sequence = sequence
+                    forward_of[sequence - 1] = node
+                own_sequence = back if back < ACCUMULATE else -1
+                forward = forward_of.get(back, -1)
+                if back >= ACCUMULATE:
+                    for output in found.outputs[before:]:
+                        found.accumulated.add(storage_of[found.value_tensor[output]])
+            if phase == BACKWARD:
+                origin = forward if forward >= 0 else self._data_comes_from(inputs[len(inputs) - k :] if k else [])
+                call = found.call[origin] if origin >= 0 else -1
+                source = found.source[origin] if origin >= 0 else -1
+            elif code is None:
+                source = -1
+            else:
+                key = (id(code), at)
+                known = sources.get(key)
+                if known is None:
+                    known = sources[key] = len(found.source_keys)
+                    found.source_keys.append((code, at))
+                source = known
+            # the call
+            if plan.code is None:
+                text_key: Any = (head, repr(others))
+            elif plain and not others and not keywords:
+                text_key = head
+            else:
+                pattern = None if plain else _pattern(stream[i + ROW_HEAD : i + ROW_HEAD + len(slots)])
+                text_key = (head, pattern, repr(others), repr(keywords) if keywords else None)
+            text = texts.get(text_key)
+            if text is None:
+                text = texts[text_key] = len(found.argument_texts)
+                entries = stream[i + ROW_HEAD : i + ROW_HEAD + len(slots)]
+                found.argument_texts.append(
+                    generic_call_text(others[1]) if plan.code is None else call_text(plan, entries, others, keywords)
+                )
+            found.plan.append(head)
+            found.start.append(t0 - began)
+            found.time.append(t1 - t0)
+            found.sequence.append(own_sequence)
+            found.call.append(call)
+            found.source.append(source)
+            found.phase.append(phase)
+            found.memory.append(live)
+            found.iteration.append(iteration)
+            found.forward.append(forward)
+            found.arguments.append(text)
+            found.input_count.append(k)
+            found.output_count.append(len(found.outputs) - before)
+            node += 1
+            i = j + 1
+        found.peak_bytes, found.end_bytes = peak, live
+        for number in self.watch.tensors:
+            if value_of[number] < 0:
+                self._first_seen(number, storage_of[number])
+        return found
+
+    def _optimizer_calls(self) -> set[int]:
+        owners = self.watch.owners
+        return {
+            position for position, owner in enumerate(self.watch.calls[0::CALL_ROW]) if owners[owner].kind == "optimizer"
+        }
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def _read(self, number: int, node: int, index: int) -> int:
+        """The state of a tensor that a node takes, with the edges that bring it."""
+        found, storage = self.found, self.storage_of[number]
+        value = found.value_of[number]
+        if value < 0:
+            value = self._first_seen(number, storage)
+        elif found.value_version[value] != self.version[storage]:
+            value = self._refresh(number, storage, value)
+        producer = found.value_producer[value]
+        if producer >= 0:
+            found.edges += (producer, node, found.value_output[value], index, value, DATA)
+            for other, output in self.several.get(value, ()):
+                found.edges += (other, node, output, index, value, DATA)
+        else:
+            found.from_outside += (value, node, index)
+        reader = self.readers[storage]
+        if reader is None:
+            self.readers[storage] = [node, number]
+        else:
+            reader += (node, number)
+        return value
+
+    def _new_value(self, number: int, producer: int, output: int, view_of: int) -> int:
+        found = self.found
+        value = len(found.value_tensor)
+        found.value_tensor.append(number)
+        found.value_version.append(self.version[self.storage_of[number]])
+        found.value_producer.append(producer)
+        found.value_output.append(output)
+        found.value_view_of.append(view_of)
+        found.value_of[number] = value
+        return value
+
+    def _key(self, number: int) -> tuple[int, int, Any, Any, Any]:
+        return (
+            self.storage_of[number],
+            self.offsets[number],
+            self.shapes[number],
+            self.strides[number],
+            self.dtypes[number],
+        )
+
+    def _first_seen(self, number: int, storage: int) -> int:
+        """The value of a tensor that no op made before our eyes.
+
+        Either it comes from outside, or it is a new Python object for memory we know: autograd hands out what it
+        saved that way, and `.data` and C++ make aliases without an op.
+        """
+        if self.origin[storage] < 0:
+            value = self.origin[storage] = self._new_value(number, -1, -1, -1)
+            self.alike.setdefault(self._key(number), number)
+            return value
+        twin = self.alike.get(self._key(number))
+        if twin is not None and twin != number:
+            value = self.found.value_of[twin]
+            if self.found.value_version[value] != self.version[storage]:
+                value = self._refresh(twin, storage, value)
+            self.found.value_of[number] = value
+            return value
+        origin = self.origin[storage]
+        value = self._new_value(number, self.found.value_producer[origin], self.found.value_output[origin], origin)
+        self.found.value_version[value] = -1  # older than every write: let them all be looked at
+        return self._refresh(number, storage, value, new=True)
+
+    def _refresh(self, number: int, storage: int, value: int, new: bool = False) -> int:
+        """The state of a tensor after its storage was written, perhaps elsewhere in it."""
+        found, since = self.found, self.found.value_version[value]
+        mine = self._layout(number)
+        sources: list[tuple[int, int]] = []
+        covered = False
+        for version, node, output, tensor in reversed(self.writers.get(storage, ())):
+            if version <= since or covered:
+                break
+            theirs = self._layout(tensor)
+            if self._touch(theirs, mine, tensor, number):
+                sources.append((node, output))
+                covered = self._same_size(tensor, number) and covers(theirs, mine)
+        if not sources:
+            found.value_version[value] = self.version[storage]
+            return value
+        producer, output = sources[0]
+        older = found.value_producer[value]
+        rest = sources[1:]
+        if not covered and older >= 0:
+            rest += [(older, found.value_output[value]), *self.several.get(value, ())]
+        if new:
+            found.value_producer[value], found.value_output[value] = producer, output
+            found.value_version[value] = self.version[storage]
+            fresh = value
+        else:
+            fresh = self._new_value(number, producer, output, found.value_view_of[value])
+        if rest:
+            self.several[fresh] = list(dict.fromkeys(pair for pair in rest if pair != sources[0]))
+        return fresh
+
+    def _layout(self, number: int) -> Layout | None:
+        stride = self.strides[number]
+        return None if stride is None else (self.offsets[number], tuple(self.shapes[number]), stride)
+
+    def _same_size(self, one: int, other: int) -> bool:
+        return bool(self.dtypes[one].itemsize == self.dtypes[other].itemsize)
+
+    def _touch(self, theirs: Layout | None, mine: Layout | None, one: int, other: int) -> bool:
+        if theirs is None or mine is None or not self._same_size(one, other):
+            return True
+        return overlap(theirs, mine)
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def _write(self, number: int, node: int, overwritten: bool) -> int:
+        """A new state of a written tensor; older readers and writers of the same bytes must come first."""
+        found, storage = self.found, self.storage_of[number]
+        mine = self._layout(number)
+        log = self.readers[storage] or []
+        kept: list[int] = []
+        for position in range(0, len(log), 2):
+            reader, tensor = log[position], log[position + 1]
+            if tensor != number and not self._touch(self._layout(tensor), mine, tensor, number):
+                kept += (reader, tensor)
+            elif reader != node:
+                found.edges += (reader, node, -1, -1, found.value_of[tensor], ORDER)
+        self.readers[storage] = kept or None
+        if overwritten:
+            for _, writer, _, tensor in self.writers.get(storage, ()):
+                if writer != node and self._touch(self._layout(tensor), mine, tensor, number):
+                    found.edges += (writer, node, -1, -1, found.value_of[tensor], ORDER)
+        self.version[storage] += 1
+        history = self.writers.setdefault(storage, [])
+        if mine is not None:
+            history[:] = [
+                entry
+                for entry in history
+                if not (self._same_size(entry[3], number) and self._covered(entry[3], mine))
+            ]
+        old = found.value_of[number]
+        value = self._new_value(number, node, -1, found.value_view_of[old])
+        history.append((self.version[storage], node, -1, number))
+        return value
+
+    def _covered(self, tensor: int, mine: Layout) -> bool:
+        theirs = self._layout(tensor)
+        return theirs is not None and covers(mine, theirs)
+
+    def _outputs(self, results: Any, node: int, taken: list[int], values: list[int], made: dict[int, int]) -> int:
+        """Values for what a node returned, then for what it wrote and did not return. Returns the bytes it allocated."""
+        found, allocated = self.found, 0
+        returned = [] if results is None else [results] if type(results) is int else _flat(results)
+        index = 0
+        for number in returned:
+            if number in made:
+                value = made.pop(number)
+                found.value_output[value] = index
+                self._set_writer_output(number, node, index)
+            else:
+                storage = self.storage_of[number]
+                view_of = found.value_of[number]
+                if view_of < 0 and self.origin[storage] >= 0:
+                    view_of = next(
+                        (v for t, v in zip(taken, values, strict=True) if self.storage_of[t] == storage),
+                        self.origin[storage],
+                    )
+                value = self._new_value(number, node, index, view_of)
+                if self.origin[storage] < 0:
+                    self.origin[storage] = value
+                    found.born[storage] = node
+                    allocated += max(self.bytes[storage], 0)
+                self.alike[self._key(number)] = number
+            found.outputs.append(value)
+            index += 1
+        for number, value in made.items():
+            found.value_output[value] = index
+            self._set_writer_output(number, node, index)
+            found.outputs.append(value)
+            index += 1
+        return allocated
+
+    def _set_writer_output(self, number: int, node: int, index: int) -> None:
+        history = self.writers[self.storage_of[number]]
+        for position in range(len(history) - 1, -1, -1):
+            version, writer, _, tensor = history[position]
+            if writer == node and tensor == number:
+                history[position] = (version, writer, index, tensor)
+                return
+
+    def _data_comes_from(self, values: list[int]) -> int:
+        """The node that made the first input that a node made; -1 when none did."""
+        return next((p for p in (self.found.value_producer[value] for value in values) if p >= 0), -1)
+
+    # -- marks ---------------------------------------------------------------------------------------------------
+
+    def _mark(self, mark: tuple[Any, ...], node: int, live: int, iteration: int) -> int:
+        """An output node: ("output", tensor numbers, text of the structure)."""
+        found = self.found
+        for index, number in enumerate(mark[1]):
+            value = self._read(number, node, index)
+            found.inputs.append(value)
+            found.written.append(0)
+        found.plan.append(OUTPUT_NODE)
+        found.start.append(-1)
+        found.time.append(-1)
+        found.sequence.append(-1)
+        found.call.append(-1)
+        found.source.append(-1)
+        found.phase.append(FORWARD)
+        found.memory.append(live)
+        found.iteration.append(iteration)
+        found.forward.append(-1)
+        found.arguments.append(len(found.argument_texts))
+        found.argument_texts.append(mark[2])
+        found.input_count.append(len(mark[1]))
+        found.output_count.append(0)
+        return 1
+
+
+def _flat(results: Any) -> list[int]:
+    return [number for item in results if item is not None for number in (_flat(item) if type(item) is list else [item])]
+
+
+def _pattern(entries: list[Any]) -> tuple[Any, ...]:
+    """What a row's tensor arguments look like, tensors apart: two rows of one pattern share their text."""
+    return tuple(
+        -1
+        if type(entry) is int
+        else entry
+        if entry is None or type(entry) is tuple
+        else tuple(item is None for item in entry)
+        for entry in entries
+    )
+
+
+def _hidden_on(plan: Plan, others: tuple[Any, ...]) -> bool:
+    assert plan.hidden is not None
+    return bool(others[plan.others.index(plan.hidden[1])])
+
+
+def _input_index(plan: Plan, stream: list[Any], at: int, position: int) -> int | None:
+    """Where the argument at a schema position stands among a row's inputs; all slots before it hold one tensor or none."""
+    index = 0
+    for offset, slot in enumerate(plan.slots):
+        if slot.position == position:
+            return index if type(stream[at + offset]) is int else None
+        index += type(stream[at + offset]) is int
+    return None
+
+
+def iteration_boundaries(steps: list[tuple[int, int]], end: int) -> list[int]:
+    """Positions in the stream where a new iteration begins.
+
+    Optimizers take turns: an iteration is over when the first of them steps again, and it ended right after the
+    step before that.
+    """
+    boundaries = []
+    for (ended, _), (_, owner) in zip(steps, steps[1:], strict=False):
+        if owner == steps[0][1]:
+            boundaries.append(ended)
+    last = boundaries[-1] if boundaries else -1
+    if steps and steps[-1][0] < end and {owner for at, owner in steps if at > last} == {owner for _, owner in steps}:
+        boundaries.append(steps[-1][0])
+    return boundaries

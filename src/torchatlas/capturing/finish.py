@@ -1,0 +1,371 @@
+"""What the decoder found -> a Graph: roles and names of tensors, module paths, input nodes, columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchatlas.capturing.decode import (
+    BACKWARD,
+    DATA,
+    FORWARD,
+    OPTIMIZER,
+    ORDER,
+    OTHER,
+    OUTPUT_NODE,
+    RECOMPUTE,
+    Decoded,
+    Decoder,
+)
+from torchatlas.capturing.describe import layout_row, operation_row, source_row
+from torchatlas.capturing.modules import CALL_ROW, Named, Watch
+from torchatlas.capturing.stream import STORAGE_ROW, Recorder
+from torchatlas.graph import Graph, Module, NodeKind, Operation, Phase, Role
+from torchatlas.graph.arguments import Call, encode
+from torchatlas.graph.columns import COLUMNS, EDGE_KINDS, KINDS, PHASES, ROLES, Array, Layout, Tables
+from torchatlas.graph.nouns import EdgeKind, OperationType
+
+assert [PHASES[p] for p in (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER)] == list(Phase)
+assert (EDGE_KINDS[DATA], EDGE_KINDS[ORDER]) == (EdgeKind.DATA, EdgeKind.ORDER)
+
+_ROLE = {role: ROLES.index(role) for role in Role}
+_MADE_IN = {  # the role of what a node allocates
+    FORWARD: _ROLE[Role.ACTIVATION],
+    RECOMPUTE: _ROLE[Role.ACTIVATION],
+    BACKWARD: _ROLE[Role.TEMPORARY],
+    OPTIMIZER: _ROLE[Role.TEMPORARY],
+    OTHER: _ROLE[Role.TEMPORARY],
+}
+
+
+def graph_of(
+    recorder: Recorder,
+    watch: Watch,
+    *,
+    input_names: dict[int, str],
+    only_inputs: bool,
+    timing: bool = True,
+    memory: bool = True,
+) -> Graph:
+    """Decode a finished recording. `input_names` names tensors that are inputs, by number.
+
+    `only_inputs` says that no other tensor from outside is one: the rest are constants.
+    """
+    decoder = Decoder(recorder, watch)
+    found = decoder.run()
+    return _Finish(recorder, watch, decoder, found, input_names, only_inputs).graph(timing, memory)
+
+
+class _Finish:
+    def __init__(
+        self,
+        recorder: Recorder,
+        watch: Watch,
+        decoder: Decoder,
+        found: Decoded,
+        input_names: dict[int, str],
+        only_inputs: bool,
+    ) -> None:
+        self.recorder, self.watch, self.decoder, self.found = recorder, watch, decoder, found
+        self.tables = Tables(threads=[recorder.thread])
+        self.names: dict[str, int] = {}
+        self.prefixes = _root_prefixes(watch)
+        self.input_names, self.only_inputs = input_names, only_inputs
+        self.storage_of_value = np.array(decoder.storage_of, np.int64)[np.array(found.value_tensor, np.int64)]
+
+    def graph(self, timing: bool, memory: bool) -> Graph:
+        storage_role, value_name = self._roles()
+        inputs = self._input_values(storage_role)
+        columns = self._columns(inputs, storage_role, value_name)
+        if not timing:
+            columns["node_time_ns"][:] = -1
+            columns["node_start_ns"][:] = -1
+        if not memory:
+            columns["node_memory_bytes"][:] = -1
+        self.tables.names = list(self.names)
+        metadata = {"torch": torch.__version__.partition("+")[0]}
+        if memory and len(columns["node_kind"]):
+            metadata["peak_bytes"] = self.found.peak_bytes + self._bytes_from_outside()
+        return Graph(columns, self.tables, source="run", metadata=metadata)
+
+    def _name(self, text: str) -> int:
+        return self.names.setdefault(text, len(self.names))
+
+    def _full_name(self, named: Named) -> str:
+        prefix = self.prefixes.get(named.root, "")
+        return f"{prefix}.{named.name}" if prefix and named.name else named.name or prefix
+
+    # -- roles ---------------------------------------------------------------------------------------------------
+
+    def _roles(self) -> tuple[Array, Array]:
+        """A role for every storage, and a name for every value that has one."""
+        decoder, found, watch = self.decoder, self.found, self.watch
+        born = np.array(found.born, np.int64)
+        phase = np.array([*found.phase, 0], np.int64)
+        made_in = np.array([_MADE_IN[p] for p in range(len(PHASES))])
+        outside = _ROLE[Role.CONSTANT] if self.only_inputs else _ROLE[Role.INPUT]
+        role = np.where(born >= 0, made_in[phase[born]], outside)
+        role[list(found.accumulated)] = _ROLE[Role.GRADIENT]
+        for number in self.input_names:
+            if born[decoder.storage_of[number]] < 0:
+                role[decoder.storage_of[number]] = _ROLE[Role.INPUT]
+        for number in self._lifted():
+            role[decoder.storage_of[number]] = _ROLE[Role.CONSTANT]
+        name_of_storage: dict[int, int] = {}
+        name_of_tensor: dict[int, int] = {}
+        crowded: set[int] = set()  # storages that hold several named tensors
+        for number, named in watch.tensors.items():
+            storage = decoder.storage_of[number]
+            role[storage] = _ROLE[Role(named.role)]
+            text = self._full_name(named)
+            if text:
+                name_of_tensor[number] = self._name(text)
+                if storage in name_of_storage and self._differs(storage, number):
+                    crowded.add(storage)
+                name_of_storage.setdefault(storage, name_of_tensor[number])
+        for storage, named in watch.storages.items():
+            role[storage] = _ROLE[Role(named.role)]
+            if text := self._full_name(named):
+                name_of_storage.setdefault(storage, self._name(text))
+        value_name = np.full(len(found.value_tensor), -1, np.int64)
+        for value, number in enumerate(found.value_tensor):
+            storage = decoder.storage_of[number]
+            if number in name_of_tensor:
+                value_name[value] = name_of_tensor[number]
+            elif storage in name_of_storage and storage not in crowded:
+                value_name[value] = name_of_storage[storage]
+        return role, value_name
+
+    def _differs(self, storage: int, number: int) -> bool:
+        """Whether a second named tensor on a storage is another part of it, not the same tied weight."""
+        origin = self.decoder.origin[storage]
+        return origin >= 0 and self.decoder._key(self.found.value_tensor[origin]) != self.decoder._key(number)
+
+    def _lifted(self) -> list[int]:
+        """Tensors that torch.tensor(...) made of Python data: constants of the program."""
+        plans, found = self.recorder.plans, self.found
+        lifting = {i for i, plan in enumerate(plans) if plan.name.startswith("aten.lift")}
+        if not lifting:
+            return []
+        starts = np.append(0, np.cumsum(found.input_count))
+        values = [found.inputs[starts[node]] for node, plan in enumerate(found.plan) if plan in lifting]
+        return [found.value_tensor[value] for value in values if found.value_producer[value] < 0]
+
+    def _bytes_from_outside(self) -> int:
+        return sum(max(size, 0) for size, born in zip(self.decoder.bytes, self.found.born, strict=True) if born < 0)
+
+    # -- inputs --------------------------------------------------------------------------------------------------
+
+    def _input_values(self, storage_role: Array) -> list[int]:
+        """The values that get an input node: the named ones first, then the others in order of use."""
+        found = self.found
+        named = [found.value_of[number] for number in self.input_names]
+        named = [value for value in named if value >= 0]
+        taken = found.from_outside[0::3]
+        is_input = storage_role[self.storage_of_value] == _ROLE[Role.INPUT]
+        first = [self._state_before(value) for value in named]
+        return list(dict.fromkeys([*[v for v in first if v >= 0], *[v for v in taken if is_input[v]]]))
+
+    def _state_before(self, value: int) -> int:
+        """The state in which an input arrived, if it was written since; -1 when a node made it."""
+        if self.found.value_producer[value] < 0:
+            return value
+        origin = self.decoder.origin[int(self.storage_of_value[value])]
+        return origin if origin >= 0 and self.found.value_producer[origin] < 0 else -1
+
+    def _input_name(self, value: int) -> str:
+        number = self.found.value_tensor[value]
+        return self.input_names.get(number, "input")
+
+    # -- columns -------------------------------------------------------------------------------------------------
+
+    def _columns(self, inputs: list[int], storage_role: Array, value_name: Array) -> dict[str, Array]:
+        found, recorder = self.found, self.recorder
+        extra, count = len(inputs), len(found.plan)
+        shift = np.int64(extra)
+        operation = self._operations(np.array(found.plan, np.int64), extra)
+        producer = _shifted(found.value_producer, shift)
+        producer[inputs] = np.arange(extra)
+        output_index = np.array(found.value_output, np.int64)
+        output_index[inputs] = 0
+        edges = self._edges(inputs, shift)
+        call_owner = np.array(self.watch.calls[0::CALL_ROW], np.int64)
+        module_of_owner = self._modules()
+        storage = np.arange(len(self.decoder.bytes))
+        devices: dict[str, int] = {}
+        device = [devices.setdefault(str(d), len(devices)) for d in recorder.storages[2::STORAGE_ROW]]
+        self.tables.devices = list(devices)
+        outside = self._bytes_from_outside()
+        kind = np.full(extra + count, KINDS.index(NodeKind.OP))
+        kind[:extra] = KINDS.index(NodeKind.INPUT)
+        is_output = np.flatnonzero(np.array(found.plan, np.int64) == OUTPUT_NODE) + extra
+        kind[is_output] = KINDS.index(NodeKind.OUTPUT)
+        name = np.full(extra + count, -1, np.int64)
+        name[:extra] = [self._name(self._input_name(value)) for value in inputs]
+        name[is_output] = [self._name("output")] * len(is_output)
+        self.tables.sources = [source_row(code, at) for code, at in found.source_keys]
+        arguments, self.tables.arguments = self._arguments(extra)
+        columns: dict[str, Any] = {
+            "node_kind": kind,
+            "node_operation": operation,
+            "node_phase": np.append(np.zeros(extra, np.int64), self._phases()),
+            "node_call": np.append(np.full(extra, -1), found.call),
+            "node_source": np.append(np.full(extra, -1), found.source),
+            "node_arguments": arguments,
+            "node_name": name,
+            "node_start_ns": np.append(np.full(extra, -1), found.start),
+            "node_time_ns": np.append(np.full(extra, -1), found.time),
+            "node_memory_bytes": np.append(np.full(extra, outside), np.array(found.memory, np.int64) + outside),
+            "node_sequence_nr": np.append(np.full(extra, -1), np.array(found.sequence, np.int64)),
+            "node_iteration": np.append(np.zeros(extra, np.int64), found.iteration),
+            "node_thread": np.zeros(extra + count),
+            "node_forward": np.append(np.full(extra, -1), _shifted(found.forward, shift)),
+            "input_ptr": _pointers([0] * extra + found.input_count),
+            "output_ptr": _pointers([1] * extra + found.output_count),
+            "input_value": np.array(found.inputs),
+            "input_written": np.array(found.written),
+            "output_value": np.append(np.array(inputs, np.int64), found.outputs),
+            "value_storage": self.storage_of_value,
+            "value_layout": self._layouts(),
+            "value_offset": np.array(self.decoder.offsets, np.int64)[np.array(found.value_tensor, np.int64)],
+            "value_version": np.maximum(np.array(found.value_version, np.int64), 0),
+            "value_producer": producer,
+            "value_output_index": output_index,
+            "value_view_of": np.array(found.value_view_of),
+            "value_role": storage_role[self.storage_of_value],
+            "value_parameter": value_name,
+            "storage_bytes": np.array(self.decoder.bytes),
+            "storage_device": np.array(device),
+            "storage_born": _shifted(found.born, shift)[storage],
+            "storage_died": _shifted(found.died, shift)[storage],
+            "storage_role": storage_role,
+            "edge_source": edges[:, 0],
+            "edge_target": edges[:, 1],
+            "edge_output_index": edges[:, 2],
+            "edge_input_index": edges[:, 3],
+            "edge_value": edges[:, 4],
+            "edge_kind": edges[:, 5],
+            "call_module": module_of_owner[call_owner] if len(call_owner) else call_owner,
+            "call_parent": np.array(self.watch.calls[1::CALL_ROW]),
+            "call_index": _occurrence(call_owner),
+        }
+        return {n: np.ascontiguousarray(columns[n], dtype) for n, (dtype, _) in COLUMNS.items()}
+
+    def _operations(self, plan: Array, extra: int) -> Array:
+        """The operation of every node, inputs first, and the table."""
+        rows = [operation_row(p) for p in self.recorder.plans]
+        at_input, at_output = len(rows), len(rows) + 1
+        rows += [Operation("input", OperationType.MOVEMENT), Operation("output", OperationType.MOVEMENT)]
+        number = np.append(np.full(extra, at_input), np.where(plan == OUTPUT_NODE, at_output, plan))
+        used, number = np.unique(number, return_inverse=True)  # leaves out what failed before it ran
+        self.tables.operations = [rows[row] for row in used]
+        return number
+
+    def _arguments(self, extra: int) -> tuple[Array, list[str]]:
+        texts = [*self.found.argument_texts, encode(Call())]
+        return np.append(np.full(extra, len(texts) - 1), self.found.arguments), texts
+
+    def _phases(self) -> Array:
+        """Phases of the nodes; the ones that start a backward pass count with it."""
+        found = self.found
+        phase = np.array(found.phase, np.int64)
+        seeds = {i for i, plan in enumerate(self.recorder.plans) if plan.name == "aten.ones_like.default"}
+        edges = np.array(found.edges, np.int64).reshape(-1, 6)
+        for node in (n for n, plan in enumerate(found.plan) if plan in seeds and phase[n] == FORWARD):
+            takers = edges[edges[:, 0] == node, 1]
+            if found.call[node] < 0 and len(takers) and (phase[takers] == BACKWARD).all():
+                phase[node] = BACKWARD
+        return phase
+
+    def _layouts(self) -> Array:
+        decoder, rows = self.decoder, {}
+        devices = self.recorder.storages[2::STORAGE_ROW]
+        known: dict[Any, int] = {}
+        column = []
+        for number in self.found.value_tensor:
+            device = devices[decoder.storage_of[number]]
+            key = (decoder.shapes[number], decoder.strides[number], decoder.dtypes[number], device)
+            row = known.get(key)
+            if row is None:
+                row = known[key] = rows.setdefault(layout_row(*key), len(rows))
+            column.append(row)
+        self.tables.layouts = list[Layout](rows)
+        return np.array(column, np.int64)
+
+    def _modules(self) -> Array:
+        """The module table; returns the row of each owner."""
+        rows: dict[str, int] = {}
+        number = []
+        for position, owner in enumerate(self.watch.owners):
+            prefix = self.prefixes.get(owner.root, "")
+            path = ".".join(part for part in (prefix, owner.path) if part)
+            if path not in rows:
+                rows[path] = len(rows)
+                self.tables.modules.append(Module(path, owner.type, owner.kind))
+            number.append(rows[path])
+            del position
+        return np.array(number or [0], np.int64)
+
+    def _edges(self, inputs: list[int], shift: np.int64) -> Array:
+        found = self.found
+        edges = np.array(found.edges, np.int64).reshape(-1, 6)
+        edges[:, :2] += shift
+        outside = np.array(found.from_outside, np.int64).reshape(-1, 3)
+        node_of_value = np.full(len(found.value_tensor) + 1, -1, np.int64)
+        node_of_value[inputs] = np.arange(len(inputs))
+        outside = outside[node_of_value[outside[:, 0]] >= 0]
+        arriving = np.zeros((len(outside), 6), np.int64)
+        arriving[:, 0], arriving[:, 1] = node_of_value[outside[:, 0]], outside[:, 1] + shift
+        arriving[:, 3], arriving[:, 4], arriving[:, 5] = outside[:, 2], outside[:, 0], DATA
+        return _tidy(np.concatenate([arriving, edges]))
+
+
+def _tidy(edges: Array) -> Array:
+    """Edges by target and input; order edges once per pair, and none where data already flows."""
+    edges = edges[np.lexsort((edges[:, 0], edges[:, 3], edges[:, 5], edges[:, 1]))]
+    pair = edges[:, 0] * (edges[:, 1].max() + 1 if len(edges) else 1) + edges[:, 1]
+    is_order = edges[:, 5] == ORDER
+    keep = ~is_order
+    ordered = np.flatnonzero(is_order & ~np.isin(pair, pair[~is_order]))
+    _, first = np.unique(pair[ordered], return_index=True)
+    keep[ordered[first]] = True
+    return edges[keep]
+
+
+def _root_prefixes(watch: Watch) -> dict[int, str]:
+    """What goes before the names of each tree of modules: nothing for the model, or for the only one there is."""
+    roots = [number for number, owner in enumerate(watch.owners) if owner.root == number]
+    modules = [number for number in roots if watch.owners[number].kind == "module"]
+    main = modules[0] if modules and (watch.model is not None or len(modules) == 1) else None
+    prefixes: dict[int, str] = {}
+    seen: dict[str, int] = {}
+    for number in roots:
+        if number == main:
+            prefixes[number] = ""
+            continue
+        kind = watch.owners[number].type
+        seen[kind] = seen.get(kind, -1) + 1
+        prefixes[number] = f"{kind}_{seen[kind]}" if seen[kind] else kind
+    return prefixes
+
+
+def _shifted(column: list[int], shift: np.int64) -> Array:
+    """Node numbers moved up to make room for the inputs; -1 stays."""
+    array = np.array(column, np.int64)
+    return np.where(array >= 0, array + shift, -1)
+
+
+def _pointers(counts: list[int]) -> Array:
+    return np.append(0, np.cumsum(np.array(counts, np.int64)))
+
+
+def _occurrence(column: Array) -> Array:
+    """For every entry, how many equal ones come before it."""
+    order = np.argsort(column, kind="stable")
+    ranked = column[order]
+    starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1])) if len(ranked) else np.zeros(0, np.int64)
+    result = np.empty(len(column), np.int64)
+    result[order] = np.arange(len(column)) - np.repeat(starts, np.diff(np.append(starts, len(column))))
+    return result

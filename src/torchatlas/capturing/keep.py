@@ -1,0 +1,73 @@
+"""Keeping what every node produced: whole tensors or a few numbers about each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchatlas.graph import Graph
+from torchatlas.graph.columns import KINDS, Array
+from torchatlas.graph.nouns import NodeKind
+
+VALUES = ("stats", "all")
+STATISTICS = ("min", "max", "mean", "std", "non_finite")
+
+
+class Keeper:
+    """Copies outputs the moment they exist: a later op may overwrite their memory."""
+
+    def __init__(self, what: str) -> None:
+        self._read = _copied if what == "all" else _statistics
+        self._kept: list[list[Array | None]] = []
+
+    def keep(self, out: Any) -> None:
+        """Called once per recorded op, in order."""
+        items = out if isinstance(out, (list, tuple)) else [out]
+        self._kept.append([self._read(item) for item in _tensors(items)])
+
+    def recorded(self, graph: Graph) -> dict[str, Array]:
+        """What was kept, by "node:output"."""
+        nodes = np.flatnonzero(graph.columns["node_kind"] == KINDS.index(NodeKind.OP))
+        return {
+            f"{node}:{index}": array
+            for node, arrays in zip(nodes, self._kept, strict=False)
+            for index, array in enumerate(arrays)
+            if array is not None
+        }
+
+
+def _tensors(items: Any) -> list[torch.Tensor]:
+    found = []
+    for item in items:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, (list, tuple)):
+            found += _tensors(item)
+    return found
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor | None:
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return None
+    tensor = tensor.detach().cpu()
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2) else tensor
+
+
+def _copied(tensor: torch.Tensor) -> Array | None:
+    plain = _plain(tensor)
+    return None if plain is None else plain.clone().resolve_conj().resolve_neg().numpy()
+
+
+def _statistics(tensor: torch.Tensor) -> Array | None:
+    plain = _plain(tensor)
+    if plain is None or not plain.numel():
+        return None
+    numbers = (plain.abs() if plain.is_complex() else plain).to(torch.float64)
+    finite = numbers[numbers.isfinite()]
+    missing = float(numbers.numel() - finite.numel())
+    if not finite.numel():
+        return np.array([np.nan, np.nan, np.nan, np.nan, missing])
+    spread = finite.std(correction=0)
+    return np.array([float(finite.min()), float(finite.max()), float(finite.mean()), float(spread), missing])

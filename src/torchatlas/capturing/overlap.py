@@ -1,0 +1,62 @@
+"""Whether two tensors on one storage touch the same bytes, and whether one covers the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Layout = tuple[int, Sequence[int], Sequence[int]]  # offset, shape, stride, in elements of one size
+
+_SEARCH_LIMIT = 10_000
+
+
+def span(layout: Layout) -> tuple[int, int]:
+    """First element and one past the last; (0, 0) for an empty tensor."""
+    offset, shape, stride = layout
+    if 0 in shape:
+        return (0, 0)
+    return (offset, offset + 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True)))
+
+
+def covers(writer: Layout, reader: Layout) -> bool:
+    """Whether every element of `reader` lies in `writer`; only what is certain counts."""
+    if writer == reader:
+        return True
+    low, high = span(writer)
+    elements = 1
+    for size in writer[1]:
+        elements *= size
+    first, last = span(reader)
+    return first == last or (elements == high - low and low <= first and last <= high)
+
+
+def overlap(one: Layout, other: Layout) -> bool:
+    """Whether two tensors share an element. Exact for tensors with the same strides, by range otherwise.
+
+    Slices of one tensor have its strides: `y[:, :2]` and `y[:, 2:]` interleave in memory and share nothing.
+    """
+    low, high = span(one)
+    first, last = span(other)
+    if low == high or first == last or high <= first or last <= low:
+        return False
+    if one[2] != other[2] or any(step <= 0 for step, a, b in zip(one[2], one[1], other[1], strict=True) if a + b > 2):
+        return True
+    # They meet where sum(k * stride) is the distance of their offsets, with k between -(size2 - 1) and size1 - 1.
+    steps = sorted(
+        ((step, a - 1, b - 1) for step, a, b in zip(one[2], one[1], other[1], strict=True) if a + b > 2), reverse=True
+    )
+    budget = [_SEARCH_LIMIT]
+    return _meets(other[0] - one[0], steps, 0, budget)
+
+
+def _meets(distance: int, steps: list[tuple[int, int, int]], at: int, budget: list[int]) -> bool:
+    if at == len(steps):
+        return distance == 0
+    budget[0] -= 1
+    if budget[0] < 0:
+        return True  # too long to tell: a dependency too many is safe, one too few is not
+    step, up, down = steps[at]
+    above = sum(s * u for s, u, _ in steps[at + 1 :])
+    below = sum(s * d for s, _, d in steps[at + 1 :])
+    lowest = max(-down, -((above - distance) // step))  # ceil((distance - above) / step)
+    highest = min(up, (distance + below) // step)
+    return any(_meets(distance - k * step, steps, at + 1, budget) for k in range(lowest, highest + 1))

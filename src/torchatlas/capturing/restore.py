@@ -1,0 +1,210 @@
+"""Leaving the user's world as found: what a captured run changes is put back, also after an exception.
+
+Tensors are saved when an op is about to write them for the first time, so that nothing is copied that is not written.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchatlas.capturing.stream import STORAGE_ROW, Recorder
+from torchatlas.inputs import named_tensors
+from torchatlas.torch_private import set_version_counters
+
+
+class Restorer:
+    """Saves on entering and before writes; puts everything back on leaving.
+
+    With `whole=True`, where no dispatch mode sees the writes, all parameters, buffers and inputs are copied first.
+    """
+
+    def __init__(self, model: Any, inputs: Any, optimizer: Any = None, *, whole: bool = False) -> None:
+        self.recorder: Recorder | None = None
+        self._modules = list(model.modules()) if isinstance(model, nn.Module) else []
+        self._inputs = [tensor for _, tensor in named_tensors(inputs)]
+        self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+        self._whole = whole
+        self._storages: dict[int, tuple[Any, Any]] = {}
+        self._versions: dict[int, tuple[torch.Tensor, int]] = {}
+        self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
+        self._undo: list[Callable[[], Any]] = []
+
+    def __enter__(self) -> Restorer:
+        self._save_flags()
+        self._save_modules()
+        self._save_tensors()
+        self._save_optimizer()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for storage, copy in self._storages.values():
+            if storage.nbytes() != copy.nbytes():
+                storage.resize_(copy.nbytes())
+            storage.copy_(copy)
+        for generator, state in self._generators.values():
+            generator.set_state(state)
+        for undo in reversed(self._undo):
+            undo()
+        changed = [(tensor, version) for tensor, version in self._versions.values() if tensor._version != version]
+        if changed:
+            set_version_counters(tuple(tensor for tensor, _ in changed), tuple(version for _, version in changed))
+
+    def before_write(self, target: Any) -> None:
+        """Called by the recorder with what an op is about to change."""
+        if isinstance(target, torch.Tensor):
+            if target.layout is torch.strided:
+                self._save_storage(target)
+        elif isinstance(target, torch.Generator):
+            self._generators.setdefault(id(target), (target, target.get_state()))
+        elif isinstance(target, (list, tuple)):
+            for part in target:
+                self.before_write(part)
+
+    def _save_storage(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._storages:
+            return
+        if self.recorder is not None:
+            number = self.recorder.storage_number(tensor)
+            if number is not None and not self.recorder.storages[number * STORAGE_ROW + 3]:
+                return  # made during the run
+        self._storages[storage._cdata] = (storage, storage.clone())
+
+    def _save_tensors(self) -> None:
+        for tensor in self._all_tensors():
+            if not tensor.is_inference():
+                self._versions[id(tensor)] = (tensor, tensor._version)
+            alias = tensor.detach()
+            self._undo.append(_data_back(tensor, alias))
+            gradient, needs = tensor.grad if tensor.is_leaf else None, tensor.requires_grad
+            self._undo.append(_gradient_back(tensor, gradient, needs))
+            if gradient is not None:
+                tensor.grad = None
+            if self._whole and tensor.layout is torch.strided:
+                self._save_storage(tensor)
+
+    def _all_tensors(self) -> list[torch.Tensor]:
+        found = {id(tensor): tensor for tensor in self._inputs}
+        for module in self._modules:
+            for group in (module._parameters, module._buffers):
+                for tensor in group.values():
+                    if tensor is not None and not isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+                        found[id(tensor)] = tensor
+        return list(found.values())
+
+    def _save_modules(self) -> None:
+        for module in self._modules:
+            attributes = dict(vars(module))
+            for item in attributes.values():
+                self._save_container(item)
+            self._undo.append(_attributes_back(module, attributes))
+
+    def _save_container(self, item: Any) -> None:
+        if type(item) is list:
+            self._undo.append(_list_back(item, list(item)))
+        elif isinstance(item, dict):
+            self._undo.append(_dict_back(item, dict(item)))
+        elif type(item) is set:
+            self._undo.append(_dict_back(item, set(item)))
+
+    def _save_optimizer(self) -> None:
+        if self._optimizer is None:
+            return
+        for group in self._optimizer.param_groups:
+            self._save_container(group)
+        for state in self._optimizer.state.values():
+            self._save_container(state)
+            for item in state.values():
+                self._save_container(item)
+                if self._whole and isinstance(item, torch.Tensor):
+                    self._save_storage(item)
+        self._save_container(self._optimizer.state)
+
+    def _save_flags(self) -> None:
+        undo = self._undo
+        undo.append(_call(torch.set_rng_state, torch.get_rng_state()))
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            undo.append(_call(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+        undo.append(_call(random.setstate, random.getstate()))
+        if "numpy" in sys.modules:
+            import numpy as np
+
+            undo.append(_call(np.random.set_state, np.random.get_state()))
+        undo.append(_call(torch.set_grad_enabled, torch.is_grad_enabled()))
+        undo.append(_call(torch.set_default_dtype, torch.get_default_dtype()))
+        undo.append(_threads_back(torch.get_num_threads()))
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        undo.append(lambda: torch.use_deterministic_algorithms(deterministic, warn_only=warn_only))
+
+
+def _call(function: Callable[[Any], Any], argument: Any) -> Callable[[], Any]:
+    return lambda: function(argument)
+
+
+def _threads_back(count: int) -> Callable[[], None]:
+    def undo() -> None:
+        if torch.get_num_threads() != count:
+            torch.set_num_threads(count)
+
+    return undo
+
+
+def _data_back(tensor: torch.Tensor, alias: torch.Tensor) -> Callable[[], None]:
+    def undo() -> None:
+        moved = tensor.layout is not alias.layout or tensor.shape != alias.shape or tensor.dtype != alias.dtype
+        if not moved and tensor.layout is torch.strided:
+            moved = (
+                tensor.untyped_storage()._cdata != alias.untyped_storage()._cdata
+                or tensor.stride() != alias.stride()
+                or tensor.storage_offset() != alias.storage_offset()
+            )
+        if moved:
+            tensor.data = alias
+
+    return undo
+
+
+def _gradient_back(tensor: torch.Tensor, gradient: torch.Tensor | None, needs: bool) -> Callable[[], None]:
+    def undo() -> None:
+        if tensor.is_leaf:
+            if tensor.requires_grad != needs:
+                tensor.requires_grad_(needs)
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
+
+    return undo
+
+
+def _attributes_back(module: nn.Module, attributes: dict[str, Any]) -> Callable[[], None]:
+    def undo() -> None:
+        current = vars(module)
+        for name in [name for name in current if name not in attributes]:
+            del current[name]
+        current.update(attributes)
+
+    return undo
+
+
+def _list_back(item: list[Any], content: list[Any]) -> Callable[[], None]:
+    def undo() -> None:
+        item[:] = content
+
+    return undo
+
+
+def _dict_back(item: Any, content: Any) -> Callable[[], None]:
+    def undo() -> None:
+        item.clear()
+        item.update(content)
+
+    return undo

@@ -1,0 +1,324 @@
+"""Watching a real run: `recording` for any code, `capture` for one call of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchatlas.capturing.describe import portable, source_row
+from torchatlas.capturing.finish import graph_of
+from torchatlas.capturing.keep import VALUES, Keeper
+from torchatlas.capturing.modules import CALL_ROW, Watch
+from torchatlas.capturing.restore import Restorer
+from torchatlas.capturing.stream import Recorder
+from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, StateError
+from torchatlas.graph import Graph, SourceLine
+from torchatlas.graph.arguments import Call, TensorRef, encode
+from torchatlas.inputs import argument_names, check_call, mapped_tensors, named_tensors
+from torchatlas.torch_private import dispatch_mode_stack
+
+_SUMS_OUT_OF_PLACE = (
+    "while a recording runs, autograd sums gradients that meet out of place (add and detach instead of add_), "
+    "so backward allocates a little more than without it"
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Where a recording ended early."""
+
+    operation: str
+    scope: str
+    source: SourceLine | None
+    message: str
+
+    def __str__(self) -> str:
+        place = f" in {self.scope}" if self.scope else ""
+        return f"{self.operation}{place}{f' at {self.source}' if self.source else ''}: {self.message}"
+
+
+class Recording:
+    """Records what runs between entering and leaving. `graph` is what was recorded, also after an exception."""
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        *,
+        track_timing: bool = True,
+        track_memory: bool = True,
+        values: str | None = None,
+        only_inputs: bool = False,
+        guard: Restorer | None = None,
+    ) -> None:
+        if model is not None and not isinstance(model, nn.Module):
+            raise InvalidModelError(f"recording(model) takes a torch.nn.Module, not {type(model).__name__}.")
+        self.failure: Failure | None = None
+        self._keeper = Keeper(values) if values is not None else None
+        self._recorder = Recorder(
+            guard=None if guard is None else guard.before_write,
+            keep=None if self._keeper is None else self._keeper.keep,
+        )
+        if guard is not None:
+            guard.recorder = self._recorder
+        self._watch = Watch(self._recorder, model, on_model_call=self.arrived, on_model_result=self.left)
+        self._timing, self._memory, self._only_inputs = track_timing, track_memory, only_inputs
+        self._input_names: dict[int, str] = {}
+        self._state = "new"
+        self._graph: Graph | None = None
+
+    def start(self) -> Recording:
+        if self._state != "new":
+            raise StateError("This recording was used already; make a new one with atlas.recording().")
+        self._watch.start()
+        self._recorder.start()
+        self._state = "running"
+        return self
+
+    def stop(self, error: BaseException | None = None) -> None:
+        if self._state != "running":
+            raise StateError(f"This recording is not running (it is {self._state}).")
+        stack = dispatch_mode_stack()
+        if not stack or stack[-1] is not self._recorder.mode:
+            raise StateError("Recordings end in the reverse order of their beginning; an inner one is still running.")
+        self._recorder.stop()
+        self._watch.stop()
+        self._state = "done"
+        if error is not None:
+            self.failure = self._describe_failure(error)
+
+    def __enter__(self) -> Recording:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(error)
+
+    @property
+    def running(self) -> bool:
+        return self._state == "running"
+
+    @property
+    def graph(self) -> Graph:
+        """What was recorded; decoded when first asked for. While the recording runs: what there is so far."""
+        if self._state == "new":
+            raise StateError("Nothing was recorded yet: enter the recording first (with atlas.recording() as rec: ...).")
+        if self._graph is not None:
+            return self._graph
+        graph = graph_of(
+            self._recorder,
+            self._watch,
+            input_names=self._input_names,
+            only_inputs=self._only_inputs,
+            timing=self._timing,
+            memory=self._memory,
+        )
+        graph.notes += self._notes(graph)
+        if self._keeper is not None:
+            graph.recorded = self._keeper.recorded(graph)
+        if self._state == "done":
+            self._graph = graph
+            del self._recorder, self._watch
+        return graph
+
+    def arrived(self, args: tuple[Any, ...], kwargs: dict[str, Any], model: Callable[..., Any] | None = None) -> None:
+        """Note the tensors of a call as inputs, under the names the model gives them."""
+        target = model or self._watch.model
+        named = argument_names(target, args, kwargs) if target is not None else {"input": args, **kwargs}
+        for name, tensor in named_tensors(named):
+            self._input_names.setdefault(self._recorder.number_of(tensor), name)
+
+    def left(self, result: Any) -> None:
+        """Note the tensors of a result as outputs."""
+        numbers: list[int] = []
+
+        def place(tensor: torch.Tensor) -> TensorRef:
+            numbers.append(self._recorder.number_of(tensor))
+            return TensorRef(len(numbers) - 1)
+
+        structure = mapped_tensors(result, place)
+        if numbers:
+            text = encode(Call((_portable_structure(structure),)))
+            self._recorder.stream.append(("output", numbers, text))
+
+    def _describe_failure(self, error: BaseException) -> Failure | None:
+        found = self._recorder.failure
+        while error is not None and found is not None and error is not found[1]:
+            error = error.__cause__ or error.__context__  # type: ignore[assignment]
+        if found is None or error is None:
+            return None
+        name, cause, call, code, at = found
+        self._recorder.failure = None  # lets go of the frames the exception holds
+        owner = self._watch.owners[self._watch.calls[call * CALL_ROW]] if call >= 0 else None
+        source = source_row(code, at) if code is not None else None
+        first_line = (str(cause).splitlines() or [""])[0]
+        return Failure(name, owner.path if owner else "", source, f"{type(cause).__name__}: {first_line}")
+
+    def _notes(self, graph: Graph) -> list[str]:
+        notes = []
+        if graph.where(phase="backward"):
+            notes.append(_SUMS_OUT_OF_PLACE)
+        if self.failure is not None:
+            notes.append(f"the program stopped at {self.failure}")
+        handled = self._recorder.handled[: -1 if self.failure is not None else None]
+        if handled:
+            notes.append(f"raised and handled by the program: {', '.join(dict.fromkeys(handled))}")
+        devices = {device.partition(":")[0] for device in graph.tables.devices} - {"cpu", "meta"}
+        if devices and self._timing:
+            notes.append(f"time on {', '.join(sorted(devices))} is launch time on the host, not time on the device")
+        return notes
+
+
+def _portable_structure(tree: Any) -> Any:
+    if isinstance(tree, TensorRef):
+        return tree
+    if isinstance(tree, list):
+        return [_portable_structure(part) for part in tree]
+    if isinstance(tree, tuple):
+        return tuple(_portable_structure(part) for part in tree)
+    if isinstance(tree, dict):
+        return {portable(key): _portable_structure(part) for key, part in tree.items()}
+    return portable(tree)
+
+
+def recording(
+    model: nn.Module | None = None,
+    *,
+    track_tensor_ops: bool = True,
+    track_timing: bool = True,
+    track_memory: bool = True,
+    values: str | None = None,
+) -> Any:
+    """Record any code: `with atlas.recording(model) as rec: ...`, then `rec.graph`.
+
+    The code has exactly the effects it has alone. `model` names the modules; without it they are named after their
+    class. With `track_tensor_ops=False` only module calls are recorded, at almost no cost. `values` keeps what every
+    node produced: "all" the tensors, "stats" their minimum, maximum, mean, deviation and count of non-finite numbers.
+    """
+    if not track_tensor_ops:
+        from torchatlas.capturing.coarse import CoarseRecording
+
+        return CoarseRecording(model, track_timing=track_timing, track_memory=track_memory)
+    return Recording(model, track_timing=track_timing, track_memory=track_memory, values=_checked(values))
+
+
+def capture(
+    model: Callable[..., Any],
+    *args: Any,
+    backward: bool = False,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Any = None,
+    fake: bool = False,
+    values: str | None = None,
+    kwargs: dict[str, Any] | None = None,
+    track_tensor_ops: bool = True,
+    **model_kwargs: Any,
+) -> Graph:
+    """Run a model or function once and return the graph of what happened.
+
+    `backward=True` runs backward from `loss(outputs)`, by default the sum of the floating outputs; an `optimizer`
+    (an instance, or a function of the parameters) takes a step after it. `fake=True` computes and allocates nothing;
+    the model may then also live on the meta device or be a function that builds one. Arguments whose names collide
+    with these go in `kwargs={...}`. Parameters, buffers, gradients, optimizer state, random numbers and flags are
+    afterwards as before.
+    """
+    if not callable(model):
+        raise InvalidModelError(f"capture takes a torch.nn.Module or a function, not {type(model).__name__}.")
+    call_kwargs = {**(kwargs or {}), **model_kwargs}
+    values = _checked(values)
+    if fake:
+        from torchatlas.capturing.fake import faked
+
+        with faked(model, args, call_kwargs, optimizer) as (model, args, call_kwargs, optimizer):
+            return _captured(model, args, call_kwargs, backward, loss, optimizer, values, track_tensor_ops, None)
+    check_call(model, args, call_kwargs)
+    with Restorer(model, (args, call_kwargs), optimizer, whole=not track_tensor_ops) as restorer:
+        return _captured(model, args, call_kwargs, backward, loss, optimizer, values, track_tensor_ops, restorer)
+
+
+def _captured(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    backward: bool,
+    loss: Callable[[Any], torch.Tensor] | None,
+    optimizer: Any,
+    values: str | None,
+    track_tensor_ops: bool,
+    restorer: Restorer | None,
+) -> Graph:
+    module = model if isinstance(model, nn.Module) else None
+    if track_tensor_ops:
+        session: Any = Recording(module, values=values, only_inputs=True, guard=restorer)
+    else:
+        session = recording(module, track_tensor_ops=False)
+    optimizer = _made(optimizer, module)
+    with _explained(session), session:
+        if module is None:
+            session.arrived(args, kwargs, model)
+        result = model(*args, **kwargs)
+        if module is None:
+            session.left(result)
+        if backward or loss is not None or optimizer is not None:
+            total = loss(result) if loss is not None else default_loss(result)
+            total.backward()
+            if optimizer is not None:
+                optimizer.step()
+            del total
+        del result
+    graph: Graph = session.graph
+    return graph
+
+
+def default_loss(result: Any) -> torch.Tensor:
+    """The sum of all floating outputs that depend on something with a gradient."""
+    parts = [
+        (tensor.abs() if tensor.is_complex() else tensor).sum()
+        for _, tensor in named_tensors(result)
+        if tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex())
+    ]
+    if not parts:
+        raise CaptureError(
+            "backward was asked for, but no output requires a gradient. Leave torch.no_grad(), make a parameter or "
+            "input require one, or pass loss=."
+        )
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def _made(optimizer: Any, model: nn.Module | None) -> Any:
+    """An optimizer as given, or made of the model's parameters."""
+    if optimizer is None or isinstance(optimizer, torch.optim.Optimizer):
+        return optimizer
+    if not callable(optimizer) or model is None:
+        raise InvalidInputError(
+            "optimizer= takes a torch.optim.Optimizer, or with a torch.nn.Module a function of its parameters, "
+            f"not {type(optimizer).__name__}."
+        )
+    return optimizer(model.parameters())
+
+
+@contextmanager
+def _explained(session: Any) -> Iterator[None]:
+    """Add to the user's own exception where it happened."""
+    try:
+        yield
+    except Exception as error:
+        failure = getattr(session, "failure", None)
+        if failure is not None:
+            error.add_note(f"torchatlas was capturing; it happened at {failure}")
+        raise
+
+
+def _checked(values: str | None) -> str | None:
+    if values is not None and values not in VALUES:
+        raise InvalidInputError(f"values={values!r} is not one of None, {', '.join(map(repr, VALUES))}.")
+    return values

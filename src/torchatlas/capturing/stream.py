@@ -1,0 +1,295 @@
+"""The recorder: what a recording has seen so far, as one flat list.
+
+Everything on the hot path is a closure over plain lists and dictionaries. No object that the garbage collector
+follows is made per op where a number will do: each one brings the next full collection nearer, and a full
+collection in a process that has imported torch costs more than a thousand recorded ops.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import os
+import sys
+import threading
+import time
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from torchatlas.capturing.plans import Plan, bind, is_bookkeeping, plan_for
+from torchatlas.torch_private import FakeTensor, TorchDispatchMode, current_autograd_node, next_sequence_nr
+
+# Rows of the flat lists Recorder.tensors and Recorder.storages.
+TENSOR_ROW = 5  # storage number, shape, stride, offset, dtype
+STORAGE_ROW = 4  # reference, bytes, device, whether an op saw it as an argument before any op made it
+
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_SKIPPED = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
+_CHECKPOINT = os.path.join(_SKIPPED[0], "utils", "checkpoint.py")
+_USER, _TORCH, _RECOMPUTE = 0, 1, 2
+
+# A recorded op leaves a few objects the collector follows beside the program's own: with its first threshold raised
+# by this factor the collector runs as often, counted in the program's ops, as under a mode that records nothing.
+_COLLECTOR_PACE = 10
+
+
+class Placeholder:
+    """Where a tensor stood in the arguments of an operator without a schema."""
+
+    def __repr__(self) -> str:
+        return "%"
+
+
+PLACE = Placeholder()
+OMITTED = Placeholder()  # a positional argument that was not passed
+
+
+class Recorder:
+    """One recording. `start` and `stop` put it on and off the dispatcher of this thread."""
+
+    def __init__(
+        self, *, guard: Callable[[Any], None] | None = None, keep: Callable[[Any], None] | None = None
+    ) -> None:
+        self.stream: list[Any] = []
+        self.plans: list[Plan] = []
+        self.tensors: list[Any] = []  # TENSOR_ROW entries per tensor
+        self.storages: list[Any] = []  # STORAGE_ROW entries per storage
+        self.current = [-1]  # the running module call
+        self.failure: tuple[str, BaseException, int, types.CodeType | None, int] | None = None
+        self.handled: list[str] = []  # operators that raised
+        self.thread = threading.current_thread().name
+        self.began_ns = 0
+        self.first_sequence_nr = 0
+        self.codes: dict[int, int] = {}
+        self._kept_codes: list[types.CodeType] = []
+        self._known_storages: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._guard, self._keep = guard, keep
+        self._environment = self._make_environment()
+        self._mode = _Mode(self)
+        self._thresholds: tuple[int, int, int] | None = None
+
+    def start(self) -> None:
+        self._thresholds = gc.get_threshold()
+        gc.set_threshold(self._thresholds[0] * _COLLECTOR_PACE, *self._thresholds[1:])
+        self.began_ns, self.first_sequence_nr = time.perf_counter_ns(), next_sequence_nr()
+        self._mode.__enter__()
+
+    def stop(self) -> None:
+        self._mode.__exit__(None, None, None)
+        if self._thresholds is not None:
+            first, *rest = self._thresholds
+            if gc.get_threshold() == (first * _COLLECTOR_PACE, *rest):  # unless the program set its own meanwhile
+                gc.set_threshold(first, *rest)
+
+    @property
+    def mode(self) -> TorchDispatchMode:
+        return self._mode
+
+    def number_of(self, tensor: Any) -> int:
+        """The number of a tensor, registering it as one that existed before."""
+        number: int = self._environment["number_of"](tensor)
+        return number
+
+    def known_number(self, tensor: Any) -> int | None:
+        """The number of a tensor if it was seen."""
+        entry = self._known.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
+
+    def storage_number(self, tensor: Any) -> int | None:
+        """The number of a tensor's storage if it was seen."""
+        if tensor.layout is not torch.strided:
+            number = self.known_number(tensor)
+            return None if number is None else int(self.tensors[number * TENSOR_ROW])
+        storage = tensor.untyped_storage()
+        entry = self._known_storages.get(storage._cdata)
+        return entry[1] if entry is not None and entry[0]() is storage else None
+
+    def forget(self, tensor: Any) -> None:
+        """Give a tensor a new number next time: its storage or shape changed behind the dispatcher's back."""
+        self._environment["forget"](tensor)
+
+    def plan(self, operator: Any) -> Callable[[Any, Any], Any]:
+        """The recording function of an operator, bound to this recorder."""
+        if is_bookkeeping(operator):
+            return lambda args, kwargs: operator(*args, **kwargs)
+        plan = plan_for(operator, guarded=self._guard is not None, kept=self._keep is not None)
+        self.plans.append(plan)
+        return bind(plan, len(self.plans) - 1, self._environment)
+
+    def _make_environment(self) -> dict[str, Any]:
+        """The names that the code of plans.py reads."""
+        stream, tensors, storages = self.stream, self.tensors, self.storages
+        known, known_storages, codes = self._known, self._known_storages, self.codes
+        find, find_storage, log = known.get, known_storages.get, stream.append  # a dead storage's reference logs itself
+        describe, allocate = tensors.extend, storages.extend
+        same = {}.setdefault  # type: ignore[var-annotated]  # one object per distinct shape and stride
+        ref, base = weakref.ref, torch.Tensor
+
+        def register(tensor: Any, external: bool) -> Any:
+            if not isinstance(tensor, base):
+                return (tensor,)  # Python numbers arrive in tensor places: add.Tensor(x, 2)
+            number = len(tensors) // TENSOR_ROW
+            try:
+                storage = tensor.untyped_storage()
+                pointer = storage._cdata
+                entry = find_storage(pointer)
+                if entry is None or entry[0]() is not storage:
+                    entry = known_storages[pointer] = (ref(storage, log), len(storages) // STORAGE_ROW)
+                    allocate((entry[0], storage.nbytes(), tensor.device, external))
+                shape, stride = tensor.shape, tensor.stride()
+                describe((entry[1], same(shape, shape), same(stride, stride), tensor.storage_offset(), tensor.dtype))
+            except (RuntimeError, NotImplementedError):
+                # Sparse and other tensors without one storage: the tensor object stands for its memory.
+                entry = (ref(tensor, log), len(storages) // STORAGE_ROW)
+                allocate((entry[0], _sparse_bytes(tensor), tensor.device, external))
+                describe((entry[1], tensor.shape, None, 0, tensor.dtype))
+            known[id(tensor)] = (ref(tensor), number)
+            return number
+
+        def number_of(tensor: Any) -> Any:
+            entry = find(id(tensor))
+            return entry[1] if entry is not None and entry[0]() is tensor else register(tensor, True)
+
+        def number_of_result(tensor: Any) -> Any:
+            entry = find(id(tensor))
+            return entry[1] if entry is not None and entry[0]() is tensor else register(tensor, False)
+
+        def results(out: Any) -> Any:
+            if isinstance(out, base):
+                return number_of_result(out)
+            return [results(item) for item in out] if isinstance(out, (list, tuple)) else None
+
+        def forget(tensor: Any) -> None:
+            known.pop(id(tensor), None)
+            storage = tensor.untyped_storage()
+            entry = find_storage(storage._cdata)
+            if entry is not None and entry[0]() is storage:
+                log(("resize", entry[1], storage.nbytes()))
+
+        def classify(code: types.CodeType) -> int:
+            kind = codes[id(code)] = _code_kind(code.co_filename)
+            self._kept_codes.append(code)  # so that its id stays its own
+            return kind
+
+        def tensors_out(tree: Any, found: list[Any]) -> Any:
+            def place(item: Any) -> Any:
+                if isinstance(item, base):
+                    found.append(number_of(item))
+                    return PLACE
+                return item
+
+            return pytree.tree_map(place, tree)
+
+        def failed(
+            number: int, error: BaseException, call: int, code: types.CodeType | None, instruction: int
+        ) -> None:
+            name = self.plans[number].name
+            self.failure = (name, error, call, code, instruction)
+            self.handled.append(name)
+
+        return {
+            "__builtins__": builtins,
+            "OMITTED": OMITTED,
+            "classify": classify,
+            "current": self.current,
+            "current_node": current_autograd_node,
+            "extend": stream.extend,
+            "failed": failed,
+            "forget": forget,
+            "frame_at": sys._getframe,
+            "grad_enabled": torch.is_grad_enabled,
+            "guard": self._guard,
+            "keep": self._keep,
+            "kind_of_code": codes.get,
+            "known": find,
+            "next_number": next_sequence_nr,
+            "now": time.perf_counter_ns,
+            "number_of": number_of,
+            "number_of_result": number_of_result,
+            "recomputing": recomputing,
+            "register": register,
+            "results": results,
+            "tensors_out": tensors_out,
+        }
+
+
+class _Mode(TorchDispatchMode):
+    """The dispatch mode. Its method is set per instance, so that the hot path is one closure."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        functions: dict[int, Callable[[Any, Any], Any]] = {}
+        kept: list[Any] = []
+        find, plan = functions.get, recorder.plan
+
+        def dispatch(self: _Mode, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if types and any(not _is_plain(kind) for kind in types):
+                return NotImplemented  # a wrapper subclass: what runs inside it comes back here, op by op
+            run = find(id(operator))
+            if run is None:
+                run = functions[id(operator)] = plan(operator)
+                kept.append(operator)
+            return run(args, kwargs or {})
+
+        # torch insists on a bound method; bound by hand it costs nothing more than a class's own.
+        self.__torch_dispatch__ = types.MethodType(dispatch, self)  # type: ignore[method-assign]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # saves a wrapper around every op
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+
+def _is_plain(kind: type) -> bool:
+    return kind is torch.Tensor or kind is torch.nn.Parameter or issubclass(kind, FakeTensor)
+
+
+def _code_kind(file: str) -> int:
+    if file == _CHECKPOINT:
+        return _RECOMPUTE
+    if file.startswith(_SKIPPED) or file.startswith(("<frozen", "<eval_with_key", "<plan of")):
+        return _TORCH
+    if file.startswith(_LIBRARY) and "-packages" + os.sep not in file:
+        return _TORCH
+    return _USER
+
+
+def recomputing() -> bool:
+    """Whether activation checkpointing is running its function again, on this stack."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == _CHECKPOINT and code.co_name in ("backward", "unpack_hook", "recompute_fn"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _sparse_bytes(tensor: Any) -> int:
+    """Bytes of a tensor that has no single storage; -1 when it does not tell."""
+    total = 0
+    try:
+        if tensor.layout is torch.sparse_coo:
+            parts = [tensor._indices(), tensor._values()]
+        elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+        elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+            parts = [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+        else:
+            return -1
+        for part in parts:
+            total += part.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):
+        return -1
+    return total

@@ -1,0 +1,87 @@
+"""Every error torchatlas raises on purpose. Each is also the built-in error a caller would expect.
+
+    AtlasError                     catch this one to catch them all
+    ├── CaptureError               watching, tracing or replaying a program failed
+    ├── InvalidModelError          TypeError: not something we can run
+    ├── InvalidInputError          TypeError: the inputs do not fit the call
+    ├── UnknownNameError           KeyError: no entry of that name
+    │   └── NodeNotFoundError      no such node, value or scope in the graph
+    ├── StateError                 RuntimeError: called at the wrong moment
+    ├── NotAvailableError          NotImplementedError: we cannot do this (yet)
+    ├── MissingDependencyError     ImportError: an optional package is not installed
+    ├── OutOfMemoryError           MemoryError: the program or its recording did not fit
+    ├── FileSystemError            OSError: a file could not be read or written
+    └── FileFormatError            ValueError: a file is not what its name says
+        └── NewerVersionError      written by a newer torchatlas
+
+A message says what happened, where, what was tried and one next step; the cause stays chained (`raise ... from`).
+
+>>> str(NodeNotFoundError("no node 'conv3'; did you mean 'conv2'?"))
+"no node 'conv3'; did you mean 'conv2'?"
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class AtlasError(Exception):
+    """The root of all errors of torchatlas. Catch it to handle any of them; it is never raised itself."""
+
+
+class CaptureError(AtlasError):
+    """A program failed, or did something we cannot follow, while it was watched, traced or replayed.
+
+    Read `__cause__` for the program's own error. `partial` holds what was recorded up to then, or None.
+    """
+
+    def __init__(self, *args: object, partial: Any = None) -> None:
+        super().__init__(*args)
+        self.partial = partial
+
+
+class InvalidModelError(AtlasError, TypeError):
+    """What was given as a model is not one. Pass an `nn.Module` or a callable, not a class or a state dict."""
+
+
+class InvalidInputError(AtlasError, TypeError):
+    """The example inputs do not fit the model or the call. Compare them with the signature the message shows."""
+
+
+class UnknownNameError(AtlasError, KeyError):
+    """A name (of a format, a device, a diagnosis ...) that nobody registered. The message lists near names."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # KeyError shows repr(message): quotes around it and \\n for line ends
+
+
+class NodeNotFoundError(UnknownNameError):
+    """The graph has no node, value or scope of that name. Look at `graph.nodes` or `graph.scopes` for the names."""
+
+
+class StateError(AtlasError, RuntimeError):
+    """A call came at the wrong moment, such as stop before start. The message names the call that must come first."""
+
+
+class NotAvailableError(AtlasError, NotImplementedError):
+    """This graph, platform or version cannot do what was asked. The message says what can be done instead."""
+
+
+class MissingDependencyError(AtlasError, ImportError):
+    """An optional package is not installed. The message holds the command that installs it."""
+
+
+class OutOfMemoryError(AtlasError, MemoryError):
+    """The program or its recording did not fit in memory. Use smaller inputs, record fewer values, or `fake=True`."""
+
+
+class FileSystemError(AtlasError, OSError):
+    """A file could not be read or written. Check the path, the permissions and the free space."""
+
+
+class FileFormatError(AtlasError, ValueError):
+    """A file is damaged, or not of the format its suffix says. Write it again, or correct the suffix."""
+
+
+class NewerVersionError(FileFormatError):
+    """The file was written by a newer torchatlas than this one. Upgrade torchatlas to read it."""

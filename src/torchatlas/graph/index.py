@@ -1,0 +1,152 @@
+"""Look-ups over a graph's columns that are worth computing once: names, neighbours, consumers, the module of a call."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchatlas.graph.columns import EDGE_KINDS, Array
+from torchatlas.graph.names import short_name
+from torchatlas.graph.nouns import EdgeKind
+from torchatlas.graph.scopes import Scope, ScopeTree
+
+if TYPE_CHECKING:
+    from torchatlas.graph.container import Graph
+
+_DATA = EDGE_KINDS.index(EdgeKind.DATA)
+_ENDS_LIKE_A_COUNTER = re.compile(r"_\d+$")
+
+
+class Index:
+    """Derived, lazy, never saved."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.columns = graph.columns
+        self.tables = graph.tables
+        self.graph = graph
+
+    @cached_property
+    def scopes(self) -> ScopeTree:
+        return ScopeTree(self.graph)
+
+    def scope_of_call(self, call: int) -> Scope:
+        return self.scopes[self.tables.modules[int(self.columns["call_module"][call])].path if call >= 0 else ""]
+
+    @cached_property
+    def path_of_call(self) -> Array:
+        """Per call (and, last, for no call) the number of its module's path in `paths`."""
+        number = {path: position for position, path in enumerate(self.paths)}
+        of_module = np.array([number[module.path] for module in self.tables.modules] or [0], np.int64)
+        of_call = of_module[self.columns["call_module"]] if len(self.columns["call_module"]) else np.zeros(0, np.int64)
+        return np.append(of_call, 0)  # call -1 indexes the last row: the root
+
+    @cached_property
+    def paths(self) -> list[str]:
+        return list(dict.fromkeys(["", *(module.path for module in self.tables.modules)]))
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _bases(self) -> tuple[list[str], Array]:
+        """The distinct last parts of names, and which one each node has."""
+        columns, number = self.columns, {}
+        of_operation = np.array(
+            [number.setdefault(short_name(operation.name), len(number)) for operation in self.tables.operations] or [0],
+            np.int64,
+        )
+        base = of_operation[columns["node_operation"]]
+        named = np.flatnonzero(columns["node_name"] >= 0)
+        for node in named:
+            base[node] = number.setdefault(self.tables.names[columns["node_name"][node]], len(number))
+        return list(number), base
+
+    @cached_property
+    def _counters(self) -> Array:
+        """For every node, how many before it share its scope and base name."""
+        bases, base = self._bases
+        key = self.path_of_call[self.columns["node_call"]] * len(bases) + base
+        order = np.argsort(key, kind="stable")
+        ranked = key[order]
+        starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1])) if len(ranked) else np.zeros(0, np.int64)
+        counters = np.empty(len(key), np.int64)
+        counters[order] = np.arange(len(key)) - np.repeat(starts, np.diff(np.append(starts, len(key))))
+        return counters
+
+    def name(self, node: int) -> str:
+        bases, base = self._bases
+        path, last = self.paths[self.path_of_call[self.columns["node_call"][node]]], bases[base[node]]
+        counter = int(self._counters[node])
+        if counter or _ENDS_LIKE_A_COUNTER.search(last):  # an op called foo_1 must not meet the second foo
+            last = f"{last}_{counter}"
+        return f"{path}.{last}" if path else last
+
+    @cached_property
+    def by_name(self) -> dict[str, int]:
+        return {self.name(node): node for node in range(len(self.columns["node_kind"]))}
+
+    # -- neighbours ----------------------------------------------------------------------------------------------
+
+    def inputs(self, node: int) -> Array:
+        return self.columns["input_value"][self._slice("input_ptr", node)]
+
+    def outputs(self, node: int) -> Array:
+        return self.columns["output_value"][self._slice("output_ptr", node)]
+
+    def writes(self, node: int) -> tuple[int, ...]:
+        return tuple(np.flatnonzero(self.columns["input_written"][self._slice("input_ptr", node)]).tolist())
+
+    def _slice(self, ptr: str, node: int) -> slice:
+        return slice(int(self.columns[ptr][node]), int(self.columns[ptr][node + 1]))
+
+    @cached_property
+    def _outgoing(self) -> tuple[Array, Array]:
+        return self._group("edge_source", "edge_target")
+
+    @cached_property
+    def _incoming(self) -> tuple[Array, Array]:
+        return self._group("edge_target", "edge_source")
+
+    def _group(self, key: str, other: str) -> tuple[Array, Array]:
+        """Data edges grouped by one end: pointers, and the other ends."""
+        data = self.columns["edge_kind"] == _DATA
+        keys, others = self.columns[key][data], self.columns[other][data]
+        return _grouped(keys, others, len(self.columns["node_kind"]))
+
+    def successors(self, node: int) -> Array:
+        ptr, ends = self._outgoing
+        return np.unique(ends[ptr[node] : ptr[node + 1]])
+
+    def predecessors(self, node: int) -> Array:
+        ptr, ends = self._incoming
+        return np.unique(ends[ptr[node] : ptr[node + 1]])
+
+    @cached_property
+    def _backward(self) -> tuple[Array, Array]:
+        forward = self.columns["node_forward"]
+        linked = np.flatnonzero(forward >= 0)
+        return _grouped(forward[linked], linked, len(forward))
+
+    def backward_of(self, node: int) -> Array:
+        ptr, nodes = self._backward
+        return nodes[ptr[node] : ptr[node + 1]]
+
+    @cached_property
+    def _consumers(self) -> tuple[Array, Array]:
+        ptr = self.columns["input_ptr"]
+        nodes = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+        return _grouped(self.columns["input_value"], nodes, len(self.columns["value_storage"]))
+
+    def consumers(self, value: int) -> list[int]:
+        ptr, nodes = self._consumers
+        return [int(node) for node in np.unique(nodes[ptr[value] : ptr[value + 1]])]
+
+
+def _grouped(keys: Array, items: Array, count: int) -> tuple[Array, Array]:
+    """Items grouped by key: items of key k are result[ptr[k]:ptr[k+1]]."""
+    order = np.argsort(keys, kind="stable")
+    ptr = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(keys, minlength=count), out=ptr[1:])
+    return ptr, items[order]

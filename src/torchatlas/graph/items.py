@@ -1,0 +1,338 @@
+"""The objects a Graph hands out: views of its columns, made when asked for and cheap to throw away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torchatlas.graph import arguments
+from torchatlas.graph.attributes import attributes_of
+from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Layout
+from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role, SourceLine
+
+if TYPE_CHECKING:
+    from torchatlas.graph.container import Graph
+    from torchatlas.graph.scopes import Scope
+
+
+class _Item:
+    """A row of a graph: equal when it is the same row of the same graph object."""
+
+    __slots__ = ("_graph", "id")
+
+    def __init__(self, graph: Graph, id: int) -> None:
+        self._graph = graph
+        self.id = id
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other._graph is self._graph and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash((type(self), id(self._graph), self.id))
+
+    def _number(self, column: str) -> int:
+        return int(self._graph.columns[column][self.id])
+
+    def _optional(self, column: str) -> int | None:
+        number = int(self._graph.columns[column][self.id])
+        return None if number < 0 else number
+
+
+class Storage(_Item):
+    """One allocation: how many bytes, where, from when to when. Views and tied weights share it."""
+
+    @property
+    def bytes(self) -> int | None:
+        return self._optional("storage_bytes")
+
+    @property
+    def device(self) -> str:
+        return self._graph.tables.devices[self._number("storage_device")]
+
+    @property
+    def born(self) -> GraphNode | None:
+        """The node that allocated it; None when it existed before."""
+        node = self._optional("storage_born")
+        return None if node is None else GraphNode(self._graph, node)
+
+    @property
+    def died(self) -> GraphNode | None:
+        """The last node that ran before it was freed; None when it outlived the recording."""
+        node = self._optional("storage_died")
+        return None if node is None else GraphNode(self._graph, node)
+
+    @property
+    def role(self) -> Role:
+        return ROLES[self._number("storage_role")]
+
+    def __repr__(self) -> str:
+        return f"<Storage {self.id}: {self.bytes} bytes on {self.device}, {self.role}>"
+
+
+class Value(_Item):
+    """One state of a tensor. An in-place write makes a new Value on the same Storage."""
+
+    @property
+    def storage(self) -> Storage | None:
+        storage = self._optional("value_storage")
+        return None if storage is None else Storage(self._graph, storage)
+
+    @property
+    def layout(self) -> Layout:
+        return self._graph.tables.layouts[self._number("value_layout")]
+
+    @property
+    def shape(self) -> tuple[int | str, ...]:
+        return self.layout.shape
+
+    @property
+    def stride(self) -> tuple[int | str, ...] | None:
+        return self.layout.stride
+
+    @property
+    def dtype(self) -> str:
+        return self.layout.dtype
+
+    @property
+    def device(self) -> str:
+        return self.layout.device
+
+    @property
+    def offset(self) -> int:
+        """Where it begins in its storage, in elements."""
+        return self._number("value_offset")
+
+    @property
+    def version(self) -> int:
+        """How many writes its storage had seen when it came to be."""
+        return self._number("value_version")
+
+    @property
+    def producer(self) -> tuple[GraphNode, int] | None:
+        """The node and output index that made it; None for what existed before."""
+        node = self._optional("value_producer")
+        return None if node is None else (GraphNode(self._graph, node), self._number("value_output_index"))
+
+    @property
+    def view_of(self) -> Value | None:
+        value = self._optional("value_view_of")
+        return None if value is None else Value(self._graph, value)
+
+    @property
+    def role(self) -> Role:
+        return ROLES[self._number("value_role")]
+
+    @property
+    def parameter(self) -> str | None:
+        """The name it has in the model: of a parameter or buffer, or of the one that a gradient or state belongs to."""
+        name = self._optional("value_parameter")
+        return None if name is None else self._graph.tables.names[name]
+
+    @property
+    def consumers(self) -> list[GraphNode]:
+        """The nodes that take it, in execution order."""
+        return [GraphNode(self._graph, node) for node in self._graph.index.consumers(self.id)]
+
+    def __repr__(self) -> str:
+        name = f" {self.parameter}" if self.parameter else ""
+        return f"<Value {self.id}:{name} {self.dtype}{list(self.shape)} {self.role}>"
+
+
+class GraphNode(_Item):
+    """One thing that happened: an input arriving, an operation, an output leaving."""
+
+    @property
+    def kind(self) -> NodeKind:
+        return KINDS[self._number("node_kind")]
+
+    @property
+    def name(self) -> str:
+        """Unique in the graph and the same from run to run: scope, operation, counter."""
+        return self._graph.index.name(self.id)
+
+    @property
+    def operation(self) -> str:
+        """The full name, e.g. aten.convolution.default."""
+        return self._graph.tables.operations[self._number("node_operation")].name
+
+    @property
+    def operation_type(self) -> OperationType:
+        return self._graph.tables.operations[self._number("node_operation")].type
+
+    @property
+    def phase(self) -> Phase:
+        return PHASES[self._number("node_phase")]
+
+    @property
+    def scope(self) -> Scope:
+        """The module call it ran in (for a backward node: its forward node's)."""
+        return self._graph.index.scope_of_call(self._number("node_call"))
+
+    @property
+    def call_index(self) -> int:
+        """Which call of that module it belongs to, counted from 0."""
+        call = self._number("node_call")
+        return 0 if call < 0 else int(self._graph.columns["call_index"][call])
+
+    @property
+    def source(self) -> SourceLine | None:
+        """The user's own line."""
+        source = self._optional("node_source")
+        return None if source is None else self._graph.tables.sources[source]
+
+    @property
+    def inputs(self) -> list[Value]:
+        return [Value(self._graph, int(value)) for value in self._graph.index.inputs(self.id)]
+
+    @property
+    def outputs(self) -> list[Value]:
+        """What it returned, then what it wrote without returning it."""
+        return [Value(self._graph, int(value)) for value in self._graph.index.outputs(self.id)]
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """The positions in `inputs` that it changed in place."""
+        return self._graph.index.writes(self.id)
+
+    @property
+    def arguments(self) -> arguments.Call:
+        """The whole call: tensors as references into `inputs`, everything else in place."""
+        return arguments.decode(self._graph.tables.arguments[self._number("node_arguments")])
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The arguments that are not tensors, by name, with defaults filled in and what people expect beside them."""
+        operation = self._graph.tables.operations[self._number("node_operation")]
+        return attributes_of(operation, self.arguments, [value.shape for value in self.inputs])
+
+    @property
+    def start_ns(self) -> int | None:
+        """When it began, from the start of the recording."""
+        return self._optional("node_start_ns")
+
+    @property
+    def time_ns(self) -> int | None:
+        """How long it took on the host; None when it was not timed."""
+        return self._optional("node_time_ns")
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Bytes alive right after it."""
+        return self._optional("node_memory_bytes")
+
+    @property
+    def sequence_nr(self) -> int | None:
+        """Autograd's number, shared by a forward node and its backward nodes."""
+        return self._optional("node_sequence_nr")
+
+    @property
+    def iteration(self) -> int:
+        return self._number("node_iteration")
+
+    @property
+    def thread(self) -> str:
+        return self._graph.tables.threads[self._number("node_thread")]
+
+    @property
+    def forward_node(self) -> GraphNode | None:
+        node = self._optional("node_forward")
+        return None if node is None else GraphNode(self._graph, node)
+
+    @property
+    def backward_nodes(self) -> list[GraphNode]:
+        return [GraphNode(self._graph, int(node)) for node in self._graph.index.backward_of(self.id)]
+
+    @property
+    def predecessors(self) -> list[GraphNode]:
+        """The nodes its data comes from."""
+        return [GraphNode(self._graph, int(node)) for node in self._graph.index.predecessors(self.id)]
+
+    @property
+    def successors(self) -> list[GraphNode]:
+        """The nodes its data goes to."""
+        return [GraphNode(self._graph, int(node)) for node in self._graph.index.successors(self.id)]
+
+    # The words of pytorch-graph, for people who come from there.
+    @property
+    def module_name(self) -> str:
+        return self.scope.path
+
+    @property
+    def input_shapes(self) -> list[tuple[int | str, ...]]:
+        return [value.shape for value in self.inputs]
+
+    @property
+    def output_shapes(self) -> list[tuple[int | str, ...]]:
+        return [value.shape for value in self.outputs]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return self.attributes
+
+    @property
+    def execution_time(self) -> float | None:
+        """Seconds."""
+        return None if self.time_ns is None else self.time_ns / 1e9
+
+    @property
+    def memory_usage(self) -> int | None:
+        return self.memory_bytes
+
+    @property
+    def parent_ids(self) -> list[int]:
+        return [node.id for node in self.predecessors]
+
+    @property
+    def child_ids(self) -> list[int]:
+        return [node.id for node in self.successors]
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{value.dtype}{list(value.shape)}" for value in self.outputs)
+        return f"<GraphNode {self.id} {self.name}: {self.operation}{f' -> {shapes}' if shapes else ''}>"
+
+
+class GraphEdge(_Item):
+    """From `source` to `target`: data, or only an order that must be kept."""
+
+    @property
+    def source(self) -> GraphNode:
+        return GraphNode(self._graph, self.source_id)
+
+    @property
+    def target(self) -> GraphNode:
+        return GraphNode(self._graph, self.target_id)
+
+    @property
+    def source_id(self) -> int:
+        return self._number("edge_source")
+
+    @property
+    def target_id(self) -> int:
+        return self._number("edge_target")
+
+    @property
+    def output_index(self) -> int | None:
+        return self._optional("edge_output_index")
+
+    @property
+    def input_index(self) -> int | None:
+        return self._optional("edge_input_index")
+
+    @property
+    def value(self) -> Value | None:
+        value = self._optional("edge_value")
+        return None if value is None else Value(self._graph, value)
+
+    @property
+    def kind(self) -> EdgeKind:
+        return EDGE_KINDS[self._number("edge_kind")]
+
+    @property
+    def edge_type(self) -> str:
+        return str(self.kind)
+
+    @property
+    def tensor_shape(self) -> tuple[int | str, ...] | None:
+        return None if self.value is None else self.value.shape
+
+    def __repr__(self) -> str:
+        return f"<GraphEdge {self.source.name} -> {self.target.name}, {self.kind}>"

@@ -1,0 +1,19 @@
+"""The short name of an operation: what stands in node names and pictures."""
+
+from __future__ import annotations
+
+# fx writes functions with their Python path, where the last part is the name; dispatcher operators are
+# namespace.name.overload, where the middle one is.
+_PYTHON_PATHS = ("torch", "_operator", "operator", "builtins", "math", "nn", "")
+
+
+def short_name(operation: str) -> str:
+    """aten.add_.Tensor -> add_, nn.Conv2d -> Conv2d, torch.nn.functional.relu -> relu.
+
+    >>> short_name("aten.add_.Tensor"), short_name("nn.Conv2d"), short_name("AddBackward0")
+    ('add_', 'Conv2d', 'AddBackward0')
+    """
+    parts = operation.split(".")
+    if len(parts) >= 3 and parts[0] not in _PYTHON_PATHS:
+        return parts[1]
+    return parts[-1]

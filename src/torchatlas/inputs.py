@@ -1,0 +1,126 @@
+"""Example inputs and outputs of any structure: finding the tensors in them, and turning one value into a call."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from torchatlas.errors import InvalidInputError
+
+
+def named_tensors(tree: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor in a structure with its place: batch.image, states.0."""
+    if isinstance(tree, torch.Tensor):
+        yield name, tree
+    else:
+        for key, part in _parts(tree):
+            yield from named_tensors(part, f"{name}.{key}" if name else str(key))
+
+
+def mapped_tensors(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """The structure as plain lists, tuples and dictionaries with every tensor replaced; other leaves as they are."""
+    if isinstance(tree, torch.Tensor):
+        return change(tree)
+    if isinstance(tree, (list, tuple)):
+        parts = [mapped_tensors(part, change) for part in tree]
+        return parts if isinstance(tree, list) else tuple(parts)
+    if isinstance(tree, Mapping) or _is_dataclass(tree):
+        return {key: mapped_tensors(part, change) for key, part in _parts(tree)}
+    return tree
+
+
+def as_call(model: Callable[..., Any], example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """One example as positional and keyword arguments.
+
+    A tuple or list is the positional arguments, a dictionary whose keys are all parameters of `model` the keyword
+    arguments; anything else, and a dictionary the model takes whole, is the only argument.
+    """
+    if isinstance(example, (tuple, list)) and not hasattr(example, "_fields"):
+        args, kwargs = tuple(example), {}
+    elif isinstance(example, Mapping) and _accepts(model, example):
+        args, kwargs = (), dict(example)
+    else:
+        args, kwargs = (example,), {}
+    check_call(model, args, kwargs)
+    return args, kwargs
+
+
+def check_call(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments that cannot be bound to the model's parameters, before anything runs."""
+    signature = _signature(model)
+    if signature is None:
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        given = ", ".join([*(_describe(arg) for arg in args), *(f"{k}={_describe(v)}" for k, v in kwargs.items())])
+        name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", repr(model))
+        raise InvalidInputError(
+            f"{name} takes {signature}, but was given ({given}): {error}. "
+            "Pass a tuple for several positional arguments, a dictionary for keyword arguments."
+        ) from None
+
+
+def argument_names(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments under the names the model gives them."""
+    signature = _signature(model)
+    if signature is not None:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            return {**{f"input_{i}": arg for i, arg in enumerate(args)}, **kwargs}
+        named: dict[str, Any] = {}
+        for name, item in bound.arguments.items():
+            kind = signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_KEYWORD:
+                named.update(item)
+            elif kind is inspect.Parameter.VAR_POSITIONAL:
+                named.update({f"{name}.{i}": part for i, part in enumerate(item)})
+            else:
+                named[name] = item
+        return named
+    return {**{f"input_{i}" if i else "input": arg for i, arg in enumerate(args)}, **kwargs}
+
+
+def _signature(model: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
+    except (TypeError, ValueError):
+        return None
+
+
+def _accepts(model: Callable[..., Any], example: Mapping[Any, Any]) -> bool:
+    signature = _signature(model)
+    if signature is None or not all(isinstance(key, str) for key in example):
+        return False
+    try:
+        signature.bind(**example)
+    except TypeError:
+        return False
+    return True
+
+
+def _parts(tree: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(tree, Mapping):
+        yield from tree.items()
+    elif hasattr(tree, "_fields") and isinstance(tree, tuple):
+        yield from zip(tree._fields, tree, strict=True)
+    elif isinstance(tree, (list, tuple)):
+        yield from enumerate(tree)
+    elif _is_dataclass(tree):
+        for field in dataclasses.fields(tree):
+            yield field.name, getattr(tree, field.name)
+
+
+def _is_dataclass(tree: Any) -> bool:
+    return dataclasses.is_dataclass(tree) and not isinstance(tree, type)
+
+
+def _describe(item: Any) -> str:
+    if isinstance(item, torch.Tensor):
+        return f"{str(item.dtype).removeprefix('torch.')}{list(item.shape)}"
+    return type(item).__name__

@@ -1,0 +1,29 @@
+"""Every private torch symbol the package uses, in one place. tests/test_torch_private.py holds a canary for each.
+
+torch may change these in any release; when one goes, this file and its canary are what to mend.
+"""
+
+from torch._C import _current_autograd_node as current_autograd_node
+from torch._C._autograd import _get_sequence_nr as next_sequence_nr
+from torch._C._autograd import _unsafe_set_version_counter as set_version_counters
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+__all__ = [
+    "FakeCopyMode",
+    "FakeTensor",
+    "FakeTensorMode",
+    "HigherOrderOperator",
+    "OpOverload",
+    "TorchDispatchMode",
+    "current_autograd_node",
+    "dispatch_mode_stack",
+    "next_sequence_nr",
+    "set_version_counters",
+]
+
+
+def dispatch_mode_stack() -> list[TorchDispatchMode]:
+    """The dispatch modes of this thread, innermost last."""
+    return list(_get_current_dispatch_mode_stack())

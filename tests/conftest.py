@@ -1,0 +1,19 @@
+"""What every test starts from and must leave behind."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+
+@pytest.fixture(autouse=True)
+def clean_torch() -> Iterator[None]:
+    """One thread and a known seed before each test; no dispatch mode left after it."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    left = _get_current_dispatch_mode_stack()
+    for mode in reversed(left):
+        mode.__exit__(None, None, None)  # so that only the test that leaked it fails
+    assert not left, f"dispatch modes left on the stack: {left}"
