@@ -8,7 +8,7 @@ from torch._C._autograd import _get_sequence_nr as next_sequence_nr
 from torch._C._autograd import _unsafe_set_version_counter as set_version_counters
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 
 __all__ = [
     "FakeCopyMode",
@@ -20,8 +20,11 @@ __all__ = [
     "current_autograd_node",
     "dispatch_mode_stack",
     "next_sequence_nr",
+    "no_dispatch_modes",
     "set_version_counters",
 ]
+
+no_dispatch_modes = _disable_current_modes
 
 
 def dispatch_mode_stack() -> list[TorchDispatchMode]:

@@ -2,13 +2,14 @@
 
 Nodes are in execution order, so every edge leads from a lower id to a higher one: no sorting of nodes, no search for
 cycles. What remains is one sweep, `finish[t] = max(finish[s]) + weight[t]`, done in the way that suits the shape:
-runs of nodes that follow one another are folded into one, wide graphs are swept a level at a time with numpy, deep
-and narrow ones an edge at a time. Folding and the choice change the time it takes, never the answer.
+nodes that follow one another are folded into one, wide graphs are swept a block at a time with numpy, deep and narrow
+ones an edge at a time. The choice changes the time it takes, never the answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,8 +17,7 @@ from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph import EdgeKind, Graph
 from torchatlas.graph.columns import EDGE_KINDS, Array
 
-_SMALL = 20_000  # edges: below this, the plain loop is done before numpy has warmed up
-_WIDE = 100  # nodes per level from which a level at a time is quicker than an edge at a time; measured
+_BLOCK = 40  # nodes per block from which numpy is quicker than the plain loop; measured
 
 
 def levels(graph: Graph, kinds: Iterable[EdgeKind | str] = (EdgeKind.DATA, EdgeKind.ORDER)) -> Array:
@@ -40,7 +40,7 @@ def longest_path(
 
     Without `weight` the length is counted in edges, as `levels` does. "time_ns" (or another node column) and an array
     with one number per node sum the numbers of the nodes on the way; a node whose time is unknown adds nothing, so
-    that the length is then "at least". Of equal chains, the one through the lowest ids from its end on is taken.
+    that the length is then "at least". Of equal chains, the one whose edges come first in the graph is taken.
     """
     if not len(graph):
         return [], 0
@@ -50,9 +50,10 @@ def longest_path(
     before = _before(weights, source, target, finish)
     node = int(finish.argmax())
     length = finish[node].item()
-    path = [node]
-    while (node := before[node]) >= 0:
+    path = []
+    while node >= 0:
         path.append(node)
+        node = before[node]
     return path[::-1], length - 1 if weight is None else length
 
 
@@ -85,12 +86,11 @@ def _weights(graph: Graph, weight: str | Array | None) -> Array:
 
 
 def _before(weights: Array, source: Array, target: Array, finish: Array) -> list[int]:
-    """For every node the lowest one whose end it waits for; -1 where a path may begin."""
-    tight = np.flatnonzero(finish[source] + weights[target] == finish[target])
-    lowest = np.full(len(weights), len(weights), np.int64)
-    np.minimum.at(lowest, target[tight], source[tight].astype(np.int64))
-    lowest[lowest == len(weights)] = -1
-    return lowest.tolist()  # type: ignore[no-any-return]
+    """For every node one whose end it waits for; -1 where a path may begin."""
+    tight = np.flatnonzero(finish[source] + weights[target] == finish[target])[::-1]
+    found = np.full(len(weights), -1, np.int32)
+    found[target[tight]] = source[tight]  # of several, the last assignment stays: the first edge, as they are reversed
+    return found.tolist()  # type: ignore[no-any-return]
 
 
 # -- the sweep -------------------------------------------------------------------------------------------------------
@@ -98,103 +98,96 @@ def _before(weights: Array, source: Array, target: Array, finish: Array) -> list
 
 def _finish(weights: Array, source: Array, target: Array) -> Array:
     """Per node the weight of the heaviest path that ends with it."""
-    if weights.dtype.kind == "i" and len(source) >= _SMALL:
+    if not len(source):
+        return weights
+    if weights.dtype.kind == "i":  # folding adds in another order, which floating point would notice
         linked = np.zeros(len(weights), bool)
         linked[target[source == target - 1]] = True
         run = np.cumsum(~linked, dtype=np.int32)
         outside = np.flatnonzero(run[source] != run[target])
-        if len(outside) < 0.7 * len(source):
-            return _finish_folded(weights, linked, source[outside], target[outside])
-    return _sweep(weights, source, target, weights[target])
+        if len(outside) < 0.5 * len(source):
+            return _folded(weights, linked, source[outside], target[outside])
+    if (target[1:] < target[:-1]).any():
+        source, target = _by_target(source, target)
+    starts = np.flatnonzero(np.append(True, target[1:] != target[:-1]))
+    cuts = _blocks(len(weights), source, target, starts)
+    if cuts is None:
+        return _edge_by_edge(weights, source, target, weights[target])
+    return _block_by_block(weights, source, target, starts, cuts)
 
 
-def _finish_folded(weights: Array, linked: Array, source: Array, target: Array) -> Array:
-    """The same, by way of a smaller graph. `linked` nodes have an edge from the node just before them.
+def _by_target(source: Array, target: Array) -> tuple[Array, Array]:
+    """The edges sorted by target: both ends in one number, which numpy sorts several times faster than by index."""
+    both = np.sort((target.astype(np.int64) << 32) | source)
+    return (both & 0xFFFFFFFF).astype(np.int32), (both >> 32).astype(np.int32)
 
-    In a run of linked nodes each ends after all the earlier ones, so edges inside it say nothing new (the caller has
-    left them out), and only nodes with an edge to another run need to be looked at one by one.
+
+def _folded(weights: Array, linked: Array, source: Array, target: Array) -> Array:
+    """The same as `_finish`, on a smaller graph. `linked` nodes have an edge from the node just before them.
+
+    In a run of linked nodes each ends after all the earlier ones, so edges inside a run say nothing new (the caller
+    has left them out), and only nodes with an edge to another run need to be looked at one by one.
     """
     keep = ~linked
     keep[source] = True
     keep[target] = True
     kept = np.flatnonzero(keep)
-    small = np.cumsum(keep, dtype=np.int64) - 1  # old id -> new id of the nearest kept node at or before it
+    small = np.cumsum(keep, dtype=np.int32) - 1  # old id -> new id of the nearest kept node at or before it
     total = np.cumsum(weights)
-    later = np.flatnonzero(linked[kept])  # kept nodes inside a run: joined to the kept node before
-    ends = [np.append(later - 1, small[source]), np.append(later, small[target])]
-    cost = np.append(total[kept[later]] - total[kept[later - 1]], weights[target])
-    finish = _sweep(weights[kept], *ends, cost)
-    return finish[small] + total - total[kept][small]  # type: ignore[no-any-return]
+    joined = np.flatnonzero(linked[kept])  # kept nodes inside a run, each joined to the kept node before it
+    starts, ends = np.append(joined - 1, small[source]), np.append(joined, small[target])
+    cost = np.append(total[kept[joined]] - total[kept[joined - 1]], weights[target])
+    order = np.argsort(ends, kind="stable")
+    finish = _edge_by_edge(weights[kept], starts[order], ends[order], cost[order])
+    return (finish - total[kept])[small] + total  # type: ignore[no-any-return]
 
 
-def _sweep(weights: Array, source: Array, target: Array, cost: Array) -> Array:
-    """finish[t] = max(weights[t], finish[s] + cost of the edge), for all edges s -> t."""
-    finish = weights.copy()
-    if not len(source):
-        return finish
-    if len(source) >= _SMALL and _width(source, target, len(weights)) >= _WIDE:
-        order = np.argsort(source, kind="stable")
-        source, target, cost = source[order], target[order], cost[order]
-        rest = _by_level(finish, source, target, cost)
-        source, target, cost = source[rest], target[rest], cost[rest]
-    elif (target[1:] < target[:-1]).any():
-        order = np.argsort(target, kind="stable")
-        source, target, cost = source[order], target[order], cost[order]
-    return _by_edge(finish, source, target, cost) if len(source) else finish
-
-
-def _width(source: Array, target: Array, nodes: int) -> float:
-    """Nodes per level, guessed from one window of the graph: its own levels, counted by the plain loop."""
-    size = max(nodes // 100, 1000)
-    first = nodes // 2
-    inside = (source >= first) & (target < first + size)
-    near = np.flatnonzero(inside)
-    near = near[np.argsort(target[near], kind="stable")]
-    ones = np.ones(size, np.int64)
-    depth = _by_edge(ones, source[near] - first, target[near] - first, np.ones(len(near), np.int64)).max()
-    return float(size / depth)
-
-
-def _by_edge(finish: Array, source: Array, target: Array, cost: Array) -> Array:
-    """One edge after the other; every edge into a node comes before all that leave it."""
-    found = finish.tolist()
-    if (cost == cost[:1]).all():  # the common case, and one list less to walk
-        step = cost[0].item() if len(cost) else 0
+def _edge_by_edge(weights: Array, source: Array, target: Array, cost: Array) -> Array:
+    """finish[t] = max(weights[t], finish[s] + cost of the edge). Edges are sorted by target."""
+    finish = weights.tolist()
+    node = best = -1
+    if len(cost) and (cost == cost[0]).all():  # levels: one list less to walk
+        step = cost[0].item()
         for s, t in zip(source.tolist(), target.tolist(), strict=True):
-            end = found[s] + step
-            if end > found[t]:
-                found[t] = end
+            if t != node:
+                node, best = t, finish[t]
+            if finish[s] + step > best:
+                finish[t] = best = finish[s] + step
     else:
         for s, t, step in zip(source.tolist(), target.tolist(), cost.tolist(), strict=True):
-            end = found[s] + step
-            if end > found[t]:
-                found[t] = end
-    return np.array(found, finish.dtype)
+            if t != node:
+                node, best = t, finish[t]
+            if finish[s] + step > best:
+                finish[t] = best = finish[s] + step
+    return np.array(finish, weights.dtype)
 
 
-def _by_level(finish: Array, source: Array, target: Array, cost: Array) -> Array:
-    """All nodes whose predecessors are done, at once, and again; fills `finish`.
+def _blocks(nodes: int, source: Array, target: Array, starts: Array) -> list[int] | None:
+    """Where to cut the nodes that have predecessors so that no edge stays inside a piece; None when pieces are small.
 
-    Edges are sorted by source. Returns the positions of edges that are left when levels turn out too narrow for this.
+    `starts` are the positions of the first edge into each of those nodes; cuts are positions in `starts`.
     """
-    nodes = len(finish)
-    count = np.bincount(source, minlength=nodes)
-    begin = np.cumsum(count) - count
-    waits = np.bincount(target, minlength=nodes)
-    ready = np.flatnonzero(waits == 0)
-    allowed, seen, done = nodes // _WIDE + 10, 0, np.zeros(nodes, bool)
-    while len(ready):
-        seen += 1
-        if seen > allowed:
-            return np.flatnonzero(~done[source])
-        done[ready] = True
-        ready = ready[count[ready] > 0]
-        many = count[ready]
-        last = np.cumsum(many)
-        edges = np.repeat(begin[ready] - last + many, many) + np.arange(last[-1] if len(last) else 0)
-        reached = target[edges]
-        np.maximum.at(finish, reached, np.repeat(finish[ready], many) + cost[edges])
-        np.subtract.at(waits, reached, 1)
-        reached = reached[waits[reached] == 0]
-        ready = np.unique(reached)
-    return np.zeros(0, np.int64)
+    latest = np.maximum.reduceat(source, starts)
+    count = len(starts)
+    first = np.full(nodes, count, np.int64)  # the first of them whose latest predecessor is this node ...
+    first[latest[::-1]] = np.arange(count)[::-1]
+    first = np.minimum.accumulate(first[::-1])[::-1]  # ... or any later node
+    after = first[target[starts]]  # if a piece begins here, the next one must begin there
+    cuts, most = [0], count // _BLOCK + 2
+    while cuts[-1] < count:
+        if len(cuts) > most:
+            return None
+        cuts.append(int(after[cuts[-1]]))
+    return cuts
+
+
+def _block_by_block(weights: Array, source: Array, target: Array, starts: Array, cuts: list[int]) -> Array:
+    """The same as `_edge_by_edge`, all nodes between two cuts at once."""
+    finish = weights.copy()
+    heads = target[starts]
+    edges = [*starts[cuts[:-1]].tolist(), len(source)]
+    for block, (begin, end) in enumerate(pairwise(cuts)):
+        low, high = edges[block], edges[block + 1]
+        latest = np.maximum.reduceat(finish[source[low:high]], starts[begin:end] - low)
+        finish[heads[begin:end]] += latest
+    return finish

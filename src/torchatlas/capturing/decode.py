@@ -91,7 +91,8 @@ class Decoder:
         stream, plans, began = recorder.stream, recorder.plans, recorder.began_ns
         number_of_death = {id(ref): i for i, ref in enumerate(recorder.storages[0::STORAGE_ROW])}
         optimizer_calls = self._optimizer_calls()
-        boundaries = [*iteration_boundaries(self.watch.steps, len(stream)), len(stream) + 1]
+        end = len(stream) if recorder.end is None else recorder.end
+        boundaries = [*iteration_boundaries(self.watch.steps, end), end + 1]
         value_of, value_version, value_producer = found.value_of, found.value_version, found.value_producer
         value_output, version, storage_of, readers = found.value_output, self.version, self.storage_of, self.readers
         edges, inputs, written_flags, from_outside = found.edges, found.inputs, found.written, found.from_outside
@@ -100,7 +101,7 @@ class Decoder:
         sources: dict[tuple[int, int], int] = {}
         texts: dict[Any, int] = {}
         last_sequence, node, live, peak, iteration, trained = recorder.first_sequence_nr, 0, 0, 0, 0, False
-        i, end = 0, len(stream)
+        i = 0
         while i < end:
             head = stream[i]
             if type(head) is not int:

@@ -46,16 +46,19 @@ def graph_of(
     *,
     input_names: dict[int, str],
     only_inputs: bool,
+    unseen: bool = False,
     timing: bool = True,
     memory: bool = True,
 ) -> Graph:
     """Decode a finished recording. `input_names` names tensors that are inputs, by number.
 
-    `only_inputs` says that no other tensor from outside is one: the rest are constants.
+    `only_inputs` says that no other tensor from outside is one: the rest are constants, or, when ops ran `unseen`,
+    what those made.
     """
     decoder = Decoder(recorder, watch)
     found = decoder.run()
-    return _Finish(recorder, watch, decoder, found, input_names, only_inputs).graph(timing, memory)
+    outside = Role.ACTIVATION if unseen else Role.CONSTANT if only_inputs else Role.INPUT
+    return _Finish(recorder, watch, decoder, found, input_names, outside).graph(timing, memory)
 
 
 class _Finish:
@@ -66,14 +69,15 @@ class _Finish:
         decoder: Decoder,
         found: Decoded,
         input_names: dict[int, str],
-        only_inputs: bool,
+        outside: Role,
     ) -> None:
         self.recorder, self.watch, self.decoder, self.found = recorder, watch, decoder, found
         self.tables = Tables(threads=[recorder.thread])
         self.names: dict[str, int] = {}
         self.prefixes = _root_prefixes(watch)
-        self.input_names, self.only_inputs = input_names, only_inputs
+        self.input_names, self.outside = input_names, _ROLE[outside]
         self.storage_of_value = np.array(decoder.storage_of, np.int64)[np.array(found.value_tensor, np.int64)]
+        self.phase = self._phases()
 
     def graph(self, timing: bool, memory: bool) -> Graph:
         storage_role, value_name = self._roles()
@@ -103,10 +107,9 @@ class _Finish:
         """A role for every storage, and a name for every value that has one."""
         decoder, found, watch = self.decoder, self.found, self.watch
         born = np.array(found.born, np.int64)
-        phase = np.array([*found.phase, 0], np.int64)
+        phase = np.append(self.phase, 0)
         made_in = np.array([_MADE_IN[p] for p in range(len(PHASES))])
-        outside = _ROLE[Role.CONSTANT] if self.only_inputs else _ROLE[Role.INPUT]
-        role = np.where(born >= 0, made_in[phase[born]], outside)
+        role = np.where(born >= 0, made_in[phase[born]], self.outside)
         role[list(found.accumulated)] = _ROLE[Role.GRADIENT]
         for number in self.input_names:
             if born[decoder.storage_of[number]] < 0:
@@ -210,7 +213,7 @@ class _Finish:
         columns: dict[str, Any] = {
             "node_kind": kind,
             "node_operation": operation,
-            "node_phase": np.append(np.zeros(extra, np.int64), self._phases()),
+            "node_phase": np.append(np.zeros(extra, np.int64), self.phase),
             "node_call": np.append(np.full(extra, -1), found.call),
             "node_source": np.append(np.full(extra, -1), found.source),
             "node_arguments": arguments,
@@ -298,14 +301,13 @@ class _Finish:
         """The module table; returns the row of each owner."""
         rows: dict[str, int] = {}
         number = []
-        for position, owner in enumerate(self.watch.owners):
+        for owner in self.watch.owners:
             prefix = self.prefixes.get(owner.root, "")
             path = ".".join(part for part in (prefix, owner.path) if part)
             if path not in rows:
                 rows[path] = len(rows)
                 self.tables.modules.append(Module(path, owner.type, owner.kind))
             number.append(rows[path])
-            del position
         return np.array(number or [0], np.int64)
 
     def _edges(self, inputs: list[int], shift: np.int64) -> Array:
@@ -323,15 +325,18 @@ class _Finish:
 
 
 def _tidy(edges: Array) -> Array:
-    """Edges by target and input; order edges once per pair, and none where data already flows."""
-    edges = edges[np.lexsort((edges[:, 0], edges[:, 3], edges[:, 5], edges[:, 1]))]
-    pair = edges[:, 0] * (edges[:, 1].max() + 1 if len(edges) else 1) + edges[:, 1]
-    is_order = edges[:, 5] == ORDER
-    keep = ~is_order
-    ordered = np.flatnonzero(is_order & ~np.isin(pair, pair[~is_order]))
-    _, first = np.unique(pair[ordered], return_index=True)
-    keep[ordered[first]] = True
-    return edges[keep]
+    """Edges by target and input; an order that data or a more precise order edge already keeps is left out."""
+    if not len(edges):
+        return edges
+    edges = np.unique(edges[:, [1, 5, 3, 0, 2, 4]], axis=0)[:, [3, 0, 4, 2, 5, 1]]  # sorted by target, kind, input
+    pair = edges[:, 0] * (edges[:, 1].max() + 1) + edges[:, 1]
+    is_order, is_vague = edges[:, 5] == ORDER, edges[:, 3] < 0
+    said = is_vague & np.isin(pair, pair[~is_vague])
+    repeated = is_vague.copy()
+    _, first = np.unique(np.where(is_vague, pair, -1), return_index=True)
+    repeated[first] = False
+    by_data = is_order & np.isin(pair, pair[~is_order])
+    return edges[~(said | repeated | by_data)]
 
 
 def _root_prefixes(watch: Watch) -> dict[int, str]:

@@ -59,7 +59,7 @@ class Watch:
     def start(self) -> None:
         if self.model is not None:
             self._add_tree(self.model)
-        self._undo.append(_patch_module_call(self))
+        self._undo.append(self._patch_module_call())
         self._undo.append(_patch_data(self.recorder))
         self._undo.append(register_optimizer_step_pre_hook(self._step_begins).remove)
         self._undo.append(register_optimizer_step_post_hook(self._step_ends).remove)
@@ -71,10 +71,10 @@ class Watch:
             found = owner.reference()
             if found is not None and owner.kind == "optimizer":
                 self._name_states(found)
-        for number, owner in enumerate(self.owners):
+        for owner in self.owners:
             found = owner.reference()
-            if found is not None and owner.root == number and owner.kind == "module":
-                self._name_gradients(found, number)
+            if found is not None and owner.kind == "module":
+                self._name_late(found, owner)
 
     def number(self, module: Any) -> int:
         """The owner number of a module; one that was not seen before brings its whole tree."""
@@ -82,6 +82,30 @@ class Watch:
         if number is not None and self.owners[number].reference() is module:
             return number
         return self._add_tree(module)
+
+    def _patch_module_call(self) -> Callable[[], None]:
+        original = nn.Module.__call__
+        current, calls, model = self.recorder.current, self.calls, self.model
+        find, owners, number_of = self._numbers.get, self.owners, self.number
+
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+            outer = current[0]
+            number = find(id(module))
+            if number is None or owners[number].reference() is not module:
+                number = number_of(module)
+            if module is model and outer < 0 and self.on_model_call is not None:
+                self.on_model_call(args, kwargs)
+            current[0] = len(calls) // CALL_ROW
+            calls.extend((number, outer))
+            try:
+                result = original(module, *args, **kwargs)
+            finally:
+                current[0] = outer
+            if module is model and outer < 0 and self.on_model_result is not None:
+                self.on_model_result(result)
+            return result
+
+        return replace_call(original, __call__)
 
     def _add_tree(self, module: nn.Module) -> int:
         root = len(self.owners)
@@ -126,10 +150,16 @@ class Watch:
         found = None if number is None else self.tensors.get(number)
         return Named(role, "" if found is None else found.name, -1 if found is None else found.root)
 
-    def _name_gradients(self, module: nn.Module, root: int) -> None:
-        for name, parameter in module.named_parameters():
-            if parameter.grad is not None:
-                self._name_storage(parameter.grad, Named("gradient", name, root))
+    def _name_late(self, module: nn.Module, owner: Owner) -> None:
+        """Name what came to be during the run: gradients, and the parameters of lazy modules."""
+        prefix = f"{owner.path}." if owner.path else ""
+        for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
+            for name, tensor in group.items():
+                number = None if tensor is None else self.recorder.known_number(tensor)
+                if number is not None:
+                    self.tensors.setdefault(number, Named(role, prefix + name, owner.root))
+                if tensor is not None and tensor.is_leaf and tensor.grad is not None:
+                    self._name_storage(tensor.grad, Named("gradient", prefix + name, owner.root))
 
     def _name_states(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter, state in optimizer.state.items():
@@ -181,29 +211,9 @@ class Watch:
         self.steps.append((len(self.recorder.stream), self._numbers[id(optimizer)]))
 
 
-def _patch_module_call(watch: Watch) -> Callable[[], None]:
-    original = nn.Module.__call__
-    current, calls, model = watch.recorder.current, watch.calls, watch.model
-    find, owners, number_of = watch._numbers.get, watch.owners, watch.number
-
-    def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-        outer = current[0]
-        number = find(id(module))
-        if number is None or owners[number].reference() is not module:
-            number = number_of(module)
-        if module is model and watch.on_model_call is not None:
-            watch.on_model_call(args, kwargs)
-        current[0] = len(calls) // CALL_ROW
-        calls.extend((number, outer))
-        try:
-            result = original(module, *args, **kwargs)
-        finally:
-            current[0] = outer
-        if module is model and outer < 0 and watch.on_model_result is not None:
-            watch.on_model_result(result)
-        return result
-
-    nn.Module.__call__ = __call__  # type: ignore[method-assign]
+def replace_call(original: Any, replacement: Any) -> Callable[[], None]:
+    """Put a function in the place of nn.Module.__call__; the result takes it away again."""
+    nn.Module.__call__ = replacement  # type: ignore[method-assign]
 
     def undo() -> None:
         nn.Module.__call__ = original  # type: ignore[method-assign]

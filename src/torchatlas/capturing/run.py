@@ -69,6 +69,7 @@ class Recording:
         self._watch = Watch(self._recorder, model, on_model_call=self.arrived, on_model_result=self.left)
         self._timing, self._memory, self._only_inputs = track_timing, track_memory, only_inputs
         self._input_names: dict[int, str] = {}
+        self._unseen = False  # whether ops ran that were not recorded
         self._state = "new"
         self._graph: Graph | None = None
 
@@ -116,6 +117,7 @@ class Recording:
             self._watch,
             input_names=self._input_names,
             only_inputs=self._only_inputs,
+            unseen=self._unseen,
             timing=self._timing,
             memory=self._memory,
         )

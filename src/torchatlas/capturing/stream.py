@@ -8,6 +8,7 @@ collection in a process that has imported torch costs more than a thousand recor
 from __future__ import annotations
 
 import builtins
+import functools
 import gc
 import os
 import sys
@@ -22,7 +23,13 @@ import torch
 import torch.utils._pytree as pytree
 
 from torchatlas.capturing.plans import Plan, bind, is_bookkeeping, plan_for
-from torchatlas.torch_private import FakeTensor, TorchDispatchMode, current_autograd_node, next_sequence_nr
+from torchatlas.torch_private import (
+    FakeTensor,
+    TorchDispatchMode,
+    current_autograd_node,
+    next_sequence_nr,
+    no_dispatch_modes,
+)
 
 # Rows of the flat lists Recorder.tensors and Recorder.storages.
 TENSOR_ROW = 5  # storage number, shape, stride, offset, dtype
@@ -59,6 +66,7 @@ class Recorder:
         self.plans: list[Plan] = []
         self.tensors: list[Any] = []  # TENSOR_ROW entries per tensor
         self.storages: list[Any] = []  # STORAGE_ROW entries per storage
+        self.end: int | None = None  # the length of the stream when the recording stopped: what dies later is not in it
         self.current = [-1]  # the running module call
         self.failure: tuple[str, BaseException, int, types.CodeType | None, int] | None = None
         self.handled: list[str] = []  # operators that raised
@@ -82,6 +90,7 @@ class Recorder:
 
     def stop(self) -> None:
         self._mode.__exit__(None, None, None)
+        self.end = len(self.stream)
         if self._thresholds is not None:
             first, *rest = self._thresholds
             if gc.get_threshold() == (first * _COLLECTOR_PACE, *rest):  # unless the program set its own meanwhile
@@ -94,6 +103,11 @@ class Recorder:
     def number_of(self, tensor: Any) -> int:
         """The number of a tensor, registering it as one that existed before."""
         number: int = self._environment["number_of"](tensor)
+        return number
+
+    def number_of_result(self, tensor: Any) -> int:
+        """The number of a tensor that was just made."""
+        number: int = self._environment["number_of_result"](tensor)
         return number
 
     def known_number(self, tensor: Any) -> int | None:
@@ -148,7 +162,7 @@ class Recorder:
                 # Sparse and other tensors without one storage: the tensor object stands for its memory.
                 entry = (ref(tensor, log), len(storages) // STORAGE_ROW)
                 allocate((entry[0], _sparse_bytes(tensor), tensor.device, external))
-                describe((entry[1], tensor.shape, None, 0, tensor.dtype))
+                describe((entry[1], _shape(tensor), None, 0, tensor.dtype))
             known[id(tensor)] = (ref(tensor), number)
             return number
 
@@ -167,6 +181,8 @@ class Recorder:
 
         def forget(tensor: Any) -> None:
             known.pop(id(tensor), None)
+            if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+                return
             storage = tensor.untyped_storage()
             entry = find_storage(storage._cdata)
             if entry is not None and entry[0]() is storage:
@@ -231,7 +247,7 @@ class _Mode(TorchDispatchMode):
         find, plan = functions.get, recorder.plan
 
         def dispatch(self: _Mode, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if types and any(not _is_plain(kind) for kind in types):
+            if types and not all(map(_is_plain, types)):
                 return NotImplemented  # a wrapper subclass: what runs inside it comes back here, op by op
             run = find(id(operator))
             if run is None:
@@ -251,8 +267,11 @@ class _Mode(TorchDispatchMode):
         return True
 
 
+@functools.cache
 def _is_plain(kind: type) -> bool:
-    return kind is torch.Tensor or kind is torch.nn.Parameter or issubclass(kind, FakeTensor)
+    """Whether ops on this kind of tensor run as they are, without a __torch_dispatch__ of its own in between."""
+    own = getattr(kind, "__torch_dispatch__", None)
+    return own == torch.Tensor.__torch_dispatch__ or issubclass(kind, FakeTensor)
 
 
 def _code_kind(file: str) -> int:
@@ -276,20 +295,21 @@ def recomputing() -> bool:
     return False
 
 
+def _shape(tensor: Any) -> Any:
+    """The shape; a parameter that a lazy module has yet to make has none."""
+    return torch.Size() if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin) else tensor.shape
+
+
 def _sparse_bytes(tensor: Any) -> int:
     """Bytes of a tensor that has no single storage; -1 when it does not tell."""
-    total = 0
-    try:
-        if tensor.layout is torch.sparse_coo:
-            parts = [tensor._indices(), tensor._values()]
-        elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-            parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-        elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-            parts = [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-        else:
-            return -1
-        for part in parts:
-            total += part.untyped_storage().nbytes()
-    except (RuntimeError, NotImplementedError):
+    parts = {
+        torch.sparse_coo: ("_indices", "_values"),
+        torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+        torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+        torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+        torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+    }.get(tensor.layout)
+    if parts is None:
         return -1
-    return total
+    with no_dispatch_modes():  # asking must not look like an op of the program
+        return sum(getattr(tensor, part)().untyped_storage().nbytes() for part in parts)
