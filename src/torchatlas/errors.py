@@ -4,6 +4,7 @@
     ├── CaptureError               watching, tracing or replaying a program failed
     ├── InvalidModelError          TypeError: not something we can run
     ├── InvalidInputError          TypeError: the inputs do not fit the call
+    │   └── InputMismatchError     RuntimeError: the model began to run, and torch refused their shape or dtype
     ├── UnknownNameError           KeyError: no entry of that name
     │   └── NodeNotFoundError      no such node, value or scope in the graph
     ├── StateError                 RuntimeError: called at the wrong moment
@@ -26,13 +27,18 @@ from typing import Any
 
 
 class AtlasError(Exception):
-    """The root of all errors of torchatlas. Catch it to handle any of them; it is never raised itself."""
+    """The root of all errors of torchatlas. Catch it to handle any of them; it is never raised itself.
+
+    `partial` holds the graph of what was recorded up to then, where there is one.
+    """
+
+    partial: Any = None
 
 
 class CaptureError(AtlasError):
     """A program failed, or did something we cannot follow, while it was watched, traced or replayed.
 
-    Read `__cause__` for the program's own error. `partial` holds what was recorded up to then, or None.
+    Read `__cause__` for the program's own error.
     """
 
     def __init__(self, *args: object, partial: Any = None) -> None:
@@ -46,6 +52,10 @@ class InvalidModelError(AtlasError, TypeError):
 
 class InvalidInputError(AtlasError, TypeError):
     """The example inputs do not fit the model or the call. Compare them with the signature the message shows."""
+
+
+class InputMismatchError(InvalidInputError, RuntimeError):
+    """An operation refused what the inputs led to. The message names it, its module and the line; `__cause__` is torch's."""
 
 
 class UnknownNameError(AtlasError, KeyError):

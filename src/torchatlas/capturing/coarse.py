@@ -6,6 +6,7 @@ What runs between modules is not seen: a value it makes has no producer.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +34,7 @@ class CoarseRecording(Recording):
         self._unseen = True
 
     def start(self) -> Recording:
-        self._recorder.began_ns = time.perf_counter_ns()
+        self._recorder.thread, self._recorder.began_ns = threading.current_thread().name, time.perf_counter_ns()
         self._watch.start()
         self._state = "running"
         return self
@@ -55,7 +56,7 @@ class CoarseWatch(Watch):
         number = self._plans.get(name)
         if number is None:
             number = self._plans[name] = len(recorder.plans)
-            recorder.plans.append(Plan(None, name, (_SLOT,), (), False, None, False, _ROW_CODE))
+            recorder.plans.append(Plan(None, name, (_SLOT,), (), False, None, False, _never_bound))
         recorder.stream.extend((number, *times, 0, back, call, None, 0, torch.is_grad_enabled(), taken, made))
 
     def start(self) -> None:
@@ -65,11 +66,11 @@ class CoarseWatch(Watch):
         self._undo.append(self._patch_backward())
 
     def _patch_module_call(self) -> Callable[[], None]:
-        original, now = nn.Module.__call__, time.perf_counter_ns
+        original, now = nn.Module._call_impl, time.perf_counter_ns
         recorder, calls, model = self.recorder, self.calls, self.model
         current, find, owners = recorder.current, self._numbers.get, self.owners
 
-        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def call_impl(module: Any, *args: Any, **kwargs: Any) -> Any:
             outer = current[0]
             number = find(id(module))
             if number is None or owners[number].reference() is not module:
@@ -93,7 +94,7 @@ class CoarseWatch(Watch):
                 self.on_model_result(result)
             return result
 
-        return replace_call(original, __call__)
+        return replace_call(original, call_impl)
 
     def _patch_backward(self) -> Callable[[], None]:
         original, now = torch.autograd.backward, time.perf_counter_ns
@@ -125,7 +126,10 @@ class CoarseWatch(Watch):
 
 
 _NO_NODE = 2**62  # a backward number no forward node has
-_ROW_CODE = (lambda: None).__code__  # marks a plan whose rows have slots; nothing runs it
+
+
+def _never_bound(*environment: Any) -> Any:
+    raise AssertionError("module calls are recorded by the watch, not by a plan")
 
 
 def _numbers(recorder: Recorder, tree: Any, external: bool) -> list[int]:

@@ -20,27 +20,16 @@ ACCUMULATE = 2**63  # AccumulateGrad nodes have the largest sequence number ther
 # Phases and edge kinds by their position in the enums.
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = range(5)
 DATA, ORDER = range(2)
-OUTPUT_NODE = -1  # in `plan`: this node is an output
+OUTPUT_NODE = -1  # in place of a plan: this node is an output
+NODE_ROW = 13  # plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, inputs, outputs
+_CALL, _SOURCE = 4, 5
 
 
 class Decoded:
     """Columns as Python lists, one entry per node, value, edge ...; finish.py makes arrays of them."""
 
     def __init__(self, tensors: int, storages: int) -> None:
-        # nodes
-        self.plan: list[int] = []
-        self.start: list[int] = []
-        self.time: list[int] = []
-        self.sequence: list[int] = []
-        self.call: list[int] = []
-        self.source: list[int] = []
-        self.phase: list[int] = []
-        self.memory: list[int] = []
-        self.iteration: list[int] = []
-        self.forward: list[int] = []
-        self.arguments: list[int] = []
-        self.input_count: list[int] = []
-        self.output_count: list[int] = []
+        self.nodes: list[int] = []  # NODE_ROW entries per node
         self.inputs: list[int] = []
         self.written: list[int] = []
         self.outputs: list[int] = []
@@ -82,6 +71,7 @@ class Decoder:
         self.readers: list[list[int] | None] = [None] * count  # node, tensor, ... since the last write
         self.writers: dict[int, list[tuple[int, int, int, int]]] = {}  # storage -> (version, node, output, tensor)
         self.several: dict[int, list[tuple[int, int]]] = {}  # value -> further (node, output) its data comes from
+        self.laid_out: list[list[int] | None] = [None] * count  # tensors on a storage that `alike` does not know yet
         self.alike: dict[tuple[int, int, Any, Any, Any], int] = {}  # storage and layout -> the last tensor so laid out
 
     # -- the pass ------------------------------------------------------------------------------------------------
@@ -96,7 +86,9 @@ class Decoder:
         value_of, value_version, value_producer = found.value_of, found.value_version, found.value_producer
         value_output, version, storage_of, readers = found.value_output, self.version, self.storage_of, self.readers
         edges, inputs, written_flags, from_outside = found.edges, found.inputs, found.written, found.from_outside
-        several, died, sizes = self.several, found.died, self.bytes
+        several, born, died, sizes = self.several, found.born, found.died, self.bytes
+        value_tensor, value_view_of, nodes, outputs = found.value_tensor, found.value_view_of, found.nodes, found.outputs
+        first_on, laid_out = self.origin, self.laid_out
         forward_of: dict[int, int] = {}
         sources: dict[tuple[int, int], int] = {}
         texts: dict[Any, int] = {}
@@ -106,9 +98,10 @@ class Decoder:
             head = stream[i]
             if type(head) is not int:
                 if type(head) is weakref.ref:
-                    storage = number_of_death[id(head)]
-                    died[storage] = max(node - 1, 0)
-                    live -= max(sizes[storage], 0)
+                    storage = number_of_death.get(id(head), -1)
+                    if storage >= 0:  # else of an earlier recording with the same recorder
+                        died[storage] = max(node - 1, 0)
+                        live -= max(sizes[storage], 0)
                 elif head[0] == "resize":
                     live += max(head[2], 0) - max(sizes[head[1]], 0)
                     sizes[head[1]] = head[2]
@@ -168,7 +161,7 @@ class Decoder:
             if plan.others:
                 others = stream[j]
                 j += 1
-            if plan.code is None:  # no schema: (numbers, shape of the arguments)
+            if not plan.readable:  # no schema: (numbers, shape of the arguments)
                 for number in others[0]:
                     value = self._read(number, node, k)
                     numbers.append(number)
@@ -193,9 +186,22 @@ class Decoder:
                         made[number] = self._write(number, node, overwritten)
             written_flags += marks
             # outputs
-            before = len(found.outputs)
-            fresh = self._outputs(results, node, numbers, inputs[len(inputs) - k :] if k else [], made)
-            live += fresh
+            before = len(outputs)
+            if type(results) is int and not made and value_of[results] < 0 and first_on[storage_of[results]] < 0:
+                storage = storage_of[results]  # by far the commonest: one new tensor in new memory
+                first_on[storage] = value_of[results] = value = len(value_tensor)
+                value_tensor.append(results)
+                value_version.append(version[storage])
+                value_producer.append(node)
+                value_output.append(0)
+                value_view_of.append(-1)
+                laid_out[storage] = [results]
+                born[storage] = node
+                outputs.append(value)
+                if sizes[storage] > 0:
+                    live += sizes[storage]
+            elif results is not None or made:
+                live += self._outputs(results, node, numbers, inputs[len(inputs) - k :] if k else [], made)
             if live > peak:
                 peak = live
             # where and when
@@ -228,12 +234,12 @@ class Decoder:
                 own_sequence = back if back < ACCUMULATE else -1
                 forward = forward_of.get(back, -1)
                 if back >= ACCUMULATE:
-                    for output in found.outputs[before:]:
+                    for output in outputs[before:]:
                         found.accumulated.add(storage_of[found.value_tensor[output]])
             if phase == BACKWARD:
                 origin = forward if forward >= 0 else self._data_comes_from(inputs[len(inputs) - k :] if k else [])
-                call = found.call[origin] if origin >= 0 else -1
-                source = found.source[origin] if origin >= 0 else -1
+                call = nodes[origin * NODE_ROW + _CALL] if origin >= 0 else -1
+                source = nodes[origin * NODE_ROW + _SOURCE] if origin >= 0 else -1
             elif code is None:
                 source = -1
             else:
@@ -244,7 +250,7 @@ class Decoder:
                     found.source_keys.append((code, at))
                 source = known
             # the call
-            if plan.code is None:
+            if not plan.readable:
                 text_key: Any = (head, repr(others))
             elif plain and not others and not keywords:
                 text_key = head
@@ -254,23 +260,26 @@ class Decoder:
             text = texts.get(text_key)
             if text is None:
                 text = texts[text_key] = len(found.argument_texts)
-                entries = stream[i + ROW_HEAD : i + ROW_HEAD + len(slots)]
-                found.argument_texts.append(
-                    generic_call_text(others[1]) if plan.code is None else call_text(plan, entries, others, keywords)
-                )
-            found.plan.append(head)
-            found.start.append(t0 - began)
-            found.time.append(t1 - t0)
-            found.sequence.append(own_sequence)
-            found.call.append(call)
-            found.source.append(source)
-            found.phase.append(phase)
-            found.memory.append(live)
-            found.iteration.append(iteration)
-            found.forward.append(forward)
-            found.arguments.append(text)
-            found.input_count.append(k)
-            found.output_count.append(len(found.outputs) - before)
+                if plan.readable:
+                    entries = stream[i + ROW_HEAD : i + ROW_HEAD + len(slots)]
+                    found.argument_texts.append(call_text(plan, text_key, entries, others, keywords))
+                else:
+                    found.argument_texts.append(generic_call_text(others[1]))
+            nodes += (
+                head,
+                t0 - began,
+                t1 - t0,
+                own_sequence,
+                call,
+                source,
+                phase,
+                live,
+                iteration,
+                forward,
+                text,
+                k,
+                len(outputs) - before,
+            )
             node += 1
             i = j + 1
         found.peak_bytes, found.end_bytes = peak, live
@@ -329,6 +338,13 @@ class Decoder:
             self.dtypes[number],
         )
 
+    def _twin(self, number: int, storage: int) -> int | None:
+        """The last tensor that lies exactly where this one lies."""
+        for other in self.laid_out[storage] or ():
+            self.alike[self._key(other)] = other
+        self.laid_out[storage] = None
+        return self.alike.get(self._key(number))
+
     def _first_seen(self, number: int, storage: int) -> int:
         """The value of a tensor that no op made before our eyes.
 
@@ -337,9 +353,9 @@ class Decoder:
         """
         if self.origin[storage] < 0:
             value = self.origin[storage] = self._new_value(number, -1, -1, -1)
-            self.alike.setdefault(self._key(number), number)
+            self.laid_out[storage] = [number]
             return value
-        twin = self.alike.get(self._key(number))
+        twin = self._twin(number, storage)
         if twin is not None and twin != number:
             value = self.found.value_of[twin]
             if self.found.value_version[value] != self.version[storage]:
@@ -384,7 +400,7 @@ class Decoder:
 
     def _layout(self, number: int) -> Layout | None:
         stride = self.strides[number]
-        return None if stride is None else (self.offsets[number], tuple(self.shapes[number]), stride)
+        return None if stride is None else (self.offsets[number], self.shapes[number], stride)
 
     def _same_size(self, one: int, other: int) -> bool:
         return bool(self.dtypes[one].itemsize == self.dtypes[other].itemsize)
@@ -453,7 +469,11 @@ class Decoder:
                     self.origin[storage] = value
                     found.born[storage] = node
                     allocated += max(self.bytes[storage], 0)
-                self.alike[self._key(number)] = number
+                others = self.laid_out[storage]
+                if others is None:
+                    self.laid_out[storage] = [number]
+                else:
+                    others.append(number)
             found.outputs.append(value)
             index += 1
         for number, value in made.items():
@@ -484,20 +504,10 @@ class Decoder:
             value = self._read(number, node, index)
             found.inputs.append(value)
             found.written.append(0)
-        found.plan.append(OUTPUT_NODE)
-        found.start.append(-1)
-        found.time.append(-1)
-        found.sequence.append(-1)
-        found.call.append(-1)
-        found.source.append(-1)
-        found.phase.append(FORWARD)
-        found.memory.append(live)
-        found.iteration.append(iteration)
-        found.forward.append(-1)
-        found.arguments.append(len(found.argument_texts))
+        text = len(found.argument_texts)
         found.argument_texts.append(mark[2])
-        found.input_count.append(len(mark[1]))
-        found.output_count.append(0)
+        row = (OUTPUT_NODE, -1, -1, -1, -1, -1, FORWARD, live, iteration, -1, text, len(mark[1]), 0)
+        found.nodes += row
         return 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import types
 from typing import Any
@@ -18,9 +19,14 @@ from torchatlas.operations import operation_type
 
 def operation_row(plan: Plan) -> Operation:
     """The operator with its formal arguments and their defaults."""
-    schema = getattr(plan.operator, "_schema", None)
+    return _operation_row(plan.name, plan.operator)
+
+
+@functools.cache
+def _operation_row(name: str, operator: Any) -> Operation:
+    schema = getattr(operator, "_schema", None)
     parameters = [] if schema is None else [_parameter(argument) for argument in schema.arguments]
-    return Operation(plan.name, operation_type(plan.name), tuple(parameters))
+    return Operation(name, operation_type(name), tuple(parameters))
 
 
 def _parameter(argument: Any) -> Parameter:
@@ -57,8 +63,23 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def call_text(plan: Plan, entries: list[Any], others: tuple[Any, ...], keywords: dict[str, Any]) -> str:
-    """The call of a row as JSON text: entries become references, numbered as they come."""
+_TEXTS: dict[Any, str] = {}  # the same few calls are made over and over
+_MOST_TEXTS = 100_000
+
+
+def call_text(plan: Plan, key: Any, entries: list[Any], others: tuple[Any, ...], keywords: dict[str, Any]) -> str:
+    """The call of a row as JSON text. `key` is equal for rows of one plan that have the same text."""
+    known = _TEXTS.get((plan.name, key[1:] if isinstance(key, tuple) else None))
+    if known is None:
+        if len(_TEXTS) >= _MOST_TEXTS:
+            _TEXTS.clear()
+        known = _call_text(plan, entries, others, keywords)
+        _TEXTS[plan.name, key[1:] if isinstance(key, tuple) else None] = known
+    return known
+
+
+def _call_text(plan: Plan, entries: list[Any], others: tuple[Any, ...], keywords: dict[str, Any]) -> str:
+    """Entries become references, numbered as they come."""
     counter = 0
 
     def reference(entry: Any) -> Any:
@@ -107,6 +128,7 @@ def generic_call_text(shape: Any) -> str:
     return encode(Call(tuple(reference(item) for item in args), {key: reference(v) for key, v in kwargs.items()}))
 
 
+@functools.lru_cache(maxsize=65_536)
 def layout_row(shape: Any, stride: Any, dtype: torch.dtype, device: Any) -> Layout:
     """How a tensor lies in memory, in plain Python."""
     return Layout(
@@ -122,6 +144,7 @@ def _size(size: Any) -> int | str:
     return size if type(size) is int else (str(size) if isinstance(size, torch.SymInt) else int(size))
 
 
+@functools.lru_cache(maxsize=16_384)
 def source_row(code: types.CodeType, instruction: int) -> SourceLine:
     """The line of a code object that an instruction belongs to."""
     line = code.co_firstlineno

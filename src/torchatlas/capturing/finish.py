@@ -14,6 +14,7 @@ from torchatlas.capturing.decode import (
     OPTIMIZER,
     ORDER,
     OTHER,
+    NODE_ROW,
     OUTPUT_NODE,
     RECOMPUTE,
     Decoded,
@@ -76,8 +77,12 @@ class _Finish:
         self.names: dict[str, int] = {}
         self.prefixes = _root_prefixes(watch)
         self.input_names, self.outside = input_names, _ROLE[outside]
+        rows = np.array(found.nodes, np.int64).reshape(-1, NODE_ROW).T
+        (self.plan, self.start, self.time, self.sequence, self.call, self.source) = rows[:6]
+        (self.phase, self.memory, self.iteration, self.forward, self.arguments) = rows[6:11]
+        self.input_count, self.output_count = rows[11:]
         self.storage_of_value = np.array(decoder.storage_of, np.int64)[np.array(found.value_tensor, np.int64)]
-        self.phase = self._phases()
+        self._start_backward()
 
     def graph(self, timing: bool, memory: bool) -> Graph:
         storage_role, value_name = self._roles()
@@ -148,12 +153,11 @@ class _Finish:
 
     def _lifted(self) -> list[int]:
         """Tensors that torch.tensor(...) made of Python data: constants of the program."""
-        plans, found = self.recorder.plans, self.found
-        lifting = {i for i, plan in enumerate(plans) if plan.name.startswith("aten.lift")}
+        lifting = [i for i, plan in enumerate(self.recorder.plans) if plan.name.startswith("aten.lift")]
         if not lifting:
             return []
-        starts = np.append(0, np.cumsum(found.input_count))
-        values = [found.inputs[starts[node]] for node, plan in enumerate(found.plan) if plan in lifting]
+        found, starts = self.found, np.cumsum(self.input_count) - self.input_count
+        values = [found.inputs[starts[node]] for node in np.flatnonzero(np.isin(self.plan, lifting))]
         return [found.value_tensor[value] for value in values if found.value_producer[value] < 0]
 
     def _bytes_from_outside(self) -> int:
@@ -186,9 +190,9 @@ class _Finish:
 
     def _columns(self, inputs: list[int], storage_role: Array, value_name: Array) -> dict[str, Array]:
         found, recorder = self.found, self.recorder
-        extra, count = len(inputs), len(found.plan)
+        extra, count = len(inputs), len(self.plan)
         shift = np.int64(extra)
-        operation = self._operations(np.array(found.plan, np.int64), extra)
+        operation = self._operations(self.plan, extra)
         producer = _shifted(found.value_producer, shift)
         producer[inputs] = np.arange(extra)
         output_index = np.array(found.value_output, np.int64)
@@ -203,7 +207,7 @@ class _Finish:
         outside = self._bytes_from_outside()
         kind = np.full(extra + count, KINDS.index(NodeKind.OP))
         kind[:extra] = KINDS.index(NodeKind.INPUT)
-        is_output = np.flatnonzero(np.array(found.plan, np.int64) == OUTPUT_NODE) + extra
+        is_output = np.flatnonzero(self.plan == OUTPUT_NODE) + extra
         kind[is_output] = KINDS.index(NodeKind.OUTPUT)
         name = np.full(extra + count, -1, np.int64)
         name[:extra] = [self._name(self._input_name(value)) for value in inputs]
@@ -214,19 +218,19 @@ class _Finish:
             "node_kind": kind,
             "node_operation": operation,
             "node_phase": np.append(np.zeros(extra, np.int64), self.phase),
-            "node_call": np.append(np.full(extra, -1), found.call),
-            "node_source": np.append(np.full(extra, -1), found.source),
+            "node_call": np.append(np.full(extra, -1), self.call),
+            "node_source": np.append(np.full(extra, -1), self.source),
             "node_arguments": arguments,
             "node_name": name,
-            "node_start_ns": np.append(np.full(extra, -1), found.start),
-            "node_time_ns": np.append(np.full(extra, -1), found.time),
-            "node_memory_bytes": np.append(np.full(extra, outside), np.array(found.memory, np.int64) + outside),
-            "node_sequence_nr": np.append(np.full(extra, -1), np.array(found.sequence, np.int64)),
-            "node_iteration": np.append(np.zeros(extra, np.int64), found.iteration),
+            "node_start_ns": np.append(np.full(extra, -1), self.start),
+            "node_time_ns": np.append(np.full(extra, -1), self.time),
+            "node_memory_bytes": np.append(np.full(extra, outside), self.memory + outside),
+            "node_sequence_nr": np.append(np.full(extra, -1), self.sequence),
+            "node_iteration": np.append(np.zeros(extra, np.int64), self.iteration),
             "node_thread": np.zeros(extra + count),
-            "node_forward": np.append(np.full(extra, -1), _shifted(found.forward, shift)),
-            "input_ptr": _pointers([0] * extra + found.input_count),
-            "output_ptr": _pointers([1] * extra + found.output_count),
+            "node_forward": np.append(np.full(extra, -1), _shifted(self.forward, shift)),
+            "input_ptr": _pointers(np.append(np.zeros(extra, np.int64), self.input_count)),
+            "output_ptr": _pointers(np.append(np.ones(extra, np.int64), self.output_count)),
             "input_value": np.array(found.inputs),
             "input_written": np.array(found.written),
             "output_value": np.append(np.array(inputs, np.int64), found.outputs),
@@ -268,22 +272,20 @@ class _Finish:
 
     def _arguments(self, extra: int) -> tuple[Array, list[str]]:
         texts = [*self.found.argument_texts, encode(Call())]
-        return np.append(np.full(extra, len(texts) - 1), self.found.arguments), texts
+        return np.append(np.full(extra, len(texts) - 1), self.arguments), texts
 
-    def _phases(self) -> Array:
-        """Phases of the nodes; the ones that start a backward pass count with it."""
-        found = self.found
-        phase = np.array(found.phase, np.int64)
-        seeds = {i for i, plan in enumerate(self.recorder.plans) if plan.name == "aten.ones_like.default"}
-        edges = np.array(found.edges, np.int64).reshape(-1, 6)
-        for node in (n for n, plan in enumerate(found.plan) if plan in seeds and phase[n] == FORWARD):
-            takers = edges[edges[:, 0] == node, 1]
-            if found.call[node] < 0 and len(takers) and (phase[takers] == BACKWARD).all():
-                phase[node] = BACKWARD
-        return phase
+    def _start_backward(self) -> None:
+        """The ones that start a backward pass are made just before it; count them with it."""
+        names = [plan.name == "aten.ones_like.default" for plan in self.recorder.plans]
+        outside = (self.phase == FORWARD) & (self.call < 0) & (self.plan >= 0)
+        for node in np.flatnonzero(outside & np.array([*names, False])[self.plan]):
+            following = self.phase[node + 1 : node + 2]
+            if len(following) and following[0] == BACKWARD:
+                self.phase[node] = BACKWARD
 
     def _layouts(self) -> Array:
-        decoder, rows = self.decoder, {}
+        decoder = self.decoder
+        rows: dict[Layout, int] = {}
         devices = self.recorder.storages[2::STORAGE_ROW]
         known: dict[Any, int] = {}
         column = []
@@ -294,7 +296,7 @@ class _Finish:
             if row is None:
                 row = known[key] = rows.setdefault(layout_row(*key), len(rows))
             column.append(row)
-        self.tables.layouts = list[Layout](rows)
+        self.tables.layouts = list(rows)
         return np.array(column, np.int64)
 
     def _modules(self) -> Array:
@@ -328,15 +330,28 @@ def _tidy(edges: Array) -> Array:
     """Edges by target and input; an order that data or a more precise order edge already keeps is left out."""
     if not len(edges):
         return edges
-    edges = np.unique(edges[:, [1, 5, 3, 0, 2, 4]], axis=0)[:, [3, 0, 4, 2, 5, 1]]  # sorted by target, kind, input
+    source, target, output, index, value, kind = edges.T
+    edges = edges[np.lexsort((value, output, source, index, kind, target))]
+    edges = edges[np.append(True, (edges[1:] != edges[:-1]).any(axis=1))]
     pair = edges[:, 0] * (edges[:, 1].max() + 1) + edges[:, 1]
-    is_order, is_vague = edges[:, 5] == ORDER, edges[:, 3] < 0
-    said = is_vague & np.isin(pair, pair[~is_vague])
-    repeated = is_vague.copy()
-    _, first = np.unique(np.where(is_vague, pair, -1), return_index=True)
-    repeated[first] = False
-    by_data = is_order & np.isin(pair, pair[~is_order])
-    return edges[~(said | repeated | by_data)]
+    is_order = edges[:, 5] == ORDER
+    drop = np.zeros(len(edges), bool)
+    drop[is_order] = _among(pair[is_order], pair[~is_order])
+    vague = np.flatnonzero((edges[:, 3] < 0) & ~drop)
+    if len(vague):
+        drop[vague] = True
+        _, first = np.unique(pair[vague], return_index=True)
+        drop[vague[first]] = _among(pair[vague[first]], pair[edges[:, 3] >= 0])
+    return edges[~drop]
+
+
+def _among(items: Array, pool: Array) -> Array:
+    """Which items occur in the pool."""
+    if not len(pool):
+        return np.zeros(len(items), bool)
+    pool = np.sort(pool)
+    found: Array = pool[np.minimum(np.searchsorted(pool, items), len(pool) - 1)] == items
+    return found
 
 
 def _root_prefixes(watch: Watch) -> dict[int, str]:
@@ -356,14 +371,14 @@ def _root_prefixes(watch: Watch) -> dict[int, str]:
     return prefixes
 
 
-def _shifted(column: list[int], shift: np.int64) -> Array:
+def _shifted(column: Any, shift: np.int64) -> Array:
     """Node numbers moved up to make room for the inputs; -1 stays."""
     array = np.array(column, np.int64)
     return np.where(array >= 0, array + shift, -1)
 
 
-def _pointers(counts: list[int]) -> Array:
-    return np.append(0, np.cumsum(np.array(counts, np.int64)))
+def _pointers(counts: Array) -> Array:
+    return np.append(0, np.cumsum(counts))
 
 
 def _occurrence(column: Array) -> Array:

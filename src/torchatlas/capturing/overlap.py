@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 
-Layout = tuple[int, Sequence[int], Sequence[int]]  # offset, shape, stride, in elements of one size
+Layout = tuple[int, tuple[int, ...], tuple[int, ...]]  # offset, shape, stride, in elements of one size
 
 _SEARCH_LIMIT = 10_000
 
@@ -17,6 +17,7 @@ def span(layout: Layout) -> tuple[int, int]:
     return (offset, offset + 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True)))
 
 
+@functools.lru_cache(maxsize=16_384)
 def covers(writer: Layout, reader: Layout) -> bool:
     """Whether every element of `reader` lies in `writer`; only what is certain counts."""
     if writer == reader:
@@ -29,6 +30,7 @@ def covers(writer: Layout, reader: Layout) -> bool:
     return first == last or (elements == high - low and low <= first and last <= high)
 
 
+@functools.lru_cache(maxsize=16_384)
 def overlap(one: Layout, other: Layout) -> bool:
     """Whether two tensors share an element. Exact for tensors with the same strides, by range otherwise.
 

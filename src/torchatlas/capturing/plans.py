@@ -1,8 +1,8 @@
 """How to record one operator: Python code written once per operator from its schema.
 
-Walking a schema costs as much as a small op, so it is done once: the result is a code object that reads the tensor
-arguments by position, calls the operator and appends one flat row to the stream. A recorder turns the code object
-into a function over its own state (`bind`), which costs next to nothing.
+Walking a schema costs as much as a small op, so it is done once: the result is a function that reads the tensor
+arguments by position, calls the operator and appends one flat row to the stream. A recorder binds it to its own
+state, which costs next to nothing.
 
 A row: plan, start, end, next sequence number, backward node's number or None, call, code, instruction, grad mode,
 then one entry per tensor argument, the other positional arguments, the keyword arguments, the outputs.
@@ -11,7 +11,7 @@ An entry is a tensor number, None, a list of entries, or (scalar,) where Python 
 
 from __future__ import annotations
 
-import types
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,12 @@ import torch
 from torchatlas.torch_private import OpOverload
 
 ROW_HEAD = 9  # fields before the first tensor argument
+
+# What the generated code reads, in this order; stream.py provides it.
+ENVIRONMENT = tuple(
+    """OMITTED classify current current_node extend failed forget frame_at grad_enabled guard keep kind_of_code known
+    made next_number now number_of number_of_result recomputing register results tensors_out""".split()
+)
 
 # Operators that write although their schema does not say so, and no version counter tells: argument positions, and
 # the position of the flag that switches the writing on. Checked against torch 2.13 by tests/capturing/test_plans.py.
@@ -35,12 +41,6 @@ OVERWRITES = frozenset(
 )
 # What fake tensors ask each other and what the profiler marks: not part of the program.
 _BOOKKEEPING = frozenset({"prim::device", "prim::layout"})
-
-
-def is_bookkeeping(operator: Any) -> bool:
-    """Whether an operator is no part of the program."""
-    schema = getattr(operator, "_schema", None)
-    return schema is not None and (schema.name in _BOOKKEEPING or schema.name.startswith("profiler::"))
 
 
 
@@ -66,7 +66,9 @@ class Plan:
     has_keywords: bool
     hidden: tuple[tuple[int, ...], int] | None
     changes_layout: bool  # an in-place view op: the same tensor object has another shape afterwards
-    code: types.CodeType | None  # None: the operator has no schema we can read; use the generic way
+    factory: Callable[..., Callable[[Any, Any], Any]]
+    readable: bool = True  # False: the operator has no schema we can read, its arguments are walked instead
+    bookkeeping: bool = False  # not part of the program: let it run, record nothing
 
     @property
     def length(self) -> int:
@@ -92,11 +94,10 @@ def plan_for(operator: Any, *, guarded: bool, kept: bool) -> Plan:
     return plan
 
 
-def bind(plan: Plan, number: int, environment: dict[str, Any]) -> types.FunctionType:
-    """The plan as a function over a recorder's state: run(args, kwargs) -> the operator's result."""
-    call = getattr(plan.operator, "_op", plan.operator) if type(plan.operator) is OpOverload else plan.operator
-    code = _GENERIC if plan.code is None else plan.code
-    return types.FunctionType(code, environment, plan.name, (call, number))
+def bind(plan: Plan, number: int, environment: Sequence[Any]) -> Callable[[Any, Any], Any]:
+    """The plan as a function over a recorder's state, in the order of ENVIRONMENT: run(args, kwargs) -> the result."""
+    call = plan.operator._op if type(plan.operator) is OpOverload else plan.operator
+    return plan.factory(*environment, call, number)
 
 
 def operator_name(operator: Any) -> str:
@@ -107,9 +108,11 @@ def operator_name(operator: Any) -> str:
 def _make(operator: Any, guarded: bool, kept: bool) -> Plan:
     name = operator_name(operator)
     schema = getattr(operator, "_schema", None)
+    if schema is not None and (schema.name in _BOOKKEEPING or schema.name.startswith("profiler::")):
+        return Plan(operator, name, (), (), False, None, False, _generic, bookkeeping=True)
     slots, others, readable = _read_schema(schema) if schema is not None else ((), (), False)
     if schema is None or not readable:
-        return Plan(operator, name, (), (0,), False, None, False, None)
+        return Plan(operator, name, (), (0,), False, None, False, _generic, readable=False)
     plan = Plan(
         operator,
         name,
@@ -118,9 +121,9 @@ def _make(operator: Any, guarded: bool, kept: bool) -> Plan:
         any(argument.kwarg_only for argument in schema.arguments),
         HIDDEN_WRITES.get(schema.name),
         torch.Tag.inplace_view in operator.tags,
-        None,
+        _generic,
     )
-    return replace(plan, code=_function_code(_source(schema, plan, guarded, kept), name))
+    return replace(plan, factory=_compiled(_source(schema, plan, guarded, kept), name))
 
 
 _ONE, _MANY = ("Tensor", "Optional[Tensor]"), ("List[Tensor]", "List[Optional[Tensor]]", "Optional[List[Tensor]]")
@@ -150,7 +153,7 @@ def _source(schema: Any, plan: Plan, guarded: bool, kept: bool) -> str:
     """The text of the recording function. What it reads from outside are the names in stream.environment()."""
     positional = [argument for argument in schema.arguments if not argument.kwarg_only]
     required = next((i for i, argument in enumerate(positional) if argument.has_default_value()), len(positional))
-    lines = ["def run(args, kwargs, call, number):"]
+    lines = ["def run(args, kwargs):"]
     if len(positional) > required:
         lines.append("  given = len(args)")
     for i, slot in enumerate(plan.slots):
@@ -161,7 +164,7 @@ def _source(schema: Any, plan: Plan, guarded: bool, kept: bool) -> str:
     lines += _CALL.splitlines()
     if plan.changes_layout:
         lines.append("  forget(args[0])")
-    lines.append(f"  o = {_read_result(schema)}")
+    lines += _read_result(schema)
     if kept:
         lines.append("  keep(out)")
     row = ["number", "t0", "t1", "sequence", "back", "current[0]", "code", "at", "grad"]
@@ -196,15 +199,15 @@ def _other_arguments(plan: Plan, required: int, positional: int) -> str:
     return f"({', '.join(parts)},)"
 
 
-def _read_result(schema: Any) -> str:
+def _read_result(schema: Any) -> list[str]:
     kinds = [str(item.type) for item in schema.returns]
     if not any("Tensor" in kind for kind in kinds):
-        return "None"
+        return ["  o = None"]
     if kinds == ["Tensor"]:
-        return "number_of_result(out)"
+        return ["  e = known(id(out)); o = e[1] if e is not None and e[0]() is out else made(out)"]
     if len(kinds) == 1:
-        return "None if out is None else [None if y is None else number_of_result(y) for y in out]"
-    return "[results(y) for y in out]"
+        return ["  o = None if out is None else [None if y is None else number_of_result(y) for y in out]"]
+    return ["  o = [results(y) for y in out]"]
 
 
 def _guard_lines(plan: Plan) -> list[str]:
@@ -246,7 +249,7 @@ _CALL = """\
 
 # Operators without a readable schema: tensors are found by walking the arguments.
 _GENERIC_SOURCE = """\
-def run(args, kwargs, call, number):
+def run(args, kwargs):
   found = []
   shape = tensors_out((args, kwargs or {}), found)
   grad = grad_enabled()
@@ -259,9 +262,19 @@ def run(args, kwargs, call, number):
   return out"""
 
 
-def _function_code(source: str, name: str) -> types.CodeType:
-    module = compile(source, f"<plan of {name}>", "exec")
-    return next(item for item in module.co_consts if isinstance(item, types.CodeType))
+def _compiled(source: str, name: str) -> Callable[..., Callable[[Any, Any], Any]]:
+    """A function of the environment that returns the recording function.
+
+    What the code reads are then cells: read as fast as locals, in the first recording as in the hundredth.
+    """
+    body = "\n".join("  " + line for line in source.splitlines())
+    namespace: dict[str, Any] = {}
+    exec(  # our own text, made of operator schemas
+        compile(f"def make({', '.join(ENVIRONMENT)}, call, number):\n{body}\n  return run\n", f"<plan of {name}>", "exec"),
+        namespace,
+    )
+    factory: Callable[..., Callable[[Any, Any], Any]] = namespace["make"]
+    return factory
 
 
-_GENERIC = _function_code(_GENERIC_SOURCE, "any operator")
+_generic = _compiled(_GENERIC_SOURCE, "any operator")

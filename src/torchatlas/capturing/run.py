@@ -18,8 +18,9 @@ from torchatlas.capturing.modules import CALL_ROW, Watch
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.stream import Recorder
 from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, StateError
-from torchatlas.graph import Graph, SourceLine
+from torchatlas.graph import Graph, Phase, SourceLine
 from torchatlas.graph.arguments import Call, TensorRef, encode
+from torchatlas.graph.columns import PHASES
 from torchatlas.inputs import argument_names, check_call, mapped_tensors, named_tensors
 from torchatlas.torch_private import dispatch_mode_stack
 
@@ -60,10 +61,11 @@ class Recording:
             raise InvalidModelError(f"recording(model) takes a torch.nn.Module, not {type(model).__name__}.")
         self.failure: Failure | None = None
         self._keeper = Keeper(values) if values is not None else None
-        self._recorder = Recorder(
-            guard=None if guard is None else guard.before_write,
-            keep=None if self._keeper is None else self._keeper.keep,
-        )
+        if guard is None and self._keeper is None:
+            self._recorder = Recorder.take()
+        else:
+            keep = None if self._keeper is None else self._keeper.keep
+            self._recorder = Recorder(guard=None if guard is None else guard.before_write, keep=keep)
         if guard is not None:
             guard.recorder = self._recorder
         self._watch = Watch(self._recorder, model, on_model_call=self.arrived, on_model_result=self.left)
@@ -126,6 +128,7 @@ class Recording:
             graph.recorded = self._keeper.recorded(graph)
         if self._state == "done":
             self._graph = graph
+            self._recorder.release()
             del self._recorder, self._watch
         return graph
 
@@ -164,7 +167,7 @@ class Recording:
 
     def _notes(self, graph: Graph) -> list[str]:
         notes = []
-        if graph.where(phase="backward"):
+        if (graph.columns["node_phase"] == PHASES.index(Phase.BACKWARD)).any():
             notes.append(_SUMS_OUT_OF_PLACE)
         if self.failure is not None:
             notes.append(f"the program stopped at {self.failure}")

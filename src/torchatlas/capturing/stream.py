@@ -7,7 +7,6 @@ collection in a process that has imported torch costs more than a thousand recor
 
 from __future__ import annotations
 
-import builtins
 import functools
 import gc
 import os
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from torchatlas.capturing.plans import Plan, bind, is_bookkeeping, plan_for
+from torchatlas.capturing.plans import ENVIRONMENT, Plan, bind, plan_for
 from torchatlas.torch_private import (
     FakeTensor,
     TorchDispatchMode,
@@ -56,8 +55,28 @@ PLACE = Placeholder()
 OMITTED = Placeholder()  # a positional argument that was not passed
 
 
+_IDLE: list[Recorder] = []  # recorders whose recording was decoded: their operators are bound and warm
+_MOST_IDLE = 4
+
+
 class Recorder:
     """One recording. `start` and `stop` put it on and off the dispatcher of this thread."""
+
+    @classmethod
+    def take(cls) -> Recorder:
+        """A recorder that may have served before; `release` gives it back."""
+        try:
+            return _IDLE.pop()
+        except IndexError:
+            return cls()
+
+    def release(self) -> None:
+        """Forget the recording. Nothing may refer to its lists any more."""
+        for container in (self.stream, self.tensors, self.storages, self.handled, self._known, self._known_storages):
+            container.clear()  # type: ignore[attr-defined]
+        self.current[0], self.end, self.failure = -1, None, None
+        if self._guard is None and self._keep is None and len(_IDLE) < _MOST_IDLE:
+            _IDLE.append(self)
 
     def __init__(
         self, *, guard: Callable[[Any], None] | None = None, keep: Callable[[Any], None] | None = None
@@ -70,7 +89,7 @@ class Recorder:
         self.current = [-1]  # the running module call
         self.failure: tuple[str, BaseException, int, types.CodeType | None, int] | None = None
         self.handled: list[str] = []  # operators that raised
-        self.thread = threading.current_thread().name
+        self.thread = ""
         self.began_ns = 0
         self.first_sequence_nr = 0
         self.codes: dict[int, int] = {}
@@ -79,12 +98,14 @@ class Recorder:
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._guard, self._keep = guard, keep
         self._environment = self._make_environment()
+        self._ordered_environment = [self._environment[name] for name in ENVIRONMENT]
         self._mode = _Mode(self)
         self._thresholds: tuple[int, int, int] | None = None
 
     def start(self) -> None:
         self._thresholds = gc.get_threshold()
         gc.set_threshold(self._thresholds[0] * _COLLECTOR_PACE, *self._thresholds[1:])
+        self.thread = threading.current_thread().name
         self.began_ns, self.first_sequence_nr = time.perf_counter_ns(), next_sequence_nr()
         self._mode.__enter__()
 
@@ -130,11 +151,11 @@ class Recorder:
 
     def plan(self, operator: Any) -> Callable[[Any, Any], Any]:
         """The recording function of an operator, bound to this recorder."""
-        if is_bookkeeping(operator):
-            return lambda args, kwargs: operator(*args, **kwargs)
         plan = plan_for(operator, guarded=self._guard is not None, kept=self._keep is not None)
+        if plan.bookkeeping:
+            return lambda args, kwargs: operator(*args, **kwargs)
         self.plans.append(plan)
-        return bind(plan, len(self.plans) - 1, self._environment)
+        return bind(plan, len(self.plans) - 1, self._ordered_environment)
 
     def _make_environment(self) -> dict[str, Any]:
         """The names that the code of plans.py reads."""
@@ -145,9 +166,7 @@ class Recorder:
         same = {}.setdefault  # type: ignore[var-annotated]  # one object per distinct shape and stride
         ref, base = weakref.ref, torch.Tensor
 
-        def register(tensor: Any, external: bool) -> Any:
-            if not isinstance(tensor, base):
-                return (tensor,)  # Python numbers arrive in tensor places: add.Tensor(x, 2)
+        def register(tensor: Any, external: bool = False) -> Any:
             number = len(tensors) // TENSOR_ROW
             try:
                 storage = tensor.untyped_storage()
@@ -163,6 +182,10 @@ class Recorder:
                 entry = (ref(tensor, log), len(storages) // STORAGE_ROW)
                 allocate((entry[0], _sparse_bytes(tensor), tensor.device, external))
                 describe((entry[1], _shape(tensor), None, 0, tensor.dtype))
+            except AttributeError:
+                if isinstance(tensor, base):
+                    raise
+                return (tensor,)  # Python numbers arrive in tensor places: add.Tensor(x, 2)
             known[id(tensor)] = (ref(tensor), number)
             return number
 
@@ -210,7 +233,6 @@ class Recorder:
             self.handled.append(name)
 
         return {
-            "__builtins__": builtins,
             "OMITTED": OMITTED,
             "classify": classify,
             "current": self.current,
@@ -224,6 +246,7 @@ class Recorder:
             "keep": self._keep,
             "kind_of_code": codes.get,
             "known": find,
+            "made": register,
             "next_number": next_sequence_nr,
             "now": time.perf_counter_ns,
             "number_of": number_of,

@@ -1,1 +1,8 @@
-"""A Graph as files and as other libraries' objects; importing this package adds every format to the graph."""
+"""A Graph as files and as other libraries' objects; importing this package adds every format to the graph.
+
+A new format is one file here with one decorated function. Other libraries are imported when they are used.
+"""
+
+from torchatlas.export import archive, json
+
+__all__ = ["archive", "json"]

@@ -166,6 +166,7 @@ ENUMS: dict[str, int] = {
     "value_role": len(ROLES),
     "storage_role": len(ROLES),
     "edge_kind": len(EDGE_KINDS),
+    "input_written": 2,  # a truth value
 }
 
 
@@ -189,6 +190,10 @@ def faults(columns: dict[str, Array], tables: Tables) -> str | None:
         if len(column) and (column.min() < -1 or column.max() >= limit):
             where = int(np.flatnonzero((column < -1) | (column >= limit))[0])
             return f"{name}[{where}] is {int(column[where])}, but there are {limit} rows in {target}"
+    for name, (dtype, _) in COLUMNS.items():
+        if dtype.startswith("i") and len(columns[name]) and columns[name].min() < -1:
+            where = int(np.argmin(columns[name]))
+            return f"{name}[{where}] is {int(columns[name][where])}; only -1, for none, is below zero"
     for name, size in ENUMS.items():
         if len(columns[name]) and columns[name].max() >= size:
             return f"{name} holds {int(columns[name].max())}, expected less than {size}"

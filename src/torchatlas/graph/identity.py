@@ -71,7 +71,8 @@ def first_difference(one: Graph, other: Graph) -> str | None:
     if one.recorded.keys() != other.recorded.keys():
         return "recorded values: different keys"
     for key, array in one.recorded.items():
-        if array.dtype != other.recorded[key].dtype or array.tobytes() != other.recorded[key].tobytes():
+        same = other.recorded[key]
+        if (array.dtype, array.shape) != (same.dtype, same.shape) or array.tobytes() != same.tobytes():
             return f"recorded value {key}"
     return None
 

@@ -83,9 +83,21 @@ class Index:
             last = f"{last}_{counter}"
         return f"{path}.{last}" if path else last
 
+    def names(self, start: int = 0, stop: int | None = None) -> list[str]:
+        """The names of the nodes start:stop, many times faster than one by one."""
+        (bases, base), prefixes = self._bases, [f"{path}." if path else "" for path in self.paths]
+        odd = [bool(_ENDS_LIKE_A_COUNTER.search(last)) for last in bases]
+        paths = self.path_of_call[self.columns["node_call"][start:stop]].tolist()
+        return [
+            f"{prefixes[path]}{bases[last]}_{counter}" if counter or odd[last] else prefixes[path] + bases[last]
+            for path, last, counter in zip(
+                paths, base[start:stop].tolist(), self._counters[start:stop].tolist(), strict=True
+            )
+        ]
+
     @cached_property
     def by_name(self) -> dict[str, int]:
-        return {self.name(node): node for node in range(len(self.columns["node_kind"]))}
+        return {name: node for node, name in enumerate(self.names())}
 
     # -- neighbours ----------------------------------------------------------------------------------------------
 

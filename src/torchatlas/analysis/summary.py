@@ -1,0 +1,158 @@
+"""Graph -> its figures: how many nodes of which kind, in which phase and module, how long, how many bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from torchatlas.graph import Graph, GraphNode, NodeKind, Phase, Role
+from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
+from torchatlas.units import format_bytes
+
+
+class MemoryUsage(dict[str, Any]):
+    """Bytes by what they are for; a dictionary that prints readably. None is unknown, which is not zero.
+
+    `current` were alive after the last node and `peak` the most after any; `parameters` are all of the model's, tied
+    ones once; `gradients` and `activations` the most that were alive at one time. `at_least` says that some tensors
+    did not tell their size, or that only module calls were recorded: there may be more.
+
+    >>> print(MemoryUsage(current=2048, peak=4096, parameters=1024, gradients=0, activations=None))
+    current 2.00 KiB, peak 4.00 KiB, parameters 1.00 KiB, gradients 0 B, activations unknown
+    >>> print(MemoryUsage(current=None, peak=None))
+    unknown (memory was not tracked)
+    """
+
+    def __str__(self) -> str:
+        sizes = {name: size for name, size in self.items() if name != "at_least"}
+        if all(size is None for size in sizes.values()):
+            return "unknown (memory was not tracked)"
+        at_least = "at least " if self.get("at_least") else ""
+        return ", ".join(f"{name} {at_least if size else ''}{format_bytes(size)}" for name, size in sizes.items())
+
+
+def summarize(graph: Graph) -> dict[str, Any]:
+    """The figures as one dictionary that JSON can hold; what is unknown is None.
+
+    `total_nodes` counts inputs and outputs too, `total_operations` does not. `operation_time` sums the times of the
+    operations, in seconds; `untimed_operations` says how many are missing in it. `operations_by_module` counts in
+    every module what ran in it and below it; the empty path is the whole program.
+    """
+    is_op = operations_mask(graph)
+    time_ns = graph.columns["node_time_ns"][is_op]
+    return {
+        "total_nodes": len(graph),
+        "total_operations": int(is_op.sum()),
+        "total_edges": len(graph.edges),
+        "data_edges": graph.data_edges,
+        "operation_time": None if graph.time_ns is None else graph.time_ns / 1e9,
+        "untimed_operations": int((time_ns < 0).sum()),
+        "memory_usage": memory_usage(graph),
+        "operation_types": _by_operation_type(graph, is_op),
+        "module_types": _by_module_type(graph),
+        "operations_by_phase": operations_by_phase(graph),
+        "operations_by_module": {
+            path: scope.operations for path, scope in graph.scopes.items() if scope.operations or scope.calls
+        },
+        "parameters": graph.scopes[""].parameters,
+        "notes": list(graph.notes),
+    }
+
+
+def operations_mask(graph: Graph) -> Array:
+    """Which nodes are operations, not inputs or outputs."""
+    mask: Array = graph.columns["node_kind"] == KINDS.index(NodeKind.OP)
+    return mask
+
+
+def operations_by_phase(graph: Graph) -> dict[str, int]:
+    """How many operations each phase has; phases without any are left out."""
+    counts = np.bincount(graph.columns["node_phase"][operations_mask(graph)], minlength=len(PHASES))
+    return {str(phase): int(count) for phase, count in zip(PHASES, counts, strict=True) if count}
+
+
+def time_by_phase(graph: Graph) -> dict[Phase, int | None]:
+    """Nanoseconds in the operations of each phase; None where none was timed."""
+    is_op, found = operations_mask(graph), {}
+    phase, time_ns = graph.columns["node_phase"][is_op], graph.columns["node_time_ns"][is_op]
+    for position in np.unique(phase):
+        known = time_ns[(phase == position) & (time_ns >= 0)]
+        found[PHASES[position]] = int(known.sum()) if len(known) else None
+    return found
+
+
+def slowest(graph: Graph, count: int = 10) -> list[GraphNode]:
+    """The operations that took longest, slowest first. Empty when nothing was timed."""
+    time_ns = np.where(operations_mask(graph), graph.columns["node_time_ns"], -1)
+    timed = int((time_ns >= 0).sum())
+    order = np.argsort(-time_ns, kind="stable")[: min(count, timed)]
+    return [graph.nodes[int(node)] for node in order]
+
+
+def memory_usage(graph: Graph) -> MemoryUsage:
+    """Where the bytes are."""
+    names = ("current", "peak", "parameters", "gradients", "activations")
+    if graph.peak_bytes is None:
+        return MemoryUsage(dict.fromkeys(names), at_least=False)
+    last = int(graph.columns["node_memory_bytes"][-1])
+    module_level = _is_module_level(graph)
+    amounts = (
+        last if last >= 0 else None,
+        graph.peak_bytes,
+        _bytes(graph, Role.PARAMETER).sum(),
+        None if module_level else _most_at_once(graph, Role.GRADIENT),  # backward is one node there: nothing is seen
+        _most_at_once(graph, Role.ACTIVATION),
+    )
+    found = {name: None if amount is None else int(amount) for name, amount in zip(names, amounts, strict=True)}
+    return MemoryUsage(found, at_least=module_level or bool((graph.columns["storage_bytes"] < 0).any()))
+
+
+def operations_of(graph: Graph) -> Iterator[tuple[str, list[GraphNode]]]:
+    """Every module path with the operations that ran in it, not below it; each operation is in exactly one."""
+    index = graph.index
+    is_op = np.flatnonzero(operations_mask(graph))
+    path = index.path_of_call[graph.columns["node_call"][is_op]]
+    order = np.argsort(path, kind="stable")
+    nodes, starts = is_op[order], np.append(0, np.cumsum(np.bincount(path, minlength=len(index.paths))))
+    for position, name in enumerate(index.paths):
+        yield name, [graph.nodes[int(node)] for node in nodes[starts[position] : starts[position + 1]]]
+
+
+def _is_module_level(graph: Graph) -> bool:
+    """Whether a run was recorded by module calls (track_tensor_ops=False): no operator of the dispatcher is named so."""
+    names = (operation.name for operation in graph.tables.operations)
+    return graph.source == "run" and any(name.startswith(("nn.", "torch.")) for name in names)
+
+
+def _bytes(graph: Graph, role: Role) -> Array:
+    sizes: Array = np.maximum(graph.columns["storage_bytes"], 0)
+    return np.where(graph.columns["storage_role"] == ROLES.index(role), sizes, 0)
+
+
+def _most_at_once(graph: Graph, role: Role) -> int:
+    """The most bytes of this role alive after any node."""
+    sizes, change = _bytes(graph, role), np.zeros(len(graph) + 1, np.int64)
+    born, died = graph.columns["storage_born"], graph.columns["storage_died"]
+    np.add.at(change, np.maximum(born, 0), sizes)
+    ends = died >= 0
+    np.subtract.at(change, died[ends] + 1, sizes[ends])
+    return int(np.cumsum(change)[:-1].max(initial=0))
+
+
+def _by_operation_type(graph: Graph, is_op: Array) -> dict[str, int]:
+    rows = np.bincount(graph.columns["node_operation"][is_op], minlength=len(graph.tables.operations))
+    found: dict[str, int] = {}
+    for operation, count in zip(graph.tables.operations, rows, strict=True):
+        if count:
+            found[str(operation.type)] = found.get(str(operation.type), 0) + int(count)
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _by_module_type(graph: Graph) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for module in graph.tables.modules:
+        if module.kind == "module":
+            found[module.type] = found.get(module.type, 0) + 1
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,33 @@
+"""The command line: one file per verb, found by listing this folder. A verb's file holds a click command `command`.
+
+Files whose name begins with an underscore are shared by verbs and are none themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import click
+
+from torchatlas import __version__
+
+
+class Verbs(click.Group):
+    """Imports a verb when it is named or listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(found.name for found in pkgutil.iter_modules(__path__) if not found.name.startswith("_"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = importlib.import_module(f"{__name__}.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="torchatlas %(version)s")
+def main() -> None:
+    """Any PyTorch computation as one graph you can see, question and share."""

@@ -1,0 +1,120 @@
+"""What all verbs share: --json, --traceback, how errors and results are shown, progress on a terminal."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchatlas.analysis.summary import summarize
+from torchatlas.errors import AtlasError, FileFormatError, FileSystemError
+from torchatlas.graph import Graph
+from torchatlas.graph.formats import WRITERS
+
+OUR_FAILURE, THEIR_FAILURE = 2, 1
+
+
+def verb(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options every verb has, and errors as one line: exit code 2 for ours, 1 for those of the program it ran."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+    @click.option("--traceback", is_flag=True, help="Show the whole traceback of an error.")
+    @functools.wraps(function)
+    def run(*args: Any, as_json: bool, traceback: bool, **kwargs: Any) -> Any:
+        try:
+            return function(*args, as_json=as_json, **kwargs)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            if traceback:
+                raise
+            if as_json:
+                print_json({"error": type(error).__name__, "message": str(error)})
+            raise _as_line(error) from error
+
+    return run
+
+
+def _as_line(error: Exception) -> click.ClickException:
+    if isinstance(error, AtlasError):
+        shown = click.ClickException(str(error))
+        shown.exit_code = OUR_FAILURE
+    else:
+        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+        text = f"the program failed with {type(error).__name__}: {error}{notes}"
+        shown = click.ClickException(f"{text}\n--traceback shows where.")
+        shown.exit_code = THEIR_FAILURE
+    return shown
+
+
+def print_json(content: dict[str, Any]) -> None:
+    """One JSON object on stdout."""
+    click.echo(json.dumps(content, ensure_ascii=False, allow_nan=False))
+
+
+def show(graph: Graph, *, as_json: bool, depth: int | None = None, top: int = 10, **more: Any) -> None:
+    """The summary: as JSON with `more` beside it, or as text of the terminal's width."""
+    if as_json:
+        print_json({**more, "summary": summarize(graph)})
+        return
+    from rich.console import Console
+
+    from torchatlas.render.text import print_summary, summary_text
+
+    console = Console(highlight=False)
+    if console.is_terminal:
+        print_summary(graph, console, depth=depth, top=top)
+    else:
+        click.echo(summary_text(graph, depth=depth, top=top), nl=False)
+
+
+def check_output(path: Path | None) -> None:
+    """Refuse a file that could not be written before the long work begins, not after it."""
+    if path is None:
+        return
+    if path.suffix not in WRITERS:
+        known = ", ".join(WRITERS) or "none"
+        raise FileFormatError(f"{path.name}: no format is written under this suffix; known: {known}.")
+    if not path.parent.is_dir():
+        raise FileSystemError(f"Cannot write {path}: the folder {path.parent} does not exist. Create it first.")
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """A spinner with the time on stderr while something long runs; nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    # The program's own stdout and stderr stay as they are: what runs inside may look at them.
+    quiet = {"redirect_stdout": False, "redirect_stderr": False}
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4, **quiet) as shown:  # type: ignore[arg-type]
+        shown.add_task(text, total=None)
+        yield
+
+
+@contextmanager
+def stdout_to_stderr(wanted: bool) -> Iterator[None]:
+    """With --json a recorded program prints to stderr: its print, its C code and its child processes."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)

@@ -1,0 +1,174 @@
+"""What `capture` is given, as text -> what it runs: a module's or file's callable, a script, example inputs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchatlas.errors import FileSystemError, InvalidInputError
+from torchatlas.registry import near_names
+
+if TYPE_CHECKING:
+    import torch
+
+_TARGET = re.compile(r"(?P<place>.+?)(?::(?P<name>[^\W\d][\w.]*))?")
+_INPUT = re.compile(r"(?:(?P<name>[^\W\d]\w*)=)?(?:(?P<dtype>[a-z]\w*):)?(?P<shape>\d+(?:,\d+)*|)")
+
+
+@dataclass(frozen=True)
+class Target:
+    """`place` is a module's dotted name or a path; `name` the callable in it, none for a script."""
+
+    place: str
+    name: str | None
+
+    @property
+    def is_script(self) -> bool:
+        return self.name is None
+
+    @property
+    def is_file(self) -> bool:
+        return self.place.endswith(".py")
+
+    def __str__(self) -> str:
+        return self.place if self.name is None else f"{self.place}:{self.name}"
+
+
+def parse_target(text: str) -> Target:
+    """module:callable, path.py:callable or script.py.
+
+    >>> parse_target("models.gpt:build"), parse_target("C:/work/train.py")
+    (Target(place='models.gpt', name='build'), Target(place='C:/work/train.py', name=None))
+    """
+    match = _TARGET.fullmatch(text)
+    target = Target(match["place"], match["name"]) if match else Target(text, None)
+    if target.is_script and not target.is_file:
+        raise InvalidInputError(f"{text!r} is neither module:callable, path.py:callable nor a script ending in .py.")
+    if target.is_file and not Path(target.place).is_file():
+        raise FileSystemError(f"There is no file {target.place}. Check the path; it is relative to {Path.cwd()}.")
+    return target
+
+
+@contextmanager
+def program(target: Target, arguments: Sequence[str] = ()) -> Iterator[None]:
+    """sys.argv and sys.path as the program expects them; both as before afterwards."""
+    argv, path = sys.argv, list(sys.path)
+    folder = str(Path(target.place).resolve().parent) if target.is_file else str(Path.cwd())
+    sys.argv = [target.place, *arguments]
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        sys.path[:] = path
+
+
+def run_script(target: Target) -> None:
+    """Run a script as `python script.py` does."""
+    runpy.run_path(target.place, run_name="__main__")
+
+
+@contextmanager
+def found(target: Target) -> Iterator[Any]:
+    """The object the target names. A file's module is taken out of sys.modules afterwards."""
+    assert target.name is not None
+    name = None
+    if target.is_file:
+        stem = Path(target.place).stem
+        name = stem if stem not in sys.modules else f"{stem} of torchatlas"
+        spec = importlib.util.spec_from_file_location(name, target.place)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+    try:
+        if name is None:
+            module = _imported(target.place)
+        else:
+            spec.loader.exec_module(module)
+        yield _attribute(module, target)
+    finally:
+        if name is not None:
+            sys.modules.pop(name, None)
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+            raise  # something the module imports is missing: the module's own failure
+        raise InvalidInputError(
+            f"There is no module {error.name!r}, neither installed nor in {Path.cwd()}. For a file, write path.py:callable."
+        ) from None
+
+
+def _attribute(module: Any, target: Target) -> Any:
+    item = module
+    for part in (target.name or "").split("."):
+        if not hasattr(item, part):
+            near = " or ".join(repr(name) for name in near_names(part, vars(item) if hasattr(item, "__dict__") else ()))
+            hint = f"; did you mean {near}?" if near else "."
+            raise InvalidInputError(f"{target.place} has no {part!r}{hint}")
+        item = getattr(item, part)
+    if not callable(item):
+        raise InvalidInputError(f"{target} is of type {type(item).__name__}, not a model or function.")
+    return item
+
+
+def example_inputs(texts: Sequence[str], *, fake: bool) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """Tensors for [NAME=][DTYPE:]SHAPE: normal numbers, or zeros and ones of an integer type; the same every time.
+
+    With `fake` they have no data at all.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    args: list[torch.Tensor] = []
+    kwargs: dict[str, torch.Tensor] = {}
+    for text in texts:
+        match = _INPUT.fullmatch(text.replace(" ", ""))
+        dtype = getattr(torch, match["dtype"] or "float32", None) if match else None
+        if match is None or not isinstance(dtype, torch.dtype):
+            raise InvalidInputError(
+                f"--inputs {text!r} is not [NAME=][DTYPE:]SHAPE, such as 2,3,224,224 or int64:2,16 or mask=bool:2,16."
+            )
+        shape = [int(size) for size in match["shape"].split(",") if size]
+        if fake:
+            tensor = torch.empty(shape, dtype=dtype, device="meta")
+        elif dtype.is_floating_point or dtype.is_complex:
+            kind = dtype if dtype.is_complex or dtype.itemsize > 1 else torch.float32
+            tensor = torch.randn(shape, dtype=kind, generator=generator).to(dtype)
+        else:
+            tensor = torch.randint(0, 2, shape, generator=generator).to(dtype)
+        if match["name"]:
+            kwargs[match["name"]] = tensor
+        else:
+            args.append(tensor)
+    return args, kwargs
+
+
+def optimizer_named(name: str | None) -> Any:
+    """A class of torch.optim."""
+    if name is None:
+        return None
+    import torch
+
+    kinds = {
+        key: kind
+        for key, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+    }
+    if name not in kinds:
+        near = " or ".join(near_names(name, kinds))
+        hint = f"did you mean {near}?" if near else f"known: {', '.join(sorted(kinds))}."
+        raise InvalidInputError(f"torch.optim has no {name!r}; {hint}")
+    return kinds[name]

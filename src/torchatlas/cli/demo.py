@@ -1,0 +1,33 @@
+"""torchatlas demo: capture one training step of a small GPT, print its summary, save its graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from torchatlas.cli._options import check_output, progress, show, verb
+
+NAMES = ("torchatlas-demo.atlas", "torchatlas-demo.json")
+
+
+@click.command()
+@click.option(
+    "--output", type=click.Path(path_type=Path), default=".", show_default=True, help="The folder to write into."
+)
+@verb
+def command(output: Path, as_json: bool) -> None:
+    """Capture one training step of a small GPT, print its summary and save its graph."""
+    files = [output / name for name in NAMES]
+    for file in files:
+        check_output(file)
+    with progress("capturing one training step of a small GPT"):
+        from torchatlas.demo import training_step
+
+        graph = training_step()
+        for file in files:
+            graph.save(file)
+    show(graph, as_json=as_json, files=[str(file) for file in files])
+    if not as_json:
+        click.echo(f"\nwritten: {', '.join(map(str, files))}")
+        click.echo(f"next: torchatlas summary {files[0]}")

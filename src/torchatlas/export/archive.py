@@ -1,0 +1,190 @@
+"""Graph <-> `.atlas`: a zip of one .npy per column, a JSON header and the recorded values; loses nothing.
+
+Equal graphs give equal bytes. Members are stored, not compressed, so that no file can claim more than it holds:
+sizes are checked against the file before anything is allocated, and nothing in it is ever unpickled or executed.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from torchatlas.errors import FileFormatError, NotAvailableError
+from torchatlas.export.files import (
+    FORMAT,
+    VERSION,
+    Head,
+    build,
+    check_head,
+    check_savable,
+    decoded,
+    refuse_repeated_keys,
+    replacing,
+)
+from torchatlas.graph import Graph
+from torchatlas.graph.columns import COLUMNS, Array, Tables
+from torchatlas.graph.formats import READERS, WRITERS
+
+_HEADER, _VALUES = "header.json", "values.safetensors"
+# What zipfile, numpy and safetensors raise on damaged files. EOFError and the rest come from fields read as they are.
+_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, KeyError, RuntimeError, OverflowError, NotImplementedError)
+
+
+class Header(Struct):
+    """header.json."""
+
+    format: str
+    version: int
+    source: str
+    notes: list[str]
+    metadata: dict[str, Any]
+    columns: list[str]
+    tables: Tables
+
+
+_DECODER = msgspec.json.Decoder(Header)
+
+
+# -- graph -> file ---------------------------------------------------------------------------------------------------
+
+
+@WRITERS.add(".atlas")
+def save_archive(graph: Graph, path: Path) -> None:
+    """Write the whole graph."""
+    check_savable(graph, path)
+    header = Header(FORMAT, VERSION, graph.source, graph.notes, graph.metadata, list(COLUMNS), graph.tables)
+    try:
+        members: dict[str, bytes] = {_HEADER: msgspec.json.encode(header)}
+    except UnicodeEncodeError as error:
+        raise FileFormatError(f"{path}: not written: a text of the graph is not Unicode ({error}).") from error
+    if graph.recorded:
+        members[_VALUES] = _values_bytes(graph, path)
+    with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in members.items():
+            _add(archive, name, data)
+        for name, (dtype, _) in COLUMNS.items():
+            column = np.ascontiguousarray(graph.columns[name], np.dtype(dtype).newbyteorder("<"))
+            _add(archive, f"columns/{name}.npy", _npy_header(column), column.data.cast("B") if len(column) else b"")
+
+
+def _add(archive: zipfile.ZipFile, name: str, *parts: bytes | memoryview) -> None:
+    info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))  # no clock and no platform in the file: equal graphs, equal bytes
+    info.create_system, info.external_attr = 3, 0o644 << 16
+    info.file_size = sum(len(part) for part in parts)
+    with archive.open(info, "w") as member:
+        for part in parts:
+            member.write(part)
+
+
+def _npy_header(column: Array) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, np.lib.format.header_data_from_array_1_0(column))
+    return buffer.getvalue()
+
+
+def _values_bytes(graph: Graph, path: Path) -> bytes:
+    from safetensors import SafetensorError
+    from safetensors.numpy import save
+
+    try:
+        return save({key: np.ascontiguousarray(array) for key, array in graph.recorded.items()})
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        kinds = sorted({str(array.dtype) for array in graph.recorded.values()})
+        raise NotAvailableError(
+            f"{path}: not written: safetensors cannot keep one of the recorded dtypes {', '.join(kinds)} ({error})."
+        ) from error
+
+
+# -- file -> graph ---------------------------------------------------------------------------------------------------
+
+
+@READERS.add(".atlas")
+def load_archive(path: Path) -> Graph:
+    """Read the whole graph."""
+    with open(path, "rb") as file:
+        size = file.seek(0, io.SEEK_END)
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = _members(path, archive, size)
+                header = _read_header(path, archive, members)
+                columns = {name: _read_column(archive, members, name) for name in COLUMNS}
+                recorded = _read_values(archive, members)
+        except FileFormatError as error:
+            if str(error).startswith(str(path)):
+                raise
+            raise FileFormatError(f"{path}: {error}") from error
+        except _DAMAGE as error:
+            raise FileFormatError(f"{path}: damaged, or not an .atlas file: {error}.") from error
+    rest = {"source": header.source, "notes": header.notes, "metadata": header.metadata, "recorded": recorded}
+    return build(path, columns, header.tables, **rest)
+
+
+def _members(path: Path, archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
+    """What is in the archive by name, after making sure that the file is large enough to hold it."""
+    found: dict[str, zipfile.ZipInfo] = {}
+    for info in archive.infolist():
+        if info.filename in found:
+            raise FileFormatError(f"{info.filename} is in it twice")
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+            raise FileFormatError(f"{info.filename} is compressed; members of an .atlas file are stored as they are")
+        found[info.filename] = info
+    if (claimed := sum(info.file_size for info in found.values())) > size:
+        raise FileFormatError(f"its members claim {claimed} bytes, but the file has {size}")
+    return found
+
+
+def _read(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: str) -> IO[bytes]:
+    if name not in members:
+        raise FileFormatError(f"{name} is missing")
+    return archive.open(members[name])
+
+
+def _read_header(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> Header:
+    with _read(archive, members, _HEADER) as member:
+        data = member.read()
+    header: Header = decoded(path, data, _DECODER, inside="header.json: ")
+    check_head(path, Head(header.format, header.version))
+    if msgspec.json.encode(header) != data:
+        refuse_repeated_keys(path, data, inside="header.json: ")
+    if unknown := [name for name in header.columns if name not in COLUMNS]:
+        raise FileFormatError(f"header.json: there is no column {unknown[0]!r} in version {VERSION}")
+    return header
+
+
+def _read_column(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: str) -> Array:
+    """One column; the .npy header must say what the column is and how many bytes follow, no more and no less."""
+    place = f"columns/{name}.npy"
+    expected = np.dtype(COLUMNS[name][0]).newbyteorder("<")
+    with _read(archive, members, place) as member:
+        if np.lib.format.read_magic(member) != (1, 0):
+            raise FileFormatError(f"{place}: not an .npy file of version 1.0")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+        if dtype != expected or len(shape) != 1:
+            raise FileFormatError(f"{place}: holds {dtype} of shape {shape}, expected one row of {expected}")
+        rest = members[place].file_size - member.tell()
+        if shape[0] * expected.itemsize != rest:
+            raise FileFormatError(f"{place}: claims {shape[0]} numbers, but {rest} bytes follow")
+        data = member.read()  # to the end: zipfile then checks the sum
+    if len(data) != rest:
+        raise FileFormatError(f"{place}: cut off after {len(data)} of {rest} bytes")
+    return np.frombuffer(bytearray(data), expected).astype(COLUMNS[name][0], copy=False)
+
+
+def _read_values(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> dict[str, Array]:
+    if _VALUES not in members:
+        return {}
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    with _read(archive, members, _VALUES) as member:
+        data = member.read()
+    try:
+        return dict(load(data))
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{_VALUES}: {error}") from error

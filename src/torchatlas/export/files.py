@@ -1,0 +1,147 @@
+"""What all file formats share: writing in one step, refusing what cannot be read back, and saying where it went wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from torchatlas.errors import FileFormatError, NewerVersionError
+from torchatlas.graph import Graph, arguments
+from torchatlas.graph.columns import Array, Tables, faults
+
+FORMAT = "torchatlas"
+VERSION = 1  # of both files; a reader of version n reads 1 to n
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` when the block ends well; until then, and after an error, nothing changes."""
+    target = Path(os.path.realpath(path))  # through a link: the file is replaced, not the link
+    beside = target.with_name(f".atlas-{secrets.token_hex(8)}.tmp")
+    try:
+        with open(beside, "xb") as file:
+            yield file
+        if target.exists():
+            beside.chmod(target.stat().st_mode & 0o777)
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+class Head(msgspec.Struct):
+    """Enough of a header to say what a file is."""
+
+    format: str
+    version: int
+
+
+def check_head(path: Path, head: Head) -> None:
+    """Raise unless this torchatlas can read the file."""
+    if head.format != FORMAT:
+        raise FileFormatError(f"{path}: not a torchatlas file: its format is {head.format!r}, expected {FORMAT!r}.")
+    if head.version > VERSION:
+        raise NewerVersionError(
+            f"{path}: written in version {head.version} of the format; this torchatlas reads up to version {VERSION}. "
+            "Upgrade torchatlas: pip install --upgrade torchatlas"
+        )
+    if head.version < 1:
+        raise FileFormatError(f"{path}: there is no version {head.version} of the format.")
+
+
+def decoded(path: Path, data: bytes, decoder: msgspec.json.Decoder[Any], inside: str = "") -> Any:
+    """What the decoder reads, or a FileFormatError that names the file and the place in it."""
+    try:
+        return decoder.decode(data)
+    except (ValueError, RecursionError) as error:  # ValueError: msgspec's own errors, and text that is not UTF-8
+        try:
+            check_head(path, msgspec.json.decode(data, type=Head))  # that explains more than what it led to
+        except (ValueError, RecursionError) as head_error:
+            if isinstance(head_error, FileFormatError):
+                raise head_error from error
+        raise FileFormatError(f"{path}: {inside}{_in_words(error)}") from error
+
+
+def _in_words(error: Exception) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$.nodes[12].id`" as "nodes[12].id: expected `int`, got `str`"."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply."
+    if isinstance(error, UnicodeDecodeError):
+        return f"text that is not UTF-8: {error}."
+    text = str(error)
+    if found := re.fullmatch(r"(.*) - at `(?:key in )?\$\.?(.*)`", text, re.DOTALL):
+        what, where = found.groups()
+        return f"{where}: {what[:1].lower()}{what[1:]}." if where else f"{what}."
+    return f"not readable as JSON: {text[:1].lower()}{text[1:]}."
+
+
+def refuse_repeated_keys(path: Path, data: bytes, inside: str = "") -> None:
+    """JSON readers disagree on which of two equal keys counts; we refuse to guess. Slow: for files not written by us."""
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        if len(dict.fromkeys(key for key, _ in pairs)) < len(pairs):
+            seen: set[str] = set()
+            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            raise FileFormatError(f"{path}: {inside}the key {twice!r} stands twice in one object.")
+
+    try:
+        json.loads(data, object_pairs_hook=check)
+    except FileFormatError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path}: {inside}not readable as JSON: {error}.") from error
+
+
+def check_savable(graph: Graph, path: Path) -> None:
+    """Raise unless what is written can be read back: better now than when the graph is gone."""
+    problem = faults(graph.columns, graph.tables) or call_faults(graph.tables) or _metadata_faults(graph.metadata)
+    if problem:
+        raise FileFormatError(f"{path}: not written, for it could not be read back: {problem}.")
+
+
+def build(path: Path, columns: dict[str, Array], tables: Tables, **rest: Any) -> Graph:
+    """The graph, if columns and tables make one."""
+    if problem := faults(columns, tables) or call_faults(tables):
+        raise FileFormatError(f"{path}: {problem}.")
+    return Graph(columns, tables, **rest)
+
+
+def call_faults(tables: Tables) -> str | None:
+    """The first text of the tables that does not hold what it should, in words."""
+    for row, text in enumerate(tables.arguments):
+        if problem := _text_fault(text, arguments.decode):
+            return f"arguments[{row}]: {problem}"
+    for row, operation in enumerate(tables.operations):
+        for parameter in operation.parameters:
+            if parameter.default is not None and (problem := _text_fault(parameter.default, arguments.decode_value)):
+                return f"operations[{row}]: the default of {parameter.name}: {problem}"
+    return None
+
+
+def _text_fault(text: str, decode: Any) -> str | None:
+    if "\n" in text or "\r" in text:
+        return "a line break in the text of a call"
+    try:
+        decode(text)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        return f"not a call as graph/arguments.py writes it ({error})"
+    return None
+
+
+def _metadata_faults(metadata: dict[str, Any]) -> str | None:
+    """JSON has no tuples, no keys but text and no nan: what would come back changed is refused by name."""
+    for key, item in metadata.items():
+        try:
+            same = isinstance(key, str) and msgspec.json.decode(msgspec.json.encode(item)) == item
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            same = False
+        if not same:
+            return f"metadata[{key!r}] is not plain JSON"
+    return None

@@ -1,0 +1,344 @@
+"""Graph <-> `.json`: nodes and edges as lists of objects that any program can read; docs/format.md describes them.
+
+Rows stand one to a line. A file loads back identical in every column and table; recorded values are left to `.atlas`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import islice, pairwise
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import UNSET, Raw
+
+from torchatlas.errors import FileFormatError
+from torchatlas.export.files import (
+    FORMAT,
+    VERSION,
+    Head,
+    build,
+    check_head,
+    check_savable,
+    decoded,
+    refuse_repeated_keys,
+    replacing,
+)
+from torchatlas.export.json_rows import SECTIONS, Document, OperationRow, ParameterRow, Section
+from torchatlas.graph import Graph, Operation, Parameter, Tables
+from torchatlas.graph.columns import COLUMNS, Array
+from torchatlas.graph.formats import READERS, WRITERS
+
+_BATCH = 20_000  # rows that are objects at the same time while a file is written
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Document)
+_HEAD = ("format", "version", "source", "notes", "metadata", "recorded")
+_TABLES = ("operations", "arguments", "layouts", "sources", "modules", "names", "threads", "devices")
+
+
+# -- graph -> file ---------------------------------------------------------------------------------------------------
+
+
+@WRITERS.add(".json")
+def save_json(graph: Graph, path: Path) -> None:
+    """Write the graph, except the recorded values, whose keys are listed instead."""
+    check_savable(graph, path)
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "source": graph.source,
+        "notes": graph.notes,
+        "metadata": graph.metadata,
+        "recorded": sorted(graph.recorded),
+    }
+    try:
+        with replacing(path) as file:
+            file.writelines(_text(head, _sections(graph), _tables(graph.tables)))
+    except UnicodeEncodeError as error:
+        raise FileFormatError(f"{path}: not written: a text of the graph is not Unicode ({error}).") from error
+
+
+def _text(
+    head: dict[str, Any], sections: Iterable[tuple[str, Iterable[list[Any]]]], tables: dict[str, list[Any]]
+) -> Iterator[bytes]:
+    """The file in pieces. Reading makes them again, to see that a file is exactly what we would write."""
+    yield b"{\n"
+    for name in _HEAD:
+        if name != "recorded" or head[name]:
+            yield b'"%s": %s,\n' % (name.encode(), _ENCODER.encode(head[name]))
+    for name, batches in sections:
+        yield b'"%s": [' % name.encode()
+        yield from _lines(batches)
+        yield b"],\n"
+    for name in _TABLES:
+        yield b'"%s": [' % name.encode()
+        yield from _lines([tables[name]])
+        yield b"],\n" if name != _TABLES[-1] else b"]\n"
+    yield b"}\n"
+
+
+def _lines(batches: Iterable[list[Any]]) -> Iterator[bytes]:
+    start = b"\n"
+    for batch in batches:
+        if batch:  # no line break in any row: JSON escapes those in strings, and check_savable refused those in calls
+            yield start
+            yield _ENCODER.encode_lines(batch)[:-1].replace(b"\n", b",\n")
+            start = b",\n"
+    if start != b"\n":
+        yield b"\n"
+
+
+def _sections(graph: Graph) -> Iterator[tuple[str, Iterator[list[Any]]]]:
+    texts: dict[str, list[Any]] = {
+        "operations": _references([operation.name for operation in graph.tables.operations]),
+        "arguments": _references([Raw(text) for text in graph.tables.arguments], graph.tables.arguments),
+        **{name: _references(getattr(graph.tables, name)) for name in ("names", "threads", "devices")},
+    }
+    texts["arguments"][-1] = UNSET
+    for section in SECTIONS:
+        count = len(graph.columns[next(iter(section.numbers.values()))])
+        starts = range(0, count, _BATCH)
+        yield section.name, (_rows(graph, section, texts, start, min(start + _BATCH, count)) for start in starts)
+
+
+def _references(shown: list[Any], rows: list[str] | None = None) -> list[Any]:
+    """What stands for each row of a table, then for none: the text, or the row's number if a text is there twice."""
+    rows = shown if rows is None else rows
+    plain = len(set(rows)) == len(rows)
+    if rows is not shown and not plain:
+        return [*(Raw(str(row)) for row in range(len(rows))), None]
+    return [*(shown if plain else range(len(rows))), None]
+
+
+def _rows(graph: Graph, section: Section, texts: dict[str, list[Any]], start: int, stop: int) -> list[Any]:
+    """The rows of one batch."""
+
+    def part(column: str) -> list[int]:
+        return graph.columns[column][start:stop].tolist()  # type: ignore[no-any-return]
+
+    fields: dict[str, Iterable[Any]] = {"id": range(start, stop)}
+    for name, column in section.numbers.items():
+        fields[name] = part(column)
+    for name, (column, words) in section.words.items():
+        fields[name] = map(words.__getitem__, part(column))
+    for name, (column, table) in section.references.items():
+        fields[name] = map(texts[table].__getitem__, part(column))  # -1 is the last: none
+    if section.unit == "node":
+        fields.update(_node_fields(graph, start, stop))
+    return list(map(section.row, *(fields[name] for name in section.row.__struct_fields__)))
+
+
+def _node_fields(graph: Graph, start: int, stop: int) -> dict[str, Iterable[Any]]:
+    columns, index = graph.columns, graph.index
+    types = [str(operation.type) for operation in graph.tables.operations]
+    calls = [index.paths[path] for path in index.path_of_call.tolist()]
+    return {
+        "name": index.names(start, stop),
+        "operation_type": map(types.__getitem__, columns["node_operation"][start:stop].tolist()),
+        "scope": map(calls.__getitem__, columns["node_call"][start:stop].tolist()),
+        "inputs": _lists(columns["input_ptr"], columns["input_value"], start, stop),
+        "outputs": _lists(columns["output_ptr"], columns["output_value"], start, stop),
+        "writes": _writes(columns, start, stop),
+    }
+
+
+def _lists(ptr: Array, items: Array, start: int, stop: int) -> list[list[int | None]]:
+    bounds = ptr[start : stop + 1]
+    flat = items[bounds[0] : bounds[-1]].tolist()
+    if -1 in flat:
+        flat = [None if item < 0 else item for item in flat]
+    return [flat[low:high] for low, high in pairwise((bounds - bounds[0]).tolist())]
+
+
+def _writes(columns: dict[str, Array], start: int, stop: int) -> list[list[int]]:
+    """Per node the positions of the inputs it writes to."""
+    ptr = columns["input_ptr"]
+    found: list[list[int]] = [[] for _ in range(start, stop)]
+    written = np.flatnonzero(columns["input_written"][ptr[start] : ptr[stop]]) + ptr[start]
+    nodes = np.searchsorted(ptr, written, side="right") - 1
+    for node, position in zip((nodes - start).tolist(), (written - ptr[nodes]).tolist(), strict=True):
+        found[node].append(position)
+    return found
+
+
+def _tables(tables: Tables) -> dict[str, list[Any]]:
+    operations = [
+        OperationRow(
+            operation.name,
+            operation.type,
+            [
+                ParameterRow(one.name, one.keyword_only, UNSET if one.default is None else Raw(one.default))
+                for one in operation.parameters
+            ],
+        )
+        for operation in tables.operations
+    ]
+    rest = {name: getattr(tables, name) for name in _TABLES}
+    return {**rest, "operations": operations, "arguments": [Raw(text) for text in tables.arguments]}
+
+
+# -- file -> graph ---------------------------------------------------------------------------------------------------
+
+
+@READERS.add(".json")
+def load_json(path: Path) -> Graph:
+    """Read the graph. What is wrong is said with its place: "nodes[12].phase: ..."."""
+    data = path.read_bytes()
+    document: Document = decoded(path, data, _DECODER)
+    check_head(path, Head(document.format, document.version))
+    ours = _is_ours(document, data)
+    if not ours:  # made by hand, or reformatted by some tool
+        refuse_repeated_keys(path, data)
+    del data
+    try:
+        text = _as_is if ours else _canonical
+        tables = _read_tables(document, text)
+        columns = _read_columns(document, tables, text)
+    except (FileFormatError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path}: {error}") from error
+    notes = document.notes
+    if document.recorded:
+        left_out = f"{len(document.recorded)} recorded values were left out of {path.name}; .atlas files keep them"
+        notes = [*notes, left_out]
+    return build(path, columns, tables, source=document.source, notes=notes, metadata=document.metadata)
+
+
+def _is_ours(document: Document, data: bytes) -> bool:
+    """Whether writing the document gives the same bytes: then no key stood twice and no call was reformatted."""
+    head = {name: getattr(document, name) for name in _HEAD}
+    tables = {name: getattr(document, name) for name in _TABLES}
+    sections = ((section.name, _batches(getattr(document, section.name))) for section in SECTIONS)
+    position = 0
+    for piece in _text(head, sections, tables):
+        if not data.startswith(piece, position):
+            return False
+        position += len(piece)
+    return position == len(data)
+
+
+def _batches(rows: list[Any]) -> Iterator[list[Any]]:
+    listed = iter(rows)
+    while batch := list(islice(listed, _BATCH)):
+        yield batch
+
+
+def _as_is(raw: Raw) -> str:
+    return bytes(raw).decode()
+
+
+def _canonical(raw: Raw) -> str:
+    """A call, or one argument, as graph/arguments.py writes it: equal calls have equal texts, however they are laid out."""
+    text = bytes(raw).decode()
+    try:
+        return json.dumps(json.loads(text), separators=(",", ":"), allow_nan=False)
+    except (ValueError, RecursionError):
+        return text  # `build` says what is wrong with it
+
+
+def _read_tables(document: Document, text: Callable[[Raw], str]) -> Tables:
+    operations = [
+        Operation(row.name, row.type, tuple(_parameter(one, text) for one in row.parameters))
+        for row in document.operations
+    ]
+    rest = {name: getattr(document, name) for name in _TABLES[2:]}
+    return Tables(operations=operations, arguments=[text(raw) for raw in document.arguments], **rest)
+
+
+def _parameter(row: ParameterRow, text: Callable[[Raw], str]) -> Parameter:
+    return Parameter(row.name, row.keyword_only, None if row.default is UNSET else text(row.default))
+
+
+def _read_columns(document: Document, tables: Tables, text: Callable[[Raw], str]) -> dict[str, Array]:
+    columns: dict[str, Array] = {}
+    for section in SECTIONS:
+        rows = getattr(document, section.name)
+        if "id" in section.row.__struct_fields__:
+            _check_ids(section, rows)
+        for name, column in section.numbers.items():
+            columns[column] = _number_column(list(map(attrgetter(name), rows)), COLUMNS[column][0])
+        for name, (column, words) in section.words.items():
+            position = {word: number for number, word in enumerate(words)}
+            found = map(position.__getitem__, map(attrgetter(name), rows))
+            columns[column] = np.fromiter(found, COLUMNS[column][0], len(rows))
+        for name, (column, table) in section.references.items():
+            if table == "arguments":
+                columns[column] = _arguments_column(rows, tables.arguments, text)
+            else:
+                columns[column] = _reference_column(section, name, rows, column, _known(tables, table))
+    columns.update(_lists_columns(document.nodes))
+    return columns
+
+
+def _check_ids(section: Section, rows: list[Any]) -> None:
+    for expected, row in enumerate(rows):
+        if row.id != expected:
+            raise FileFormatError(f"{section.name}[{expected}].id: is {row.id}, expected {expected}: rows are in order")
+
+
+def _number_column(numbers: list[int | None], dtype: str) -> Array:
+    try:
+        return np.array(numbers, dtype)
+    except TypeError:  # null is as good as leaving it out
+        return np.array([-1 if number is None else number for number in numbers], dtype)
+
+
+def _known(tables: Tables, table: str) -> dict[Hashable, int]:
+    """Text or number -> row."""
+    texts = [row.name if isinstance(row, Operation) else row for row in getattr(tables, table)]
+    return {None: -1} | {row: row for row in range(len(texts))} | {text: row for row, text in enumerate(texts)}
+
+
+def _reference_column(
+    section: Section, name: str, rows: list[Any], column: str, known: dict[Hashable, int]
+) -> Array:
+    table = section.references[name][1]
+    try:
+        return np.fromiter(map(known.__getitem__, map(attrgetter(name), rows)), COLUMNS[column][0], len(rows))
+    except KeyError as error:
+        where = next(number for number, row in enumerate(rows) if getattr(row, name) not in known)
+        raise FileFormatError(f"{section.name}[{where}].{name}: {error} is not among the {table}") from None
+
+
+def _arguments_column(rows: list[Any], texts: list[str], text: Callable[[Raw], str]) -> Array:
+    """Calls by their text; `seen` spares reading the same bytes again, however they are laid out."""
+    known = _known(Tables(arguments=texts), "arguments")
+    known |= {str(row): row for row in range(len(texts))} | {"null": -1}
+    seen: dict[bytes, int] = {item.encode(): row for item, row in known.items() if isinstance(item, str)}
+    found: list[int] = []
+    for number, row in enumerate(rows):
+        raw = row.arguments
+        if raw is UNSET:
+            found.append(-1)
+            continue
+        data = bytes(raw)
+        place = seen.get(data)
+        if place is None:
+            place = known.get(text(raw))
+            if place is None:
+                raise FileFormatError(f"nodes[{number}].arguments: this call is not among the arguments")
+            seen[data] = place
+        found.append(place)
+    return np.array(found, COLUMNS["node_arguments"][0])
+
+
+def _lists_columns(rows: list[Any]) -> dict[str, Array]:
+    """inputs, outputs and writes, flat, with where each node's begin."""
+    columns: dict[str, Array] = {}
+    for name in ("input", "output"):
+        lists = list(map(attrgetter(name + "s"), rows))
+        ptr = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, lists), np.int64, len(lists)), out=ptr[1:])
+        columns[f"{name}_ptr"] = ptr
+        columns[f"{name}_value"] = _number_column([item for one in lists for item in one], "i4")
+    written = np.zeros(len(columns["input_value"]), np.uint8)
+    for number, row in enumerate(rows):
+        for position in row.writes:
+            if position >= len(row.inputs):
+                raise FileFormatError(f"nodes[{number}].writes: {position}, but it has {len(row.inputs)} inputs")
+            written[columns["input_ptr"][number] + position] = 1
+    columns["input_written"] = written
+    return columns

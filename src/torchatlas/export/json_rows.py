@@ -1,0 +1,176 @@
+"""The rows of a `.json` file as types, and which column of the graph each of their fields is: read by both directions.
+
+docs/format.md describes the same for readers. A number that is absent has the default -1 here and is left out of files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Layout, Module
+from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role, SourceLine
+
+Small = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Big = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Reference = Small | str | None  # the text of a table's row; its number where the table holds that text twice
+
+
+# gc=False: rows hold no cycles, and millions of them would keep the garbage collector busy.
+class NodeRow(Struct, omit_defaults=True, gc=False):
+    id: Small
+    name: str  # name, operation_type and scope are for other readers: the graph works them out from the rest
+    kind: NodeKind
+    operation: Small | str
+    operation_type: str
+    phase: Phase
+    scope: str
+    inputs: list[Small]
+    outputs: list[Small | None]
+    call: Small | None = -1
+    writes: list[Small] = []
+    arguments: Raw | UnsetType = UNSET
+    given_name: Reference = None
+    source: Small | None = -1
+    start_ns: Big | None = -1
+    time_ns: Big | None = -1
+    memory_bytes: Big | None = -1
+    sequence_nr: Big | None = -1
+    iteration: Small | None = -1
+    thread: Reference = None
+    forward: Small | None = -1
+
+
+class EdgeRow(Struct, omit_defaults=True, gc=False):
+    source: Small
+    target: Small
+    kind: EdgeKind
+    output_index: Small | None = -1
+    input_index: Small | None = -1
+    value: Small | None = -1
+
+
+class ValueRow(Struct, omit_defaults=True, gc=False):
+    id: Small
+    layout: Small
+    role: Role
+    storage: Small | None = -1
+    offset: Big | None = -1
+    version: Small | None = -1
+    producer: Small | None = -1
+    output_index: Small | None = -1
+    view_of: Small | None = -1
+    parameter: Reference = None
+
+
+class StorageRow(Struct, omit_defaults=True, gc=False):
+    id: Small
+    role: Role
+    bytes: Big | None = -1
+    device: Reference = None
+    born: Small | None = -1
+    died: Small | None = -1
+
+
+class CallRow(Struct, omit_defaults=True, gc=False):
+    id: Small
+    module: Small
+    parent: Small | None = -1
+    index: Small | None = -1
+
+
+class ParameterRow(Struct, omit_defaults=True):
+    name: str
+    keyword_only: bool = False
+    default: Raw | UnsetType = UNSET  # absent: required; null: None
+
+
+class OperationRow(Struct, omit_defaults=True):
+    name: str
+    type: OperationType
+    parameters: list[ParameterRow] = []
+
+
+class Document(Struct, omit_defaults=True):
+    """The whole file."""
+
+    format: str
+    version: int
+    source: str
+    notes: list[str]
+    metadata: dict[str, Any]
+    nodes: list[NodeRow]
+    edges: list[EdgeRow]
+    values: list[ValueRow]
+    storages: list[StorageRow]
+    calls: list[CallRow]
+    operations: list[OperationRow]
+    arguments: list[Raw]
+    layouts: list[Layout]
+    sources: list[SourceLine]
+    modules: list[Module]
+    names: list[str]
+    threads: list[str]
+    devices: list[str]
+    recorded: list[str] = []  # what the graph held and this file does not
+
+
+@dataclass(frozen=True)
+class Section:
+    """One list of rows: the type of a row, and for its fields the columns they are."""
+
+    name: str
+    unit: str  # what columns.py counts these rows in
+    row: type[Struct]
+    numbers: dict[str, str]
+    words: dict[str, tuple[str, tuple[str, ...]]]  # field -> column, the words its numbers stand for
+    references: dict[str, tuple[str, str]] = field(default_factory=dict)  # field -> column, table
+
+
+def _numbers(prefix: str, *fields: str) -> dict[str, str]:
+    return {name: prefix + name for name in fields}
+
+
+SECTIONS = (
+    Section(
+        "nodes",
+        "node",
+        NodeRow,
+        _numbers(
+            "node_", "call", "source", "start_ns", "time_ns", "memory_bytes", "sequence_nr", "iteration", "forward"
+        ),
+        {"kind": ("node_kind", KINDS), "phase": ("node_phase", PHASES)},
+        {
+            "operation": ("node_operation", "operations"),
+            "arguments": ("node_arguments", "arguments"),
+            "given_name": ("node_name", "names"),
+            "thread": ("node_thread", "threads"),
+        },
+    ),
+    Section(
+        "edges",
+        "edge",
+        EdgeRow,
+        _numbers("edge_", "source", "target", "output_index", "input_index", "value"),
+        {"kind": ("edge_kind", EDGE_KINDS)},
+    ),
+    Section(
+        "values",
+        "value",
+        ValueRow,
+        _numbers("value_", "layout", "storage", "offset", "version", "producer", "output_index", "view_of"),
+        {"role": ("value_role", ROLES)},
+        {"parameter": ("value_parameter", "names")},
+    ),
+    Section(
+        "storages",
+        "storage",
+        StorageRow,
+        _numbers("storage_", "bytes", "born", "died"),
+        {"role": ("storage_role", ROLES)},
+        {"device": ("storage_device", "devices")},
+    ),
+    Section("calls", "call", CallRow, _numbers("call_", "module", "parent", "index"), {}),
+)
