@@ -15,7 +15,7 @@ _OPS = {
     "aten.view.default": OperationType.VIEW,
     "aten.native_layer_norm.default": OperationType.NORM,
     "aten.sum.dim_IntList": OperationType.REDUCTION,
-    "my::odd op, \"quoted\" ü": OperationType.CUSTOM,
+    'my::odd op, "quoted" ü': OperationType.CUSTOM,
 }
 
 
@@ -169,8 +169,11 @@ def _tables(rng: np.random.Generator, nodes: int) -> Tables:
         layouts=[_layout(row) for row in range(60)],
         arguments=[_arguments(row) for row in range(min(500, nodes))],
         sources=[SourceLine("/home/ü/model.py", row, "forward", f'x = self.f("{row}")\t# …') for row in range(30)],
-        modules=[Module("", "Net"), *(Module(f"layers.{row}.block", "Block") for row in range(20)),
-                 Module("optimizer", "Adam", "optimizer")],
+        modules=[
+            Module("", "Net"),
+            *(Module(f"layers.{row}.block", "Block") for row in range(20)),
+            Module("optimizer", "Adam", "optimizer"),
+        ],
         names=["x", "mask", "output", "loss", *(f"layers.{row}.weight" for row in range(40))],
         threads=["MainThread", "autograd"],
         devices=["cpu", "cuda:0"],

@@ -74,7 +74,9 @@ def _weights(graph: Graph, weight: str | Array | None) -> Array:
     if isinstance(weight, str):
         column = graph.columns.get(f"node_{weight}")
         if column is None or not (column >= 0).any():
-            known = [name[5:] for name in graph.columns if name.startswith("node_") and name.endswith(("_ns", "_bytes"))]
+            known = [
+                name[5:] for name in graph.columns if name.startswith("node_") and name.endswith(("_ns", "_bytes"))
+            ]
             raise NotAvailableError(f"No node of this graph has a {weight!r}; columns of numbers: {', '.join(known)}.")
         return np.maximum(column, 0).astype(np.int64)
     given = np.asarray(weight)
@@ -90,7 +92,7 @@ def _before(weights: Array, source: Array, target: Array, finish: Array) -> list
     tight = np.flatnonzero(finish[source] + weights[target] == finish[target])[::-1]
     found = np.full(len(weights), -1, np.int32)
     found[target[tight]] = source[tight]  # of several, the last assignment stays: the first edge, as they are reversed
-    return found.tolist()  # type: ignore[no-any-return]
+    return found.tolist()
 
 
 # -- the sweep -------------------------------------------------------------------------------------------------------

@@ -50,8 +50,6 @@ class Decoded:
         # tables
         self.argument_texts: list[str] = []
         self.source_keys: list[tuple[Any, int]] = []
-        self.peak_bytes = 0
-        self.end_bytes = 0
 
 
 class Decoder:
@@ -92,7 +90,7 @@ class Decoder:
         forward_of: dict[int, int] = {}
         sources: dict[tuple[int, int], int] = {}
         texts: dict[Any, int] = {}
-        last_sequence, node, live, peak, iteration, trained = recorder.first_sequence_nr, 0, 0, 0, 0, False
+        last_sequence, node, live, iteration, trained = recorder.first_sequence_nr, 0, 0, 0, False
         i = 0
         while i < end:
             head = stream[i]
@@ -202,8 +200,6 @@ class Decoder:
                     live += sizes[storage]
             elif results is not None or made:
                 live += self._outputs(results, node, numbers, inputs[len(inputs) - k :] if k else [], made)
-            if live > peak:
-                peak = live
             # where and when
             forward = -1
             if back is None:
@@ -282,7 +278,6 @@ class Decoder:
             )
             node += 1
             i = j + 1
-        found.peak_bytes, found.end_bytes = peak, live
         for number in self.watch.tensors:
             if value_of[number] < 0:
                 self._first_seen(number, storage_of[number])

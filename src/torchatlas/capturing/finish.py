@@ -95,8 +95,6 @@ class _Finish:
             columns["node_memory_bytes"][:] = -1
         self.tables.names = list(self.names)
         metadata = {"torch": torch.__version__.partition("+")[0]}
-        if memory and len(columns["node_kind"]):
-            metadata["peak_bytes"] = self.found.peak_bytes + self._bytes_from_outside()
         return Graph(columns, self.tables, source="run", metadata=metadata)
 
     def _name(self, text: str) -> int:

@@ -16,7 +16,7 @@ from torch import nn
 
 from torchatlas.capturing.stream import STORAGE_ROW, Recorder
 from torchatlas.inputs import named_tensors
-from torchatlas.torch_private import set_version_counters
+from torchatlas.torch_private import no_dispatch_modes, set_version_counters
 
 
 class Restorer:
@@ -28,6 +28,7 @@ class Restorer:
     def __init__(self, model: Any, inputs: Any, optimizer: Any = None, *, whole: bool = False) -> None:
         self.recorder: Recorder | None = None
         self._modules = list(model.modules()) if isinstance(model, nn.Module) else []
+        self._tree = inputs
         self._inputs = [tensor for _, tensor in named_tensors(inputs)]
         self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
         self._whole = whole
@@ -37,15 +38,21 @@ class Restorer:
         self._undo: list[Callable[[], Any]] = []
 
     def __enter__(self) -> Restorer:
-        self._save_flags()
-        self._save_modules()
-        self._save_tensors()
-        self._save_optimizer()
+        with no_dispatch_modes():  # what we do is no part of the program, whoever else is watching
+            self._save_flags()
+            self._save_inputs(self._tree)
+            self._save_modules()
+            self._save_tensors()
+            self._save_optimizer()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with no_dispatch_modes():
+            self._restore()
+
+    def _restore(self) -> None:
         for storage, copy in self._storages.values():
             if storage.nbytes() != copy.nbytes():
                 storage.resize_(copy.nbytes())
@@ -101,12 +108,27 @@ class Restorer:
                         found[id(tensor)] = tensor
         return list(found.values())
 
+    def _save_inputs(self, tree: Any) -> None:
+        """A caller's lists and dictionaries: caches are filled in place."""
+        if isinstance(tree, (list, dict)):
+            self._save_container(tree)
+        if isinstance(tree, (list, tuple)):
+            for part in tree:
+                self._save_inputs(part)
+        elif isinstance(tree, dict):
+            for part in tree.values():
+                self._save_inputs(part)
+
     def _save_modules(self) -> None:
         for module in self._modules:
             attributes = dict(vars(module))
             for item in attributes.values():
                 self._save_container(item)
             self._undo.append(_attributes_back(module, attributes))
+            self._undo.append(_class_back(module, type(module)))
+            for tensor in [*module._parameters.values(), *module._buffers.values()]:
+                if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+                    self._undo.append(_class_back(tensor, type(tensor)))
 
     def _save_container(self, item: Any) -> None:
         if type(item) is list:
@@ -181,6 +203,19 @@ def _gradient_back(tensor: torch.Tensor, gradient: torch.Tensor | None, needs: b
                 tensor.requires_grad_(needs)
             if tensor.grad is not gradient:
                 tensor.grad = gradient
+
+    return undo
+
+
+def _class_back(item: Any, kind: type) -> Callable[[], None]:
+    """A lazy module becomes an ordinary one in its first call, and so do its parameters."""
+
+    def undo() -> None:
+        if type(item) is not kind:
+            if isinstance(item, torch.Tensor):
+                item.data = torch.empty(0, dtype=item.dtype, device=item.device)
+                item.grad = None
+            item.__class__ = kind
 
     return undo
 

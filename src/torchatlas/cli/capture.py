@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -14,6 +15,8 @@ from torchatlas.cli import _target
 from torchatlas.cli._options import THEIR_FAILURE, check_output, progress, show, stdout_to_stderr, verb
 from torchatlas.errors import AtlasError, InvalidInputError
 from torchatlas.graph import Graph
+
+_NOT_THE_SCRIPTS = (os.path.dirname(os.path.dirname(__file__)) + os.sep, "<plan of ", "<frozen runpy>")
 
 
 class _OptionsThenTarget(click.Command):
@@ -168,11 +171,19 @@ def _run_script(target: _target.Target, arguments: tuple[str, ...], output: Path
 
 
 def _print_exception(error: BaseException) -> None:
-    """As Python prints it, from the script's first line on."""
-    entry = error.__traceback__
-    while entry is not None and (entry.tb_frame.f_globals.get("__name__") != "__main__"):
-        entry = entry.tb_next
-    traceback.print_exception(type(error), error, entry or error.__traceback__, file=sys.stderr)
+    """As Python prints it, without the frames of the recording."""
+    shown: list[traceback.TracebackException | None] = [traceback.TracebackException.from_exception(error)]
+    whole = shown[0]
+    while shown:
+        part = shown.pop()
+        if part is not None:
+            part.stack = traceback.StackSummary.from_list(
+                [frame for frame in part.stack if not frame.filename.startswith(_NOT_THE_SCRIPTS)]
+            )
+            shown += [part.__cause__, part.__context__, *(part.exceptions or ())]
+    assert whole is not None
+    for line in whole.format():
+        click.echo(line, nl=False, err=True)
 
 
 def _keep_partial(graph: Graph, output: Path | None, target: str) -> None:

@@ -7,6 +7,7 @@ sizes are checked against the file before anything is allocated, and nothing in 
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from pathlib import Path
 from typing import IO, Any
@@ -34,6 +35,10 @@ from torchatlas.graph.formats import READERS, WRITERS
 _HEADER, _VALUES = "header.json", "values.safetensors"
 # What zipfile, numpy and safetensors raise on damaged files. EOFError and the rest come from fields read as they are.
 _DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, KeyError, RuntimeError, OverflowError, NotImplementedError)
+# The header of a flat array as numpy writes it. Matching the text leaves nothing for numpy to evaluate or unpickle.
+_NPY_HEADER = re.compile(
+    rb"\{'descr': '([^']{1,8})', 'fortran_order': (?:False|True), 'shape': \((\d{1,18}),\), \} *\n"
+)
 
 
 class Header(Struct):
@@ -74,7 +79,9 @@ def save_archive(graph: Graph, path: Path) -> None:
 
 
 def _add(archive: zipfile.ZipFile, name: str, *parts: bytes | memoryview) -> None:
-    info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))  # no clock and no platform in the file: equal graphs, equal bytes
+    info = zipfile.ZipInfo(
+        name, (1980, 1, 1, 0, 0, 0)
+    )  # no clock and no platform in the file: equal graphs, equal bytes
     info.create_system, info.external_attr = 3, 0o644 << 16
     info.file_size = sum(len(part) for part in parts)
     with archive.open(info, "w") as member:
@@ -93,7 +100,7 @@ def _values_bytes(graph: Graph, path: Path) -> bytes:
     from safetensors.numpy import save
 
     try:
-        return save({key: np.ascontiguousarray(array) for key, array in graph.recorded.items()})
+        return save({key: np.asarray(array, order="C") for key, array in graph.recorded.items()})
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         kinds = sorted({str(array.dtype) for array in graph.recorded.values()})
         raise NotAvailableError(
@@ -158,22 +165,22 @@ def _read_header(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfil
 
 
 def _read_column(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: str) -> Array:
-    """One column; the .npy header must say what the column is and how many bytes follow, no more and no less."""
+    """One column; its .npy header must say what the column is and how many bytes follow, no more and no less."""
     place = f"columns/{name}.npy"
-    expected = np.dtype(COLUMNS[name][0]).newbyteorder("<")
+    dtype = np.dtype(COLUMNS[name][0]).newbyteorder("<")
     with _read(archive, members, place) as member:
-        if np.lib.format.read_magic(member) != (1, 0):
-            raise FileFormatError(f"{place}: not an .npy file of version 1.0")
-        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
-        if dtype != expected or len(shape) != 1:
-            raise FileFormatError(f"{place}: holds {dtype} of shape {shape}, expected one row of {expected}")
-        rest = members[place].file_size - member.tell()
-        if shape[0] * expected.itemsize != rest:
-            raise FileFormatError(f"{place}: claims {shape[0]} numbers, but {rest} bytes follow")
+        start = member.read(10)
+        text = member.read(int.from_bytes(start[8:10], "little"))
+        found = _NPY_HEADER.fullmatch(text)
+        if start[:8] != b"\x93NUMPY\x01\x00" or not found or found[1] != dtype.str.encode():
+            raise FileFormatError(f"{place}: not an .npy file of version 1.0 with flat {dtype.str}")
+        rest = members[place].file_size - len(start) - len(text)
+        if int(found[2]) * dtype.itemsize != rest:
+            raise FileFormatError(f"{place}: claims {int(found[2])} numbers, but {rest} bytes follow")
         data = member.read()  # to the end: zipfile then checks the sum
     if len(data) != rest:
         raise FileFormatError(f"{place}: cut off after {len(data)} of {rest} bytes")
-    return np.frombuffer(bytearray(data), expected).astype(COLUMNS[name][0], copy=False)
+    return np.frombuffer(bytearray(data), dtype).astype(COLUMNS[name][0], copy=False)
 
 
 def _read_values(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""What all file formats share: writing in one step, refusing what cannot be read back, and saying where it went wrong."""
+"""What all file formats share: writing in one step, refusing what could not be read back, saying where it is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERSION = 1  # of both files; a reader of version n reads 1 to n
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when the block ends well; until then, and after an error, nothing changes."""
+    """A file that takes the place of `path` when the block ends well. Until then, and after an error, nothing changes."""
     target = Path(os.path.realpath(path))  # through a link: the file is replaced, not the link
     beside = target.with_name(f".atlas-{secrets.token_hex(8)}.tmp")
     try:
@@ -78,12 +78,14 @@ def _in_words(error: Exception) -> str:
     text = str(error)
     if found := re.fullmatch(r"(.*) - at `(?:key in )?\$\.?(.*)`", text, re.DOTALL):
         what, where = found.groups()
-        return f"{where}: {what[:1].lower()}{what[1:]}." if where else f"{what}."
+        return f"{where}: {what[:1].lower()}{what[1:]}."
+    if isinstance(error, msgspec.ValidationError):
+        return f"{text[:1].lower()}{text[1:]}."
     return f"not readable as JSON: {text[:1].lower()}{text[1:]}."
 
 
 def refuse_repeated_keys(path: Path, data: bytes, inside: str = "") -> None:
-    """JSON readers disagree on which of two equal keys counts; we refuse to guess. Slow: for files not written by us."""
+    """JSON readers disagree on which of two equal keys counts: refuse to guess. Slow, for files that are not ours."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         if len(dict.fromkeys(key for key, _ in pairs)) < len(pairs):

@@ -190,16 +190,18 @@ def load_json(path: Path) -> Graph:
     data = path.read_bytes()
     document: Document = decoded(path, data, _DECODER)
     check_head(path, Head(document.format, document.version))
-    ours = _is_ours(document, data)
-    if not ours:  # made by hand, or reformatted by some tool
-        refuse_repeated_keys(path, data)
-    del data
     try:
+        ours = _is_ours(document, data)
+        if not ours:  # made by hand, or reformatted by some tool
+            refuse_repeated_keys(path, data)
+        del data
         text = _as_is if ours else _canonical
         tables = _read_tables(document, text)
         columns = _read_columns(document, tables, text)
-    except (FileFormatError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{path}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, FileFormatError) and str(error).startswith(str(path)):
+            raise
+        raise FileFormatError(f"{path}: {error}.") from error
     notes = document.notes
     if document.recorded:
         left_out = f"{len(document.recorded)} recorded values were left out of {path.name}; .atlas files keep them"
@@ -231,7 +233,7 @@ def _as_is(raw: Raw) -> str:
 
 
 def _canonical(raw: Raw) -> str:
-    """A call, or one argument, as graph/arguments.py writes it: equal calls have equal texts, however they are laid out."""
+    """A call, or one argument, as graph/arguments.py writes it: equal calls have equal texts, whatever their layout."""
     text = bytes(raw).decode()
     try:
         return json.dumps(json.loads(text), separators=(",", ":"), allow_nan=False)
@@ -292,9 +294,7 @@ def _known(tables: Tables, table: str) -> dict[Hashable, int]:
     return {None: -1} | {row: row for row in range(len(texts))} | {text: row for row, text in enumerate(texts)}
 
 
-def _reference_column(
-    section: Section, name: str, rows: list[Any], column: str, known: dict[Hashable, int]
-) -> Array:
+def _reference_column(section: Section, name: str, rows: list[Any], column: str, known: dict[Hashable, int]) -> Array:
     table = section.references[name][1]
     try:
         return np.fromiter(map(known.__getitem__, map(attrgetter(name), rows)), COLUMNS[column][0], len(rows))
@@ -306,7 +306,8 @@ def _reference_column(
 def _arguments_column(rows: list[Any], texts: list[str], text: Callable[[Raw], str]) -> Array:
     """Calls by their text; `seen` spares reading the same bytes again, however they are laid out."""
     known = _known(Tables(arguments=texts), "arguments")
-    known |= {str(row): row for row in range(len(texts))} | {"null": -1}
+    known.update({str(row): row for row in range(len(texts))})
+    known["null"] = -1
     seen: dict[bytes, int] = {item.encode(): row for item, row in known.items() if isinstance(item, str)}
     found: list[int] = []
     for number, row in enumerate(rows):

@@ -52,7 +52,7 @@ class Index:
     @cached_property
     def _bases(self) -> tuple[list[str], Array]:
         """The distinct last parts of names, and which one each node has."""
-        columns, number = self.columns, {}
+        columns, number = self.columns, dict[str, int]()
         of_operation = np.array(
             [number.setdefault(short_name(operation.name), len(number)) for operation in self.tables.operations] or [0],
             np.int64,

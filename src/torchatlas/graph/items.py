@@ -45,8 +45,9 @@ class Storage(_Item):
         return self._optional("storage_bytes")
 
     @property
-    def device(self) -> str:
-        return self._graph.tables.devices[self._number("storage_device")]
+    def device(self) -> str | None:
+        device = self._optional("storage_device")
+        return None if device is None else self._graph.tables.devices[device]
 
     @property
     def born(self) -> GraphNode | None:
@@ -196,7 +197,8 @@ class GraphNode(_Item):
     @property
     def arguments(self) -> arguments.Call:
         """The whole call: tensors as references into `inputs`, everything else in place."""
-        return arguments.decode(self._graph.tables.arguments[self._number("node_arguments")])
+        row = self._optional("node_arguments")
+        return arguments.Call() if row is None else arguments.decode(self._graph.tables.arguments[row])
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -229,8 +231,9 @@ class GraphNode(_Item):
         return self._number("node_iteration")
 
     @property
-    def thread(self) -> str:
-        return self._graph.tables.threads[self._number("node_thread")]
+    def thread(self) -> str | None:
+        thread = self._optional("node_thread")
+        return None if thread is None else self._graph.tables.threads[thread]
 
     @property
     def forward_node(self) -> GraphNode | None:

@@ -7,7 +7,7 @@ file, and its names from anybody.
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from torchatlas.analysis.summary import memory_usage, operations_by_phase, slowest, time_by_phase
 from torchatlas.graph import Graph, GraphNode
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
+
+_GAP = 3  # between two columns, as rich draws them
+_NARROWEST = 12  # no column of text is cut below this
 
 
 def summary_text(graph: Graph, *, width: int = 100, depth: int | None = None, top: int = 10) -> str:
@@ -38,9 +41,9 @@ def print_summary(graph: Graph, console: Console, *, depth: int | None = None, t
     parts: list[RenderableType] = [_title(graph), _phases(graph)]
     rows = outline(graph, depth=depth)
     if len(rows) > 1 or rows[0].type:
-        parts.append(_modules(graph, rows))
+        parts.append(_modules(graph, rows, console.width))
     if nodes := slowest(graph, top):
-        parts.append(_slowest(graph, nodes))
+        parts.append(_slowest(graph, nodes, console.width))
     for number, part in enumerate(parts):
         if number:
             console.print()
@@ -74,49 +77,46 @@ def _title(graph: Graph) -> Text:
 
 
 def _phases(graph: Graph) -> Table:
-    table = _table("phase", ">operations", ">time", ">share")
-    times = time_by_phase(graph)
-    for phase, count in operations_by_phase(graph).items():
-        time = next(ns for name, ns in times.items() if name == phase)
-        table.add_row(_text(phase), f"{count:,}", format_ns(time), _share(time, graph.time_ns))
-    untimed = graph.scopes[""].untimed
-    table.add_row("total", f"{graph.scopes[''].operations:,}", _time(graph.time_ns, untimed), "")
-    return table
+    times = {str(phase): time_ns for phase, time_ns in time_by_phase(graph).items()}
+    rows = [
+        [phase, f"{count:,}", format_ns(times[phase]), _share(times[phase], graph.time_ns)]
+        for phase, count in operations_by_phase(graph).items()
+    ]
+    total = graph.scopes[""]
+    rows.append(["total", f"{total.operations:,}", _time(graph.time_ns, total.untimed), ""])
+    return _table(["phase", ">operations", ">time", ">share"], rows)
 
 
-def _modules(graph: Graph, rows: list[Row]) -> Table:
+def _modules(graph: Graph, rows: list[Row], width: int) -> Table:
     timed, sized = graph.time_ns is not None, graph.peak_bytes is not None
     headings = ["module", "type", ">calls", ">ops", *([">time", ">share"] if timed else []), ">parameters"]
-    table = _table(*headings, *([">allocated"] if sized else []))
-    table.columns[0].max_width = 40
-    table.columns[1].max_width = 20
-    for row in rows:
-        label = _text("  " * row.depth + row.label)
-        if row.count > 1 and row.type:
-            label.append(f"  ×{row.count}")
-        if row.hidden:
-            label.append(f"  (+{row.hidden:,} inside)", "dim")
-        cells: list[RenderableType] = [label, _text(row.type, "cyan"), f"{row.calls:,}", f"{row.operations:,}"]
-        if timed:
-            known = row.operations > 0
-            cells += [_time(row.time_ns, row.untimed) if known else "", _share(row.time_ns, graph.time_ns)]
-        cells.append(format_count(row.parameters) if row.parameters else "")
-        if sized:
-            cells.append(_at_least(format_bytes(row.allocated_bytes), row.unsized) if row.allocated_bytes else "")
-        table.add_row(*cells)
-    return table
+    headings += [">allocated"] if sized else []
+    return _table(headings, [_module_cells(row, graph.time_ns, timed, sized) for row in rows], width, texts=2)
 
 
-def _slowest(graph: Graph, nodes: list[GraphNode]) -> Table:
-    table = _table("slowest operations", "kind", ">time", ">share", "made at")
-    table.columns[0].max_width = 50
+def _module_cells(row: Row, whole_ns: int | None, timed: bool, sized: bool) -> list[str]:
+    label = "  " * row.depth + row.label
+    if row.count > 1 and row.type:
+        label += f"  ×{row.count}"
+    if row.hidden:
+        label += f"  (+{row.hidden:,} inside)"
+    cells = [label, row.type, f"{row.calls:,}", f"{row.operations:,}"]
+    if timed:
+        cells += [_time(row.time_ns, row.untimed) if row.operations else "", _share(row.time_ns, whole_ns)]
+    cells.append(format_count(row.parameters) if row.parameters else "")
+    if sized:
+        cells.append(_at_least(format_bytes(row.allocated_bytes), row.unsized) if row.allocated_bytes else "")
+    return cells
+
+
+def _slowest(graph: Graph, nodes: list[GraphNode], width: int) -> Table:
+    rows = []
     for node in nodes:
         source = node.source
         line = f"{source.file.replace(chr(92), '/').rpartition('/')[2]}:{source.line}" if source is not None else ""
         share = _share(node.time_ns, graph.time_ns)
-        kind = _text(node.operation_type, "cyan")
-        table.add_row(_text(node.name), kind, format_ns(node.time_ns), share, _text(line, "dim"))
-    return table
+        rows.append([node.name, str(node.operation_type), format_ns(node.time_ns), share, line])
+    return _table(["slowest operations", "kind", ">time", ">share", "made at"], rows, width, texts=1)
 
 
 def _notes(graph: Graph, rows: list[Row]) -> list[str]:
@@ -130,17 +130,33 @@ def _notes(graph: Graph, rows: list[Row]) -> list[str]:
     return found
 
 
-def _table(*headings: str) -> Table:
-    """Columns by heading; a > in front of one aligns it to the right."""
+def _table(headings: list[str], rows: list[list[str]], width: int = 0, texts: int = 0) -> Table:
+    """A table; a > before a heading aligns its column to the right.
+
+    Where `width` is too small, the first `texts` columns are cut, widest first: figures are never cut while it can
+    be helped. (Left alone, rich takes a little from every column, and 1,113 becomes 1,1….)
+    """
     from rich import box
+    from rich.cells import cell_len
     from rich.table import Table
 
+    rows = [[clean(cell) for cell in row] for row in rows]
+    titles = [heading.removeprefix(">") for heading in headings]
+    widths = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
+    excess = sum(widths) + _GAP * (len(widths) - 1) - width
+    while texts and excess > 0 and max(widths[:texts]) > _NARROWEST:
+        widest = widths.index(max(widths[:texts]))
+        widths[widest] -= 1
+        excess -= 1
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for heading in headings:
-        right = heading.startswith(">")
+    for number, title in enumerate(titles):
+        style = "cyan" if number == 1 and texts else "dim" if title == "made at" else ""
+        side: Literal["left", "right"] = "right" if headings[number].startswith(">") else "left"
         table.add_column(
-            heading.removeprefix(">"), justify="right" if right else "left", no_wrap=True, overflow="ellipsis"
+            title, justify=side, style=style, no_wrap=True, overflow="ellipsis", max_width=widths[number]
         )
+    for row in rows:
+        table.add_row(*(_text(cell) for cell in row))
     return table
 
 
