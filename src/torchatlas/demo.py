@@ -44,13 +44,16 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm_1(x))
-        return x + self.mlp(self.norm_2(x))
+        result: torch.Tensor = x + self.mlp(self.norm_2(x))
+        return result
 
 
 class TinyGPT(nn.Module):
     """A language model like GPT-2, small enough to train on any machine. The output layer shares the embedding."""
 
-    def __init__(self, vocabulary: int = 256, width: int = 64, layers: int = 4, heads: int = 4, context: int = 64) -> None:
+    def __init__(
+        self, vocabulary: int = 256, width: int = 64, layers: int = 4, heads: int = 4, context: int = 64
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(context, width)

@@ -55,7 +55,7 @@ class InvalidInputError(AtlasError, TypeError):
 
 
 class InputMismatchError(InvalidInputError, RuntimeError):
-    """An operation refused what the inputs led to. The message names it, its module and the line; `__cause__` is torch's."""
+    """Torch refused what the inputs led to. The message names the module and the line; `__cause__` is torch's error."""
 
 
 class UnknownNameError(AtlasError, KeyError):

@@ -107,8 +107,8 @@ def _accepts(model: Callable[..., Any], example: Mapping[Any, Any]) -> bool:
 def _parts(tree: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(tree, Mapping):
         yield from tree.items()
-    elif hasattr(tree, "_fields") and isinstance(tree, tuple):
-        yield from zip(tree._fields, tree, strict=True)
+    elif isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        yield from zip(getattr(tree, "_fields"), tree, strict=True)  # noqa: B009  # a named tuple
     elif isinstance(tree, (list, tuple)):
         yield from enumerate(tree)
     elif _is_dataclass(tree):

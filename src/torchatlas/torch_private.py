@@ -3,6 +3,9 @@
 torch may change these in any release; when one goes, this file and its canary are what to mend.
 """
 
+from typing import Any
+
+import torch
 from torch._C import _current_autograd_node as current_autograd_node
 from torch._C._autograd import _get_sequence_nr as next_sequence_nr
 from torch._C._autograd import _unsafe_set_version_counter as set_version_counters
@@ -17,14 +20,18 @@ __all__ = [
     "HigherOrderOperator",
     "OpOverload",
     "TorchDispatchMode",
+    "UninitializedTensor",
     "current_autograd_node",
     "dispatch_mode_stack",
     "next_sequence_nr",
     "no_dispatch_modes",
     "set_version_counters",
+    "tensor_data",
 ]
 
 no_dispatch_modes = _disable_current_modes
+tensor_data: Any = torch._C.TensorBase.data  # the descriptor behind Tensor.data
+UninitializedTensor: Any = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]  # of lazy modules
 
 
 def dispatch_mode_stack() -> list[TorchDispatchMode]:

@@ -1,8 +1,7 @@
-"""Document 000: track a model's run, summarize it, export it. Everything here is a short way to capture and analysis.
+"""Document 000: track a model's run, summarize it, export it. A short way to what capturing and analysis do.
 
-    tracker = track_computational_graph(model, x)     one run, the model left as found
-    tracker = ComputationalGraphTracker(model)        your own code between start_tracking() and stop_tracking()
-    analysis = analyze_computational_graph(model, x)  the figures alone
+`track_computational_graph` watches one run and leaves the model as found, `ComputationalGraphTracker` your own code
+between start and stop, `analyze_computational_graph` gives the figures alone.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class ComputationalGraphTracker:
     def _start(self, guard: Restorer | None) -> None:
         if self.tracking:
             raise StateError("This tracker is tracking already; call stop_tracking() before starting again.")
-        options = {"track_timing": self.track_timing, "track_memory": self.track_memory}
+        options: dict[str, Any] = {"track_timing": self.track_timing, "track_memory": self.track_memory}
         if guard is not None and self.track_tensor_ops:
             session = Recording(self.model, only_inputs=True, guard=guard, **options)
         else:

@@ -121,7 +121,7 @@ def operations_of(graph: Graph) -> Iterator[tuple[str, list[GraphNode]]]:
 
 
 def _is_module_level(graph: Graph) -> bool:
-    """Whether a run was recorded by module calls (track_tensor_ops=False): no operator of the dispatcher is named so."""
+    """Whether a run was recorded by module calls (track_tensor_ops=False): no dispatcher operator is named so."""
     names = (operation.name for operation in graph.tables.operations)
     return graph.source == "run" and any(name.startswith(("nn.", "torch.")) for name in names)
 

@@ -66,7 +66,8 @@ class CoarseWatch(Watch):
         self._undo.append(self._patch_backward())
 
     def _patch_module_call(self) -> Callable[[], None]:
-        original, now = nn.Module._call_impl, time.perf_counter_ns
+        original: Any = nn.Module._call_impl
+        now = time.perf_counter_ns
         recorder, calls, model = self.recorder, self.calls, self.model
         current, find, owners = recorder.current, self._numbers.get, self.owners
 

@@ -7,6 +7,7 @@ others stale, which shows when they are next read (`_refresh`). All slow work hi
 from __future__ import annotations
 
 import weakref
+from itertools import pairwise
 from typing import Any
 
 from torchatlas.capturing.describe import call_text, generic_call_text
@@ -21,7 +22,9 @@ ACCUMULATE = 2**63  # AccumulateGrad nodes have the largest sequence number ther
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = range(5)
 DATA, ORDER = range(2)
 OUTPUT_NODE = -1  # in place of a plan: this node is an output
-NODE_ROW = 13  # plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, inputs, outputs
+NODE_ROW = (
+    13  # plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, inputs, outputs
+)
 _CALL, _SOURCE = 4, 5
 
 
@@ -85,7 +88,12 @@ class Decoder:
         value_output, version, storage_of, readers = found.value_output, self.version, self.storage_of, self.readers
         edges, inputs, written_flags, from_outside = found.edges, found.inputs, found.written, found.from_outside
         several, born, died, sizes = self.several, found.born, found.died, self.bytes
-        value_tensor, value_view_of, nodes, outputs = found.value_tensor, found.value_view_of, found.nodes, found.outputs
+        value_tensor, value_view_of, nodes, outputs = (
+            found.value_tensor,
+            found.value_view_of,
+            found.nodes,
+            found.outputs,
+        )
         first_on, laid_out = self.origin, self.laid_out
         forward_of: dict[int, int] = {}
         sources: dict[tuple[int, int], int] = {}
@@ -286,7 +294,9 @@ class Decoder:
     def _optimizer_calls(self) -> set[int]:
         owners = self.watch.owners
         return {
-            position for position, owner in enumerate(self.watch.calls[0::CALL_ROW]) if owners[owner].kind == "optimizer"
+            position
+            for position, owner in enumerate(self.watch.calls[0::CALL_ROW])
+            if owners[owner].kind == "optimizer"
         }
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -428,9 +438,7 @@ class Decoder:
         history = self.writers.setdefault(storage, [])
         if mine is not None:
             history[:] = [
-                entry
-                for entry in history
-                if not (self._same_size(entry[3], number) and self._covered(entry[3], mine))
+                entry for entry in history if not (self._same_size(entry[3], number) and self._covered(entry[3], mine))
             ]
         old = found.value_of[number]
         value = self._new_value(number, node, -1, found.value_view_of[old])
@@ -442,7 +450,7 @@ class Decoder:
         return theirs is not None and covers(mine, theirs)
 
     def _outputs(self, results: Any, node: int, taken: list[int], values: list[int], made: dict[int, int]) -> int:
-        """Values for what a node returned, then for what it wrote and did not return. Returns the bytes it allocated."""
+        """Values for what a node returned, then for what it wrote and did not return; returns the bytes allocated."""
         found, allocated = self.found, 0
         returned = [] if results is None else [results] if type(results) is int else _flat(results)
         index = 0
@@ -507,7 +515,9 @@ class Decoder:
 
 
 def _flat(results: Any) -> list[int]:
-    return [number for item in results if item is not None for number in (_flat(item) if type(item) is list else [item])]
+    return [
+        number for item in results if item is not None for number in (_flat(item) if type(item) is list else [item])
+    ]
 
 
 def _pattern(entries: list[Any]) -> tuple[Any, ...]:
@@ -528,7 +538,7 @@ def _hidden_on(plan: Plan, others: tuple[Any, ...]) -> bool:
 
 
 def _input_index(plan: Plan, stream: list[Any], at: int, position: int) -> int | None:
-    """Where the argument at a schema position stands among a row's inputs; all slots before it hold one tensor or none."""
+    """Where the argument at a schema position stands among a row's inputs, if no list of tensors comes before it."""
     index = 0
     for offset, slot in enumerate(plan.slots):
         if slot.position == position:
@@ -544,7 +554,7 @@ def iteration_boundaries(steps: list[tuple[int, int]], end: int) -> list[int]:
     step before that.
     """
     boundaries = []
-    for (ended, _), (_, owner) in zip(steps, steps[1:], strict=False):
+    for (ended, _), (_, owner) in pairwise(steps):
         if owner == steps[0][1]:
             boundaries.append(ended)
     last = boundaries[-1] if boundaries else -1

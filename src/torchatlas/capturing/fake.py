@@ -67,9 +67,7 @@ def _built(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     return module
 
 
-def _copied(
-    mode: FakeTensorMode, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], optimizer: Any
-) -> Program:
+def _copied(mode: FakeTensorMode, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], optimizer: Any) -> Program:
     memo: dict[int, Any] = {}
     if isinstance(model, nn.Module):
         for tensor in [*model.parameters(), *model.buffers()]:

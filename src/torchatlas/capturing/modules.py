@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from torchatlas.capturing.stream import Recorder
+from torchatlas.torch_private import UninitializedTensor, tensor_data
 
 CALL_ROW = 2  # owner number, parent call
 _STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
@@ -23,7 +24,7 @@ _STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
 
 @dataclass
 class Owner:
-    """A module or optimizer that was called. `path` is relative to `root`, the number of the owner it was found under."""
+    """A module or optimizer that was called. `path` is relative to `root`, the owner whose tree it belongs to."""
 
     reference: weakref.ref[Any]
     type: str
@@ -85,7 +86,7 @@ class Watch:
         return self._add_tree(module)
 
     def _patch_module_call(self) -> Callable[[], None]:
-        original = nn.Module._call_impl
+        original: Any = nn.Module._call_impl
         current, calls, model = self.recorder.current, self.calls, self.model
         find, owners, number_of = self._numbers.get, self.owners, self.number
 
@@ -217,33 +218,33 @@ def replace_call(original: Any, replacement: Any) -> Callable[[], None]:
 
     Replacing __call__ itself would make Python renew a slot in every subclass there is: 0.1 to 0.3 ms a time.
     """
-    nn.Module._call_impl = replacement
+    nn.Module._call_impl = replacement  # type: ignore[method-assign]
 
     def undo() -> None:
-        nn.Module._call_impl = original
+        nn.Module._call_impl = original  # type: ignore[method-assign]
 
     return undo
 
 
 def _patch_data(recorder: Recorder) -> Callable[[], None]:
     """`x.data = y` changes the storage of x without an op: a recorder must forget what it knows of x."""
-    plain = vars(torch.Tensor).get("data")
-    inherited = torch._C.TensorBase.data
+    outer = vars(torch.Tensor).get("data")  # of a recording around this one
+    found = outer or tensor_data
 
     def set_data(tensor: Any, value: Any) -> None:
-        inherited.__set__(tensor, value)
+        found.__set__(tensor, value)
         recorder.forget(tensor)
 
-    torch.Tensor.data = property(plain.fget if plain else inherited.__get__, set_data)  # type: ignore[assignment,union-attr]
+    torch.Tensor.data = property(found.__get__, set_data)  # type: ignore[assignment]
 
     def undo() -> None:
-        if plain is None:
+        if outer is None:
             del torch.Tensor.data
         else:
-            torch.Tensor.data = plain  # type: ignore[assignment]
+            torch.Tensor.data = outer
 
     return undo
 
 
 def _uninitialized(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, nn.parameter.UninitializedTensorMixin)
+    return isinstance(tensor, UninitializedTensor)

@@ -22,10 +22,13 @@ from torchatlas.torch_private import OpOverload
 ROW_HEAD = 9  # fields before the first tensor argument
 
 # What the generated code reads, in this order; stream.py provides it.
-ENVIRONMENT = tuple(
-    """OMITTED classify current current_node extend failed forget frame_at grad_enabled guard keep kind_of_code known
-    made next_number now number_of number_of_result recomputing register results tensors_out""".split()
+# fmt: off
+ENVIRONMENT = (
+    "OMITTED", "classify", "current", "current_node", "extend", "failed", "forget", "frame_at", "grad_enabled",
+    "guard", "keep", "kind_of_code", "known", "made", "next_number", "now", "number_of", "number_of_result",
+    "recomputing", "register", "results", "tensors_out",
 )
+# fmt: on
 
 # Operators that write although their schema does not say so, and no version counter tells: argument positions, and
 # the position of the flag that switches the writing on. Checked against torch 2.13 by tests/capturing/test_plans.py.
@@ -35,13 +38,14 @@ HIDDEN_WRITES = {
     "aten::miopen_batch_norm": ((3, 4), 5),
 }
 # Operators that write their first argument without reading it.
-OVERWRITES = frozenset(
-    """bernoulli_ cauchy_ copy_ exponential_ fill_ geometric_ log_normal_ normal_ random_ set_ uniform_ zero_
-    _foreach_copy_ _foreach_zero_""".split()
-)
+# fmt: off
+OVERWRITES = frozenset({
+    "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_", "normal_",
+    "random_", "set_", "uniform_", "zero_", "_foreach_copy_", "_foreach_zero_",
+})
+# fmt: on
 # What fake tensors ask each other and what the profiler marks: not part of the program.
 _BOOKKEEPING = frozenset({"prim::device", "prim::layout"})
-
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,6 @@ class Plan:
     @property
     def length(self) -> int:
         return ROW_HEAD + len(self.slots) + bool(self.others) + self.has_keywords + 1
-
-    @property
-    def writes(self) -> bool:
-        return self.hidden is not None or any(slot.written for slot in self.slots)
 
 
 _PLANS: dict[tuple[int, bool, bool], Plan] = {}
@@ -159,8 +159,8 @@ def _source(schema: Any, plan: Plan, guarded: bool, kept: bool) -> str:
     for i, slot in enumerate(plan.slots):
         lines += _read_slot(i, slot, required)
     lines += _FRAME.splitlines()
-    if guarded and plan.writes:
-        lines += _guard_lines(plan)
+    if guarded:
+        lines += _guard_lines(schema, plan)
     lines += _CALL.splitlines()
     if plan.changes_layout:
         lines.append("  forget(args[0])")
@@ -210,8 +210,12 @@ def _read_result(schema: Any) -> list[str]:
     return ["  o = [results(y) for y in out]"]
 
 
-def _guard_lines(plan: Plan) -> list[str]:
+def _guard_lines(schema: Any, plan: Plan) -> list[str]:
     lines = []
+    for position, argument in enumerate(schema.arguments):
+        if "Generator" in str(argument.type):
+            given = "None" if argument.kwarg_only else f"args[{position}] if len(args) > {position} else None"
+            lines.append(f"  guard(kwargs.get({argument.name!r}, {given}))")
     for slot in plan.slots:
         if slot.written:
             place = f"kwargs.get({slot.name!r})" if slot.position is None else f"args[{slot.position}]"
@@ -270,7 +274,9 @@ def _compiled(source: str, name: str) -> Callable[..., Callable[[Any, Any], Any]
     body = "\n".join("  " + line for line in source.splitlines())
     namespace: dict[str, Any] = {}
     exec(  # our own text, made of operator schemas
-        compile(f"def make({', '.join(ENVIRONMENT)}, call, number):\n{body}\n  return run\n", f"<plan of {name}>", "exec"),
+        compile(
+            f"def make({', '.join(ENVIRONMENT)}, call, number):\n{body}\n  return run\n", f"<plan of {name}>", "exec"
+        ),
         namespace,
     )
     factory: Callable[..., Callable[[Any, Any], Any]] = namespace["make"]

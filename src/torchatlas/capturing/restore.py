@@ -16,7 +16,7 @@ from torch import nn
 
 from torchatlas.capturing.stream import STORAGE_ROW, Recorder
 from torchatlas.inputs import named_tensors
-from torchatlas.torch_private import no_dispatch_modes, set_version_counters
+from torchatlas.torch_private import UninitializedTensor, no_dispatch_modes, set_version_counters
 
 
 class Restorer:
@@ -104,7 +104,7 @@ class Restorer:
         for module in self._modules:
             for group in (module._parameters, module._buffers):
                 for tensor in group.values():
-                    if tensor is not None and not isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+                    if tensor is not None and not isinstance(tensor, UninitializedTensor):
                         found[id(tensor)] = tensor
         return list(found.values())
 
@@ -127,7 +127,7 @@ class Restorer:
             self._undo.append(_attributes_back(module, attributes))
             self._undo.append(_class_back(module, type(module)))
             for tensor in [*module._parameters.values(), *module._buffers.values()]:
-                if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+                if isinstance(tensor, UninitializedTensor):
                     self._undo.append(_class_back(tensor, type(tensor)))
 
     def _save_container(self, item: Any) -> None:
@@ -160,7 +160,7 @@ class Restorer:
         if "numpy" in sys.modules:
             import numpy as np
 
-            undo.append(_call(np.random.set_state, np.random.get_state()))
+            undo.append(_call(np.random.set_state, np.random.get_state()))  # noqa: NPY002  # the one a user may have seeded
         undo.append(_call(torch.set_grad_enabled, torch.is_grad_enabled()))
         undo.append(_call(torch.set_default_dtype, torch.get_default_dtype()))
         undo.append(_threads_back(torch.get_num_threads()))

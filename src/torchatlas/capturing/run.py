@@ -111,7 +111,9 @@ class Recording:
     def graph(self) -> Graph:
         """What was recorded; decoded when first asked for. While the recording runs: what there is so far."""
         if self._state == "new":
-            raise StateError("Nothing was recorded yet: enter the recording first (with atlas.recording() as rec: ...).")
+            raise StateError(
+                "Nothing was recorded yet: enter the recording first (with atlas.recording() as rec: ...)."
+            )
         if self._graph is not None:
             return self._graph
         graph = graph_of(
@@ -154,9 +156,10 @@ class Recording:
 
     def _describe_failure(self, error: BaseException) -> Failure | None:
         found = self._recorder.failure
-        while error is not None and found is not None and error is not found[1]:
-            error = error.__cause__ or error.__context__  # type: ignore[assignment]
-        if found is None or error is None:
+        chain: BaseException | None = error
+        while chain is not None and found is not None and chain is not found[1]:
+            chain = chain.__cause__ or chain.__context__
+        if found is None or chain is None:
             return None
         name, cause, call, code, at = found
         self._recorder.failure = None  # lets go of the frames the exception holds

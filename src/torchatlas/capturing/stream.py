@@ -25,6 +25,7 @@ from torchatlas.capturing.plans import ENVIRONMENT, Plan, bind, plan_for
 from torchatlas.torch_private import (
     FakeTensor,
     TorchDispatchMode,
+    UninitializedTensor,
     current_autograd_node,
     next_sequence_nr,
     no_dispatch_modes,
@@ -62,22 +63,6 @@ _MOST_IDLE = 4
 class Recorder:
     """One recording. `start` and `stop` put it on and off the dispatcher of this thread."""
 
-    @classmethod
-    def take(cls) -> Recorder:
-        """A recorder that may have served before; `release` gives it back."""
-        try:
-            return _IDLE.pop()
-        except IndexError:
-            return cls()
-
-    def release(self) -> None:
-        """Forget the recording. Nothing may refer to its lists any more."""
-        for container in (self.stream, self.tensors, self.storages, self.handled, self._known, self._known_storages):
-            container.clear()  # type: ignore[attr-defined]
-        self.current[0], self.end, self.failure = -1, None, None
-        if self._guard is None and self._keep is None and len(_IDLE) < _MOST_IDLE:
-            _IDLE.append(self)
-
     def __init__(
         self, *, guard: Callable[[Any], None] | None = None, keep: Callable[[Any], None] | None = None
     ) -> None:
@@ -102,15 +87,32 @@ class Recorder:
         self._mode = _Mode(self)
         self._thresholds: tuple[int, int, int] | None = None
 
+    @classmethod
+    def take(cls) -> Recorder:
+        """A recorder that may have served before; `release` gives it back."""
+        try:
+            return _IDLE.pop()
+        except IndexError:
+            return cls()
+
+    def release(self) -> None:
+        """Forget the recording. Nothing may refer to its lists any more."""
+        containers: tuple[Any, ...] = (self.stream, self.tensors, self.storages, self.handled)
+        for container in (*containers, self._known, self._known_storages):
+            container.clear()
+        self.current[0], self.end, self.failure = -1, None, None
+        if self._guard is None and self._keep is None and len(_IDLE) < _MOST_IDLE:
+            _IDLE.append(self)
+
     def start(self) -> None:
         self._thresholds = gc.get_threshold()
         gc.set_threshold(self._thresholds[0] * _COLLECTOR_PACE, *self._thresholds[1:])
         self.thread = threading.current_thread().name
         self.began_ns, self.first_sequence_nr = time.perf_counter_ns(), next_sequence_nr()
-        self._mode.__enter__()
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
-        self._mode.__exit__(None, None, None)
+        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self.end = len(self.stream)
         if self._thresholds is not None:
             first, *rest = self._thresholds
@@ -204,12 +206,13 @@ class Recorder:
 
         def forget(tensor: Any) -> None:
             known.pop(id(tensor), None)
-            if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+            if isinstance(tensor, UninitializedTensor):
                 return
-            storage = tensor.untyped_storage()
+            storage: Any = tensor.untyped_storage()
             entry = find_storage(storage._cdata)
+            size = storage.nbytes()
             if entry is not None and entry[0]() is storage:
-                log(("resize", entry[1], storage.nbytes()))
+                log(("resize", entry[1], size))
 
         def classify(code: types.CodeType) -> int:
             kind = codes[id(code)] = _code_kind(code.co_filename)
@@ -225,9 +228,7 @@ class Recorder:
 
             return pytree.tree_map(place, tree)
 
-        def failed(
-            number: int, error: BaseException, call: int, code: types.CodeType | None, instruction: int
-        ) -> None:
+        def failed(number: int, error: BaseException, call: int, code: types.CodeType | None, instruction: int) -> None:
             name = self.plans[number].name
             self.failure = (name, error, call, code, instruction)
             self.handled.append(name)
@@ -264,7 +265,7 @@ class _Mode(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         functions: dict[int, Callable[[Any, Any], Any]] = {}
         kept: list[Any] = []
         find, plan = functions.get, recorder.plan
@@ -320,7 +321,7 @@ def recomputing() -> bool:
 
 def _shape(tensor: Any) -> Any:
     """The shape; a parameter that a lazy module has yet to make has none."""
-    return torch.Size() if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin) else tensor.shape
+    return torch.Size() if isinstance(tensor, UninitializedTensor) else tensor.shape
 
 
 def _sparse_bytes(tensor: Any) -> int:

@@ -42,16 +42,20 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+class _OurFailure(click.ClickException):
+    exit_code = OUR_FAILURE
+
+
+class _TheirFailure(click.ClickException):
+    exit_code = THEIR_FAILURE
+
+
 def _as_line(error: Exception) -> click.ClickException:
     if isinstance(error, AtlasError):
-        shown = click.ClickException(str(error))
-        shown.exit_code = OUR_FAILURE
-    else:
-        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-        text = f"the program failed with {type(error).__name__}: {error}{notes}"
-        shown = click.ClickException(f"{text}\n--traceback shows where.")
-        shown.exit_code = THEIR_FAILURE
-    return shown
+        return _OurFailure(str(error))
+    notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+    text = f"the program failed with {type(error).__name__}: {error}{notes}"
+    return _TheirFailure(f"{text}\n--traceback shows where.")
 
 
 def print_json(content: dict[str, Any]) -> None:

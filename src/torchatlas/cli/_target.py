@@ -79,25 +79,20 @@ def run_script(target: Target) -> None:
 @contextmanager
 def found(target: Target) -> Iterator[Any]:
     """The object the target names. A file's module is taken out of sys.modules afterwards."""
-    assert target.name is not None
-    name = None
-    if target.is_file:
-        stem = Path(target.place).stem
-        name = stem if stem not in sys.modules else f"{stem} of torchatlas"
-        spec = importlib.util.spec_from_file_location(name, target.place)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
+    if not target.is_file:
+        yield _attribute(_imported(target.place), target)
+        return
+    stem = Path(target.place).stem
+    name = stem if stem not in sys.modules else f"{stem} of torchatlas"  # a user's random.py is not Python's
+    spec = importlib.util.spec_from_file_location(name, target.place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        if name is None:
-            module = _imported(target.place)
-        else:
-            spec.loader.exec_module(module)
+        spec.loader.exec_module(module)
         yield _attribute(module, target)
     finally:
-        if name is not None:
-            sys.modules.pop(name, None)
+        sys.modules.pop(name, None)
 
 
 def _imported(name: str) -> Any:
@@ -107,7 +102,8 @@ def _imported(name: str) -> Any:
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
             raise  # something the module imports is missing: the module's own failure
         raise InvalidInputError(
-            f"There is no module {error.name!r}, neither installed nor in {Path.cwd()}. For a file, write path.py:callable."
+            f"There is no module {error.name!r}, neither installed nor in {Path.cwd()}. "
+            "For a file, write path.py:callable."
         ) from None
 
 

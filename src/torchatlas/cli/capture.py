@@ -109,10 +109,10 @@ def _graph_of(
     if isinstance(result, nn.Module):
         result = (result, ())
     if isinstance(result, tuple) and 2 <= len(result) <= 3 and isinstance(result[0], nn.Module):
-        model, args, kwargs = (*result, {})[:3]
-        args = args if isinstance(args, (tuple, list)) else (args,)
+        model, positional, named = (*result, {})[:3]
+        positional = positional if isinstance(positional, (tuple, list)) else (positional,)
         with progress(f"capturing {target}"):
-            return atlas.capture(model, *args, kwargs=dict(kwargs), **options)
+            return atlas.capture(model, *positional, kwargs=dict(named), **options)
     if given:
         raise InvalidInputError(
             f"{given[0]} is for models, and {target} returned {type(result).__name__}, not a model: it is a program "

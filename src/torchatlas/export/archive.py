@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import struct
 import zipfile
 from pathlib import Path
 from typing import IO, Any
@@ -33,8 +34,8 @@ from torchatlas.graph.columns import COLUMNS, Array, Tables
 from torchatlas.graph.formats import READERS, WRITERS
 
 _HEADER, _VALUES = "header.json", "values.safetensors"
-# What zipfile, numpy and safetensors raise on damaged files. EOFError and the rest come from fields read as they are.
-_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, KeyError, RuntimeError, OverflowError, NotImplementedError)
+# What zipfile raises on damaged files: its own error, and those of the functions it hands unchecked fields to.
+_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, LookupError, RuntimeError, ArithmeticError, struct.error)
 # The header of a flat array as numpy writes it. Matching the text leaves nothing for numpy to evaluate or unpickle.
 _NPY_HEADER = re.compile(
     rb"\{'descr': '([^']{1,8})', 'fortran_order': (?:False|True), 'shape': \((\d{1,18}),\), \} *\n"
@@ -125,7 +126,7 @@ def load_archive(path: Path) -> Graph:
         except FileFormatError as error:
             if str(error).startswith(str(path)):
                 raise
-            raise FileFormatError(f"{path}: {error}") from error
+            raise FileFormatError(f"{path}: {error}.") from error
         except _DAMAGE as error:
             raise FileFormatError(f"{path}: damaged, or not an .atlas file: {error}.") from error
     rest = {"source": header.source, "notes": header.notes, "metadata": header.metadata, "recorded": recorded}
@@ -140,6 +141,8 @@ def _members(path: Path, archive: zipfile.ZipFile, size: int) -> dict[str, zipfi
             raise FileFormatError(f"{info.filename} is in it twice")
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
             raise FileFormatError(f"{info.filename} is compressed; members of an .atlas file are stored as they are")
+        if not 0 <= info.header_offset <= size - info.file_size:
+            raise FileFormatError(f"{info.filename} lies outside of the file")
         found[info.filename] = info
     if (claimed := sum(info.file_size for info in found.values())) > size:
         raise FileFormatError(f"its members claim {claimed} bytes, but the file has {size}")

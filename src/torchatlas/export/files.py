@@ -23,7 +23,7 @@ VERSION = 1  # of both files; a reader of version n reads 1 to n
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when the block ends well. Until then, and after an error, nothing changes."""
+    """A file that takes the place of `path` when the block ends well; until then nothing changes."""
     target = Path(os.path.realpath(path))  # through a link: the file is replaced, not the link
     beside = target.with_name(f".atlas-{secrets.token_hex(8)}.tmp")
     try:
@@ -87,18 +87,16 @@ def _in_words(error: Exception) -> str:
 def refuse_repeated_keys(path: Path, data: bytes, inside: str = "") -> None:
     """JSON readers disagree on which of two equal keys counts: refuse to guess. Slow, for files that are not ours."""
 
-    def check(pairs: list[tuple[str, Any]]) -> None:
-        if len(dict.fromkeys(key for key, _ in pairs)) < len(pairs):
-            seen: set[str] = set()
-            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise FileFormatError(f"{path}: {inside}the key {twice!r} stands twice in one object.")
-
     try:
-        json.loads(data, object_pairs_hook=check)
-    except FileFormatError:
-        raise
+        json.loads(data, object_pairs_hook=_different_keys)
     except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path}: {inside}not readable as JSON: {error}.") from error
+        raise FileFormatError(f"{path}: {inside}{error}.") from error
+
+
+def _different_keys(pairs: list[tuple[str, Any]]) -> None:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one object")
 
 
 def check_savable(graph: Graph, path: Path) -> None:
@@ -131,6 +129,7 @@ def _text_fault(text: str, decode: Any) -> str | None:
     if "\n" in text or "\r" in text:
         return "a line break in the text of a call"
     try:
+        json.loads(text, object_pairs_hook=_different_keys)
         decode(text)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         return f"not a call as graph/arguments.py writes it ({error})"

@@ -1,7 +1,7 @@
 """The lossless call of a node as JSON text, and back.
 
-What JSON has is itself; everything else is a one-key object: {"tensor": 2} is the node's third input, {"dtype": "float32"},
-{"device": "cpu"}, {"float": "nan"}, {"opaque": "..."} and so on. Calls that are equal share one text in the table.
+What JSON has is itself; everything else is a one-key object: {"tensor": 2} is the node's third input,
+{"dtype": "float32"}, {"device": "cpu"}, {"float": "nan"}, {"opaque": "..."} and so on. Equal calls share one text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TensorRef:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A torch constant by kind and name: Constant("dtype", "float32"), Constant("opaque", "...") for what has no text."""
+    """A torch constant by kind and name: Constant("dtype", "float32"); "opaque" is what has no text of its own."""
 
     kind: str
     name: str

@@ -71,11 +71,11 @@ COLUMNS: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One formal argument of an operation, from its schema. `default` is encoded like an argument; None when required."""
+    """One formal argument of an operation, from its schema. `default` is encoded like an argument."""
 
     name: str
     keyword_only: bool = False
-    default: str | None = None  # JSON text
+    default: str | None = None  # JSON text; None when the argument is required
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,14 @@ from torchatlas.errors import NodeNotFoundError
 from torchatlas.graph import formats, identity
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, Array, Tables, empty_columns
 from torchatlas.graph.index import Index
-from torchatlas.graph.names import short_name
 from torchatlas.graph.items import GraphEdge, GraphNode, Storage, Value
+from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase
 from torchatlas.graph.scopes import ScopeTree
 from torchatlas.graph.select import induced
 from torchatlas.registry import near_names
 
-Item = TypeVar("Item", GraphNode, GraphEdge, Value, Storage)
+Item = TypeVar("Item", bound=GraphNode | GraphEdge | Value | Storage)
 
 
 class Rows(Sequence[Item], Generic[Item]):

@@ -53,5 +53,7 @@ def view(name: str, graph: Any) -> Any:
 def _by_suffix(formats: Registry[Any], path: Path) -> Any:
     if path.suffix not in formats:
         known = ", ".join(formats)
-        raise FileFormatError(f"{path.name}: the suffix {path.suffix or '(none)'!r} is no {formats.kind}; known: {known}.")
+        raise FileFormatError(
+            f"{path.name}: the suffix {path.suffix or '(none)'!r} is no {formats.kind}; known: {known}."
+        )
     return formats[path.suffix]

@@ -1,4 +1,4 @@
-"""The words of the house: what kinds of node, phase, role and operation there are, and the small records a Graph hands out."""
+"""The words of the house: which kinds of node, phase, role and operation there are, and what a source line is."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """One module (or the root, path ""). Counts and sums include everything below; `own_` ones only the module itself."""
+    """One module, or the root (path ""). Sums include everything below; the `own_` ones only the module itself."""
 
     path: str
     type: str
@@ -90,9 +90,7 @@ class ScopeTree(Mapping[str, Scope]):
             scope.own_operations = scope.operations = int(operations[position])
             scope.own_time_ns = scope.time_ns = int(total[position]) if known[position] else None
             scope.untimed = int(operations[position] - known[position])
-            scope.operations_by_phase = {
-                PHASES[p]: int(count) for p, count in enumerate(phases[position]) if count
-            }
+            scope.operations_by_phase = {PHASES[p]: int(count) for p, count in enumerate(phases[position]) if count}
         calls = np.bincount(index.path_of_call[:-1], minlength=size)
         for position, name in enumerate(index.paths):
             self._scopes[name].calls = int(calls[position])

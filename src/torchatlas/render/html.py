@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from torchatlas.analysis.summary import memory_usage, operations_by_phase, slowest
@@ -46,7 +47,8 @@ def _module_cells(row: Row) -> tuple[str, ...]:
         label += f"  ×{row.count}"
     if row.hidden:
         label += f"  (+{row.hidden:,} inside)"
-    time = "" if not row.operations else ("≥ " if row.untimed and row.time_ns is not None else "") + format_ns(row.time_ns)
+    at_least = "≥ " if row.untimed and row.time_ns is not None else ""
+    time = at_least + format_ns(row.time_ns) if row.operations else ""
     parameters = format_count(row.parameters) if row.parameters else ""
     allocated = ("≥ " if row.unsized else "") + format_bytes(row.allocated_bytes) if row.allocated_bytes else ""
     return label, row.type, f"{row.calls:,}", f"{row.operations:,}", time, parameters, allocated
@@ -62,7 +64,7 @@ def _slowest(graph: Graph) -> str:
     return _table(("slowest operations", "operation", ">time", "made at"), rows, False)
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], folded: bool) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], folded: bool) -> str:
     sides = ["right" if cell.startswith(">") else "left" for cell in head]
     titles = [cell.removeprefix(">") for cell in head]
     body = _row("th", titles, sides, ";" + _LINE) + "".join(_row("td", row, sides) for row in rows)
@@ -72,7 +74,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], folded: bool) -> 
     return table
 
 
-def _row(tag: str, cells: tuple[str, ...] | list[str], sides: list[str], more: str = "") -> str:
+def _row(tag: str, cells: Sequence[str], sides: list[str], more: str = "") -> str:
     inside = "".join(
         f'<{tag} style="text-align:{side}{more}">{escape(cell)}</{tag}>'
         for cell, side in zip(cells, sides, strict=True)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _GAP = 3  # between two columns, as rich draws them
-_NARROWEST = 12  # no column of text is cut below this
+_READABLE, _NARROWEST = 24, 8  # a column of text keeps so much while another can go, and so much in any case
+_OPTIONAL = ("calls", "made at", "allocated", "kind", "params", "type", "share")  # the first goes first
 
 
 def summary_text(graph: Graph, *, width: int = 100, depth: int | None = None, top: int = 10) -> str:
@@ -89,7 +90,7 @@ def _phases(graph: Graph) -> Table:
 
 def _modules(graph: Graph, rows: list[Row], width: int) -> Table:
     timed, sized = graph.time_ns is not None, graph.peak_bytes is not None
-    headings = ["module", "type", ">calls", ">ops", *([">time", ">share"] if timed else []), ">parameters"]
+    headings = ["module", "type", ">calls", ">ops", *([">time", ">share"] if timed else []), ">params"]
     headings += [">allocated"] if sized else []
     return _table(headings, [_module_cells(row, graph.time_ns, timed, sized) for row in rows], width, texts=2)
 
@@ -99,7 +100,7 @@ def _module_cells(row: Row, whole_ns: int | None, timed: bool, sized: bool) -> l
     if row.count > 1 and row.type:
         label += f"  ×{row.count}"
     if row.hidden:
-        label += f"  (+{row.hidden:,} inside)"
+        label += f"  +{row.hidden:,}"
     cells = [label, row.type, f"{row.calls:,}", f"{row.operations:,}"]
     if timed:
         cells += [_time(row.time_ns, row.untimed) if row.operations else "", _share(row.time_ns, whole_ns)]
@@ -126,15 +127,15 @@ def _notes(graph: Graph, rows: list[Row]) -> list[str]:
     elif graph.scopes[""].untimed:
         found.append(f"{graph.scopes[''].untimed:,} operations were not timed: times with ≥ are at least that")
     if any(row.hidden for row in rows):
-        found.append("modules deeper inside are counted in the rows above them; a greater depth shows them")
+        found.append("+ is the number of modules deeper inside, counted in their row; a greater depth shows them")
     return found
 
 
 def _table(headings: list[str], rows: list[list[str]], width: int = 0, texts: int = 0) -> Table:
     """A table; a > before a heading aligns its column to the right.
 
-    Where `width` is too small, the first `texts` columns are cut, widest first: figures are never cut while it can
-    be helped. (Left alone, rich takes a little from every column, and 1,113 becomes 1,1….)
+    Where `width` is too small, the columns named in _OPTIONAL go, then the first `texts` columns are cut, widest
+    first. Figures stay whole: left alone, rich takes a little from every column, and 1,113 becomes 1,1….
     """
     from rich import box
     from rich.cells import cell_len
@@ -143,18 +144,22 @@ def _table(headings: list[str], rows: list[list[str]], width: int = 0, texts: in
     rows = [[clean(cell) for cell in row] for row in rows]
     titles = [heading.removeprefix(">") for heading in headings]
     widths = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
+    for title in _OPTIONAL if texts else ():
+        least = sum(min(size, _READABLE) if number < texts else size for number, size in enumerate(widths))
+        if title in titles and least + _GAP * (len(widths) - 1) > width:
+            at = titles.index(title)
+            del titles[at], widths[at]
+            headings = headings[:at] + headings[at + 1 :]
+            rows = [row[:at] + row[at + 1 :] for row in rows]
     excess = sum(widths) + _GAP * (len(widths) - 1) - width
     while texts and excess > 0 and max(widths[:texts]) > _NARROWEST:
-        widest = widths.index(max(widths[:texts]))
-        widths[widest] -= 1
+        widths[widths.index(max(widths[:texts]))] -= 1
         excess -= 1
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for number, title in enumerate(titles):
         style = "cyan" if number == 1 and texts else "dim" if title == "made at" else ""
         side: Literal["left", "right"] = "right" if headings[number].startswith(">") else "left"
-        table.add_column(
-            title, justify=side, style=style, no_wrap=True, overflow="ellipsis", max_width=widths[number]
-        )
+        table.add_column(title, justify=side, style=style, no_wrap=True, overflow="ellipsis", max_width=widths[number])
     for row in rows:
         table.add_row(*(_text(cell) for cell in row))
     return table
@@ -176,5 +181,3 @@ def _at_least(text: str, missing: int) -> str:
 
 def _share(part: int | None, whole: int | None) -> str:
     return "" if part is None or not whole else f"{100 * part / whole:.1f} %"
-
-
