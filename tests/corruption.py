@@ -45,5 +45,5 @@ def outcome(path: Path) -> str:
         _ = node.name, node.thread, node.operation, node.arguments, node.scope.path, node.source, node.writes
         _ = [(value.shape, value.parameter, value.producer, value.storage) for value in node.inputs]
     assert len(graph.edges) == len([edge.source.id for edge in graph.edges])
-    assert [storage.device for storage in graph.storages] is not None
+    assert [storage.device for storage in graph.storages] != None
     return "loaded"

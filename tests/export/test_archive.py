@@ -103,9 +103,15 @@ _CLAIM = _npy(np.zeros(30, np.uint8)).replace(b"(30,), }            ", b"(100000
     [
         (_member("columns/node_kind.npy", _npy(np.array([Bomb()] * 30, object))), "not an .npy file of version 1.0"),
         (_member("columns/node_kind.npy", pickle.dumps(Bomb())), "not an .npy file of version 1.0"),
-        (_member("columns/node_kind.npy", _npy(np.zeros(30, np.int64))), "not an .npy file of version 1.0 with flat |u1"),
+        (
+            _member("columns/node_kind.npy", _npy(np.zeros(30, np.int64))),
+            "not an .npy file of version 1.0 with flat |u1",
+        ),
         (_member("columns/node_kind.npy", _npy(np.zeros((5, 6), np.uint8))), "not an .npy file"),
-        (_member("columns/node_kind.npy", _npy(np.zeros(29, np.uint8))), "column node_operation has 30 rows, expected 29"),
+        (
+            _member("columns/node_kind.npy", _npy(np.zeros(29, np.uint8))),
+            "column node_operation has 30 rows, expected 29",
+        ),
         (_member("columns/node_kind.npy", _npy(np.zeros(30, np.uint8))[:-1]), "claims 30 numbers, but 29 bytes follow"),
         (_member("columns/node_kind.npy", _CLAIM), "claims 1000000000000 numbers, but 30 bytes follow"),
         (_member("columns/node_kind.npy", b""), "not an .npy file"),
@@ -123,9 +129,7 @@ _CLAIM = _npy(np.zeros(30, np.uint8)).replace(b"(30,), }            ", b"(100000
         (_member("values.safetensors", b""), "values.safetensors: "),
     ],
 )
-def test_says_what_is_wrong_and_where(
-    tmp_path: Path, change: Callable[[dict[str, bytes]], None], message: str
-) -> None:
+def test_says_what_is_wrong_and_where(tmp_path: Path, change: Callable[[dict[str, bytes]], None], message: str) -> None:
     path = _rewritten(random_graph(30, 60).save(tmp_path / "graph.atlas"), change)
     with pytest.raises(FileFormatError) as caught:
         Graph.load(path)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from corruption import damaged, outcome
 from synthetic import random_graph
@@ -15,8 +16,6 @@ from torchatlas.errors import FileFormatError, FileSystemError, NewerVersionErro
 from torchatlas.graph import Graph, Operation
 from torchatlas.graph.columns import COLUMNS
 from torchatlas.graph.identity import first_difference
-
-import numpy as np
 
 SIZES = [(0, 0), (1, 0), (2, 1), (30, 60), (3000, 6000), (45_000, 60_000)]
 

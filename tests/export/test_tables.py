@@ -53,7 +53,9 @@ def test_files_hold_the_same_table(tmp_path: Path, nodes: int, edges: int, suffi
     path = graph.save(tmp_path / f"graph{suffix}")
     table = graph.to_pandas()
     if suffix == ".parquet":
-        pandas.testing.assert_frame_equal(pandas.read_parquet(path), table, check_categorical=False, check_dtype=nodes > 0)
+        pandas.testing.assert_frame_equal(
+            pandas.read_parquet(path), table, check_categorical=False, check_dtype=nodes > 0
+        )
         return
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

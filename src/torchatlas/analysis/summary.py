@@ -42,13 +42,14 @@ def summarize(graph: Graph) -> dict[str, Any]:
     """
     is_op = operations_mask(graph)
     time_ns = graph.columns["node_time_ns"][is_op]
+    timed = time_ns >= 0
     return {
         "total_nodes": len(graph),
         "total_operations": int(is_op.sum()),
         "total_edges": len(graph.edges),
         "data_edges": graph.data_edges,
-        "operation_time": None if graph.time_ns is None else graph.time_ns / 1e9,
-        "untimed_operations": int((time_ns < 0).sum()),
+        "operation_time": int(time_ns[timed].sum()) / 1e9 if timed.any() else None,
+        "untimed_operations": int((~timed).sum()),
         "memory_usage": memory_usage(graph),
         "operation_types": _by_operation_type(graph, is_op),
         "module_types": _by_module_type(graph),

@@ -21,7 +21,7 @@ ACCUMULATE = 2**63  # AccumulateGrad nodes have the largest sequence number ther
 # Phases and edge kinds by their position in the enums.
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = range(5)
 DATA, ORDER = range(2)
-OUTPUT_NODE = -1  # in place of a plan: this node is an output
+OUTPUT_NODE, INPUT_NODE = -1, -2  # in place of a plan
 NODE_ROW = (
     13  # plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, inputs, outputs
 )

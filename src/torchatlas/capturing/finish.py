@@ -11,6 +11,7 @@ from torchatlas.capturing.decode import (
     BACKWARD,
     DATA,
     FORWARD,
+    INPUT_NODE,
     NODE_ROW,
     OPTIMIZER,
     ORDER,
@@ -31,6 +32,12 @@ from torchatlas.graph.nouns import EdgeKind, OperationType
 assert [PHASES[p] for p in (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER)] == list(Phase)
 assert (EDGE_KINDS[DATA], EDGE_KINDS[ORDER]) == (EdgeKind.DATA, EdgeKind.ORDER)
 
+_PLAN, _CALL, _PHASE, _TAKEN = 0, 4, 6, 11  # places in a row of Decoded.nodes
+_EDGE_COLUMNS = tuple(name for name in COLUMNS if name.startswith("edge_"))
+_MARKERS = {
+    INPUT_NODE: Operation("input", OperationType.MOVEMENT),
+    OUTPUT_NODE: Operation("output", OperationType.MOVEMENT),
+}
 _ROLE = {role: ROLES.index(role) for role in Role}
 _MADE_IN = {  # the role of what a node allocates
     FORWARD: _ROLE[Role.ACTIVATION],
@@ -77,10 +84,8 @@ class _Finish:
         self.names: dict[str, int] = {}
         self.prefixes = _root_prefixes(watch)
         self.input_names, self.outside = input_names, _ROLE[outside]
-        rows = np.array(found.nodes, np.int64).reshape(-1, NODE_ROW).T
-        (self.plan, self.start, self.time, self.sequence, self.call, self.source) = rows[:6]
-        (self.phase, self.memory, self.iteration, self.forward, self.arguments) = rows[6:11]
-        self.input_count, self.output_count = rows[11:]
+        self.rows = np.array(found.nodes, np.int64).reshape(-1, NODE_ROW)
+        self.plan, self.call, self.phase, self.input_count = self.rows.T[[_PLAN, _CALL, _PHASE, _TAKEN]]
         self.storage_of_value = np.array(decoder.storage_of, np.int64)[np.array(found.value_tensor, np.int64)]
         self._start_backward()
 
@@ -187,90 +192,95 @@ class _Finish:
     # -- columns -------------------------------------------------------------------------------------------------
 
     def _columns(self, inputs: list[int], storage_role: Array, value_name: Array) -> dict[str, Array]:
-        found, recorder = self.found, self.recorder
-        extra, count = len(inputs), len(self.plan)
+        found, extra = self.found, len(inputs)
         shift = np.int64(extra)
-        operation = self._operations(self.plan, extra)
         producer = _shifted(found.value_producer, shift)
         producer[inputs] = np.arange(extra)
         output_index = np.array(found.value_output, np.int64)
         output_index[inputs] = 0
-        edges = self._edges(inputs, shift)
-        call_owner = np.array(self.watch.calls[0::CALL_ROW], np.int64)
-        module_of_owner = self._modules()
-        storage = np.arange(len(self.decoder.bytes))
-        devices: dict[str, int] = {}
-        device = [devices.setdefault(str(d), len(devices)) for d in recorder.storages[2::STORAGE_ROW]]
-        self.tables.devices = list(devices)
-        outside = self._bytes_from_outside()
-        kind = np.full(extra + count, KINDS.index(NodeKind.OP))
-        kind[:extra] = KINDS.index(NodeKind.INPUT)
-        is_output = np.flatnonzero(self.plan == OUTPUT_NODE) + extra
-        kind[is_output] = KINDS.index(NodeKind.OUTPUT)
-        name = np.full(extra + count, -1, np.int64)
-        name[:extra] = [self._name(self._input_name(value)) for value in inputs]
-        name[is_output] = [self._name("output")] * len(is_output)
-        self.tables.sources = [source_row(code, at) for code, at in found.source_keys]
-        arguments, self.tables.arguments = self._arguments(extra)
+        tensor = np.array(found.value_tensor, np.int64)
         columns: dict[str, Any] = {
-            "node_kind": kind,
-            "node_operation": operation,
-            "node_phase": np.append(np.zeros(extra, np.int64), self.phase),
-            "node_call": np.append(np.full(extra, -1), self.call),
-            "node_source": np.append(np.full(extra, -1), self.source),
-            "node_arguments": arguments,
-            "node_name": name,
-            "node_start_ns": np.append(np.full(extra, -1), self.start),
-            "node_time_ns": np.append(np.full(extra, -1), self.time),
-            "node_memory_bytes": np.append(np.full(extra, outside), self.memory + outside),
-            "node_sequence_nr": np.append(np.full(extra, -1), self.sequence),
-            "node_iteration": np.append(np.zeros(extra, np.int64), self.iteration),
-            "node_thread": np.zeros(extra + count),
-            "node_forward": np.append(np.full(extra, -1), _shifted(self.forward, shift)),
-            "input_ptr": _pointers(np.append(np.zeros(extra, np.int64), self.input_count)),
-            "output_ptr": _pointers(np.append(np.ones(extra, np.int64), self.output_count)),
-            "input_value": np.array(found.inputs),
-            "input_written": np.array(found.written),
-            "output_value": np.append(np.array(inputs, np.int64), found.outputs),
+            **self._node_columns(inputs, shift),
+            "input_value": found.inputs,
+            "input_written": found.written,
+            "output_value": [*inputs, *found.outputs],
             "value_storage": self.storage_of_value,
             "value_layout": self._layouts(),
-            "value_offset": np.array(self.decoder.offsets, np.int64)[np.array(found.value_tensor, np.int64)],
-            "value_version": np.maximum(np.array(found.value_version, np.int64), 0),
+            "value_offset": np.array(self.decoder.offsets, np.int64)[tensor],
+            "value_version": np.maximum(found.value_version, 0) if found.value_version else [],
             "value_producer": producer,
             "value_output_index": output_index,
-            "value_view_of": np.array(found.value_view_of),
+            "value_view_of": found.value_view_of,
             "value_role": storage_role[self.storage_of_value],
             "value_parameter": value_name,
-            "storage_bytes": np.array(self.decoder.bytes),
-            "storage_device": np.array(device),
-            "storage_born": _shifted(found.born, shift)[storage],
-            "storage_died": _shifted(found.died, shift)[storage],
+            "storage_bytes": self.decoder.bytes,
+            "storage_device": self._devices(),
+            "storage_born": _shifted(found.born, shift),
+            "storage_died": _shifted(found.died, shift),
             "storage_role": storage_role,
-            "edge_source": edges[:, 0],
-            "edge_target": edges[:, 1],
-            "edge_output_index": edges[:, 2],
-            "edge_input_index": edges[:, 3],
-            "edge_value": edges[:, 4],
-            "edge_kind": edges[:, 5],
-            "call_module": module_of_owner[call_owner] if len(call_owner) else call_owner,
-            "call_parent": np.array(self.watch.calls[1::CALL_ROW]),
-            "call_index": _occurrence(call_owner),
+            **dict(zip(_EDGE_COLUMNS, self._edges(inputs, shift).T, strict=True)),
+            **self._call_columns(),
         }
-        return {n: np.ascontiguousarray(columns[n], dtype) for n, (dtype, _) in COLUMNS.items()}
+        return {name: np.ascontiguousarray(columns[name], dtype) for name, (dtype, _) in COLUMNS.items()}
 
-    def _operations(self, plan: Array, extra: int) -> Array:
-        """The operation of every node, inputs first, and the table."""
-        rows = [operation_row(p) for p in self.recorder.plans]
-        at_input, at_output = len(rows), len(rows) + 1
-        rows += [Operation("input", OperationType.MOVEMENT), Operation("output", OperationType.MOVEMENT)]
-        number = np.append(np.full(extra, at_input), np.where(plan == OUTPUT_NODE, at_output, plan))
-        used, number = np.unique(number, return_inverse=True)  # leaves out what failed before it ran
-        self.tables.operations = [rows[row] for row in used]
-        return number
+    def _node_columns(self, inputs: list[int], shift: np.int64) -> dict[str, Any]:
+        found, tables, extra = self.found, self.tables, len(inputs)
+        tables.sources = [source_row(code, at) for code, at in found.source_keys]
+        tables.arguments = [*found.argument_texts, encode(Call())]
+        arriving = (INPUT_NODE, -1, -1, -1, -1, -1, FORWARD, 0, 0, -1, len(tables.arguments) - 1, 0, 1)
+        rows = np.concatenate([np.array([arriving] * extra, np.int64).reshape(-1, NODE_ROW), self.rows])
+        plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, taken, made = rows.T
+        kind = np.full(len(rows), KINDS.index(NodeKind.OP))
+        kind[:extra] = KINDS.index(NodeKind.INPUT)
+        is_output = plan == OUTPUT_NODE
+        kind[is_output] = KINDS.index(NodeKind.OUTPUT)
+        name = np.full(len(rows), -1, np.int64)
+        name[:extra] = [self._name(self._input_name(value)) for value in inputs]
+        if is_output.any():
+            name[is_output] = self._name("output")
+        return {
+            "node_kind": kind,
+            "node_operation": self._operations(plan),
+            "node_phase": phase,
+            "node_call": call,
+            "node_source": source,
+            "node_arguments": arguments,
+            "node_name": name,
+            "node_start_ns": start,
+            "node_time_ns": time,
+            "node_memory_bytes": memory + self._bytes_from_outside(),
+            "node_sequence_nr": sequence,
+            "node_iteration": iteration,
+            "node_thread": np.zeros(len(rows)),
+            "node_forward": _shifted(forward, shift),
+            "input_ptr": _pointers(taken),
+            "output_ptr": _pointers(made),
+        }
 
-    def _arguments(self, extra: int) -> tuple[Array, list[str]]:
-        texts = [*self.found.argument_texts, encode(Call())]
-        return np.append(np.full(extra, len(texts) - 1), self.arguments), texts
+    def _operations(self, plan: Array) -> Array:
+        """The operation of every node, and the table in order of appearance."""
+        rows: dict[int, int] = {}
+        column = [rows.setdefault(number, len(rows)) for number in plan.tolist()]
+        plans = self.recorder.plans
+        self.tables.operations = [
+            _MARKERS[number] if number in _MARKERS else operation_row(plans[number]) for number in rows
+        ]
+        return np.array(column, np.int64)
+
+    def _devices(self) -> list[int]:
+        rows: dict[str, int] = {}
+        column = [rows.setdefault(str(device), len(rows)) for device in self.recorder.storages[2::STORAGE_ROW]]
+        self.tables.devices = list(rows)
+        return column
+
+    def _call_columns(self) -> dict[str, Any]:
+        owner = np.array(self.watch.calls[0::CALL_ROW], np.int64)
+        module = self._modules()
+        return {
+            "call_module": module[owner],
+            "call_parent": self.watch.calls[1::CALL_ROW],
+            "call_index": _occurrence(owner),
+        }
 
     def _start_backward(self) -> None:
         """The ones that start a backward pass are made just before it; count them with it."""
@@ -279,7 +289,7 @@ class _Finish:
         for node in np.flatnonzero(outside & np.array([*names, False])[self.plan]):
             following = self.phase[node + 1 : node + 2]
             if len(following) and following[0] == BACKWARD:
-                self.phase[node] = BACKWARD
+                self.phase[node] = self.rows[node, _PHASE] = BACKWARD
 
     def _layouts(self) -> Array:
         decoder = self.decoder

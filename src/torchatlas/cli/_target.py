@@ -45,8 +45,8 @@ class Target:
 def parse_target(text: str) -> Target:
     """module:callable, path.py:callable or script.py.
 
-    >>> parse_target("models.gpt:build"), parse_target("C:/work/train.py")
-    (Target(place='models.gpt', name='build'), Target(place='C:/work/train.py', name=None))
+    >>> parse_target("models.gpt:build")
+    Target(place='models.gpt', name='build')
     """
     match = _TARGET.fullmatch(text)
     target = Target(match["place"], match["name"]) if match else Target(text, None)

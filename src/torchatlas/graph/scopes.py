@@ -110,7 +110,7 @@ class ScopeTree(Mapping[str, Scope]):
             item = graph.values[value]
             elements = 1
             for size in item.shape:
-                elements *= int(size)
+                elements *= size if isinstance(size, int) else 0  # nobody can count a symbolic size
             scope: Scope | None = self._owner(item.parameter or "")
             while scope is not None:
                 scope.parameters += elements

@@ -42,7 +42,7 @@ class _Branch:
 
     scopes: Sequence[Scope]
     children: Sequence[_Branch]
-    prefix: str = ""  # the containers above it that have no row of their own
+    above: tuple[str, str] = ("", "")  # the containers of the first and last that have no row of their own
 
 
 def headline(graph: Graph) -> str:
@@ -70,7 +70,8 @@ def _branch(scopes: Sequence[Scope]) -> _Branch:
     idle = not any(scope.calls or scope.own_operations for scope in scopes)
     if idle and len(branches) == 1 and scopes[0].parent is not None:  # a ModuleList: its only part stands for it
         only = branches[0]
-        return _Branch(only.scopes, only.children, f"{scopes[0].name}.{only.prefix}")
+        above = (f"{scopes[0].name}.{only.above[0]}", f"{scopes[-1].name}.{only.above[1]}")
+        return _Branch(only.scopes, only.children, above)
     return _Branch(scopes, branches)
 
 
@@ -148,10 +149,8 @@ def _row(scopes: Sequence[Scope], at: int, label: str, kind: str, hidden: int, a
 
 
 def _label(branch: _Branch) -> str:
-    first, last = branch.scopes[0].name, branch.scopes[-1].name
-    if not first:
-        return "total"
-    return branch.prefix + first + ("" if first == last else f" .. {branch.prefix}{last}")
+    first, last = (above + branch.scopes[end].name for above, end in zip(branch.above, (0, -1), strict=True))
+    return (first if first == last else f"{first} .. {last}") or "total"
 
 
 class _Allocated:

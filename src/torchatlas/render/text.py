@@ -79,20 +79,22 @@ def _title(graph: Graph) -> Text:
 
 def _phases(graph: Graph) -> Table:
     times = {str(phase): time_ns for phase, time_ns in time_by_phase(graph).items()}
+    total = graph.scopes[""]
     rows = [
-        [phase, f"{count:,}", format_ns(times[phase]), _share(times[phase], graph.time_ns)]
+        [phase, f"{count:,}", format_ns(times[phase]), _share(times[phase], total.time_ns)]
         for phase, count in operations_by_phase(graph).items()
     ]
-    total = graph.scopes[""]
-    rows.append(["total", f"{total.operations:,}", _time(graph.time_ns, total.untimed), ""])
+    rows.append(["total", f"{total.operations:,}", _time(total.time_ns, total.untimed), ""])
     return _table(["phase", ">operations", ">time", ">share"], rows)
 
 
 def _modules(graph: Graph, rows: list[Row], width: int) -> Table:
-    timed, sized = graph.time_ns is not None, graph.peak_bytes is not None
+    timed, sized = graph.scopes[""].time_ns is not None, graph.peak_bytes is not None
     headings = ["module", "type", ">calls", ">ops", *([">time", ">share"] if timed else []), ">params"]
     headings += [">allocated"] if sized else []
-    return _table(headings, [_module_cells(row, graph.time_ns, timed, sized) for row in rows], width, texts=2)
+    return _table(
+        headings, [_module_cells(row, graph.scopes[""].time_ns, timed, sized) for row in rows], width, texts=2
+    )
 
 
 def _module_cells(row: Row, whole_ns: int | None, timed: bool, sized: bool) -> list[str]:
@@ -115,14 +117,14 @@ def _slowest(graph: Graph, nodes: list[GraphNode], width: int) -> Table:
     for node in nodes:
         source = node.source
         line = f"{source.file.replace(chr(92), '/').rpartition('/')[2]}:{source.line}" if source is not None else ""
-        share = _share(node.time_ns, graph.time_ns)
+        share = _share(node.time_ns, graph.scopes[""].time_ns)
         rows.append([node.name, str(node.operation_type), format_ns(node.time_ns), share, line])
     return _table(["slowest operations", "kind", ">time", ">share", "made at"], rows, width, texts=1)
 
 
 def _notes(graph: Graph, rows: list[Row]) -> list[str]:
     found = list(graph.notes)
-    if len(graph) and graph.time_ns is None:
+    if len(graph) and graph.scopes[""].time_ns is None:
         found.append("nothing was timed")
     elif graph.scopes[""].untimed:
         found.append(f"{graph.scopes[''].untimed:,} operations were not timed: times with ≥ are at least that")
