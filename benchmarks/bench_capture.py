@@ -1,9 +1,10 @@
 """What recording costs: every way of watching a training step, interleaved in one process.
 
-    python benchmarks/bench_capture.py [--pairs 40] [--only mlp lstm resnet18 gpt2] [--torchlens]
+    python benchmarks/bench_capture.py [--pairs 40] [--only mlp lstm resnet18 gpt2]
 
 Every round runs each way once, in turn; a ratio is taken within its round, so that a slow moment of the machine
 falls on both sides. Printed are medians of the ratios and the interval that holds the middle half of them.
+With torchlens installed, a second table sets a forward pass beside it; last, because it leaves torch wrapped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from programs import Step, gpt2_small, lstm_loop, mlp, resnet18
+from programs import Step, forwards, gpt2_small, lstm_loop, mlp, resnet18
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -91,6 +92,33 @@ def ratios(seconds: dict[str, list[float]], way: str, base: str) -> str:
     return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
 
 
+def forward_table(pairs: int) -> None:
+    """Recording and decoding a forward pass, beside torchlens."""
+    try:
+        import torchlens  # type: ignore[import-not-found]
+    except ImportError:
+        print("\n(torchlens is not installed: no table of forward passes)")
+        return
+    print("\n| forward | recording and decoding / eager | torchlens / eager |\n|---|---|---|")
+    for name, (model, x) in forwards().items():
+        seconds: dict[str, list[float]] = {"eager": [], "recording": [], "torchlens": []}
+        ways: dict[str, Callable[[], Any]] = {
+            "eager": lambda model=model, x=x: model(x),
+            "recording": lambda model=model, x=x: recorded(lambda: model(x)).graph,
+        }
+        for way, run in ways.items():
+            run()
+            seconds[way] = [timed(run)[0] for _ in range(pairs)]
+        torchlens.trace(model, x)
+        seconds["torchlens"] = [timed(lambda model=model, x=x: torchlens.trace(model, x))[0] for _ in range(5)]
+        medians = {way: statistics.median(times) for way, times in seconds.items()}
+        print(
+            f"| {name} | {medians['recording'] / medians['eager']:.1f} "
+            f"| {medians['torchlens'] / medians['eager']:.1f} |",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=200, help="most rounds per program")
@@ -114,6 +142,7 @@ def main() -> None:
         cells += [ratios(seconds, "recording", "empty mode"), str(LIMITS[name])]
         cells += [ratios(seconds, "decoding", "empty mode"), "1.0"]
         print("| " + " | ".join(cells) + " |", flush=True)
+    forward_table(min(options.pairs, 15))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Whether the peak of memory is right: storage lifetimes against the allocations torch.profiler saw.
 
-    python benchmarks/bench_peak.py
+python benchmarks/bench_peak.py
 """
 
 from __future__ import annotations

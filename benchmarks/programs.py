@@ -52,12 +52,6 @@ def resnet18() -> Step:
     return training_step(model, lambda model: model(x).pow(2).mean())
 
 
-def resnet18_forward() -> Step:
-    model = load_torchvision().models.resnet18(weights=None)
-    x = torch.randn(4, 3, 224, 224)
-    return lambda: model(x) and None
-
-
 def vit() -> Step:
     model = load_torchvision().models.vit_b_16(weights=None)
     x = torch.randn(1, 3, 224, 224)
@@ -69,3 +63,12 @@ def gpt2_small() -> Step:
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(loss_type="ForCausalLM"))
     ids = torch.randint(0, 50257, (1, 128))
     return training_step(model, lambda model: model(ids, labels=ids).loss)
+
+
+def forwards() -> dict[str, tuple[nn.Module, Any]]:
+    """Models with one positional input, for peers that only see a forward pass."""
+    return {
+        "mlp": (nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)), torch.randn(32, 64)),
+        "resnet18": (load_torchvision().models.resnet18(weights=None).eval(), torch.randn(1, 3, 224, 224)),
+        "vit_b_16": (load_torchvision().models.vit_b_16(weights=None).eval(), torch.randn(1, 3, 224, 224)),
+    }

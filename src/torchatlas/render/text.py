@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _GAP = 3  # between two columns, as rich draws them
-_READABLE, _NARROWEST = 24, 8  # a column of text keeps so much while another can go, and so much in any case
+_READABLE, _NARROWEST = 40, 8  # a column of text keeps so much while another can go, and so much in any case
 _OPTIONAL = ("calls", "made at", "allocated", "kind", "params", "type", "share")  # the first goes first
 
 
