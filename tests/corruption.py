@@ -1,4 +1,4 @@
-"""Damaging a file in many ways, the same ones every time; loading must then raise FileFormatError or give a sound graph."""
+"""Damaging a file in many ways, the same every time: loading must raise FileFormatError or give a sound graph."""
 
 import random
 from collections.abc import Iterator
@@ -34,16 +34,16 @@ def damaged(data: bytes, seed: int, count: int) -> Iterator[bytes]:
 
 
 def outcome(path: Path) -> str:
-    """ "refused", or "loaded" after looking at everything the graph hands out. Any other error is the test's failure."""
+    """What loading came to: refused, or loaded, and then everything the graph hands out is looked at."""
     try:
         graph = Graph.load(path)
     except FileFormatError as error:
-        assert str(path) in str(error)
+        if str(path) not in str(error):
+            raise
         return "refused"
     assert faults(graph.columns, graph.tables) is None
     for node in graph:
         _ = node.name, node.thread, node.operation, node.arguments, node.scope.path, node.source, node.writes
         _ = [(value.shape, value.parameter, value.producer, value.storage) for value in node.inputs]
-    assert len(graph.edges) == len([edge.source.id for edge in graph.edges])
-    assert [storage.device for storage in graph.storages] != None
+    _ = [(edge.source.id, edge.value) for edge in graph.edges], [storage.device for storage in graph.storages]
     return "loaded"

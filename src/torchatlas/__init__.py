@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from torchatlas import errors, export  # noqa: F401  # export adds its file formats to the graph
+from torchatlas import errors, export, render  # noqa: F401  # the last two add formats and views to the graph
 from torchatlas.errors import AtlasError
 from torchatlas.graph import EdgeKind, Graph, GraphEdge, GraphNode, NodeKind, OperationType, Phase, Role
 

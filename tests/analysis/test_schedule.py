@@ -1,6 +1,7 @@
 """Levels and longest paths, against a definition that is too slow to use, on every shape the sweep tells apart."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -108,13 +109,13 @@ def test_longest_path(shape: Callable[[int, np.random.Generator], Ends], kind: s
         assert length == heaviest(known, ends).max()
         assert np.isclose(length, known[path].sum())
     edges = set(zip(ends[0].tolist(), ends[1].tolist(), strict=True))
-    assert all(pair in edges for pair in zip(path, path[1:], strict=False))
+    assert all(pair in edges for pair in pairwise(path))
 
 
 def test_each_way_of_sweeping_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a change of the thresholds cannot leave one of them untested above."""
     taken: dict[str, list[str]] = {}
-    for name in ("_folded", "_edge_by_edge", "_block_by_block"):
+    for name in ("_folded", "_edge_by_edge", "_node_by_node", "_block_by_block"):
         real = getattr(schedule, name)
         monkeypatch.setattr(
             schedule, name, lambda *given, real=real, name=name: taken[shape.__name__].append(name) or real(*given)
@@ -124,7 +125,7 @@ def test_each_way_of_sweeping_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         levels(shaped(3000, shape(3000, np.random.default_rng(0))))
     assert taken["chain"] == taken["chain_with_skips"] == taken["runs"] == ["_folded", "_edge_by_edge"]
     assert taken["layered"] == taken["wide"] == taken["far"] == ["_block_by_block"]
-    assert taken["near"] == ["_edge_by_edge"]
+    assert taken["near"] == ["_node_by_node"]
 
 
 def test_only_the_chosen_kinds_of_edges_count() -> None:
@@ -142,7 +143,7 @@ def test_without_nodes_edges_or_times() -> None:
     assert longest_path(graph) == ([0], 0)
     with pytest.raises(NotAvailableError, match="No node of this graph has a 'time_ns'"):
         longest_path(graph, "time_ns")
-    with pytest.raises(NotAvailableError, match="'colour'.*time_ns, memory_bytes"):
+    with pytest.raises(NotAvailableError, match=r"'colour'.*time_ns, memory_bytes"):
         longest_path(graph, "colour")
 
 

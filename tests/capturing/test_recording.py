@@ -212,8 +212,7 @@ def test_what_the_program_frees_is_freed_while_recording() -> None:
         refs = [weakref.ref(tensor.untyped_storage()) for tensor in (x, y, z)]
         del x, y, z
         assert [ref() for ref in refs] == [None, None, None]
-        torch.ones(1)
-    assert [storage.died and storage.died.name for storage in rec.graph.storages] == ["cat", "cat", "cat", None]
+    assert [storage.died and storage.died.name for storage in rec.graph.storages] == ["cat", "cat", "cat"]
 
 
 def test_a_handled_exception_does_not_keep_its_frames_alive() -> None:
@@ -238,7 +237,7 @@ def test_many_captures_leave_nothing_behind() -> None:
     def objects() -> tuple[int, int]:
         gc.collect()
         found = gc.get_objects()
-        return len(found), sum(isinstance(item, torch.Tensor) for item in found)
+        return len(found), sum(issubclass(type(item), torch.Tensor) for item in found)
 
     def both() -> None:
         atlas.capture(model, x, backward=True)
@@ -317,7 +316,8 @@ def test_out_that_is_resized_has_its_new_shape() -> None:
         torch.add(torch.ones(4, 4), 1, out=out)
         y = out * 2
     assert rec.graph["mul"].inputs[0].shape == (4, 4)
-    assert rec.graph["add"].memory_bytes == 64
+    assert len(rec.graph["add"].outputs) == 1
+    assert rec.graph["add"].memory_bytes == 128  # its input and the grown output
     del y
 
 

@@ -27,7 +27,7 @@ def test_a_row_says_what_the_node_says(graph: Graph) -> None:
         assert (row["phase"], row["scope"]) == (node.phase, node.scope.path)
         assert row["inputs"].count("[") == len(node.inputs)
         assert row["outputs"].count("[") + row["outputs"].count("None") == len(node.outputs)
-        assert row["line"] is pandas.NA if node.source is None else row["line"] == node.source.line
+        assert pandas.isna(row["line"]) if node.source is None else row["line"] == node.source.line
     assert table["inputs"].str.contains("float32[s0, 3]", regex=False).any()
 
 

@@ -118,6 +118,8 @@ def _finish(weights: Array, source: Array, target: Array) -> Array:
         cuts = _blocks(len(weights), source, target, starts)
         if cuts is not None:
             return _block_by_block(weights, source, target, starts, cuts)
+    if weights.dtype.kind == "i":
+        return _node_by_node(weights, source, target)
     return _edge_by_edge(weights, source, target, weights[target])
 
 
@@ -150,20 +152,33 @@ def _folded(weights: Array, linked: Array, source: Array, target: Array) -> Arra
 def _edge_by_edge(weights: Array, source: Array, target: Array, cost: Array) -> Array:
     """finish[t] = max(weights[t], finish[s] + cost of the edge). Edges are sorted by target."""
     finish = weights.tolist()
-    node = best = -1
-    if len(cost) and (cost == cost[0]).all():  # levels: one list less to walk
-        step = cost[0].item()
-        for s, t in zip(source.tolist(), target.tolist(), strict=True):
-            if t != node:
-                node, best = t, finish[t]
-            if finish[s] + step > best:
-                finish[t] = best = finish[s] + step
-    else:
-        for s, t, step in zip(source.tolist(), target.tolist(), cost.tolist(), strict=True):
-            if t != node:
-                node, best = t, finish[t]
-            if finish[s] + step > best:
-                finish[t] = best = finish[s] + step
+    for s, t, step in zip(source.tolist(), target.tolist(), cost.tolist(), strict=True):
+        end = finish[s] + step
+        if end > finish[t]:
+            finish[t] = end
+    return np.fromiter(finish, weights.dtype, len(finish))
+
+
+def _node_by_node(weights: Array, source: Array, target: Array) -> Array:
+    """The same for whole numbers, where the cost of an edge is the weight of its target.
+
+    One list is walked, of each node's predecessors and then ~weight, which is negative: a quarter less time than
+    walking two or three.
+    """
+    walk = np.empty(len(source) + len(weights), np.int64)
+    place = np.arange(len(source)) + target
+    walk[place] = source
+    marks = np.ones(len(walk), bool)
+    marks[place] = False
+    walk[marks] = ~weights
+    finish: list[int] = []
+    best = 0
+    for entry in walk.tolist():
+        if entry < 0:
+            finish.append(best + ~entry)
+            best = 0
+        elif finish[entry] > best:
+            best = finish[entry]
     return np.fromiter(finish, weights.dtype, len(finish))
 
 

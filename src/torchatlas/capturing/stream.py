@@ -38,7 +38,8 @@ STORAGE_ROW = 4  # reference, bytes, device, whether an op saw it as an argument
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _SKIPPED = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
 _CHECKPOINT = os.path.join(_SKIPPED[0], "utils", "checkpoint.py")
-_USER, _TORCH, _RECOMPUTE = 0, 1, 2
+_DEMO = os.path.join(_SKIPPED[1], "demo.py")  # a user's program, though it comes with us
+_USER, _SKIP = 0, 1
 
 # A recorded op leaves a few objects the collector follows beside the program's own: with its first threshold raised
 # by this factor the collector runs as often, counted in the program's ops, as under a mode that records nothing.
@@ -144,7 +145,7 @@ class Recorder:
             number = self.known_number(tensor)
             return None if number is None else int(self.tensors[number * TENSOR_ROW])
         storage = tensor.untyped_storage()
-        entry = self._known_storages.get(storage._cdata)
+        entry = self._known_storages.get(id(storage))
         return entry[1] if entry is not None and entry[0]() is storage else None
 
     def forget(self, tensor: Any) -> None:
@@ -172,10 +173,10 @@ class Recorder:
             number = len(tensors) // TENSOR_ROW
             try:
                 storage = tensor.untyped_storage()
-                pointer = storage._cdata
-                entry = find_storage(pointer)
+                key = id(storage)  # torch keeps the Python object as long as the storage itself
+                entry = find_storage(key)
                 if entry is None or entry[0]() is not storage:
-                    entry = known_storages[pointer] = (ref(storage, log), len(storages) // STORAGE_ROW)
+                    entry = known_storages[key] = (ref(storage, log), len(storages) // STORAGE_ROW)
                     allocate((entry[0], storage.nbytes(), tensor.device, external))
                 shape, stride = tensor.shape, tensor.stride()
                 describe((entry[1], same(shape, shape), same(stride, stride), tensor.storage_offset(), tensor.dtype))
@@ -209,7 +210,7 @@ class Recorder:
             if isinstance(tensor, UninitializedTensor):
                 return
             storage: Any = tensor.untyped_storage()
-            entry = find_storage(storage._cdata)
+            entry = find_storage(id(storage))
             size = storage.nbytes()
             if entry is not None and entry[0]() is storage:
                 log(("resize", entry[1], size))
@@ -299,12 +300,12 @@ def _is_plain(kind: type) -> bool:
 
 
 def _code_kind(file: str) -> int:
-    if file == _CHECKPOINT:
-        return _RECOMPUTE
+    if file == _DEMO:
+        return _USER
     if file.startswith(_SKIPPED) or file.startswith(("<frozen", "<eval_with_key", "<plan of")):
-        return _TORCH
+        return _SKIP
     if file.startswith(_LIBRARY) and "-packages" + os.sep not in file:
-        return _TORCH
+        return _SKIP
     return _USER
 
 
