@@ -57,7 +57,12 @@ def test_texts_that_stand_twice_in_a_table_are_told_apart(tmp_path: Path) -> Non
     tables.threads[1] = tables.threads[0]
     tables.devices[1] = tables.devices[0]
     graph.columns["node_operation"][7] = len(tables.operations) - 1
-    assert first_difference(graph, Graph.load(graph.save(tmp_path / "graph.json"))) is None
+    graph.columns["node_arguments"][6:8] = [2, 3]
+    path = graph.save(tmp_path / "graph.json")
+    assert first_difference(graph, Graph.load(path)) is None
+    rows = json.loads(path.read_bytes())["nodes"]
+    assert rows[6]["arguments"] == rows[7]["arguments"]
+    assert (rows[6].get("arguments_row"), rows[7]["arguments_row"]) == (None, 3)
 
 
 @pytest.mark.parametrize("layout", [{"indent": 2}, {"sort_keys": True}, {"ensure_ascii": False}])
@@ -130,6 +135,8 @@ def _edited(folder: Path, graph: Graph, edit: Callable[[dict[str, Any]], None]) 
         ("nodes.12.operation", 99, "nodes[12].operation: 99 is not among the operations"),
         ("nodes.12.thread", "no such", "nodes[12].thread: 'no such' is not among the threads"),
         ("nodes.12.arguments", [[1], {}], "nodes[12].arguments: this call is not among the arguments"),
+        ("nodes.12.arguments_row", 3, "nodes[12].arguments_row: row 3 holds another call"),
+        ("nodes.12.arguments_row", 300, "nodes[12].arguments_row: row 300 holds another call"),
         ("nodes.12.inputs", [10**6], "is 1000000, but there are"),
         ("nodes.12.writes", [10**6], "nodes[12].writes: 1000000, but it has"),
         ("nodes.12.call", 10**6, "node_call[12] is 1000000, but there are 66 rows in call"),

@@ -26,6 +26,7 @@ NODE_ROW = (
     13  # plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, inputs, outputs
 )
 _CALL, _SOURCE = 4, 5
+_MOST_READERS = 256  # exact orders for so many readers of one storage; beyond that, sound ones
 
 
 class Decoded:
@@ -384,7 +385,7 @@ class Decoder:
             theirs = self._layout(tensor)
             if self._touch(theirs, mine, tensor, number):
                 sources.append((node, output))
-                covered = self._same_size(tensor, number) and covers(theirs, mine)
+                covered = self._covered(number, tensor)
         if not sources:
             found.value_version[value] = self.version[storage]
             return value
@@ -423,12 +424,16 @@ class Decoder:
         mine = self._layout(number)
         log = self.readers[storage] or []
         kept: list[int] = []
+        crowded = len(log) > 2 * _MOST_READERS
         for position in range(0, len(log), 2):
             reader, tensor = log[position], log[position + 1]
-            if tensor != number and not self._touch(self._layout(tensor), mine, tensor, number):
-                kept += (reader, tensor)
-            elif reader != node:
+            touched = tensor == number or self._touch(self._layout(tensor), mine, tensor, number)
+            if (touched or crowded) and reader != node:
                 found.edges += (reader, node, -1, -1, found.value_of[tensor], ORDER)
+            if not (touched and self._covered(tensor, number)):
+                kept += (reader, tensor)
+        if crowded:  # this node comes after them all: it can stand for them before later writes
+            kept = [node, found.value_tensor[self.origin[storage]]]
         self.readers[storage] = kept or None
         if overwritten:
             for _, writer, _, tensor in self.writers.get(storage, ()):
@@ -436,18 +441,16 @@ class Decoder:
                     found.edges += (writer, node, -1, -1, found.value_of[tensor], ORDER)
         self.version[storage] += 1
         history = self.writers.setdefault(storage, [])
-        if mine is not None:
-            history[:] = [
-                entry for entry in history if not (self._same_size(entry[3], number) and self._covered(entry[3], mine))
-            ]
+        history[:] = [entry for entry in history if not self._covered(entry[3], number)]
         old = found.value_of[number]
         value = self._new_value(number, node, -1, found.value_view_of[old])
         history.append((self.version[storage], node, -1, number))
         return value
 
-    def _covered(self, tensor: int, mine: Layout) -> bool:
-        theirs = self._layout(tensor)
-        return theirs is not None and covers(mine, theirs)
+    def _covered(self, tensor: int, by: int) -> bool:
+        """Whether every byte of a tensor lies in another."""
+        theirs, mine = self._layout(tensor), self._layout(by)
+        return theirs is not None and mine is not None and self._same_size(tensor, by) and covers(mine, theirs)
 
     def _outputs(self, results: Any, node: int, taken: list[int], values: list[int], made: dict[int, int]) -> int:
         """Values for what a node returned, then for what it wrote and did not return; returns the bytes allocated."""
@@ -461,6 +464,10 @@ class Decoder:
                 self._set_writer_output(number, node, index)
             else:
                 storage = self.storage_of[number]
+                resized = next((other for other in made if self.storage_of[other] == storage), None)
+                if resized is not None:  # out= of another size: the same tensor object under a new number
+                    del made[resized]
+                    self._set_writer_output(resized, node, index)
                 view_of = found.value_of[number]
                 if view_of < 0 and self.origin[storage] >= 0:
                     view_of = next(

@@ -10,6 +10,7 @@ import torch
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.nouns import NodeKind
+from torchatlas.torch_private import no_dispatch_modes
 
 VALUES = ("stats", "all")
 STATISTICS = ("min", "max", "mean", "std", "non_finite")
@@ -22,10 +23,12 @@ class Keeper:
         self._read = _copied if what == "all" else _statistics
         self._kept: list[list[Array | None]] = []
 
-    def keep(self, out: Any) -> None:
-        """Called once per recorded op, in order."""
-        items = out if isinstance(out, (list, tuple)) else [out]
-        self._kept.append([self._read(item) for item in _tensors(items)])
+    def keep(self, out: Any, written: list[Any]) -> None:
+        """Called once per recorded op, in order, with what it returned and what it wrote."""
+        made = _tensors([out])
+        made += [tensor for tensor in _tensors(written) if not any(tensor is other for other in made)]
+        with no_dispatch_modes():  # copying is no part of the program, whoever else is watching
+            self._kept.append([self._read(tensor) for tensor in made])
 
     def recorded(self, graph: Graph) -> dict[str, Array]:
         """What was kept, by "node:output"."""

@@ -61,6 +61,7 @@ class Watch:
     def start(self) -> None:
         if self.model is not None:
             self._add_tree(self.model)
+        self.recorder.on_failure = self._leave_step
         self._undo.append(self._patch_module_call())
         self._undo.append(_patch_data(self.recorder))
         self._undo.append(register_optimizer_step_pre_hook(self._step_begins).remove)
@@ -190,10 +191,9 @@ class Watch:
 
             def run() -> Any:
                 current[0] = outer
-                try:
-                    return closure()
-                finally:
-                    current[0] = inside
+                result = closure()  # if it raises, the step is over
+                current[0] = inside
+                return result
 
             return run
 
@@ -202,6 +202,12 @@ class Watch:
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": outside(kwargs["closure"])}
         return None
+
+    def _leave_step(self) -> None:
+        """An op raised: if it was in an optimizer step, no hook will tell that the step is over."""
+        current = self.recorder.current
+        if current[0] >= 0 and self.owners[self.calls[current[0] * CALL_ROW]].kind == "optimizer":
+            current[0] = self.calls[current[0] * CALL_ROW + 1]
 
     def _step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         current, calls = self.recorder.current, self.calls

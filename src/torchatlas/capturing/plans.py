@@ -26,7 +26,7 @@ ROW_HEAD = 9  # fields before the first tensor argument
 ENVIRONMENT = (
     "OMITTED", "classify", "current", "current_node", "extend", "failed", "forget", "frame_at", "grad_enabled",
     "guard", "keep", "kind_of_code", "known", "made", "next_number", "now", "number_of", "number_of_result",
-    "recomputing", "register", "results", "tensors_out",
+    "recomputing", "register", "resized", "results", "tensors_out",
 )
 # fmt: on
 
@@ -164,9 +164,10 @@ def _source(schema: Any, plan: Plan, guarded: bool, kept: bool) -> str:
     lines += _CALL.splitlines()
     if plan.changes_layout:
         lines.append("  forget(args[0])")
+    lines += [f"  resized(kwargs[{slot.name!r}])" for slot in plan.slots if slot.position is None and slot.written]
     lines += _read_result(schema)
     if kept:
-        lines.append("  keep(out)")
+        lines.append(f"  keep(out, {_written(plan)})")
     row = ["number", "t0", "t1", "sequence", "back", "current[0]", "code", "at", "grad"]
     row += [f"s{i}" for i in range(len(plan.slots))]
     if plan.others:
@@ -210,19 +211,27 @@ def _read_result(schema: Any) -> list[str]:
     return ["  o = [results(y) for y in out]"]
 
 
+def _written(plan: Plan) -> str:
+    """The arguments an operator writes, as an expression."""
+    places = [
+        f"kwargs.get({slot.name!r})" if slot.position is None else f"args[{slot.position}]"
+        for slot in plan.slots
+        if slot.written
+    ]
+    if plan.hidden is not None:
+        positions, flag = plan.hidden
+        places += [f"args[{position}] if args[{flag}] else None" for position in positions]
+    return f"[{', '.join(places)}]"
+
+
 def _guard_lines(schema: Any, plan: Plan) -> list[str]:
     lines = []
     for position, argument in enumerate(schema.arguments):
         if "Generator" in str(argument.type):
             given = "None" if argument.kwarg_only else f"args[{position}] if len(args) > {position} else None"
             lines.append(f"  guard(kwargs.get({argument.name!r}, {given}))")
-    for slot in plan.slots:
-        if slot.written:
-            place = f"kwargs.get({slot.name!r})" if slot.position is None else f"args[{slot.position}]"
-            lines.append(f"  guard({place})")
-    if plan.hidden is not None:
-        positions, flag = plan.hidden
-        lines += [f"  if args[{flag}]: guard(args[{position}])" for position in positions]
+    if (written := _written(plan)) != "[]":
+        lines.append(f"  guard({written})")
     return lines
 
 
@@ -262,6 +271,7 @@ def run(args, kwargs):
   except BaseException as error:
     failed(number, error, current[0], None, 0); raise
   t1 = now()
+  if keep is not None: keep(out, [])
   extend((number, t0, t1, next_number(), None, current[0], None, 0, grad, (found, shape), results(out)))
   return out"""
 

@@ -158,16 +158,14 @@ class Recording:
     def _describe_failure(self, error: BaseException) -> Failure | None:
         found = self._recorder.failure
         chain: BaseException | None = error
-        while chain is not None and found is not None and chain is not found[1]:
+        while chain is not None and found is not None and id(chain) != found[1]:
             chain = chain.__cause__ or chain.__context__
         if found is None or chain is None:
             return None
-        name, cause, call, code, at = found
-        self._recorder.failure = None  # lets go of the frames the exception holds
+        name, _, message, call, code, at = found
         owner = self._watch.owners[self._watch.calls[call * CALL_ROW]] if call >= 0 else None
         source = source_row(code, at) if code is not None else None
-        first_line = (str(cause).splitlines() or [""])[0]
-        return Failure(name, owner.path if owner else "", source, f"{type(cause).__name__}: {first_line}")
+        return Failure(name, owner.path if owner else "", source, message)
 
     def _notes(self, graph: Graph) -> list[str]:
         notes = []

@@ -65,7 +65,7 @@ class Recorder:
     """One recording. `start` and `stop` put it on and off the dispatcher of this thread."""
 
     def __init__(
-        self, *, guard: Callable[[Any], None] | None = None, keep: Callable[[Any], None] | None = None
+        self, *, guard: Callable[[Any], None] | None = None, keep: Callable[[Any, list[Any]], None] | None = None
     ) -> None:
         self.stream: list[Any] = []
         self.plans: list[Plan] = []
@@ -73,7 +73,8 @@ class Recorder:
         self.storages: list[Any] = []  # STORAGE_ROW entries per storage
         self.end: int | None = None  # the length of the stream when the recording stopped: what dies later is not in it
         self.current = [-1]  # the running module call
-        self.failure: tuple[str, BaseException, int, types.CodeType | None, int] | None = None
+        self.failure: tuple[str, int, str, int, types.CodeType | None, int] | None = None
+        self.on_failure: Callable[[], None] | None = None
         self.handled: list[str] = []  # operators that raised
         self.thread = ""
         self.began_ns = 0
@@ -101,7 +102,7 @@ class Recorder:
         containers: tuple[Any, ...] = (self.stream, self.tensors, self.storages, self.handled)
         for container in (*containers, self._known, self._known_storages):
             container.clear()
-        self.current[0], self.end, self.failure = -1, None, None
+        self.current[0], self.end, self.failure, self.on_failure = -1, None, None, None
         if self._guard is None and self._keep is None and len(_IDLE) < _MOST_IDLE:
             _IDLE.append(self)
 
@@ -215,6 +216,12 @@ class Recorder:
             if entry is not None and entry[0]() is storage:
                 log(("resize", entry[1], size))
 
+        def resized(target: Any) -> None:
+            for tensor in target if isinstance(target, (list, tuple)) else (target,):
+                entry = find(id(tensor))
+                if entry is not None and tensors[entry[1] * TENSOR_ROW + 1] != tensor.shape:
+                    forget(tensor)
+
         def classify(code: types.CodeType) -> int:
             kind = codes[id(code)] = _code_kind(code.co_filename)
             self._kept_codes.append(code)  # so that its id stays its own
@@ -231,8 +238,11 @@ class Recorder:
 
         def failed(number: int, error: BaseException, call: int, code: types.CodeType | None, instruction: int) -> None:
             name = self.plans[number].name
-            self.failure = (name, error, call, code, instruction)
+            # Not the exception itself: it holds the frames, and they hold tensors.
+            self.failure = (name, id(error), describe_error(error), call, code, instruction)
             self.handled.append(name)
+            if self.on_failure is not None:
+                self.on_failure()
 
         return {
             "OMITTED": OMITTED,
@@ -255,6 +265,7 @@ class Recorder:
             "number_of_result": number_of_result,
             "recomputing": recomputing,
             "register": register,
+            "resized": resized,
             "results": results,
             "tensors_out": tensors_out,
         }
@@ -318,6 +329,11 @@ def recomputing() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def describe_error(error: BaseException) -> str:
+    """The kind of an exception and the first line of what it says."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _shape(tensor: Any) -> Any:

@@ -95,23 +95,25 @@ def _lines(batches: Iterable[list[Any]]) -> Iterator[bytes]:
 def _sections(graph: Graph) -> Iterator[tuple[str, Iterator[list[Any]]]]:
     texts: dict[str, list[Any]] = {
         "operations": _references([operation.name for operation in graph.tables.operations]),
-        "arguments": _references([Raw(text) for text in graph.tables.arguments], graph.tables.arguments),
         **{name: _references(getattr(graph.tables, name)) for name in ("names", "threads", "devices")},
+        "arguments": [*map(Raw, graph.tables.arguments), UNSET],
+        "arguments_row": [item if isinstance(item, int) else -1 for item in _references(graph.tables.arguments)],
     }
-    texts["arguments"][-1] = UNSET
     for section in SECTIONS:
         count = len(graph.columns[next(iter(section.numbers.values()))])
         starts = range(0, count, _BATCH)
         yield section.name, (_rows(graph, section, texts, start, min(start + _BATCH, count)) for start in starts)
 
 
-def _references(shown: list[Any], rows: list[str] | None = None) -> list[Any]:
-    """What stands for each row of a table, then for none: the text, or the row's number if a text is there twice."""
-    rows = shown if rows is None else rows
-    plain = len(set(rows)) == len(rows)
-    if rows is not shown and not plain:
-        return [*(Raw(str(row)) for row in range(len(rows))), None]
-    return [*(shown if plain else range(len(rows))), None]
+def _references(texts: list[str]) -> list[Any]:
+    """What stands for each row of a table, then for none: its text, or its number if an earlier row has that text."""
+    first = _rows_by_text(texts)
+    return [*(text if first[text] == row else row for row, text in enumerate(texts)), None]
+
+
+def _rows_by_text(texts: list[str]) -> dict[str, int]:
+    """Text -> the first row that has it."""
+    return {text: row for row, text in reversed(list(enumerate(texts)))}
 
 
 def _rows(graph: Graph, section: Section, texts: dict[str, list[Any]], start: int, stop: int) -> list[Any]:
@@ -129,6 +131,8 @@ def _rows(graph: Graph, section: Section, texts: dict[str, list[Any]], start: in
         fields[name] = map(texts[table].__getitem__, part(column))  # -1 is the last: none
     if section.unit == "node":
         fields.update(_node_fields(graph, start, stop))
+        for name in ("arguments", "arguments_row"):
+            fields[name] = map(texts[name].__getitem__, part("node_arguments"))
     return list(map(section.row, *(fields[name] for name in section.row.__struct_fields__)))
 
 
@@ -267,10 +271,8 @@ def _read_columns(document: Document, tables: Tables, text: Callable[[Raw], str]
             found = map(position.__getitem__, map(attrgetter(name), rows))
             columns[column] = np.fromiter(found, COLUMNS[column][0], len(rows))
         for name, (column, table) in section.references.items():
-            if table == "arguments":
-                columns[column] = _arguments_column(rows, tables.arguments, text)
-            else:
-                columns[column] = _reference_column(section, name, rows, column, _known(tables, table))
+            columns[column] = _reference_column(section, name, rows, column, _known(tables, table))
+    columns["node_arguments"] = _arguments_column(document.nodes, tables.arguments, text)
     columns.update(_lists_columns(document.nodes))
     return columns
 
@@ -291,7 +293,10 @@ def _number_column(numbers: list[int | None], dtype: str) -> Array:
 def _known(tables: Tables, table: str) -> dict[Hashable, int]:
     """Text or number -> row."""
     texts = [row.name if isinstance(row, Operation) else row for row in getattr(tables, table)]
-    return {None: -1} | {row: row for row in range(len(texts))} | {text: row for row, text in enumerate(texts)}
+    known: dict[Hashable, int] = {row: row for row in range(len(texts))}
+    known.update(_rows_by_text(texts))
+    known[None] = -1
+    return known
 
 
 def _reference_column(section: Section, name: str, rows: list[Any], column: str, known: dict[Hashable, int]) -> Array:
@@ -305,23 +310,21 @@ def _reference_column(section: Section, name: str, rows: list[Any], column: str,
 
 def _arguments_column(rows: list[Any], texts: list[str], text: Callable[[Raw], str]) -> Array:
     """Calls by their text; `seen` spares reading the same bytes again, however they are laid out."""
-    known = _known(Tables(arguments=texts), "arguments")
-    known.update({str(row): row for row in range(len(texts))})
-    known["null"] = -1
-    seen: dict[bytes, int] = {item.encode(): row for item, row in known.items() if isinstance(item, str)}
+    known = _rows_by_text(texts)
+    seen = {item.encode(): row for item, row in known.items()} | {b"null": -1}
     found: list[int] = []
     for number, row in enumerate(rows):
         raw = row.arguments
-        if raw is UNSET:
-            found.append(-1)
-            continue
-        data = bytes(raw)
+        data = b"null" if raw is UNSET else bytes(raw)
         place = seen.get(data)
         if place is None:
-            place = known.get(text(raw))
-            if place is None:
-                raise FileFormatError(f"nodes[{number}].arguments: this call is not among the arguments")
-            seen[data] = place
+            place = seen[data] = known.get(text(raw), -2)
+        if place == -2:
+            raise FileFormatError(f"nodes[{number}].arguments: this call is not among the arguments")
+        if row.arguments_row not in (-1, None):
+            if texts[row.arguments_row : row.arguments_row + 1] != texts[place : place + 1]:
+                raise FileFormatError(f"nodes[{number}].arguments_row: row {row.arguments_row} holds another call")
+            place = row.arguments_row
         found.append(place)
     return np.array(found, COLUMNS["node_arguments"][0])
 

@@ -15,7 +15,7 @@ from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Rol
 
 Small = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Big = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Reference = Small | str | None  # the text of a table's row; its number where the table holds that text twice
+Reference = Small | str | None  # the text of a table's row; its number where an earlier row has the same text
 
 
 # gc=False: rows hold no cycles, and millions of them would keep the garbage collector busy.
@@ -32,6 +32,7 @@ class NodeRow(Struct, omit_defaults=True, gc=False):
     call: Small | None = -1
     writes: list[Small] = []
     arguments: Raw | UnsetType = UNSET
+    arguments_row: Small | None = -1  # where an earlier row of the table holds an equal call
     given_name: Reference = None
     source: Small | None = -1
     start_ns: Big | None = -1
@@ -144,7 +145,6 @@ SECTIONS = (
         {"kind": ("node_kind", KINDS), "phase": ("node_phase", PHASES)},
         {
             "operation": ("node_operation", "operations"),
-            "arguments": ("node_arguments", "arguments"),
             "given_name": ("node_name", "names"),
             "thread": ("node_thread", "threads"),
         },
