@@ -15,6 +15,7 @@ _OPS = {
     "aten.view.default": OperationType.VIEW,
     "aten.native_layer_norm.default": OperationType.NORM,
     "aten.sum.dim_IntList": OperationType.REDUCTION,
+    "mine.step_1.default": OperationType.UNKNOWN,  # ends like the second node of an operation called step
     'my::odd op, "quoted" ü': OperationType.CUSTOM,
 }
 

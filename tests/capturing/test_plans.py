@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zoo import ZOO, Specimen, leaves_of, loss_of
 
 import torchatlas as atlas
-from torchatlas.capturing.plans import HIDDEN_WRITES, OVERWRITES, plan_for
+from torchatlas.capturing.plans import HIDDEN_WRITES, OVERWRITES, ROW_HEAD, plan_for
 from torchatlas.capturing.stream import Recorder
 
 every_specimen = pytest.mark.parametrize("specimen", ZOO, ids=str)
@@ -64,7 +64,9 @@ class Writes(TorchDispatchMode):
         taken = tensors((args, kwargs or {}))
         before = [content(tensor) for tensor in taken]
         storages = [None if data is None else t.untyped_storage() for t, data in zip(taken, before, strict=True)]
-        announced = {storage._cdata for t in announced_by(func, args, kwargs or {}) for storage in [t.untyped_storage()]}
+        announced = {
+            storage._cdata for t in announced_by(func, args, kwargs or {}) for storage in [t.untyped_storage()]
+        }
         out = func(*args, **(kwargs or {}))
         for storage, data in zip(storages, before, strict=True):
             if storage is not None and bytes_of(storage) != data:
@@ -205,7 +207,7 @@ def read_stream(recorder: Recorder) -> Any:
             at += 1
             continue
         plan = recorder.plans[head]
-        entries = recorder.stream[at + 9 : at + 9 + len(plan.slots)]
+        entries = recorder.stream[at + ROW_HEAD : at + ROW_HEAD + len(plan.slots)]
         at += plan.length
         if plan.readable:
             yield plan.name, numbers(entries), numbers([recorder.stream[at - 1]])
@@ -224,7 +226,9 @@ def numbers(tree: Any) -> list[int]:
 
 @functools.cache
 def all_operators() -> list[Any]:
-    names = {name.partition("::")[2].partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if "aten::" in name}
+    names = {
+        name.partition("::")[2].partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if "aten::" in name
+    }
     packets = [getattr(torch.ops.aten, name, None) for name in sorted(names)]
     return [getattr(packet, overload) for packet in packets if packet is not None for overload in packet.overloads()]
 
@@ -234,9 +238,11 @@ def test_every_aten_operator_has_a_plan() -> None:
     for operator in all_operators():
         plan = plan_for(operator, guarded=True, kept=True)
         positions = [slot.position for slot in plan.slots if slot.position is not None]
-        assert sorted([*positions, *plan.others]) == [
-            i for i, argument in enumerate(operator._schema.arguments) if not argument.kwarg_only
-        ] or not plan.readable
+        assert (
+            sorted([*positions, *plan.others])
+            == [i for i, argument in enumerate(operator._schema.arguments) if not argument.kwarg_only]
+            or not plan.readable
+        )
         if not plan.readable:
             unreadable.append(str(operator._schema))
     assert len(all_operators()) > 2000

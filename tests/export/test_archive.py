@@ -37,6 +37,12 @@ def test_loads_back_identical(tmp_path: Path, nodes: int, edges: int) -> None:
     loaded.columns["node_kind"][:] = 1  # columns can be written to, as those of a captured graph
 
 
+def test_the_shape_of_a_recorded_value_counts() -> None:
+    one, other = random_graph(3, 3), random_graph(3, 3)
+    one.recorded["0:0"], other.recorded["0:0"] = np.zeros((2, 3)), np.zeros((3, 2))
+    assert first_difference(one, other) == "recorded value 0:0"
+
+
 def test_equal_graphs_give_equal_bytes(tmp_path: Path) -> None:
     paths = [tmp_path / "one.atlas", tmp_path / "two.atlas"]
     for path in paths:

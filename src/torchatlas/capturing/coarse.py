@@ -57,7 +57,7 @@ class CoarseWatch(Watch):
         if number is None:
             number = self._plans[name] = len(recorder.plans)
             recorder.plans.append(Plan(None, name, (_SLOT,), (), False, None, False, _never_bound))
-        recorder.stream.extend((number, *times, 0, back, call, None, 0, torch.is_grad_enabled(), taken, made))
+        recorder.stream.extend((number, *times, 0, back, call, None, 0, torch.is_grad_enabled(), False, taken, made))
 
     def start(self) -> None:
         self._plans: dict[str, int] = {}

@@ -7,6 +7,7 @@ others stale, which shows when they are next read (`_refresh`). All slow work hi
 from __future__ import annotations
 
 import weakref
+from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
@@ -25,7 +26,7 @@ OUTPUT_NODE, INPUT_NODE = -1, -2  # in place of a plan
 NODE_ROW = (
     13  # plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, inputs, outputs
 )
-_CALL, _SOURCE = 4, 5
+_SEQUENCE, _CALL, _SOURCE, _PHASE, _FORWARD = 3, 4, 5, 6, 9
 _MOST_READERS = 256  # exact orders for so many readers of one storage; beyond that, sound ones
 
 
@@ -49,7 +50,6 @@ class Decoded:
         # storages
         self.born = [-1] * storages
         self.died = [-1] * storages
-        self.accumulated: set[int] = set()  # storages an AccumulateGrad node left its result in
         self.value_of: list[int] = [-1] * tensors  # the current value of each tensor
         # tables
         self.argument_texts: list[str] = []
@@ -59,12 +59,16 @@ class Decoded:
 class Decoder:
     """One pass over one recording."""
 
-    def __init__(self, recorder: Recorder, watch: Watch) -> None:
+    def __init__(self, recorder: Recorder, watch: Watch, inputs: Collection[int] = ()) -> None:
         self.recorder, self.watch = recorder, watch
+        self.there_before = {*watch.tensors, *inputs}
+        self.arrived: dict[int, int] = {}  # other storages that no op made -> the node that first took them
+        self.arrived_bytes = 0
         tensors, storages = recorder.tensors, recorder.storages
         self.storage_of: list[int] = tensors[0::TENSOR_ROW]
         self.shapes, self.strides = tensors[1::TENSOR_ROW], tensors[2::TENSOR_ROW]
         self.offsets, self.dtypes = tensors[3::TENSOR_ROW], tensors[4::TENSOR_ROW]
+        self.gradients = {storage for storage, named in watch.storages.items() if named.role == "gradient"}
         self.bytes: list[int] = storages[1::STORAGE_ROW]
         count = len(self.bytes)
         self.found = Decoded(len(self.storage_of), count)
@@ -96,10 +100,11 @@ class Decoder:
             found.outputs,
         )
         first_on, laid_out = self.origin, self.laid_out
-        forward_of: dict[int, int] = {}
+        sequences = Sequences(recorder.first_sequence_nr)
+        gradients = self.gradients
         sources: dict[tuple[int, int], int] = {}
         texts: dict[Any, int] = {}
-        last_sequence, node, live, iteration, trained = recorder.first_sequence_nr, 0, 0, 0, False
+        node, live, iteration, trained = 0, 0, 0, False
         i = 0
         while i < end:
             head = stream[i]
@@ -119,7 +124,7 @@ class Decoder:
             while i >= boundaries[iteration]:
                 iteration += 1
             plan: Plan = plans[head]
-            _, t0, t1, sequence, back, call, code, at, grad = stream[i : i + ROW_HEAD]
+            _, t0, t1, sequence, back, call, code, at, grad, needs = stream[i : i + ROW_HEAD]
             # inputs
             j, k, plain, slots = i + ROW_HEAD, 0, True, plan.slots
             numbers: list[int] = []
@@ -178,9 +183,12 @@ class Decoder:
                 keywords = stream[j]
                 j += 1
             results = stream[j]
+            if self.arrived_bytes:
+                live += self.arrived_bytes
+                self.arrived_bytes = 0
             # writes
             marks = [0] * k
-            if plan.hidden is not None and others and _hidden_on(plan, others):
+            if plan.hidden is not None and _hidden_on(plan, others):
                 for position in plan.hidden[0]:
                     index = _input_index(plan, stream, i + ROW_HEAD, position)
                     if index is not None:
@@ -209,38 +217,30 @@ class Decoder:
                     live += sizes[storage]
             elif results is not None or made:
                 live += self._outputs(results, node, numbers, inputs[len(inputs) - k :] if k else [], made)
+            writes_view = any(value_view_of[value_of[n]] >= 0 for _, n, _ in targets)
+            makes_node = bool(needs) and not plan.detaches
             # where and when
             forward = -1
             if back is None:
                 if call in optimizer_calls:
                     phase = OPTIMIZER
-                elif trained and call < 0 and not grad:
+                elif call < 0 and ((trained and not grad) or not gradients.isdisjoint(storage_of[n] for n in numbers)):
                     phase = OTHER
                 else:
                     phase = FORWARD
-                if sequence > last_sequence:
-                    last_sequence = sequence
-                    forward_of[sequence - 1] = node
-                    own_sequence = sequence - 1
-                else:
-                    own_sequence = -1
+                own_sequence = sequences.give(sequence, node, grad, makes_node, writes_view)
             elif grad == 2:
                 phase = RECOMPUTE
-                own_sequence = -1
-                if sequence > last_sequence:
-                    last_sequence = sequence
-                    forward_of[sequence - 1] = node
-                    own_sequence = sequence - 1
+                own_sequence = sequences.give(sequence, node, grad, makes_node, writes_view)
+                _recomputed_before(nodes, back)
             else:
                 phase, trained = BACKWARD, True
-                if sequence > last_sequence:  # this backward builds a graph of its own
-                    last_sequence = sequence
-                    forward_of[sequence - 1] = node
+                sequences.give(sequence, node, grad, makes_node, writes_view)  # it may build a graph of its own
                 own_sequence = back if back < ACCUMULATE else -1
-                forward = forward_of.get(back, -1)
+                forward = sequences.node_of.get(back, -1)
                 if back >= ACCUMULATE:
                     for output in outputs[before:]:
-                        found.accumulated.add(storage_of[found.value_tensor[output]])
+                        gradients.add(storage_of[value_tensor[output]])
             if phase == BACKWARD:
                 origin = forward if forward >= 0 else self._data_comes_from(inputs[len(inputs) - k :] if k else [])
                 call = nodes[origin * NODE_ROW + _CALL] if origin >= 0 else -1
@@ -287,7 +287,7 @@ class Decoder:
             )
             node += 1
             i = j + 1
-        for number in self.watch.tensors:
+        for number in self.there_before:
             if value_of[number] < 0:
                 self._first_seen(number, storage_of[number])
         return found
@@ -359,6 +359,9 @@ class Decoder:
         """
         if self.origin[storage] < 0:
             value = self.origin[storage] = self._new_value(number, -1, -1, -1)
+            if number not in self.there_before:
+                self.arrived_bytes += max(self.bytes[storage], 0)
+                self.arrived[storage] = len(self.found.nodes) // NODE_ROW
             self.laid_out[storage] = [number]
             return value
         twin = self._twin(number, storage)
@@ -521,6 +524,52 @@ class Decoder:
         return 1
 
 
+class Sequences:
+    """Which node autograd's numbers belong to.
+
+    An op that needs a gradient takes the next number just before it is dispatched. Three things disturb that: a write
+    to a view takes one more just after (CopySlices), an op that reads such a view takes one more just before, and
+    some in-place ops first clone their input, which is dispatched, and numbered, in between.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.node_of: dict[int, int] = {}
+        self._next = first
+        self._unclaimed: list[int] = []
+        self._view_written_by = -1  # the last node, if it wrote to a view
+
+    def give(self, following: int, node: int, grad: int, makes_node: bool, writes_view: bool) -> int:
+        """The number a node took, or -1; `following` is the next one free when the node was dispatched."""
+        own = -1
+        if following > self._next:
+            if self._view_written_by >= 0:
+                self.node_of[self._next] = self._view_written_by
+                self._next += 1
+            # Without gradients it is a custom Function, whose node exists before its forward runs. With gradients, an
+            # op that needs none takes no number: what was given out belongs to what ran before.
+            is_mine = makes_node or (not grad and self._view_written_by < 0)
+            self._unclaimed = list(range(self._next, following))
+            for number in self._unclaimed:
+                self.node_of[number] = node if is_mine else max(node - 1, 0)
+            if self._unclaimed and is_mine:
+                own = self._unclaimed.pop()
+            self._next = following
+        elif makes_node and self._unclaimed:
+            own = self._unclaimed.pop()
+        if own >= 0:
+            self.node_of[own] = node
+        self._view_written_by = node if writes_view and makes_node else -1
+        return own
+
+
+def _recomputed_before(nodes: list[int], back: int) -> None:
+    """A backward node has its checkpoint recomputed before it does anything: what ran in it so far was that."""
+    row = len(nodes) - NODE_ROW
+    while row >= 0 and nodes[row + _PHASE] == BACKWARD and nodes[row + _SEQUENCE] == back:
+        nodes[row + _PHASE], nodes[row + _SEQUENCE], nodes[row + _FORWARD] = RECOMPUTE, -1, -1
+        row -= NODE_ROW
+
+
 def _flat(results: Any) -> list[int]:
     return [
         number for item in results if item is not None for number in (_flat(item) if type(item) is list else [item])
@@ -541,7 +590,8 @@ def _pattern(entries: list[Any]) -> tuple[Any, ...]:
 
 def _hidden_on(plan: Plan, others: tuple[Any, ...]) -> bool:
     assert plan.hidden is not None
-    return bool(others[plan.others.index(plan.hidden[1])])
+    flag = plan.hidden[1]
+    return flag is None or bool(others[plan.others.index(flag)])
 
 
 def _input_index(plan: Plan, stream: list[Any], at: int, position: int) -> int | None:

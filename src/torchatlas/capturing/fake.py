@@ -54,13 +54,8 @@ def _built(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     if isinstance(model, nn.Module):
         return None
     is_class = isinstance(model, type) and issubclass(model, nn.Module)
-    if not is_class:
-        try:
-            inspect.signature(model).bind()
-        except (TypeError, ValueError):
-            return None
-        if not args and not kwargs:
-            return None  # a function without arguments is the program itself
+    if not is_class and (_binds(model, args, kwargs) or not _binds(model, (), {})):
+        return None  # what takes the arguments is the program itself
     module = model()
     if not isinstance(module, nn.Module):
         raise CaptureError(f"The function given as model returned {type(module).__name__}, not a torch.nn.Module.")

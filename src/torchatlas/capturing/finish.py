@@ -32,7 +32,7 @@ from torchatlas.graph.nouns import EdgeKind, OperationType
 assert [PHASES[p] for p in (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER)] == list(Phase)
 assert (EDGE_KINDS[DATA], EDGE_KINDS[ORDER]) == (EdgeKind.DATA, EdgeKind.ORDER)
 
-_PLAN, _CALL, _PHASE, _TAKEN = 0, 4, 6, 11  # places in a row of Decoded.nodes
+_PLAN, _CALL, _PHASE, _MEMORY, _TAKEN = 0, 4, 6, 7, 11  # places in a row of Decoded.nodes
 _EDGE_COLUMNS = tuple(name for name in COLUMNS if name.startswith("edge_"))
 _MARKERS = {
     INPUT_NODE: Operation("input", OperationType.MOVEMENT),
@@ -63,7 +63,7 @@ def graph_of(
     `only_inputs` says that no other tensor from outside is one: the rest are constants, or, when ops ran `unseen`,
     what those made.
     """
-    decoder = Decoder(recorder, watch)
+    decoder = Decoder(recorder, watch, input_names)
     found = decoder.run()
     outside = Role.ACTIVATION if unseen else Role.CONSTANT if only_inputs else Role.INPUT
     return _Finish(recorder, watch, decoder, found, input_names, outside).graph(timing, memory)
@@ -88,6 +88,7 @@ class _Finish:
         self.plan, self.call, self.phase, self.input_count = self.rows.T[[_PLAN, _CALL, _PHASE, _TAKEN]]
         self.storage_of_value = np.array(decoder.storage_of, np.int64)[np.array(found.value_tensor, np.int64)]
         self._start_backward()
+        self._count_from_the_beginning()
 
     def graph(self, timing: bool, memory: bool) -> Graph:
         storage_role, value_name = self._roles()
@@ -118,7 +119,7 @@ class _Finish:
         phase = np.append(self.phase, 0)
         made_in = np.array([_MADE_IN[p] for p in range(len(PHASES))])
         role = np.where(born >= 0, made_in[phase[born]], self.outside)
-        role[list(found.accumulated)] = _ROLE[Role.GRADIENT]
+        role[list(decoder.gradients)] = _ROLE[Role.GRADIENT]
         for number in self.input_names:
             if born[decoder.storage_of[number]] < 0:
                 role[decoder.storage_of[number]] = _ROLE[Role.INPUT]
@@ -164,7 +165,19 @@ class _Finish:
         return [found.value_tensor[value] for value in values if found.value_producer[value] < 0]
 
     def _bytes_from_outside(self) -> int:
-        return sum(max(size, 0) for size, born in zip(self.decoder.bytes, self.found.born, strict=True) if born < 0)
+        """What was alive before the first op: what has a name or was passed in, and what outlived the recording.
+
+        What came from outside and died meanwhile counts from its first use: a batch made of numpy data in a loop was
+        not there from the beginning.
+        """
+        found, size, arrived = self.found, self.decoder.bytes, self.decoder.arrived
+        came_and_went = {storage for storage in arrived if found.died[storage] >= 0}
+        return sum(max(size[s], 0) for s in range(len(size)) if found.born[s] < 0 and s not in came_and_went)
+
+    def _count_from_the_beginning(self) -> None:
+        for storage, node in self.decoder.arrived.items():
+            if self.found.died[storage] < 0:
+                self.rows[node:, _MEMORY] -= max(self.decoder.bytes[storage], 0)
 
     # -- inputs --------------------------------------------------------------------------------------------------
 

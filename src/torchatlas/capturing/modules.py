@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from torchatlas.capturing.stream import Recorder
-from torchatlas.torch_private import UninitializedTensor, tensor_data
+from torchatlas.torch_private import UninitializedTensor, current_autograd_node, tensor_data
 
 CALL_ROW = 2  # owner number, parent call
 _STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
@@ -96,7 +96,8 @@ class Watch:
             number = find(id(module))
             if number is None or owners[number].reference() is not module:
                 number = number_of(module)
-            if module is model and outer < 0 and self.on_model_call is not None:
+            outermost = module is model and outer < 0 and current_autograd_node() is None
+            if outermost and self.on_model_call is not None:
                 self.on_model_call(args, kwargs)
             current[0] = len(calls) // CALL_ROW
             calls.extend((number, outer))
@@ -104,7 +105,7 @@ class Watch:
                 result = original(module, *args, **kwargs)
             finally:
                 current[0] = outer
-            if module is model and outer < 0 and self.on_model_result is not None:
+            if outermost and self.on_model_result is not None:
                 self.on_model_result(result)
             return result
 

@@ -5,7 +5,8 @@ arguments by position, calls the operator and appends one flat row to the stream
 state, which costs next to nothing.
 
 A row: plan, start, end, next sequence number, backward node's number or None, call, code, instruction, grad mode,
-then one entry per tensor argument, the other positional arguments, the keyword arguments, the outputs.
+whether an argument requires a gradient, then one entry per tensor argument, the other positional arguments, the
+keyword arguments, the outputs.
 An entry is a tensor number, None, a list of entries, or (scalar,) where Python passed a number for a tensor.
 """
 
@@ -19,7 +20,7 @@ import torch
 
 from torchatlas.torch_private import OpOverload
 
-ROW_HEAD = 9  # fields before the first tensor argument
+ROW_HEAD = 10  # fields before the first tensor argument
 
 # What the generated code reads, in this order; stream.py provides it.
 # fmt: off
@@ -32,10 +33,11 @@ ENVIRONMENT = (
 
 # Operators that write although their schema does not say so, and no version counter tells: argument positions, and
 # the position of the flag that switches the writing on. Checked against torch 2.13 by tests/capturing/test_plans.py.
-HIDDEN_WRITES = {
+HIDDEN_WRITES: dict[str, tuple[tuple[int, ...], int | None]] = {
     "aten::native_batch_norm": ((3, 4), 5),
     "aten::cudnn_batch_norm": ((3, 4), 5),
     "aten::miopen_batch_norm": ((3, 4), 5),
+    "aten::mkldnn_rnn_layer_backward": ((22,), None),  # its workspace
 }
 # Operators that write their first argument without reading it.
 # fmt: off
@@ -68,11 +70,16 @@ class Plan:
     slots: tuple[Slot, ...]
     others: tuple[int, ...]  # positions of the arguments that are no tensors
     has_keywords: bool
-    hidden: tuple[tuple[int, ...], int] | None
+    hidden: tuple[tuple[int, ...], int | None] | None
     changes_layout: bool  # an in-place view op: the same tensor object has another shape afterwards
     factory: Callable[..., Callable[[Any, Any], Any]]
     readable: bool = True  # False: the operator has no schema we can read, its arguments are walked instead
     bookkeeping: bool = False  # not part of the program: let it run, record nothing
+
+    @property
+    def detaches(self) -> bool:
+        """Whether its result needs no gradient though its argument does."""
+        return self.name == "aten.detach.default"
 
     @property
     def length(self) -> int:
@@ -158,17 +165,17 @@ def _source(schema: Any, plan: Plan, guarded: bool, kept: bool) -> str:
         lines.append("  given = len(args)")
     for i, slot in enumerate(plan.slots):
         lines += _read_slot(i, slot, required)
-    lines += _FRAME.splitlines()
+    lines += [*_FRAME.splitlines(), f"  needs = grad and ({_requires_grad(plan)})"]
     if guarded:
         lines += _guard_lines(schema, plan)
     lines += _CALL.splitlines()
     if plan.changes_layout:
         lines.append("  forget(args[0])")
-    lines += [f"  resized(kwargs[{slot.name!r}])" for slot in plan.slots if slot.position is None and slot.written]
+    lines += [f"  resized(x{i})" for i, slot in enumerate(plan.slots) if slot.position is None and slot.written]
     lines += _read_result(schema)
     if kept:
         lines.append(f"  keep(out, {_written(plan)})")
-    row = ["number", "t0", "t1", "sequence", "back", "current[0]", "code", "at", "grad"]
+    row = ["number", "t0", "t1", "sequence", "back", "current[0]", "code", "at", "grad", "needs"]
     row += [f"s{i}" for i in range(len(plan.slots))]
     if plan.others:
         row.append(_other_arguments(plan, required, len(positional)))
@@ -181,15 +188,15 @@ def _source(schema: Any, plan: Plan, guarded: bool, kept: bool) -> str:
 
 def _read_slot(i: int, slot: Slot, required: int) -> list[str]:
     if slot.position is None:
-        lines = [f"  x = kwargs.get({slot.name!r})"]
+        lines = [f"  x{i} = kwargs.get({slot.name!r})"]
     elif slot.position < required:
-        lines = [f"  x = args[{slot.position}]"]
+        lines = [f"  x{i} = args[{slot.position}]"]
     else:
-        lines = [f"  x = args[{slot.position}] if given > {slot.position} else kwargs.get({slot.name!r})"]
+        lines = [f"  x{i} = args[{slot.position}] if given > {slot.position} else kwargs.get({slot.name!r})"]
     if slot.many:
-        return [*lines, f"  s{i} = None if x is None else [None if y is None else number_of(y) for y in x]"]
-    known = f"s{i} = e[1] if e is not None and e[0]() is x else (None if x is None else register(x, True))"
-    return [*lines, f"  e = known(id(x)); {known}"]
+        return [*lines, f"  s{i} = None if x{i} is None else [None if y is None else number_of(y) for y in x{i}]"]
+    known = f"s{i} = e[1] if e is not None and e[0]() is x{i} else (None if x{i} is None else register(x{i}, True))"
+    return [*lines, f"  e = known(id(x{i})); {known}"]
 
 
 def _other_arguments(plan: Plan, required: int, positional: int) -> str:
@@ -211,16 +218,24 @@ def _read_result(schema: Any) -> list[str]:
     return ["  o = [results(y) for y in out]"]
 
 
+def _requires_grad(plan: Plan) -> str:
+    """Whether any tensor argument requires a gradient, as an expression."""
+    parts = []
+    for i, slot in enumerate(plan.slots):
+        if slot.many:
+            parts.append(f"(s{i} is not None and any(y is not None and y.requires_grad for y in x{i}))")
+        elif slot.position is not None:  # a number in the place of a tensor has no such thing
+            parts.append(f"(type(s{i}) is int and x{i}.requires_grad)")
+    return " or ".join(parts) or "False"
+
+
 def _written(plan: Plan) -> str:
     """The arguments an operator writes, as an expression."""
-    places = [
-        f"kwargs.get({slot.name!r})" if slot.position is None else f"args[{slot.position}]"
-        for slot in plan.slots
-        if slot.written
-    ]
+    places = [f"x{i}" for i, slot in enumerate(plan.slots) if slot.written]
     if plan.hidden is not None:
         positions, flag = plan.hidden
-        places += [f"args[{position}] if args[{flag}] else None" for position in positions]
+        when = "" if flag is None else f" if args[{flag}] else None"
+        places += [f"args[{position}]{when}" for position in positions]
     return f"[{', '.join(places)}]"
 
 
@@ -272,7 +287,7 @@ def run(args, kwargs):
     failed(number, error, current[0], None, 0); raise
   t1 = now()
   if keep is not None: keep(out, [])
-  extend((number, t0, t1, next_number(), None, current[0], None, 0, grad, (found, shape), results(out)))
+  extend((number, t0, t1, next_number(), None, current[0], None, 0, grad, False, (found, shape), results(out)))
   return out"""
 
 

@@ -240,6 +240,8 @@ def capture(
     call_kwargs = {**(kwargs or {}), **model_kwargs}
     values = _checked(values)
     if fake:
+        if values is not None:
+            raise InvalidInputError(f"values={values!r} cannot be kept with fake=True: fake tensors have no values.")
         from torchatlas.capturing.fake import faked
 
         with faked(model, args, call_kwargs, optimizer) as (model, args, call_kwargs, optimizer):
