@@ -62,6 +62,14 @@ def _built(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     return module
 
 
+def _binds(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def _copied(mode: FakeTensorMode, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], optimizer: Any) -> Program:
     memo: dict[int, Any] = {}
     if isinstance(model, nn.Module):

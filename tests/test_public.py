@@ -1,0 +1,63 @@
+"""The public names: sorted, importable, and light to import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+import torchatlas as atlas
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+def test_all_is_sorted_and_without_repetition() -> None:
+    assert list(atlas.__all__) == sorted(set(atlas.__all__))
+
+
+@pytest.mark.parametrize("name", atlas.__all__)
+def test_every_name_is_there_and_documented(name: str) -> None:
+    found = getattr(atlas, name)
+    assert found.__doc__
+    assert name in dir(atlas)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing"):
+        atlas.nothing  # noqa: B018
+
+
+def test_every_lazy_name_is_public() -> None:
+    assert set(atlas._LAZY) <= set(atlas.__all__)
+
+
+def test_importing_does_not_import_torch() -> None:
+    assert run("import sys, torchatlas; print('torch' in sys.modules)") == "False"
+
+
+def test_using_a_lazy_name_imports_torch() -> None:
+    assert run("import sys, torchatlas; torchatlas.capture; print('torch' in sys.modules)") == "True"
+
+
+def test_importing_takes_little() -> None:
+    """A fraction of what torch takes: nobody should wait to look at a saved graph."""
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        run("import torchatlas")
+        with_package = time.perf_counter() - began
+        began = time.perf_counter()
+        run("import numpy")
+        times.append(with_package - (time.perf_counter() - began))
+    assert min(times) < 0.4
+
+
+def test_star_import_gives_exactly_the_public_names() -> None:
+    code = "from torchatlas import *; import torchatlas as t; print(sorted(n for n in t.__all__ if n not in globals()))"
+    assert run(code) == "[]"

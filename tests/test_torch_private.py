@@ -1,0 +1,242 @@
+"""One canary per private symbol of torch: when an upgrade breaks one, the failing test bears its name."""
+
+from __future__ import annotations
+
+import ast
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode as PlainMode
+
+import torchatlas
+from torchatlas import torch_private
+
+SOURCE = Path(torchatlas.__file__).parent
+
+
+class Names(PlainMode):
+    """Notes what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append((func, torch_private.current_autograd_node(), torch_private.next_sequence_nr()))
+        return func(*args, **(kwargs or {}))
+
+
+def fake_tensor() -> None:
+    with torch_private.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        tensor = mode.from_tensor(torch.ones(3), static_shapes=True)
+        assert isinstance(tensor + 1, torch_private.FakeTensor)
+        assert tensor.fake_mode is mode
+        assert tensor.untyped_storage().nbytes() == 12
+
+
+def fake_copy_mode() -> None:
+    import copy
+
+    model = nn.Linear(2, 2)
+    with torch_private.FakeTensorMode(allow_non_fake_inputs=True) as mode, torch_private.FakeCopyMode(mode):
+        twin = copy.deepcopy(model)
+    assert isinstance(twin.weight.data, torch_private.FakeTensor)
+
+
+def op_overload() -> None:
+    operator = torch.ops.aten.add.Tensor
+    assert type(operator) is torch_private.OpOverload
+    assert str(operator) == "aten.add.Tensor"
+    assert operator._op(torch.ones(1), torch.ones(1)).item() == 2
+    assert [argument.name for argument in operator._schema.arguments] == ["self", "other", "alpha"]
+    assert operator._schema.arguments[2].kwarg_only
+    assert torch.ops.aten.add_.Tensor._schema.arguments[0].alias_info.is_write
+    assert torch.Tag.inplace_view in torch.ops.aten.t_.default.tags
+
+
+def dispatch_mode() -> None:
+    assert PlainMode is torch_private.TorchDispatchMode
+    assert callable(PlainMode._should_skip_dynamo)
+    assert callable(PlainMode.ignore_compile_internals)
+    assert hasattr(PlainMode, "supports_higher_order_operators")
+    with Names() as mode:
+        torch.ones(1) + 1
+    assert [str(func) for func, _, _ in mode.seen] == ["aten.ones.default", "aten.add.Tensor"]
+
+
+def current_node() -> None:
+    x = torch.ones(2, requires_grad=True)
+    y = x.sin()
+    with Names() as mode:
+        y.sum().backward()
+    nodes = [node.name() for _, node, _ in mode.seen if node is not None]
+    assert "SinBackward0" in nodes
+    assert torch_private.current_autograd_node() is None
+    accumulate = [node for _, node, _ in mode.seen if node is not None and "Accumulate" in node.name()]
+    assert all(node._sequence_nr() >= 2**63 for node in accumulate)
+
+
+def sequence_numbers() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with Names() as mode:
+        y = x.sin()
+    (_, _, number), *_ = mode.seen
+    assert y.grad_fn is not None
+    assert y.grad_fn._sequence_nr() == number - 1
+
+
+def version_counters() -> None:
+    x = torch.ones(2)
+    x.add_(1)
+    torch_private.set_version_counters((x,), (7,))
+    assert x._version == 7
+
+
+def mode_stack() -> None:
+    with Names() as outer, Names() as inner:
+        assert torch_private.dispatch_mode_stack() == [outer, inner]
+    assert torch_private.dispatch_mode_stack() == []
+
+
+def no_modes() -> None:
+    with Names() as mode:
+        with torch_private.no_dispatch_modes():
+            torch.ones(1)
+        torch.zeros(1)
+    assert [str(func) for func, _, _ in mode.seen] == ["aten.zeros.default"]
+
+
+def tensor_data() -> None:
+    x, y = torch.zeros(2), torch.ones(2)
+    torch_private.tensor_data.__set__(x, y)
+    assert x.untyped_storage()._cdata == y.untyped_storage()._cdata
+    assert torch_private.tensor_data.__get__(x).tolist() == [1, 1]
+
+
+def uninitialized() -> None:
+    lazy = nn.LazyLinear(2)
+    assert isinstance(lazy.weight, torch_private.UninitializedTensor)
+    assert not isinstance(nn.Linear(2, 2).weight, torch_private.UninitializedTensor)
+
+
+def higher_order() -> None:
+    assert isinstance(torch.ops.higher_order.cond, torch_private.HigherOrderOperator)
+
+
+def engine() -> None:
+    """Ops of a backward are called straight from this function."""
+    import sys
+
+    class Frames(PlainMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if torch_private.current_autograd_node() is not None:
+                callers.add(sys._getframe(1).f_code)
+            return func(*args, **(kwargs or {}))
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False
+
+    callers: set[Any] = set()
+    y = torch.ones(2, requires_grad=True).sin().sum()
+    with Frames():
+        y.backward()
+    assert callers == {torch_private.engine_code}
+
+
+CANARIES: dict[str, Callable[[], None]] = {
+    "FakeCopyMode": fake_copy_mode,
+    "FakeTensor": fake_tensor,
+    "FakeTensorMode": fake_tensor,
+    "HigherOrderOperator": higher_order,
+    "OpOverload": op_overload,
+    "TorchDispatchMode": dispatch_mode,
+    "UninitializedTensor": uninitialized,
+    "current_autograd_node": current_node,
+    "dispatch_mode_stack": mode_stack,
+    "engine_code": engine,
+    "next_sequence_nr": sequence_numbers,
+    "no_dispatch_modes": no_modes,
+    "set_version_counters": version_counters,
+    "tensor_data": tensor_data,
+}
+
+
+@pytest.mark.parametrize("symbol", torch_private.__all__)
+def test_canary(symbol: str) -> None:
+    assert symbol in CANARIES, f"write a canary for {symbol}"
+    CANARIES[symbol]()
+
+
+def test_all_is_sorted_and_complete() -> None:
+    assert sorted(torch_private.__all__) == list(torch_private.__all__)
+    public = {name for name in vars(torch_private) if not name.startswith("_") and name not in ("Any", "torch")}
+    assert public == set(torch_private.__all__)
+
+
+# Private attributes that cannot be imported, used where the package says why.
+
+
+def test_module_call_impl() -> None:
+    calls = []
+    original: Any = nn.Module._call_impl
+
+    def call_impl(module: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(type(module).__name__)
+        return original(module, *args, **kwargs)
+
+    nn.Module._call_impl = call_impl
+    try:
+        nn.Sequential(nn.Tanh())(torch.ones(1))
+    finally:
+        nn.Module._call_impl = original
+    assert calls == ["Sequential", "Tanh"]
+
+
+def test_storage_cdata_and_weak_references() -> None:
+    x = torch.ones(3)
+    view = x[1:]
+    storage = x.untyped_storage()
+    assert storage._cdata == view.untyped_storage()._cdata
+    assert storage is view.untyped_storage()  # one Python object per storage, so that a reference to it is one to both
+    died: list[Any] = []
+    reference = weakref.ref(storage, died.append)
+    del storage, x
+    assert reference() is not None  # the view keeps it
+    del view
+    assert died == [reference]
+
+
+def test_storage_outlives_its_tensors_while_autograd_saves_it() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = (x * 1).exp()
+    reference = weakref.ref(y.untyped_storage())
+    z = y.sum()
+    z = z * z
+    del y
+    assert reference() is not None  # only C++ holds it now
+    z.backward()
+    assert reference() is None
+
+
+def imports_of(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_private_torch_is_imported_in_one_place(path: Path) -> None:
+    if path.name == "torch_private.py":
+        return
+    private = [name for name in imports_of(path) if name.startswith("torch.") and "._" in name]
+    assert private == []
