@@ -22,7 +22,8 @@ LAYERS = [
     {"partition"},
     {"render", "export"},
     {"tracker", "demo"},
-    {"cli", "__main__"},
+    {"cli"},
+    {"__main__"},
 ]
 WITHOUT_TORCH = {"errors", "units", "registry", "graph", "operations", "analysis", "partition", "render", "export"}
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

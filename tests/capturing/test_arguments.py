@@ -98,7 +98,7 @@ def operation_of(graph: atlas.Graph, node: Any) -> Any:
     return graph.tables.operations[graph.columns["node_operation"][node.id]]
 
 
-# -- odd arguments ---------------------------------------------------------------------------------------------------------
+# -- odd arguments ---------------------------------------------------------------------------------------------------
 
 
 def last_call(function: Any) -> tuple[Any, ...]:
@@ -111,7 +111,7 @@ def test_numbers_in_tensor_places_keep_their_type() -> None:
     x = torch.arange(3)
     with atlas.recording() as rec:
         for number in (2, 2.0, True, 1, 1.0, 0.0, -0.0):
-            x * number  # noqa: B018
+            x * number
     found = [repr(node.arguments.args[1]) for node in rec.graph.where(kind="op")]
     assert found == ["2", "2.0", "True", "1", "1.0", "0.0", "-0.0"]
 
@@ -178,7 +178,7 @@ def test_calls_come_back_from_text() -> None:
     assert decode(encode(call)) == call
 
 
-# -- attributes ------------------------------------------------------------------------------------------------------------
+# -- attributes ------------------------------------------------------------------------------------------------------
 
 
 def test_attributes_of_a_convolution() -> None:

@@ -109,7 +109,8 @@ MEASURE = """
     atlas.capture(lambda: nn.Linear(3, 3), torch.ones(1, 3), fake=True, backward=True)  # what is imported once
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     graph = atlas.capture(Large, torch.empty(4, 8192, device="meta"), fake=True, backward=True)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, graph.scopes[""].parameter_bytes, graph.peak_bytes)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(grown, graph.scopes[""].parameter_bytes, graph.peak_bytes)
 """
 
 
@@ -125,7 +126,7 @@ def test_two_gigabytes_of_weights_take_no_memory() -> None:
     assert kilobytes < 100_000
 
 
-# -- what may stand for the model ------------------------------------------------------------------------------------------
+# -- what may stand for the model ------------------------------------------------------------------------------------
 
 
 def mlp() -> nn.Module:
@@ -185,7 +186,7 @@ def test_an_optimizer_and_a_function_that_makes_one() -> None:
     assert {storage.role for storage in first.storages} >= {"optimizer state", "gradient", "parameter"}
 
 
-# -- what cannot be faked --------------------------------------------------------------------------------------------------
+# -- what cannot be faked --------------------------------------------------------------------------------------------
 
 
 class ReadsValues(nn.Module):

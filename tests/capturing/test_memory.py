@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 import torchatlas as atlas
 from torchatlas.graph import Graph, Storage
 
-# -- the peak, against the profiler --------------------------------------------------------------------------------------
+# -- the peak, against the profiler ----------------------------------------------------------------------------------
 
 
 class CellLoop(nn.Module):
@@ -124,7 +124,7 @@ def test_the_peak_is_the_profilers(build: Callable[[], Any], backward: bool) -> 
     assert found <= expected
 
 
-# -- lifetimes -----------------------------------------------------------------------------------------------------------
+# -- lifetimes -------------------------------------------------------------------------------------------------------
 
 
 def lifetime(storage: Storage) -> tuple[str | None, str | None]:
@@ -219,7 +219,7 @@ def test_without_following_memory_it_is_unknown() -> None:
     assert rec.graph.nodes[0].memory_bytes is None
 
 
-# -- roles ---------------------------------------------------------------------------------------------------------------
+# -- roles -----------------------------------------------------------------------------------------------------------
 
 
 class Everything(nn.Module):

@@ -35,7 +35,7 @@ def step(model: nn.Module, optimizer: Any) -> None:
     optimizer.step()
 
 
-# -- phases --------------------------------------------------------------------------------------------------------------
+# -- phases ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_training_step() -> None:
@@ -206,7 +206,7 @@ def test_two_optimizers_in_turn() -> None:
     assert [scope.path for scope in rec.graph.scopes.values() if scope.kind == "optimizer"] == ["Adam", "SGD"]
 
 
-# -- iterations ----------------------------------------------------------------------------------------------------------
+# -- iterations ------------------------------------------------------------------------------------------------------
 
 
 def iterations(graph: Graph, operation: str) -> list[int]:

@@ -148,7 +148,7 @@ def test_modules_that_are_never_called_are_listed() -> None:
     assert (unused.calls, unused.operations, unused.time_ns, unused.parameters) == (0, 0, None, 12)
 
 
-# -- names ---------------------------------------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------------------------
 
 
 def run_twice(model: nn.Module) -> Any:
@@ -186,7 +186,7 @@ def test_inputs_have_the_names_the_model_gives_them() -> None:
     assert [node.name for node in graph.where(kind="input")] == ["batch.image", "rest.0", "rest.1", "scale"]
 
 
-# -- the tree --------------------------------------------------------------------------------------------------------------
+# -- the tree --------------------------------------------------------------------------------------------------------
 
 
 def test_roll_ups() -> None:

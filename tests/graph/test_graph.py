@@ -29,7 +29,7 @@ def graph() -> Graph:
     return atlas.capture(model(), torch.ones(1, 1, 4, 4), backward=True)
 
 
-# -- looking -------------------------------------------------------------------------------------------------------------
+# -- looking ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,12 @@ def test_rows_are_sequences(graph: Graph) -> None:
 
 def test_neighbours_follow_data_edges(graph: Graph) -> None:
     for node in graph.nodes:
-        assert node.successors == sorted({e.target for e in graph.edges if e.source == node and e.kind == "data"}, key=id_)
-        assert node.predecessors == sorted({e.source for e in graph.edges if e.target == node and e.kind == "data"}, key=id_)
+        assert node.successors == sorted(
+            {e.target for e in graph.edges if e.source == node and e.kind == "data"}, key=id_
+        )
+        assert node.predecessors == sorted(
+            {e.source for e in graph.edges if e.target == node and e.kind == "data"}, key=id_
+        )
     for value in graph.values:
         assert value.consumers == [node for node in graph.nodes if value in node.inputs]
 
@@ -92,7 +96,7 @@ def id_(node: Any) -> int:
     return int(node.id)
 
 
-# -- parts -----------------------------------------------------------------------------------------------------------------
+# -- parts -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_part_is_a_sound_graph(graph: Graph) -> None:
@@ -127,7 +131,7 @@ def test_a_part_keeps_recorded_values() -> None:
         np.testing.assert_array_equal(part.recorded[f"{node.id}:0"], whole.recorded[f"{whole[name].id}:0"])
 
 
-# -- sameness ----------------------------------------------------------------------------------------------------------------
+# -- sameness --------------------------------------------------------------------------------------------------------
 
 
 def test_two_captures_are_equal_and_not_identical(graph: Graph) -> None:
@@ -180,7 +184,7 @@ def test_identical_looks_at_every_table(table: str) -> None:
     assert not one.identical(other)
 
 
-# -- totals and other libraries ----------------------------------------------------------------------------------------------
+# -- totals and other libraries --------------------------------------------------------------------------------------
 
 
 def test_totals(graph: Graph) -> None:
@@ -200,7 +204,7 @@ def test_networkx_is_an_acyclic_graph_of_the_same_size(graph: Graph) -> None:
     assert sorted((a, b) for a, b in found.edges()) == sorted((e.source_id, e.target_id) for e in graph.edges)
 
 
-# -- faults: every kind of damage is found ------------------------------------------------------------------------------------
+# -- faults: every kind of damage is found ---------------------------------------------------------------------------
 
 
 def broken(change: Callable[[dict[str, Array], Tables], None]) -> str | None:

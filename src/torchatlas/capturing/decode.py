@@ -590,8 +590,7 @@ def _pattern(entries: list[Any]) -> tuple[Any, ...]:
 
 def _hidden_on(plan: Plan, others: tuple[Any, ...]) -> bool:
     assert plan.hidden is not None
-    flag = plan.hidden[1]
-    return flag is None or bool(others[plan.others.index(flag)])
+    return bool(others[plan.others.index(plan.hidden[1])])
 
 
 def _input_index(plan: Plan, stream: list[Any], at: int, position: int) -> int | None:
