@@ -149,6 +149,11 @@ def engine() -> None:
     assert callers == {torch_private.engine_code}
 
 
+def tree_map() -> None:
+    tree = ([1, {"a": (2,)}], None)
+    assert torch_private.pytree.tree_map(lambda leaf: leaf and leaf + 1, tree) == ([2, {"a": (3,)}], None)
+
+
 CANARIES: dict[str, Callable[[], None]] = {
     "FakeCopyMode": fake_copy_mode,
     "FakeTensor": fake_tensor,
@@ -162,6 +167,7 @@ CANARIES: dict[str, Callable[[], None]] = {
     "engine_code": engine,
     "next_sequence_nr": sequence_numbers,
     "no_dispatch_modes": no_modes,
+    "pytree": tree_map,
     "set_version_counters": version_counters,
     "tensor_data": tensor_data,
 }

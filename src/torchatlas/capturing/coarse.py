@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from torchatlas.capturing.modules import CALL_ROW, Watch, replace_call
+from torchatlas.capturing.modules import CALL_ROW, Watch
 from torchatlas.capturing.plans import Plan, Slot
+from torchatlas.capturing.process import Cell
 from torchatlas.capturing.run import Recording
 from torchatlas.capturing.stream import Recorder
 from torchatlas.inputs import named_tensors
@@ -63,67 +63,42 @@ class CoarseWatch(Watch):
         self._plans: dict[str, int] = {}
         self._step_began = 0
         super().start()
-        self._undo.append(self._patch_backward())
 
-    def _patch_module_call(self) -> Callable[[], None]:
-        original: Any = nn.Module._call_impl
-        now = time.perf_counter_ns
-        recorder, calls, model = self.recorder, self.calls, self.model
-        current, find, owners = recorder.current, self._numbers.get, self.owners
+    def module_called(self, inner: Any, cell: Cell, module: Any, args: Any, kwargs: Any) -> Any:
+        taken: list[int] = [] if module._modules else _numbers(self.recorder, (args, kwargs), True)
 
-        def call_impl(module: Any, *args: Any, **kwargs: Any) -> Any:
-            outer = current[0]
-            number = find(id(module))
-            if number is None or owners[number].reference() is not module:
-                number = self.number(module)
-            if module is model and outer < 0 and self.on_model_call is not None:
-                self.on_model_call(args, kwargs)
-            call = current[0] = len(calls) // CALL_ROW
-            calls.extend((number, outer))
-            taken = _numbers(recorder, (args, kwargs), True) if not module._modules else []
-            began = now()
-            try:
-                result = original(module, *args, **kwargs)
-            finally:
-                current[0] = outer
-            ended = now()
-            if call == len(calls) // CALL_ROW - 1:  # it called no other module
-                taken = taken or _numbers(recorder, (args, kwargs), True)
-                made = _numbers(recorder, result, False)
-                self._row(_operation(module), (began, ended), call, taken, made, None)
-            if module is model and outer < 0 and self.on_model_result is not None:
-                self.on_model_result(result)
+        def timed(module: Any, *args: Any, **kwargs: Any) -> Any:
+            call, began = cell[0], time.perf_counter_ns()
+            result = inner(module, *args, **kwargs)
+            ended = time.perf_counter_ns()
+            if call == len(self.calls) // CALL_ROW - 1:  # it called no other module
+                made = _numbers(self.recorder, result, False)
+                known = taken or _numbers(self.recorder, (args, kwargs), True)
+                self._row(_operation(module), (began, ended), call, known, made, None)
             return result
 
-        return replace_call(original, call_impl)
+        return super().module_called(timed, cell, module, args, kwargs)
 
-    def _patch_backward(self) -> Callable[[], None]:
-        original, now = torch.autograd.backward, time.perf_counter_ns
+    def backward_called(self, inner: Any, cell: Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
+        taken = _numbers(self.recorder, tensors if isinstance(tensors, (list, tuple)) else [tensors], True)
+        began = time.perf_counter_ns()
+        result = inner(tensors, *args, **kwargs)
+        self._row("torch.autograd.backward", (began, time.perf_counter_ns()), cell[0], taken, [], _NO_NODE)
+        return result
 
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            taken = _numbers(self.recorder, tensors if isinstance(tensors, (list, tuple)) else [tensors], True)
-            began = now()
-            result = original(tensors, *args, **kwargs)
-            self._row("torch.autograd.backward", (began, now()), self.recorder.current[0], taken, [], _NO_NODE)
-            return result
-
-        torch.autograd.backward = backward
-
-        def undo() -> None:
-            torch.autograd.backward = original
-
-        return undo
-
-    def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        result = super()._step_begins(optimizer, args, kwargs)
+    def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        result = super().step_begins(cell, optimizer, args, kwargs)
         self._step_began = time.perf_counter_ns()
         return result
 
-    def _step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        call = self.recorder.current[0]
+    def step_ends(self, cell: Cell, optimizer: Any) -> None:
         times = (self._step_began, time.perf_counter_ns())
-        self._row(f"torch.optim.{type(optimizer).__name__}", times, call, [], [], None)
-        super()._step_ends(optimizer, args, kwargs)
+        self._row(f"torch.optim.{type(optimizer).__name__}", times, cell[0], [], [], None)
+        super().step_ends(cell, optimizer)
+
+    def join_thread(self, cell: Cell) -> tuple[Cell, Any]:
+        """Module calls in threads are recorded too; there is no dispatch mode to enter."""
+        return super().join_thread(cell)[0], None
 
 
 _NO_NODE = 2**62  # a backward number no forward node has

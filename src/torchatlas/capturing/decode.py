@@ -52,7 +52,7 @@ class Decoded:
         self.died = [-1] * storages
         self.value_of: list[int] = [-1] * tensors  # the current value of each tensor
         # tables
-        self.argument_texts: list[str] = []
+        self.argument_texts: dict[str, int] = {}
         self.source_keys: list[tuple[Any, int]] = []
 
 
@@ -64,12 +64,13 @@ class Decoder:
         self.there_before = {*watch.tensors, *inputs}
         self.arrived: dict[int, int] = {}  # other storages that no op made -> the node that first took them
         self.arrived_bytes = 0
-        tensors, storages = recorder.tensors, recorder.storages
-        self.storage_of: list[int] = tensors[0::TENSOR_ROW]
-        self.shapes, self.strides = tensors[1::TENSOR_ROW], tensors[2::TENSOR_ROW]
-        self.offsets, self.dtypes = tensors[3::TENSOR_ROW], tensors[4::TENSOR_ROW]
+        tensors, storages = in_order(recorder.tensors, TENSOR_ROW), in_order(recorder.storages, STORAGE_ROW)
+        self.storage_of: list[int] = tensors[1::TENSOR_ROW]
+        self.shapes, self.strides = tensors[2::TENSOR_ROW], tensors[3::TENSOR_ROW]
+        self.offsets, self.dtypes = tensors[4::TENSOR_ROW], tensors[5::TENSOR_ROW]
+        self.references, self.devices = storages[1::STORAGE_ROW], storages[3::STORAGE_ROW]
         self.gradients = {storage for storage, named in watch.storages.items() if named.role == "gradient"}
-        self.bytes: list[int] = storages[1::STORAGE_ROW]
+        self.bytes: list[int] = storages[2::STORAGE_ROW]
         count = len(self.bytes)
         self.found = Decoded(len(self.storage_of), count)
         self.version = [0] * count
@@ -85,7 +86,7 @@ class Decoder:
     def run(self) -> Decoded:
         recorder, found = self.recorder, self.found
         stream, plans, began = recorder.stream, recorder.plans, recorder.began_ns
-        number_of_death = {id(ref): i for i, ref in enumerate(recorder.storages[0::STORAGE_ROW])}
+        number_of_death = {id(ref): i for i, ref in enumerate(self.references)}
         optimizer_calls = self._optimizer_calls()
         end = len(stream) if recorder.end is None else recorder.end
         boundaries = [*iteration_boundaries(self.watch.steps, end), end + 1]
@@ -217,7 +218,7 @@ class Decoder:
                     live += sizes[storage]
             elif results is not None or made:
                 live += self._outputs(results, node, numbers, inputs[len(inputs) - k :] if k else [], made)
-            writes_view = any(value_view_of[value_of[n]] >= 0 for _, n, _ in targets)
+            writes_view = bool(targets) and any(value_view_of[value_of[n]] >= 0 for _, n, _ in targets)
             makes_node = bool(needs) and not plan.detaches
             # where and when
             forward = -1
@@ -264,12 +265,12 @@ class Decoder:
                 text_key = (head, pattern, repr(others), repr(keywords) if keywords else None)
             text = texts.get(text_key)
             if text is None:
-                text = texts[text_key] = len(found.argument_texts)
                 if plan.readable:
                     entries = stream[i + ROW_HEAD : i + ROW_HEAD + len(slots)]
-                    found.argument_texts.append(call_text(plan, text_key, entries, others, keywords))
+                    words = call_text(plan, text_key, entries, others, keywords)
                 else:
-                    found.argument_texts.append(generic_call_text(others[1]))
+                    words = generic_call_text(others[1])
+                text = texts[text_key] = self._text(words)
             nodes += (
                 head,
                 t0 - began,
@@ -508,6 +509,10 @@ class Decoder:
         """The node that made the first input that a node made; -1 when none did."""
         return next((p for p in (self.found.value_producer[value] for value in values) if p >= 0), -1)
 
+    def _text(self, words: str) -> int:
+        """The row of a call in the table; equal calls share one."""
+        return self.found.argument_texts.setdefault(words, len(self.found.argument_texts))
+
     # -- marks ---------------------------------------------------------------------------------------------------
 
     def _mark(self, mark: tuple[Any, ...], node: int, live: int, iteration: int) -> int:
@@ -517,11 +522,18 @@ class Decoder:
             value = self._read(number, node, index)
             found.inputs.append(value)
             found.written.append(0)
-        text = len(found.argument_texts)
-        found.argument_texts.append(mark[2])
+        text = self._text(mark[2])
         row = (OUTPUT_NODE, -1, -1, -1, -1, -1, FORWARD, live, iteration, -1, text, len(mark[1]), 0)
         found.nodes += row
         return 1
+
+
+def in_order(rows: list[Any], width: int) -> list[Any]:
+    """Flat rows by the number they begin with; threads may have written them in another order."""
+    if rows[0::width] == list(range(len(rows) // width)):
+        return rows
+    ordered = sorted((rows[i : i + width] for i in range(0, len(rows), width)), key=lambda row: row[0])
+    return [item for row in ordered for item in row]
 
 
 class Sequences:
@@ -581,7 +593,7 @@ def _pattern(entries: list[Any]) -> tuple[Any, ...]:
     return tuple(
         -1
         if type(entry) is int
-        else entry
+        else repr(entry)  # 2, 2.0 and True are equal, and not the same
         if entry is None or type(entry) is tuple
         else tuple(item is None for item in entry)
         for entry in entries

@@ -105,7 +105,8 @@ def _call_text(plan: Plan, entries: list[Any], others: tuple[Any, ...], keywords
             placed[position] = portable(item)
     for name, item in keywords.items():
         named[name] = portable(item)
-    last = max((p for p, item in placed.items() if item is not None or p in plan.others), default=-1)
+    given = [p for p, item in placed.items() if item is not None or p in plan.others or p < plan.required]
+    last = max(given, default=-1)
     return encode(Call(tuple(placed.get(p) for p in range(last + 1)), named))
 
 

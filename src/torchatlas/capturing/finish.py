@@ -23,7 +23,7 @@ from torchatlas.capturing.decode import (
 )
 from torchatlas.capturing.describe import layout_row, operation_row, source_row
 from torchatlas.capturing.modules import CALL_ROW, Named, Watch
-from torchatlas.capturing.stream import STORAGE_ROW, Recorder
+from torchatlas.capturing.stream import Recorder
 from torchatlas.graph import Graph, Module, NodeKind, Operation, Phase, Role
 from torchatlas.graph.arguments import Call, encode
 from torchatlas.graph.columns import COLUMNS, EDGE_KINDS, KINDS, PHASES, ROLES, Array, Layout, Tables
@@ -239,8 +239,9 @@ class _Finish:
     def _node_columns(self, inputs: list[int], shift: np.int64) -> dict[str, Any]:
         found, tables, extra = self.found, self.tables, len(inputs)
         tables.sources = [source_row(code, at) for code, at in found.source_keys]
-        tables.arguments = [*found.argument_texts, encode(Call())]
-        arriving = (INPUT_NODE, -1, -1, -1, -1, -1, FORWARD, 0, 0, -1, len(tables.arguments) - 1, 0, 1)
+        nothing = found.argument_texts.setdefault(encode(Call()), len(found.argument_texts))
+        tables.arguments = list(found.argument_texts)
+        arriving = (INPUT_NODE, -1, -1, -1, -1, -1, FORWARD, 0, 0, -1, nothing, 0, 1)
         rows = np.concatenate([np.array([arriving] * extra, np.int64).reshape(-1, NODE_ROW), self.rows])
         plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, taken, made = rows.T
         kind = np.full(len(rows), KINDS.index(NodeKind.OP))
@@ -282,7 +283,7 @@ class _Finish:
 
     def _devices(self) -> list[int]:
         rows: dict[str, int] = {}
-        column = [rows.setdefault(str(device), len(rows)) for device in self.recorder.storages[2::STORAGE_ROW]]
+        column = [rows.setdefault(str(device), len(rows)) for device in self.decoder.devices]
         self.tables.devices = list(rows)
         return column
 
@@ -307,7 +308,7 @@ class _Finish:
     def _layouts(self) -> Array:
         decoder = self.decoder
         rows: dict[Layout, int] = {}
-        devices = self.recorder.storages[2::STORAGE_ROW]
+        devices = decoder.devices
         known: dict[Any, int] = {}
         column = []
         for number in self.found.value_tensor:

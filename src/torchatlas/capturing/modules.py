@@ -1,11 +1,11 @@
 """Which module call, optimizer step or backward an op belongs to: the calls of a recording and who is called what.
 
-While a recording runs, `nn.Module._call_impl` and the setter of `Tensor.data` are wrapped and torch's global optimizer
-hooks are used; `Watch.stop` takes everything away again.
+process.py tells a Watch what is called; it gives every call a number and every module and tensor a name.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from torchatlas.capturing import process
+from torchatlas.capturing.process import Cell
 from torchatlas.capturing.stream import Recorder
-from torchatlas.torch_private import UninitializedTensor, current_autograd_node, tensor_data
+from torchatlas.torch_private import UninitializedTensor, current_autograd_node
 
 CALL_ROW = 2  # owner number, parent call
 _STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
@@ -30,7 +31,8 @@ class Owner:
     type: str
     path: str
     root: int
-    kind: str = "module"
+    kind: str = "module"  # module | optimizer | thread
+    thread: str = ""
 
 
 @dataclass
@@ -56,20 +58,19 @@ class Watch:
     on_model_result: Callable[[Any], None] | None = None
     steps: list[tuple[int, int]] = field(default_factory=list)  # (position in the stream, owner) at the end of each
     _numbers: dict[int, int] = field(default_factory=dict)  # id of a module or optimizer -> owner number
-    _undo: list[Callable[[], Any]] = field(default_factory=list)
+    _forks: list[Recorder] = field(default_factory=list)  # of the recorder, one per thread that joined
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
         if self.model is not None:
             self._add_tree(self.model)
         self.recorder.on_failure = self._leave_step
-        self._undo.append(self._patch_module_call())
-        self._undo.append(_patch_data(self.recorder))
-        self._undo.append(register_optimizer_step_pre_hook(self._step_begins).remove)
-        self._undo.append(register_optimizer_step_post_hook(self._step_ends).remove)
+        process.join(self, self.recorder.current)
 
     def stop(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        process.leave(self)
+        for fork in self._forks:
+            fork.silence()
         for owner in self.owners:
             found = owner.reference()
             if found is not None and owner.kind == "optimizer":
@@ -86,30 +87,45 @@ class Watch:
             return number
         return self._add_tree(module)
 
-    def _patch_module_call(self) -> Callable[[], None]:
-        original: Any = nn.Module._call_impl
-        current, calls, model = self.recorder.current, self.calls, self.model
-        find, owners, number_of = self._numbers.get, self.owners, self.number
+    def module_called(self, inner: Any, cell: Cell, module: Any, args: Any, kwargs: Any) -> Any:
+        outer = cell[0]
+        number = self._numbers.get(id(module))
+        if number is None or self.owners[number].reference() is not module:
+            number = self.number(module)
+        outermost = module is self.model and outer < 0 and current_autograd_node() is None
+        if outermost and self.on_model_call is not None:
+            self.on_model_call(args, kwargs)
+        cell[0] = self._call(number, outer)
+        try:
+            result = inner(module, *args, **kwargs)
+        finally:
+            cell[0] = outer
+        if outermost and self.on_model_result is not None:
+            self.on_model_result(result)
+        return result
 
-        def call_impl(module: Any, *args: Any, **kwargs: Any) -> Any:
-            outer = current[0]
-            number = find(id(module))
-            if number is None or owners[number].reference() is not module:
-                number = number_of(module)
-            outermost = module is model and outer < 0 and current_autograd_node() is None
-            if outermost and self.on_model_call is not None:
-                self.on_model_call(args, kwargs)
-            current[0] = len(calls) // CALL_ROW
-            calls.extend((number, outer))
-            try:
-                result = original(module, *args, **kwargs)
-            finally:
-                current[0] = outer
-            if outermost and self.on_model_result is not None:
-                self.on_model_result(result)
-            return result
+    def backward_called(self, inner: Any, cell: Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
+        return inner(tensors, *args, **kwargs)
 
-        return replace_call(original, call_impl)
+    def data_set(self, tensor: Any) -> None:
+        self.recorder.forget(tensor)
+
+    def join_thread(self, cell: Cell) -> tuple[Cell, Any]:
+        """What a new thread runs belongs to the call that started it. Returns its own cell and its dispatch mode."""
+        fork = self.recorder.fork()
+        self._forks.append(fork)
+        owner = self.owners[self.calls[cell[0] * CALL_ROW]] if cell[0] >= 0 else None
+        path, root, kind = (owner.path, owner.root, owner.type) if owner is not None else ("", -1, "")
+        thread = threading.current_thread()
+        self.owners.append(Owner(weakref.ref(thread), kind, path, root, "thread", thread.name))
+        fork.current[0] = self._call(len(self.owners) - 1, cell[0])
+        return fork.current, fork.mode
+
+    def _call(self, owner: int, outer: int) -> int:
+        """A new call; its number. Rows go in whole, so that threads do not mix them."""
+        with self._lock:
+            self.calls.extend((owner, outer))
+            return len(self.calls) // CALL_ROW - 1
 
     def _add_tree(self, module: nn.Module) -> int:
         root = len(self.owners)
@@ -171,7 +187,7 @@ class Watch:
                 if isinstance(item, torch.Tensor):
                     self._name_storage(item, self._named(parameter, "optimizer state"))
 
-    def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+    def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         number = self._numbers.get(id(optimizer))
         if number is None or self.owners[number].reference() is not optimizer:
             number = self._numbers[id(optimizer)] = len(self.owners)
@@ -181,19 +197,16 @@ class Watch:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._name_storage(parameter.grad, self._named(parameter, "gradient"))
-        current = self.recorder.current
-        outer = current[0]
-        current[0] = len(self.calls) // CALL_ROW
-        self.calls.extend((number, outer))
-        inside = current[0]
+        outer = cell[0]
+        inside = cell[0] = self._call(number, outer)
 
         def outside(closure: Callable[[], Any]) -> Callable[[], Any]:
             """The closure is the program's forward and backward, not the optimizer's work."""
 
             def run() -> Any:
-                current[0] = outer
+                cell[0] = outer
                 result = closure()  # if it raises, the step is over
-                current[0] = inside
+                cell[0] = inside
                 return result
 
             return run
@@ -202,55 +215,22 @@ class Watch:
             return (args[0], outside(args[1]), *args[2:]), kwargs
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": outside(kwargs["closure"])}
-        return None
+        return args, kwargs
 
-    def _leave_step(self) -> None:
+    def _leave_step(self, cell: Cell) -> None:
         """An op raised: if it was in an optimizer step, no hook will tell that the step is over."""
-        current = self.recorder.current
-        if current[0] >= 0 and self.owners[self.calls[current[0] * CALL_ROW]].kind == "optimizer":
-            current[0] = self.calls[current[0] * CALL_ROW + 1]
+        if cell[0] >= 0 and self.owners[self.calls[cell[0] * CALL_ROW]].kind == "optimizer":
+            cell[0] = self.calls[cell[0] * CALL_ROW + 1]
 
-    def _step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        current, calls = self.recorder.current, self.calls
-        while current[0] >= 0:  # an exception may have left deeper calls open
-            owner, parent = calls[current[0] * CALL_ROW : current[0] * CALL_ROW + CALL_ROW]
-            current[0] = parent
+    def step_ends(self, cell: Cell, optimizer: Any) -> None:
+        while cell[0] >= 0:  # an exception may have left deeper calls open
+            owner, parent = self.calls[cell[0] * CALL_ROW : cell[0] * CALL_ROW + CALL_ROW]
+            if self.owners[owner].kind == "thread":
+                break
+            cell[0] = parent
             if self.owners[owner].reference() is optimizer:
                 break
         self.steps.append((len(self.recorder.stream), self._numbers[id(optimizer)]))
-
-
-def replace_call(original: Any, replacement: Any) -> Callable[[], None]:
-    """Put a function in the place of nn.Module._call_impl; the result takes it away again.
-
-    Replacing __call__ itself would make Python renew a slot in every subclass there is: 0.1 to 0.3 ms a time.
-    """
-    nn.Module._call_impl = replacement  # type: ignore[method-assign]
-
-    def undo() -> None:
-        nn.Module._call_impl = original  # type: ignore[method-assign]
-
-    return undo
-
-
-def _patch_data(recorder: Recorder) -> Callable[[], None]:
-    """`x.data = y` changes the storage of x without an op: a recorder must forget what it knows of x."""
-    outer = vars(torch.Tensor).get("data")  # of a recording around this one
-    found = outer or tensor_data
-
-    def set_data(tensor: Any, value: Any) -> None:
-        found.__set__(tensor, value)
-        recorder.forget(tensor)
-
-    torch.Tensor.data = property(found.__get__, set_data)  # type: ignore[assignment]
-
-    def undo() -> None:
-        if outer is None:
-            del torch.Tensor.data
-        else:
-            torch.Tensor.data = outer
-
-    return undo
 
 
 def _uninitialized(tensor: torch.Tensor) -> bool:

@@ -23,11 +23,20 @@ def covers(writer: Layout, reader: Layout) -> bool:
     if writer == reader:
         return True
     low, high = span(writer)
-    elements = 1
-    for size in writer[1]:
-        elements *= size
     first, last = span(reader)
-    return first == last or (elements == high - low and low <= first and last <= high)
+    return first == last or (low <= first and last <= high and _has_no_gaps(writer))
+
+
+def _has_no_gaps(layout: Layout) -> bool:
+    """Whether a tensor touches every element between its first and its last, in whatever order."""
+    expected = 1
+    for step, size in sorted(
+        (step, size) for size, step in zip(layout[1], layout[2], strict=True) if size > 1 and step
+    ):
+        if step != expected:
+            return False
+        expected *= size
+    return True
 
 
 @functools.lru_cache(maxsize=16_384)

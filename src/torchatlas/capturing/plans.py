@@ -73,13 +73,10 @@ class Plan:
     hidden: tuple[tuple[int, ...], int] | None
     changes_layout: bool  # an in-place view op: the same tensor object has another shape afterwards
     factory: Callable[..., Callable[[Any, Any], Any]]
+    required: int = 0  # how many positional arguments have no default
     readable: bool = True  # False: the operator has no schema we can read, its arguments are walked instead
     bookkeeping: bool = False  # not part of the program: let it run, record nothing
-
-    @property
-    def detaches(self) -> bool:
-        """Whether its result needs no gradient though its argument does."""
-        return self.name == "aten.detach.default"
+    detaches: bool = False  # its result needs no gradient though its argument does
 
     @property
     def length(self) -> int:
@@ -129,6 +126,8 @@ def _make(operator: Any, guarded: bool, kept: bool) -> Plan:
         HIDDEN_WRITES.get(schema.name),
         torch.Tag.inplace_view in operator.tags,
         _generic,
+        _required(schema),
+        detaches=name == "aten.detach.default",
     )
     return replace(plan, factory=_compiled(_source(schema, plan, guarded, kept), name))
 
@@ -156,10 +155,15 @@ def _read_schema(schema: Any) -> tuple[tuple[Slot, ...], tuple[int, ...], bool]:
     return tuple(slots), tuple(others), True
 
 
+def _required(schema: Any) -> int:
+    positional = [argument for argument in schema.arguments if not argument.kwarg_only]
+    return next((i for i, argument in enumerate(positional) if argument.has_default_value()), len(positional))
+
+
 def _source(schema: Any, plan: Plan, guarded: bool, kept: bool) -> str:
     """The text of the recording function. What it reads from outside are the names in stream.environment()."""
     positional = [argument for argument in schema.arguments if not argument.kwarg_only]
-    required = next((i for i, argument in enumerate(positional) if argument.has_default_value()), len(positional))
+    required = plan.required
     lines = ["def run(args, kwargs):"]
     if len(positional) > required:
         lines.append("  given = len(args)")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing.stream import STORAGE_ROW, Recorder
+from torchatlas.capturing.stream import Recorder
 from torchatlas.inputs import named_tensors
 from torchatlas.torch_private import UninitializedTensor, no_dispatch_modes, set_version_counters
 
@@ -36,6 +36,7 @@ class Restorer:
         self._versions: dict[int, tuple[torch.Tensor, int]] = {}
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
         self._undo: list[Callable[[], Any]] = []
+        self._new_gradients: list[torch.Tensor] = []
 
     def __enter__(self) -> Restorer:
         with no_dispatch_modes():  # what we do is no part of the program, whoever else is watching
@@ -57,6 +58,8 @@ class Restorer:
             if storage.nbytes() != copy.nbytes():
                 storage.resize_(copy.nbytes())
             storage.copy_(copy)
+        for tensor in self._new_gradients:
+            tensor.grad = None
         for generator, state in self._generators.values():
             generator.set_state(state)
         for undo in reversed(self._undo):
@@ -76,14 +79,16 @@ class Restorer:
             for part in target:
                 self.before_write(part)
 
+    def after_run(self, session: Any) -> None:
+        """What a function reached by itself, through a closure say, shall have no new gradients either."""
+        self._new_gradients = session.leaves_with_new_gradients()
+
     def _save_storage(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         if storage._cdata in self._storages:
             return
-        if self.recorder is not None:
-            number = self.recorder.storage_number(tensor)
-            if number is not None and not self.recorder.storages[number * STORAGE_ROW + 3]:
-                return  # made during the run
+        if self.recorder is not None and self.recorder.made_here(tensor):
+            return
         self._storages[storage._cdata] = (storage, storage.clone())
 
     def _save_tensors(self) -> None:

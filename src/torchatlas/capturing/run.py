@@ -104,6 +104,10 @@ class Recording:
     ) -> None:
         self.stop(error)
 
+    def leaves_with_new_gradients(self) -> list[torch.Tensor]:
+        """Tensors from outside whose gradient came to be during the run."""
+        return self._recorder.leaves_with_new_gradients()
+
     @property
     def running(self) -> bool:
         return self._state == "running"
@@ -273,19 +277,23 @@ def _captured(
     else:
         session = recording(module, track_tensor_ops=False)
     optimizer = _made(optimizer, module)
-    with _explained(session), session:
-        if module is None:
-            session.arrived(args, kwargs, model)
-        result = model(*args, **kwargs)
-        if module is None:
-            session.left(result)
-        if backward or loss is not None or optimizer is not None:
-            total = loss(result) if loss is not None else default_loss(result)
-            total.backward()
-            if optimizer is not None:
-                optimizer.step()
-            del total
-        del result
+    try:
+        with _explained(session), session:
+            if module is None:
+                session.arrived(args, kwargs, model)
+            result = model(*args, **kwargs)
+            if module is None:
+                session.left(result)
+            if backward or loss is not None or optimizer is not None:
+                total = loss(result) if loss is not None else default_loss(result)
+                total.backward()
+                if optimizer is not None:
+                    optimizer.step()
+                del total
+            del result
+    finally:
+        if restorer is not None:
+            restorer.after_run(session)
     graph: Graph = session.graph
     return graph
 

@@ -8,7 +8,7 @@ collection in a process that has imported torch costs more than a thousand recor
 from __future__ import annotations
 
 import functools
-import gc
+import itertools
 import os
 import sys
 import threading
@@ -32,18 +32,14 @@ from torchatlas.torch_private import (
 )
 
 # Rows of the flat lists Recorder.tensors and Recorder.storages.
-TENSOR_ROW = 5  # storage number, shape, stride, offset, dtype
-STORAGE_ROW = 4  # reference, bytes, device, whether an op saw it as an argument before any op made it
+TENSOR_ROW = 6  # number, storage number, shape, stride, offset, dtype
+STORAGE_ROW = 4  # number, reference, bytes, device
 
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _SKIPPED = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
 _CHECKPOINT = os.path.join(_SKIPPED[0], "utils", "checkpoint.py")
 _DEMO = os.path.join(_SKIPPED[1], "demo.py")  # a user's program, though it comes with us
 _USER, _SKIP = 0, 1
-
-# A recorded op leaves a few objects the collector follows beside the program's own: with its first threshold raised
-# by this factor the collector runs as often, counted in the program's ops, as under a mode that records nothing.
-_COLLECTOR_PACE = 10
 
 
 class Placeholder:
@@ -59,6 +55,7 @@ OMITTED = Placeholder()  # a positional argument that was not passed
 
 _IDLE: list[Recorder] = []  # recorders whose recording was decoded: their operators are bound and warm
 _MOST_IDLE = 4
+_PLAN_LOCK = threading.Lock()
 
 
 class Recorder:
@@ -74,20 +71,21 @@ class Recorder:
         self.end: int | None = None  # the length of the stream when the recording stopped: what dies later is not in it
         self.current = [-1]  # the running module call
         self.failure: tuple[str, int, str, int, types.CodeType | None, int] | None = None
-        self.on_failure: Callable[[], None] | None = None
+        self.on_failure: Callable[[list[int]], None] | None = None
         self.handled: list[str] = []  # operators that raised
         self.thread = ""
         self.began_ns = 0
         self.first_sequence_nr = 0
         self.codes: dict[int, int] = {}
         self._kept_codes: list[types.CodeType] = []
-        self._known_storages: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._known_storages: dict[int, tuple[weakref.ref[Any], int, bool]] = {}  # reference, number, from outside
+        self._known: dict[int, tuple[weakref.ref[Any], int, int]] = {}  # reference, number, storage number
+        self._numbers, self._storage_numbers = itertools.count(), itertools.count()
         self._guard, self._keep = guard, keep
         self._environment = self._make_environment()
         self._ordered_environment = [self._environment[name] for name in ENVIRONMENT]
         self._mode = _Mode(self)
-        self._thresholds: tuple[int, int, int] | None = None
+        self._parent: Recorder | None = None
 
     @classmethod
     def take(cls) -> Recorder:
@@ -103,12 +101,11 @@ class Recorder:
         for container in (*containers, self._known, self._known_storages):
             container.clear()
         self.current[0], self.end, self.failure, self.on_failure = -1, None, None, None
+        self._numbers, self._storage_numbers = itertools.count(), itertools.count()
         if self._guard is None and self._keep is None and len(_IDLE) < _MOST_IDLE:
             _IDLE.append(self)
 
     def start(self) -> None:
-        self._thresholds = gc.get_threshold()
-        gc.set_threshold(self._thresholds[0] * _COLLECTOR_PACE, *self._thresholds[1:])
         self.thread = threading.current_thread().name
         self.began_ns, self.first_sequence_nr = time.perf_counter_ns(), next_sequence_nr()
         self._mode.__enter__()  # type: ignore[no-untyped-call]
@@ -116,10 +113,6 @@ class Recorder:
     def stop(self) -> None:
         self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self.end = len(self.stream)
-        if self._thresholds is not None:
-            first, *rest = self._thresholds
-            if gc.get_threshold() == (first * _COLLECTOR_PACE, *rest):  # unless the program set its own meanwhile
-                gc.set_threshold(first, *rest)
 
     @property
     def mode(self) -> TorchDispatchMode:
@@ -143,11 +136,52 @@ class Recorder:
     def storage_number(self, tensor: Any) -> int | None:
         """The number of a tensor's storage if it was seen."""
         if tensor.layout is not torch.strided:
-            number = self.known_number(tensor)
-            return None if number is None else int(self.tensors[number * TENSOR_ROW])
+            known = self._known.get(id(tensor))
+            return known[2] if known is not None and known[0]() is tensor else None
+        entry = self._storage_entry(tensor)
+        return None if entry is None else entry[1]
+
+    def made_here(self, tensor: Any) -> bool:
+        """Whether an op of this recording allocated a tensor's memory."""
+        entry = self._storage_entry(tensor)
+        return entry is not None and not entry[2]
+
+    def leaves_with_new_gradients(self) -> list[Any]:
+        """Tensors whose gradient was not there when they were first seen."""
+        found = []
+        for reference, _, _ in list(self._known.values()):
+            tensor = reference()
+            if tensor is not None and tensor.requires_grad and tensor.is_leaf and tensor.grad is not None:
+                entry = None if tensor.grad.layout is not torch.strided else self._storage_entry(tensor.grad)
+                if entry is None or not entry[2]:
+                    found.append(tensor)
+        return found
+
+    def _storage_entry(self, tensor: Any) -> tuple[weakref.ref[Any], int, bool] | None:
         storage = tensor.untyped_storage()
         entry = self._known_storages.get(id(storage))
-        return entry[1] if entry is not None and entry[0]() is storage else None
+        return entry if entry is not None and entry[0]() is storage else None
+
+    def _shape_of(self, number: int) -> Any:
+        at = number * TENSOR_ROW
+        if self.tensors[at] != number:  # threads have changed the order
+            at = self.tensors[0::TENSOR_ROW].index(number) * TENSOR_ROW
+        return self.tensors[at + 2]
+
+    def fork(self) -> Recorder:
+        """A recorder for another thread that writes into this one's lists, with a running call of its own."""
+        fork = Recorder.__new__(Recorder)
+        vars(fork).update(vars(self))
+        fork.current = [-1]
+        fork._parent = self
+        fork._environment = fork._make_environment()
+        fork._ordered_environment = [fork._environment[name] for name in ENVIRONMENT]
+        fork._mode = _Mode(fork)
+        return fork
+
+    def silence(self) -> None:
+        """Let a thread that outlives the recording go on unrecorded."""
+        self._mode.silence()
 
     def forget(self, tensor: Any) -> None:
         """Give a tensor a new number next time: its storage or shape changed behind the dispatcher's back."""
@@ -158,8 +192,10 @@ class Recorder:
         plan = plan_for(operator, guarded=self._guard is not None, kept=self._keep is not None)
         if plan.bookkeeping:
             return lambda args, kwargs: operator(*args, **kwargs)
-        self.plans.append(plan)
-        return bind(plan, len(self.plans) - 1, self._ordered_environment)
+        with _PLAN_LOCK:
+            self.plans.append(plan)
+            number = len(self.plans) - 1
+        return bind(plan, number, self._ordered_environment)
 
     def _make_environment(self) -> dict[str, Any]:
         """The names that the code of plans.py reads."""
@@ -171,26 +207,29 @@ class Recorder:
         ref, base = weakref.ref, torch.Tensor
 
         def register(tensor: Any, external: bool = False) -> Any:
-            number = len(tensors) // TENSOR_ROW
+            # Numbers come from counters and rows carry them: another thread, or an op that the garbage collector sets
+            # off in between, cannot disturb them.
             try:
                 storage = tensor.untyped_storage()
                 key = id(storage)  # torch keeps the Python object as long as the storage itself
                 entry = find_storage(key)
                 if entry is None or entry[0]() is not storage:
-                    entry = known_storages[key] = (ref(storage, log), len(storages) // STORAGE_ROW)
-                    allocate((entry[0], storage.nbytes(), tensor.device, external))
-                shape, stride = tensor.shape, tensor.stride()
-                describe((entry[1], same(shape, shape), same(stride, stride), tensor.storage_offset(), tensor.dtype))
+                    entry = known_storages[key] = (ref(storage, log), next(self._storage_numbers), external)
+                    allocate((entry[1], entry[0], storage.nbytes(), tensor.device))
+                shape, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+                number = next(self._numbers)
+                describe((number, entry[1], same(shape, shape), same(stride, stride), offset, tensor.dtype))
             except (RuntimeError, NotImplementedError):
                 # Sparse and other tensors without one storage: the tensor object stands for its memory.
-                entry = (ref(tensor, log), len(storages) // STORAGE_ROW)
-                allocate((entry[0], _sparse_bytes(tensor), tensor.device, external))
-                describe((entry[1], _shape(tensor), None, 0, tensor.dtype))
+                entry = (ref(tensor, log), next(self._storage_numbers), external)
+                allocate((entry[1], entry[0], _sparse_bytes(tensor), tensor.device))
+                number = next(self._numbers)
+                describe((number, entry[1], _shape(tensor), None, 0, tensor.dtype))
             except AttributeError:
                 if isinstance(tensor, base):
                     raise
                 return (tensor,)  # Python numbers arrive in tensor places: add.Tensor(x, 2)
-            known[id(tensor)] = (ref(tensor), number)
+            known[id(tensor)] = (ref(tensor), number, entry[1])
             return number
 
         def number_of(tensor: Any) -> Any:
@@ -219,7 +258,7 @@ class Recorder:
         def resized(target: Any) -> None:
             for tensor in target if isinstance(target, (list, tuple)) else (target,):
                 entry = find(id(tensor))
-                if entry is not None and tensors[entry[1] * TENSOR_ROW + 1] != tensor.shape:
+                if entry is not None and self._shape_of(entry[1]) != tensor.shape:
                     forget(tensor)
 
         def classify(code: types.CodeType) -> int:
@@ -239,10 +278,11 @@ class Recorder:
         def failed(number: int, error: BaseException, call: int, code: types.CodeType | None, instruction: int) -> None:
             name = self.plans[number].name
             # Not the exception itself: it holds the frames, and they hold tensors.
-            self.failure = (name, id(error), describe_error(error), call, code, instruction)
+            main = self._parent or self
+            main.failure = (name, id(error), describe_error(error), call, code, instruction)
             self.handled.append(name)
             if self.on_failure is not None:
-                self.on_failure()
+                self.on_failure(self.current)
 
         return {
             "OMITTED": OMITTED,
@@ -292,6 +332,14 @@ class _Mode(TorchDispatchMode):
             return run(args, kwargs or {})
 
         # torch insists on a bound method; bound by hand it costs nothing more than a class's own.
+        self.__torch_dispatch__ = types.MethodType(dispatch, self)  # type: ignore[method-assign]
+
+    def silence(self) -> None:
+        """From now on only pass on."""
+
+        def dispatch(self: _Mode, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return operator(*args, **(kwargs or {}))
+
         self.__torch_dispatch__ = types.MethodType(dispatch, self)  # type: ignore[method-assign]
 
     @classmethod

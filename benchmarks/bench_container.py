@@ -1,6 +1,6 @@
 """What a graph of a million nodes costs: memory, files, levels and longest path, beside numpy, json and rustworkx.
 
-    python benchmarks/container.py [--nodes N] [--edges N] [--repeats N]
+    python benchmarks/bench_container.py [--nodes N] [--edges N] [--repeats N]
 
 Every pair is timed in turns in one process; the table shows medians, and ours divided by theirs.
 """
