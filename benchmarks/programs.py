@@ -12,7 +12,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from support import load_torchvision, load_transformers  # noqa: E402
+from support import load_torchvision, load_transformers
 
 Step = Callable[[], None]
 

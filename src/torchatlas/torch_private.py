@@ -6,6 +6,7 @@ torch may change these in any release; when one goes, this file and its canary a
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch._C import _current_autograd_node as current_autograd_node
 from torch._C._autograd import _get_sequence_nr as next_sequence_nr
 from torch._C._autograd import _unsafe_set_version_counter as set_version_counters
@@ -25,6 +26,7 @@ __all__ = [
     "dispatch_mode_stack",
     "next_sequence_nr",
     "no_dispatch_modes",
+    "pytree",
     "set_version_counters",
     "tensor_data",
 ]

@@ -101,6 +101,8 @@ class Decoder:
             found.outputs,
         )
         first_on, laid_out = self.origin, self.laid_out
+        seeds = {i for i, plan in enumerate(plans) if plan.name == "aten.ones_like.default"}
+        phase = FORWARD
         sequences = Sequences(recorder.first_sequence_nr)
         gradients = self.gradients
         sources: dict[tuple[int, int], int] = {}
@@ -229,14 +231,17 @@ class Decoder:
                     phase = OTHER
                 else:
                     phase = FORWARD
-                own_sequence = sequences.give(sequence, node, grad, makes_node, writes_view)
+                    trained = trained and call < 0  # a module runs: the next forward pass has begun
+                own_sequence = sequences.give(sequence, node, plan.clones, makes_node, writes_view)
             elif grad == 2:
                 phase = RECOMPUTE
-                own_sequence = sequences.give(sequence, node, grad, makes_node, writes_view)
+                own_sequence = sequences.give(sequence, node, plan.clones, makes_node, writes_view)
                 _recomputed_before(nodes, back)
             else:
+                if phase != BACKWARD:
+                    _count_seed(nodes, seeds)
                 phase, trained = BACKWARD, True
-                sequences.give(sequence, node, grad, makes_node, writes_view)  # it may build a graph of its own
+                sequences.give(sequence, node, plan.clones, makes_node, writes_view)  # it may build a graph of its own
                 own_sequence = back if back < ACCUMULATE else -1
                 forward = sequences.node_of.get(back, -1)
                 if back >= ACCUMULATE:
@@ -550,21 +555,23 @@ class Sequences:
         self._unclaimed: list[int] = []
         self._view_written_by = -1  # the last node, if it wrote to a view
 
-    def give(self, following: int, node: int, grad: int, makes_node: bool, writes_view: bool) -> int:
+    def give(self, following: int, node: int, clones: bool, makes_node: bool, writes_view: bool) -> int:
         """The number a node took, or -1; `following` is the next one free when the node was dispatched."""
         own = -1
         if following > self._next:
             if self._view_written_by >= 0:
                 self.node_of[self._next] = self._view_written_by
                 self._next += 1
-            # Without gradients it is a custom Function, whose node exists before its forward runs. With gradients, an
-            # op that needs none takes no number: what was given out belongs to what ran before.
-            is_mine = makes_node or (not grad and self._view_written_by < 0)
+            # Also an op that needs no gradient: the node of a custom Function exists before its forward runs, and
+            # under torch.func the tensors that are dispatched do not say that they need one.
+            is_mine = makes_node or self._view_written_by < 0
             self._unclaimed = list(range(self._next, following))
             for number in self._unclaimed:
                 self.node_of[number] = node if is_mine else max(node - 1, 0)
             if self._unclaimed and is_mine:
                 own = self._unclaimed.pop()
+            if not clones:  # only a clone leaves one, for the in-place op it was made for
+                self._unclaimed = []
             self._next = following
         elif makes_node and self._unclaimed:
             own = self._unclaimed.pop()
@@ -572,6 +579,13 @@ class Sequences:
             self.node_of[own] = node
         self._view_written_by = node if writes_view and makes_node else -1
         return own
+
+
+def _count_seed(nodes: list[int], seeds: set[int]) -> None:
+    """The ones that start a backward pass are made just before it: count them with it."""
+    row = len(nodes) - NODE_ROW
+    if row >= 0 and nodes[row] in seeds and nodes[row + _PHASE] == FORWARD and nodes[row + _CALL] < 0:
+        nodes[row + _PHASE] = BACKWARD
 
 
 def _recomputed_before(nodes: list[int], back: int) -> None:

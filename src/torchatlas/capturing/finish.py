@@ -87,7 +87,6 @@ class _Finish:
         self.rows = np.array(found.nodes, np.int64).reshape(-1, NODE_ROW)
         self.plan, self.call, self.phase, self.input_count = self.rows.T[[_PLAN, _CALL, _PHASE, _TAKEN]]
         self.storage_of_value = np.array(decoder.storage_of, np.int64)[np.array(found.value_tensor, np.int64)]
-        self._start_backward()
         self._count_from_the_beginning()
 
     def graph(self, timing: bool, memory: bool) -> Graph:
@@ -288,22 +287,12 @@ class _Finish:
         return column
 
     def _call_columns(self) -> dict[str, Any]:
-        owner = np.array(self.watch.calls[0::CALL_ROW], np.int64)
-        module = self._modules()
+        owners, module = self.watch.calls[0::CALL_ROW], self._modules()
         return {
-            "call_module": module[owner],
+            "call_module": [module[owner] for owner in owners],
             "call_parent": self.watch.calls[1::CALL_ROW],
-            "call_index": _occurrence(owner),
+            "call_index": _occurrences(owners),
         }
-
-    def _start_backward(self) -> None:
-        """The ones that start a backward pass are made just before it; count them with it."""
-        names = [plan.name == "aten.ones_like.default" for plan in self.recorder.plans]
-        outside = (self.phase == FORWARD) & (self.call < 0) & (self.plan >= 0)
-        for node in np.flatnonzero(outside & np.array([*names, False])[self.plan]):
-            following = self.phase[node + 1 : node + 2]
-            if len(following) and following[0] == BACKWARD:
-                self.phase[node] = self.rows[node, _PHASE] = BACKWARD
 
     def _layouts(self) -> Array:
         decoder = self.decoder
@@ -321,7 +310,7 @@ class _Finish:
         self.tables.layouts = list(rows)
         return np.array(column, np.int64)
 
-    def _modules(self) -> Array:
+    def _modules(self) -> list[int]:
         """The module table; returns the row of each owner."""
         rows: dict[str, int] = {}
         number = []
@@ -332,7 +321,7 @@ class _Finish:
                 rows[path] = len(rows)
                 self.tables.modules.append(Module(path, owner.type, owner.kind))
             number.append(rows[path])
-        return np.array(number or [0], np.int64)
+        return number
 
     def _edges(self, inputs: list[int], shift: np.int64) -> Array:
         found = self.found
@@ -403,11 +392,11 @@ def _pointers(counts: Array) -> Array:
     return np.append(0, np.cumsum(counts))
 
 
-def _occurrence(column: Array) -> Array:
+def _occurrences(items: list[int]) -> list[int]:
     """For every entry, how many equal ones come before it."""
-    order = np.argsort(column, kind="stable")
-    ranked = column[order]
-    starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1])) if len(ranked) else np.zeros(0, np.int64)
-    result = np.empty(len(column), np.int64)
-    result[order] = np.arange(len(column)) - np.repeat(starts, np.diff(np.append(starts, len(column))))
+    seen: dict[int, int] = {}
+    result = []
+    for item in items:
+        result.append(seen.get(item, 0))
+        seen[item] = result[-1] + 1
     return result

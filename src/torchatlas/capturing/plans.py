@@ -77,6 +77,7 @@ class Plan:
     readable: bool = True  # False: the operator has no schema we can read, its arguments are walked instead
     bookkeeping: bool = False  # not part of the program: let it run, record nothing
     detaches: bool = False  # its result needs no gradient though its argument does
+    clones: bool = False
 
     @property
     def length(self) -> int:
@@ -128,6 +129,7 @@ def _make(operator: Any, guarded: bool, kept: bool) -> Plan:
         _generic,
         _required(schema),
         detaches=name == "aten.detach.default",
+        clones=name == "aten.clone.default",
     )
     return replace(plan, factory=_compiled(_source(schema, plan, guarded, kept), name))
 

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from torchatlas.capturing.plans import ENVIRONMENT, Plan, bind, plan_for
 from torchatlas.torch_private import (
@@ -29,6 +28,7 @@ from torchatlas.torch_private import (
     current_autograd_node,
     next_sequence_nr,
     no_dispatch_modes,
+    pytree,
 )
 
 # Rows of the flat lists Recorder.tensors and Recorder.storages.
