@@ -5,6 +5,7 @@ process.py tells a Watch what is called; it gives every call a number and every 
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from torch import nn
 
 from torchatlas.capturing import process
 from torchatlas.capturing.process import Cell
-from torchatlas.capturing.stream import Recorder
+from torchatlas.capturing.stream import Recorder, user_line
 from torchatlas.torch_private import UninitializedTensor, current_autograd_node
 
 CALL_ROW = 2  # owner number, parent call
@@ -197,16 +198,18 @@ class Watch:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._name_storage(parameter.grad, self._named(parameter, "gradient"))
-        outer = cell[0]
-        inside = cell[0] = self._call(number, outer)
+        outer, inside = cell[0], self._call(number, cell[0])
+        ours = type(optimizer).__module__.startswith("torch.optim")  # then no line inside the step is the user's
+        line = user_line(sys._getframe(1)) if ours else None
+        cell[:] = inside, line
 
         def outside(closure: Callable[[], Any]) -> Callable[[], Any]:
             """The closure is the program's forward and backward, not the optimizer's work."""
 
             def run() -> Any:
-                cell[0] = outer
+                cell[:] = outer, None
                 result = closure()  # if it raises, the step is over
-                cell[0] = inside
+                cell[:] = inside, line
                 return result
 
             return run
@@ -220,9 +223,10 @@ class Watch:
     def _leave_step(self, cell: Cell) -> None:
         """An op raised: if it was in an optimizer step, no hook will tell that the step is over."""
         if cell[0] >= 0 and self.owners[self.calls[cell[0] * CALL_ROW]].kind == "optimizer":
-            cell[0] = self.calls[cell[0] * CALL_ROW + 1]
+            cell[:] = self.calls[cell[0] * CALL_ROW + 1], None
 
     def step_ends(self, cell: Cell, optimizer: Any) -> None:
+        cell[1] = None
         while cell[0] >= 0:  # an exception may have left deeper calls open
             owner, parent = self.calls[cell[0] * CALL_ROW : cell[0] * CALL_ROW + CALL_ROW]
             if self.owners[owner].kind == "thread":

@@ -255,22 +255,25 @@ def _guard_lines(schema: Any, plan: Plan) -> list[str]:
     return lines
 
 
-# With a backward node running and gradients disabled there is no user line to find: it is the forward node's.
+# With a backward node running and gradients disabled there is no user line to find: it is the forward node's. In a
+# step of one of torch's optimizers it is the line of the step.
 # With gradients enabled it may be a checkpoint recomputing (2) or a backward that builds a graph (1).
 _FRAME = """\
-  node = current_node(); code = None; at = 0; back = None; grad = grad_enabled()
+  node = current_node(); code = None; at = sequence = 0; back = None; grad = grad_enabled()
   if node is not None: back = node._sequence_nr()
   if node is None or grad:
-    frame = frame_at(2)
-    while frame is not None:
-      code = frame.f_code; kind = kind_of_code(id(code))
-      if kind is None: kind = classify(code)
-      if kind == 0:
-        at = frame.f_lasti; break
-      frame = frame.f_back
-    else: code = None
-    if node is not None and recomputing(): grad = 2
-  sequence = next_number()"""
+    sequence = next_number()
+    if current[1] is not None: code, at = current[1]
+    else:
+      frame = frame_at(2)
+      while frame is not None:
+        code = frame.f_code; kind = kind_of_code(id(code))
+        if kind is None: kind = classify(code)
+        if kind == 0:
+          at = frame.f_lasti; break
+        frame = frame.f_back
+      else: code = None
+    if node is not None and recomputing(): grad = 2"""
 
 _CALL = """\
   t0 = now()

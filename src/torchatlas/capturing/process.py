@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from torchatlas.torch_private import tensor_data
 
-Cell = list[int]  # holds the running call of one thread in one recording
+Cell = list[Any]  # the running call of one thread in one recording, and the user's line if it is known beforehand
 
 # A recorded op leaves a few objects the collector follows beside the program's own: with its first threshold raised
 # by this factor the collector runs as often, counted in the program's ops, as under a mode that records nothing.

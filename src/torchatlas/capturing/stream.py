@@ -51,6 +51,7 @@ class Placeholder:
 
 PLACE = Placeholder()
 OMITTED = Placeholder()  # a positional argument that was not passed
+_NONE: dict[str, Any] = {}
 
 
 _IDLE: list[Recorder] = []  # recorders whose recording was decoded: their operators are bound and warm
@@ -69,9 +70,9 @@ class Recorder:
         self.tensors: list[Any] = []  # TENSOR_ROW entries per tensor
         self.storages: list[Any] = []  # STORAGE_ROW entries per storage
         self.end: int | None = None  # the length of the stream when the recording stopped: what dies later is not in it
-        self.current = [-1]  # the running module call
+        self.current: list[Any] = [-1, None]  # the running module call; the user's line when it is known beforehand
         self.failure: tuple[str, int, str, int, types.CodeType | None, int] | None = None
-        self.on_failure: Callable[[list[int]], None] | None = None
+        self.on_failure: Callable[[list[Any]], None] | None = None
         self.handled: list[str] = []  # operators that raised
         self.thread = ""
         self.began_ns = 0
@@ -80,7 +81,7 @@ class Recorder:
         self._kept_codes: list[types.CodeType] = []
         self._known_storages: dict[int, tuple[weakref.ref[Any], int, bool]] = {}  # reference, number, from outside
         self._known: dict[int, tuple[weakref.ref[Any], int, int]] = {}  # reference, number, storage number
-        self._numbers, self._storage_numbers = itertools.count(), itertools.count()
+        self._counters = [itertools.count(), itertools.count()]  # of tensors and storages
         self._guard, self._keep = guard, keep
         self._environment = self._make_environment()
         self._ordered_environment = [self._environment[name] for name in ENVIRONMENT]
@@ -100,8 +101,8 @@ class Recorder:
         containers: tuple[Any, ...] = (self.stream, self.tensors, self.storages, self.handled)
         for container in (*containers, self._known, self._known_storages):
             container.clear()
-        self.current[0], self.end, self.failure, self.on_failure = -1, None, None, None
-        self._numbers, self._storage_numbers = itertools.count(), itertools.count()
+        self.current[:], self.end, self.failure, self.on_failure = (-1, None), None, None, None
+        self._counters[:] = itertools.count(), itertools.count()
         if self._guard is None and self._keep is None and len(_IDLE) < _MOST_IDLE:
             _IDLE.append(self)
 
@@ -172,7 +173,7 @@ class Recorder:
         """A recorder for another thread that writes into this one's lists, with a running call of its own."""
         fork = Recorder.__new__(Recorder)
         vars(fork).update(vars(self))
-        fork.current = [-1]
+        fork.current = [-1, None]
         fork._parent = self
         fork._environment = fork._make_environment()
         fork._ordered_environment = [fork._environment[name] for name in ENVIRONMENT]
@@ -204,7 +205,7 @@ class Recorder:
         find, find_storage, log = known.get, known_storages.get, stream.append  # a dead storage's reference logs itself
         describe, allocate = tensors.extend, storages.extend
         same = {}.setdefault  # type: ignore[var-annotated]  # one object per distinct shape and stride
-        ref, base = weakref.ref, torch.Tensor
+        ref, base, counters = weakref.ref, torch.Tensor, self._counters
 
         def register(tensor: Any, external: bool = False) -> Any:
             # Numbers come from counters and rows carry them: another thread, or an op that the garbage collector sets
@@ -214,16 +215,16 @@ class Recorder:
                 key = id(storage)  # torch keeps the Python object as long as the storage itself
                 entry = find_storage(key)
                 if entry is None or entry[0]() is not storage:
-                    entry = known_storages[key] = (ref(storage, log), next(self._storage_numbers), external)
+                    entry = known_storages[key] = (ref(storage, log), next(counters[1]), external)
                     allocate((entry[1], entry[0], storage.nbytes(), tensor.device))
                 shape, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-                number = next(self._numbers)
+                number = next(counters[0])
                 describe((number, entry[1], same(shape, shape), same(stride, stride), offset, tensor.dtype))
             except (RuntimeError, NotImplementedError):
                 # Sparse and other tensors without one storage: the tensor object stands for its memory.
-                entry = (ref(tensor, log), next(self._storage_numbers), external)
+                entry = (ref(tensor, log), next(counters[1]), external)
                 allocate((entry[1], entry[0], _sparse_bytes(tensor), tensor.device))
-                number = next(self._numbers)
+                number = next(counters[0])
                 describe((number, entry[1], _shape(tensor), None, 0, tensor.dtype))
             except AttributeError:
                 if isinstance(tensor, base):
@@ -322,14 +323,14 @@ class _Mode(TorchDispatchMode):
         kept: list[Any] = []
         find, plan = functions.get, recorder.plan
 
-        def dispatch(self: _Mode, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def dispatch(self: _Mode, operator: Any, types: Any, args: Any = (), kwargs: Any = _NONE) -> Any:
             if types and not all(map(_is_plain, types)):
                 return NotImplemented  # a wrapper subclass: what runs inside it comes back here, op by op
             run = find(id(operator))
             if run is None:
                 run = functions[id(operator)] = plan(operator)
                 kept.append(operator)
-            return run(args, kwargs or {})
+            return run(args, kwargs)
 
         # torch insists on a bound method; bound by hand it costs nothing more than a class's own.
         self.__torch_dispatch__ = types.MethodType(dispatch, self)  # type: ignore[method-assign]
@@ -366,6 +367,15 @@ def _code_kind(file: str) -> int:
     if file.startswith(_LIBRARY) and "-packages" + os.sep not in file:
         return _SKIP
     return _USER
+
+
+def user_line(frame: types.FrameType | None) -> tuple[types.CodeType, int] | None:
+    """The nearest line of the user's, as a code object and an instruction."""
+    while frame is not None:
+        if _code_kind(frame.f_code.co_filename) == _USER:
+            return frame.f_code, frame.f_lasti
+        frame = frame.f_back
+    return None
 
 
 def recomputing() -> bool:
