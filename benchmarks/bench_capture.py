@@ -10,9 +10,9 @@ With torchlens installed, a second table sets a forward pass beside it; last, be
 from __future__ import annotations
 
 import argparse
-import gc
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -67,28 +67,31 @@ def profiled(step: Step) -> None:
         step()
 
 
-def measure(step: Step, rounds: int) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {
-        way: [] for way in ("eager", "empty mode", "recording", "decoding", "module level", "profiler")
-    }
+def measure(step: Step, rounds: int) -> dict[tuple[str, str], list[float]]:
+    """Ratios of every way to what it is compared with, each taken within a round."""
+    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
     for way in (step, lambda: in_empty_mode(step), lambda: recorded(step).graph, lambda: modules_only(step)):
         way()
     for _ in range(rounds):
-        gc.collect()
-        seconds["eager"].append(timed(step)[0])
-        seconds["empty mode"].append(timed(lambda: in_empty_mode(step))[0])
-        spent, rec = timed(lambda: recorded(step))
-        seconds["recording"].append(spent)
-        seconds["decoding"].append(timed(lambda rec=rec: rec.graph)[0])
+        eager = timed(step)[0]
+        empty = timed(lambda: in_empty_mode(step))[0]
+        recording, rec = timed(lambda: recorded(step))
+        decoding = timed(lambda rec=rec: rec.graph)[0]
         del rec
-        seconds["module level"].append(timed(lambda: modules_only(step))[0])
-        seconds["profiler"].append(timed(lambda: profiled(step))[0])
-    return seconds
+        ratios["eager", "ms"].append(eager * 1e3)
+        ratios["empty mode", "eager"].append(empty / eager)
+        for way, spent in (("recording", recording), ("decoding", decoding)):
+            ratios[way, "eager"].append(spent / eager)
+            ratios[way, "empty"].append(spent / empty)
+    for name, run in (("module level", modules_only), ("profiler", profiled)):
+        for _ in range(rounds):  # apart: the profiler leaves cold caches behind
+            eager = timed(step)[0]
+            ratios[name, "eager"].append(timed(lambda run=run: run(step))[0] / eager)
+    return ratios
 
 
-def ratios(seconds: dict[str, list[float]], way: str, base: str) -> str:
-    quotients = [a / b for a, b in zip(seconds[way], seconds[base], strict=True)]
-    low, middle, high = statistics.quantiles(quotients, n=4)
+def cell(numbers: list[float]) -> str:
+    low, middle, high = statistics.quantiles(numbers, n=4)
     return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
 
 
@@ -136,11 +139,10 @@ def main() -> None:
         step()
         rounds = min(options.pairs, most)
         operations = len(recorded(step).graph.where(kind="op"))
-        seconds = measure(step, rounds)
-        cells = [name, f"{operations:,}", f"{statistics.median(seconds['eager']) * 1e3:.1f}", str(rounds)]
-        cells += [ratios(seconds, way, "eager") for way in ways]
-        cells += [ratios(seconds, "recording", "empty mode"), str(LIMITS[name])]
-        cells += [ratios(seconds, "decoding", "empty mode"), "1.0"]
+        found = measure(step, rounds)
+        cells = [name, f"{operations:,}", f"{statistics.median(found['eager', 'ms']):.1f}", str(rounds)]
+        cells += [cell(found[way, "eager"]) for way in ways]
+        cells += [cell(found["recording", "empty"]), str(LIMITS[name]), cell(found["decoding", "empty"]), "1.0"]
         print("| " + " | ".join(cells) + " |", flush=True)
     forward_table(min(options.pairs, 15))
 
