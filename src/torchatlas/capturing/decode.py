@@ -27,6 +27,9 @@ NODE_ROW = (
     13  # plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, inputs, outputs
 )
 _SEQUENCE, _CALL, _SOURCE, _PHASE, _FORWARD = 3, 4, 5, 6, 9
+Target = tuple[int, int, bool]  # a written argument: its place among the inputs, its tensor, whether it is not read
+_NO_TARGETS: list[Target] = []
+_ZEROS = [0] * 64
 _MOST_READERS = 256  # exact orders for so many readers of one storage; beyond that, sound ones
 
 
@@ -129,80 +132,60 @@ class Decoder:
             plan: Plan = plans[head]
             _, t0, t1, sequence, back, call, code, at, grad, needs = stream[i : i + ROW_HEAD]
             # inputs
-            j, k, plain, slots = i + ROW_HEAD, 0, True, plan.slots
-            numbers: list[int] = []
-            targets: list[tuple[int, int, bool]] = []  # input index, tensor, overwritten
-            for slot in slots:
-                entry = stream[j]
-                j += 1
-                if type(entry) is int:
-                    items: Any = (entry,)
-                elif entry is None or type(entry) is tuple:
-                    plain = False
-                    continue
-                else:
-                    plain = False
-                    items = [item for item in entry if type(item) is int]
-                kind = DATA
-                if slot.written:
-                    if slot.overwritten:
-                        kind = ORDER
-                    targets += [(k + q, item, slot.overwritten) for q, item in enumerate(items)]
-                for number in items:
-                    storage = storage_of[number]
-                    value = value_of[number]
-                    if value < 0:
-                        value = self._first_seen(number, storage)
-                    elif value_version[value] != version[storage]:
-                        value = self._refresh(number, storage, value)
-                    numbers.append(number)
-                    inputs.append(value)
-                    producer = value_producer[value]
-                    if producer >= 0:
-                        edges += (producer, node, value_output[value], k, value, kind)
-                        if value in several:
-                            for other, output in several[value]:
-                                edges += (other, node, output, k, value, kind)
-                    else:
-                        from_outside += (value, node, k)
-                    reader = readers[storage]
-                    if reader is None:
-                        readers[storage] = [node, number]
-                    else:
-                        reader += (node, number)
-                    k += 1
+            _slots, j = plan.slots, i + ROW_HEAD + len(plan.slots)
+            entries = stream[i + ROW_HEAD : j]
             others: Any = ()
             keywords: Any = {}
             if plan.others:
                 others = stream[j]
                 j += 1
-            if not plan.readable:  # no schema: (numbers, shape of the arguments)
-                for number in others[0]:
-                    value = self._read(number, node, k)
-                    numbers.append(number)
-                    inputs.append(value)
-                    k += 1
             if plan.has_keywords:
                 keywords = stream[j]
                 j += 1
+            numbers: list[int] = [entry for entry in entries if type(entry) is int]
+            plain, targets = len(numbers) == len(entries), _NO_TARGETS
+            if plan.writes or not (plain or plan.single):
+                numbers, targets = _flat_entries(plan, entries, others)
+            only_written = {index for index, _, overwritten in targets if overwritten} if targets else ()
+            k = 0
+            for number in numbers:
+                storage = storage_of[number]
+                value = value_of[number]
+                if value < 0:
+                    value = self._first_seen(number, storage)
+                elif value_version[value] != version[storage]:
+                    value = self._refresh(number, storage, value)
+                inputs.append(value)
+                producer = value_producer[value]
+                if producer >= 0:
+                    kind = ORDER if k in only_written else DATA
+                    edges += (producer, node, value_output[value], k, value, kind)
+                    if value in several:
+                        for other, output in several[value]:
+                            edges += (other, node, output, k, value, kind)
+                else:
+                    from_outside += (value, node, k)
+                reader = readers[storage]
+                if reader is None:
+                    readers[storage] = [node, number]
+                else:
+                    reader += (node, number)
+                k += 1
             results = stream[j]
             if self.arrived_bytes:
                 live += self.arrived_bytes
                 self.arrived_bytes = 0
             # writes
-            marks = [0] * k
-            if plan.hidden is not None and _hidden_on(plan, others):
-                for position in plan.hidden[0]:
-                    index = _input_index(plan, stream, i + ROW_HEAD, position)
-                    if index is not None:
-                        targets.append((index, numbers[index], False))
             made: dict[int, int] = {}
-            if targets and not plan.changes_layout:
+            if targets:
+                marks = [0] * k
                 for index, number, overwritten in targets:
                     marks[index] = 1
-                    if number not in made:
+                    if number not in made and not plan.changes_layout:
                         made[number] = self._write(number, node, overwritten)
-            written_flags += marks
+                written_flags += marks
+            else:
+                written_flags += _ZEROS[:k] if k <= len(_ZEROS) else [0] * k
             # outputs
             before = len(outputs)
             if type(results) is int and not made and value_of[results] < 0 and first_on[storage_of[results]] < 0:
@@ -218,6 +201,25 @@ class Decoder:
                 outputs.append(value)
                 if sizes[storage] > 0:
                     live += sizes[storage]
+            elif type(results) is int and not made and value_of[results] < 0:
+                storage = storage_of[results]  # and next: one new view
+                base = first_on[storage]
+                for q, number in enumerate(numbers):
+                    if storage_of[number] == storage:
+                        base = inputs[len(inputs) - k + q]
+                        break
+                value_of[results] = value = len(value_tensor)
+                value_tensor.append(results)
+                value_version.append(version[storage])
+                value_producer.append(node)
+                value_output.append(0)
+                value_view_of.append(base)
+                twins = laid_out[storage]
+                if twins is None:
+                    laid_out[storage] = [results]
+                else:
+                    twins.append(results)
+                outputs.append(value)
             elif results is not None or made:
                 live += self._outputs(results, node, numbers, inputs[len(inputs) - k :] if k else [], made)
             writes_view = bool(targets) and any(value_view_of[value_of[n]] >= 0 for _, n, _ in targets)
@@ -266,12 +268,11 @@ class Decoder:
             elif plain and not others and not keywords:
                 text_key = head
             else:
-                pattern = None if plain else _pattern(stream[i + ROW_HEAD : i + ROW_HEAD + len(slots)])
+                pattern = None if plain else _pattern(entries)
                 text_key = (head, pattern, repr(others), repr(keywords) if keywords else None)
             text = texts.get(text_key)
             if text is None:
                 if plan.readable:
-                    entries = stream[i + ROW_HEAD : i + ROW_HEAD + len(slots)]
                     words = call_text(plan, text_key, entries, others, keywords)
                 else:
                     words = generic_call_text(others[1])
@@ -614,19 +615,21 @@ def _pattern(entries: list[Any]) -> tuple[Any, ...]:
     )
 
 
-def _hidden_on(plan: Plan, others: tuple[Any, ...]) -> bool:
-    assert plan.hidden is not None
-    return bool(others[plan.others.index(plan.hidden[1])])
-
-
-def _input_index(plan: Plan, stream: list[Any], at: int, position: int) -> int | None:
-    """Where the argument at a schema position stands among a row's inputs, if no list of tensors comes before it."""
-    index = 0
-    for offset, slot in enumerate(plan.slots):
-        if slot.position == position:
-            return index if type(stream[at + offset]) is int else None
-        index += type(stream[at + offset]) is int
-    return None
+def _flat_entries(plan: Plan, entries: list[Any], others: Any) -> tuple[list[int], list[Target]]:
+    """A row's tensor arguments one by one, and which of them the operator writes."""
+    if not plan.readable:
+        return list(others[0]), []
+    numbers: list[int] = []
+    targets: list[Target] = []
+    hidden = plan.hidden[0] if plan.hidden is not None and others[plan.others.index(plan.hidden[1])] else ()
+    for slot, entry in zip(plan.slots, entries, strict=True):
+        found = [entry] if type(entry) is int else entry if type(entry) is list else []
+        for number in found:
+            if type(number) is int:
+                if slot.written or slot.position in hidden:
+                    targets.append((len(numbers), number, slot.overwritten))
+                numbers.append(number)
+    return numbers, targets
 
 
 def iteration_boundaries(steps: list[tuple[int, int]], end: int) -> list[int]:

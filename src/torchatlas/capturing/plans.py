@@ -76,6 +76,8 @@ class Plan:
     required: int = 0  # how many positional arguments have no default
     readable: bool = True  # False: the operator has no schema we can read, its arguments are walked instead
     bookkeeping: bool = False  # not part of the program: let it run, record nothing
+    writes: bool = False  # or may write, for all we know
+    single: bool = False  # no argument is a list of tensors
     detaches: bool = False  # its result needs no gradient though its argument does
     clones: bool = False
 
@@ -117,7 +119,7 @@ def _make(operator: Any, guarded: bool, kept: bool) -> Plan:
         return Plan(operator, name, (), (), False, None, False, _generic, bookkeeping=True)
     slots, others, readable = _read_schema(schema) if schema is not None else ((), (), False)
     if schema is None or not readable:
-        return Plan(operator, name, (), (0,), False, None, False, _generic, readable=False)
+        return Plan(operator, name, (), (0,), False, None, False, _generic, readable=False, writes=True)
     plan = Plan(
         operator,
         name,
@@ -128,6 +130,8 @@ def _make(operator: Any, guarded: bool, kept: bool) -> Plan:
         torch.Tag.inplace_view in operator.tags,
         _generic,
         _required(schema),
+        writes=schema.name in HIDDEN_WRITES or any(slot.written for slot in slots),
+        single=not any(slot.many for slot in slots),
         detaches=name == "aten.detach.default",
         clones=name == "aten.clone.default",
     )
