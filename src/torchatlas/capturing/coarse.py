@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing.modules import CALL_ROW, Watch
+from torchatlas.capturing.modules import Watch
 from torchatlas.capturing.plans import Plan, Slot
 from torchatlas.capturing.process import Cell
 from torchatlas.capturing.run import Recording
@@ -62,6 +62,7 @@ class CoarseWatch(Watch):
     def start(self) -> None:
         self._plans: dict[str, int] = {}
         self._step_began = 0
+        self._last_call: dict[int, int] = {}  # by thread
         super().start()
 
     def module_called(self, inner: Any, cell: Cell, module: Any, args: Any, kwargs: Any) -> Any:
@@ -71,7 +72,7 @@ class CoarseWatch(Watch):
             call, began = cell[0], time.perf_counter_ns()
             result = inner(module, *args, **kwargs)
             ended = time.perf_counter_ns()
-            if call == len(self.calls) // CALL_ROW - 1:  # it called no other module
+            if call == self._last_call[threading.get_ident()]:  # it called no other module
                 made = _numbers(self.recorder, result, False)
                 known = taken or _numbers(self.recorder, (args, kwargs), True)
                 self._row(_operation(module), (began, ended), call, known, made, None)
@@ -96,9 +97,13 @@ class CoarseWatch(Watch):
         self._row(f"torch.optim.{type(optimizer).__name__}", times, cell[0], [], [], None)
         super().step_ends(cell, optimizer)
 
-    def join_thread(self, cell: Cell) -> tuple[Cell, Any]:
+    def join_thread(self, cell: Cell, thread: threading.Thread) -> tuple[Cell, Any]:
         """Module calls in threads are recorded too; there is no dispatch mode to enter."""
-        return super().join_thread(cell)[0], None
+        return super().join_thread(cell, thread)[0], None
+
+    def _call(self, owner: int, outer: int) -> int:
+        call = self._last_call[threading.get_ident()] = super()._call(owner, outer)
+        return call
 
 
 _NO_NODE = 2**62  # a backward number no forward node has

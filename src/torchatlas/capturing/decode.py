@@ -23,10 +23,9 @@ ACCUMULATE = 2**63  # AccumulateGrad nodes have the largest sequence number ther
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = range(5)
 DATA, ORDER = range(2)
 OUTPUT_NODE, INPUT_NODE = -1, -2  # in place of a plan
-NODE_ROW = (
-    13  # plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, inputs, outputs
-)
-_SEQUENCE, _CALL, _SOURCE, _PHASE, _FORWARD = 3, 4, 5, 6, 9
+# plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, inputs, outputs, thread
+NODE_ROW = 14
+_SEQUENCE, _CALL, _SOURCE, _PHASE, _FORWARD, _THREAD = 3, 4, 5, 6, 9, 13
 Target = tuple[int, int, bool]  # a written argument: its place among the inputs, its tensor, whether it is not read
 _NO_TARGETS: list[Target] = []
 _ZEROS = [0] * 64
@@ -67,6 +66,7 @@ class Decoder:
         self.there_before = {*watch.tensors, *inputs}
         self.arrived: dict[int, int] = {}  # other storages that no op made -> the node that first took them
         self.arrived_bytes = 0
+        self.thread_names, self.first_sequence_nrs = [recorder.thread], [recorder.first_sequence_nr]
         tensors, storages = in_order(recorder.tensors, TENSOR_ROW), in_order(recorder.storages, STORAGE_ROW)
         self.storage_of: list[int] = tensors[1::TENSOR_ROW]
         self.shapes, self.strides = tensors[2::TENSOR_ROW], tensors[3::TENSOR_ROW]
@@ -106,7 +106,8 @@ class Decoder:
         first_on, laid_out = self.origin, self.laid_out
         seeds = {i for i, plan in enumerate(plans) if plan.name == "aten.ones_like.default"}
         phase = FORWARD
-        sequences = Sequences(recorder.first_sequence_nr)
+        thread_of_call = self._threads()
+        numbered = [Sequences(first) for first in self.first_sequence_nrs]
         gradients = self.gradients
         sources: dict[tuple[int, int], int] = {}
         texts: dict[Any, int] = {}
@@ -225,6 +226,8 @@ class Decoder:
             writes_view = bool(targets) and any(value_view_of[value_of[n]] >= 0 for _, n, _ in targets)
             makes_node = bool(needs) and not plan.detaches
             # where and when
+            thread = thread_of_call[call]
+            sequences = numbered[thread]
             forward = -1
             if back is None:
                 if call in optimizer_calls:
@@ -246,6 +249,8 @@ class Decoder:
                 sequences.give(sequence, node, plan.clones, makes_node, writes_view)  # it may build a graph of its own
                 own_sequence = back if back < ACCUMULATE else -1
                 forward = sequences.node_of.get(back, -1)
+                if len(numbered) > 1:
+                    forward = self._forward_in(numbered, thread, back, inputs[len(inputs) - k :] if k else [])
                 if back >= ACCUMULATE:
                     for output in outputs[before:]:
                         gradients.add(storage_of[value_tensor[output]])
@@ -291,6 +296,7 @@ class Decoder:
                 text,
                 k,
                 len(outputs) - before,
+                thread,
             )
             node += 1
             i = j + 1
@@ -298,6 +304,31 @@ class Decoder:
             if value_of[number] < 0:
                 self._first_seen(number, storage_of[number])
         return found
+
+    def _threads(self) -> list[int]:
+        """The thread of each call; the last entry, for no call, is the thread that began the recording."""
+        owners, calls = self.watch.owners, self.watch.calls
+        threads: list[int] = []
+        for owner, outer in zip(calls[0::CALL_ROW], calls[1::CALL_ROW], strict=True):
+            if owners[owner].kind == "thread":
+                self.thread_names.append(owners[owner].thread)
+                self.first_sequence_nrs.append(owners[owner].first_sequence_nr)
+                threads.append(len(self.thread_names) - 1)
+            else:
+                threads.append(threads[outer] if outer >= 0 else 0)
+        return [*threads, 0]
+
+    def _forward_in(self, numbered: list[Sequences], thread: int, back: int, values: list[int]) -> int:
+        """The forward node of a number that several threads may have given out: the one its data belongs to."""
+        nodes = self.found.nodes
+        found = {t: sequences.node_of[back] for t, sequences in enumerate(numbered) if back in sequences.node_of}
+        for value in values if len(found) > 1 else ():
+            before = self.found.value_producer[value]
+            origin = nodes[before * NODE_ROW + _FORWARD] if before >= 0 else -1
+            near = origin if origin >= 0 else before  # what forward saved, or what a backward op made of it
+            if near >= 0 and nodes[near * NODE_ROW + _THREAD] in found:
+                return found[nodes[near * NODE_ROW + _THREAD]]
+        return found.get(thread, next(iter(found.values()), -1))
 
     def _optimizer_calls(self) -> set[int]:
         owners = self.watch.owners
@@ -529,7 +560,7 @@ class Decoder:
             found.inputs.append(value)
             found.written.append(0)
         text = self._text(mark[2])
-        row = (OUTPUT_NODE, -1, -1, -1, -1, -1, FORWARD, live, iteration, -1, text, len(mark[1]), 0)
+        row = (OUTPUT_NODE, -1, -1, -1, -1, -1, FORWARD, live, iteration, -1, text, len(mark[1]), 0, 0)
         found.nodes += row
         return 1
 

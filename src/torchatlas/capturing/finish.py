@@ -96,7 +96,7 @@ class _Finish:
         outside: Role,
     ) -> None:
         self.recorder, self.watch, self.decoder, self.found = recorder, watch, decoder, found
-        self.tables = Tables(threads=[recorder.thread])
+        self.tables = Tables(threads=decoder.thread_names)
         self.names: dict[str, int] = {}
         self.prefixes = _root_prefixes(watch)
         self.input_names, self.outside = input_names, _ROLE[outside]
@@ -256,9 +256,10 @@ class _Finish:
         tables.sources = [source_row(code, at) for code, at in found.source_keys]
         nothing = found.argument_texts.setdefault(encode(Call()), len(found.argument_texts))
         tables.arguments = list(found.argument_texts)
-        arriving = (INPUT_NODE, -1, -1, -1, -1, -1, FORWARD, 0, 0, -1, nothing, 0, 1)
+        arriving = (INPUT_NODE, -1, -1, -1, -1, -1, FORWARD, 0, 0, -1, nothing, 0, 1, 0)
         rows = np.concatenate([np.array([arriving] * extra, np.int64).reshape(-1, NODE_ROW), self.rows])
-        plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, taken, made = rows.T
+        plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments = rows.T[:11]
+        taken, made, thread = rows.T[11:]
         kind = np.full(len(rows), KINDS.index(NodeKind.OP))
         kind[:extra] = KINDS.index(NodeKind.INPUT)
         is_output = plan == OUTPUT_NODE
@@ -280,7 +281,7 @@ class _Finish:
             "node_memory_bytes": memory + self._bytes_from_outside(),
             "node_sequence_nr": sequence,
             "node_iteration": iteration,
-            "node_thread": np.zeros(len(rows)),
+            "node_thread": thread,
             "node_forward": _shifted(forward, shift),
             "input_ptr": _pointers(taken),
             "output_ptr": _pointers(made),

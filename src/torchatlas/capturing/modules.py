@@ -18,7 +18,7 @@ from torch import nn
 from torchatlas.capturing import process
 from torchatlas.capturing.process import Cell
 from torchatlas.capturing.stream import Recorder, user_line
-from torchatlas.torch_private import UninitializedTensor, current_autograd_node
+from torchatlas.torch_private import UninitializedTensor, current_autograd_node, next_sequence_nr
 
 CALL_ROW = 2  # owner number, parent call
 _STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
@@ -33,7 +33,8 @@ class Owner:
     path: str
     root: int
     kind: str = "module"  # module | optimizer | thread
-    thread: str = ""
+    thread: str = ""  # the name of a thread
+    first_sequence_nr: int = 0  # autograd counts in every thread anew
 
 
 @dataclass
@@ -111,14 +112,13 @@ class Watch:
     def data_set(self, tensor: Any) -> None:
         self.recorder.forget(tensor)
 
-    def join_thread(self, cell: Cell) -> tuple[Cell, Any]:
+    def join_thread(self, cell: Cell, thread: threading.Thread) -> tuple[Cell, Any]:
         """What a new thread runs belongs to the call that started it. Returns its own cell and its dispatch mode."""
         fork = self.recorder.fork()
         self._forks.append(fork)
         owner = self.owners[self.calls[cell[0] * CALL_ROW]] if cell[0] >= 0 else None
         path, root, kind = (owner.path, owner.root, owner.type) if owner is not None else ("", -1, "")
-        thread = threading.current_thread()
-        self.owners.append(Owner(weakref.ref(thread), kind, path, root, "thread", thread.name))
+        self.owners.append(Owner(weakref.ref(thread), kind, path, root, "thread", thread.name, next_sequence_nr()))
         fork.current[0] = self._call(len(self.owners) - 1, cell[0])
         return fork.current, fork.mode
 

@@ -33,7 +33,7 @@ class Watcher(Protocol):
     def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]: ...
     def step_ends(self, cell: Cell, optimizer: Any) -> None: ...
     def data_set(self, tensor: Any) -> None: ...
-    def join_thread(self, cell: Cell) -> tuple[Cell, Any]: ...
+    def join_thread(self, cell: Cell, thread: threading.Thread) -> tuple[Cell, Any]: ...
 
 
 Watches = tuple[tuple[Watcher, Cell], ...]
@@ -157,7 +157,7 @@ def _patch_threads() -> Callable[[], None]:
             return
         entries, modes = [], []
         for watch, outer in watches:
-            cell, mode = watch.join_thread(outer)
+            cell, mode = watch.join_thread(outer, thread)
             entries.append((watch, cell))
             modes.append(mode)
         with _LOCK:
