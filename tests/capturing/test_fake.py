@@ -17,7 +17,7 @@ from zoo import Specimen, specimens
 import torchatlas as atlas
 from torchatlas.errors import CaptureError, InvalidInputError
 
-# Where torch itself runs other ops on fake tensors: what comes out is still the same.
+# Where torch itself may run other ops on fake tensors (some depend on its cache): what comes out is still the same.
 OTHER_OPS = {
     "inplace_on_view": "a view whose base was written is made again by its own op, not by as_strided",
     "disjoint_column_writes": "the same",
@@ -45,9 +45,9 @@ def test_a_fake_run_has_the_ops_and_shapes_of_a_real_one(specimen: Specimen) -> 
     assert fake.scopes[""].parameters == real.scopes[""].parameters
     results = [[(v.shape, v.dtype) for v in g.where(kind="output")[0].inputs] for g in (fake, real)]
     assert results[0] == results[1]
-    assert (operations(fake) == operations(real)) is (specimen.name not in OTHER_OPS)
     if specimen.name in OTHER_OPS:
         return
+    assert operations(fake) == operations(real)
     for one, other in zip(fake.where(kind="op"), real.where(kind="op"), strict=True):
         assert one.name == other.name
         assert [(v.shape, v.dtype) for v in one.outputs] == [(v.shape, v.dtype) for v in other.outputs]

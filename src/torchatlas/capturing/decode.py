@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection
-from itertools import pairwise
 from typing import Any
 
 from torchatlas.capturing.describe import call_text, generic_call_text
 from torchatlas.capturing.modules import CALL_ROW, Watch
 from torchatlas.capturing.overlap import Layout, covers, overlap
 from torchatlas.capturing.plans import ROW_HEAD, Plan
+from torchatlas.capturing.rows import Target, flat_entries, flat_results, in_order, iteration_boundaries, pattern_of
+from torchatlas.capturing.sequences import Sequences
 from torchatlas.capturing.stream import STORAGE_ROW, TENSOR_ROW, Recorder
 
 ACCUMULATE = 2**63  # AccumulateGrad nodes have the largest sequence number there is
@@ -26,7 +27,6 @@ OUTPUT_NODE, INPUT_NODE = -1, -2  # in place of a plan
 # plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, inputs, outputs, thread
 NODE_ROW = 14
 _SEQUENCE, _CALL, _SOURCE, _PHASE, _FORWARD, _THREAD = 3, 4, 5, 6, 9, 13
-Target = tuple[int, int, bool]  # a written argument: its place among the inputs, its tensor, whether it is not read
 _NO_TARGETS: list[Target] = []
 _ZEROS = [0] * 64
 _MOST_READERS = 256  # exact orders for so many readers of one storage; beyond that, sound ones
@@ -146,7 +146,7 @@ class Decoder:
             numbers: list[int] = [entry for entry in entries if type(entry) is int]
             plain, targets = len(numbers) == len(entries), _NO_TARGETS
             if plan.writes or not (plain or plan.single):
-                numbers, targets = _flat_entries(plan, entries, others)
+                numbers, targets = flat_entries(plan, entries, others)
             only_written = {index for index, _, overwritten in targets if overwritten} if targets else ()
             k = 0
             for number in numbers:
@@ -273,7 +273,7 @@ class Decoder:
             elif plain and not others and not keywords:
                 text_key = head
             else:
-                pattern = None if plain else _pattern(entries)
+                pattern = None if plain else pattern_of(entries)
                 text_key = (head, pattern, repr(others), repr(keywords) if keywords else None)
             text = texts.get(text_key)
             if text is None:
@@ -496,7 +496,7 @@ class Decoder:
     def _outputs(self, results: Any, node: int, taken: list[int], values: list[int], made: dict[int, int]) -> int:
         """Values for what a node returned, then for what it wrote and did not return; returns the bytes allocated."""
         found, allocated = self.found, 0
-        returned = [] if results is None else [results] if type(results) is int else _flat(results)
+        returned = [] if results is None else [results] if type(results) is int else flat_results(results)
         index = 0
         for number in returned:
             if number in made:
@@ -565,54 +565,6 @@ class Decoder:
         return 1
 
 
-def in_order(rows: list[Any], width: int) -> list[Any]:
-    """Flat rows by the number they begin with; threads may have written them in another order."""
-    if rows[0::width] == list(range(len(rows) // width)):
-        return rows
-    ordered = sorted((rows[i : i + width] for i in range(0, len(rows), width)), key=lambda row: row[0])
-    return [item for row in ordered for item in row]
-
-
-class Sequences:
-    """Which node autograd's numbers belong to.
-
-    An op that needs a gradient takes the next number just before it is dispatched. Three things disturb that: a write
-    to a view takes one more just after (CopySlices), an op that reads such a view takes one more just before, and
-    some in-place ops first clone their input, which is dispatched, and numbered, in between.
-    """
-
-    def __init__(self, first: int) -> None:
-        self.node_of: dict[int, int] = {}
-        self._next = first
-        self._unclaimed: list[int] = []
-        self._view_written_by = -1  # the last node, if it wrote to a view
-
-    def give(self, following: int, node: int, clones: bool, makes_node: bool, writes_view: bool) -> int:
-        """The number a node took, or -1; `following` is the next one free when the node was dispatched."""
-        own = -1
-        if following > self._next:
-            if self._view_written_by >= 0:
-                self.node_of[self._next] = self._view_written_by
-                self._next += 1
-            # Also an op that needs no gradient: the node of a custom Function exists before its forward runs, and
-            # under torch.func the tensors that are dispatched do not say that they need one.
-            is_mine = makes_node or self._view_written_by < 0
-            self._unclaimed = list(range(self._next, following))
-            for number in self._unclaimed:
-                self.node_of[number] = node if is_mine else max(node - 1, 0)
-            if self._unclaimed and is_mine:
-                own = self._unclaimed.pop()
-            if not clones:  # only a clone leaves one, for the in-place op it was made for
-                self._unclaimed = []
-            self._next = following
-        elif makes_node and self._unclaimed:
-            own = self._unclaimed.pop()
-        if own >= 0:
-            self.node_of[own] = node
-        self._view_written_by = node if writes_view and makes_node else -1
-        return own
-
-
 def _count_seed(nodes: list[int], seeds: set[int]) -> None:
     """The ones that start a backward pass are made just before it: count them with it."""
     row = len(nodes) - NODE_ROW
@@ -626,54 +578,3 @@ def _recomputed_before(nodes: list[int], back: int) -> None:
     while row >= 0 and nodes[row + _PHASE] == BACKWARD and nodes[row + _SEQUENCE] == back:
         nodes[row + _PHASE], nodes[row + _SEQUENCE], nodes[row + _FORWARD] = RECOMPUTE, -1, -1
         row -= NODE_ROW
-
-
-def _flat(results: Any) -> list[int]:
-    return [
-        number for item in results if item is not None for number in (_flat(item) if type(item) is list else [item])
-    ]
-
-
-def _pattern(entries: list[Any]) -> tuple[Any, ...]:
-    """What a row's tensor arguments look like, tensors apart: two rows of one pattern share their text."""
-    return tuple(
-        -1
-        if type(entry) is int
-        else repr(entry)  # 2, 2.0 and True are equal, and not the same
-        if entry is None or type(entry) is tuple
-        else tuple(item is None for item in entry)
-        for entry in entries
-    )
-
-
-def _flat_entries(plan: Plan, entries: list[Any], others: Any) -> tuple[list[int], list[Target]]:
-    """A row's tensor arguments one by one, and which of them the operator writes."""
-    if not plan.readable:
-        return list(others[0]), []
-    numbers: list[int] = []
-    targets: list[Target] = []
-    hidden = plan.hidden[0] if plan.hidden is not None and others[plan.others.index(plan.hidden[1])] else ()
-    for slot, entry in zip(plan.slots, entries, strict=True):
-        found = [entry] if type(entry) is int else entry if type(entry) is list else []
-        for number in found:
-            if type(number) is int:
-                if slot.written or slot.position in hidden:
-                    targets.append((len(numbers), number, slot.overwritten))
-                numbers.append(number)
-    return numbers, targets
-
-
-def iteration_boundaries(steps: list[tuple[int, int]], end: int) -> list[int]:
-    """Positions in the stream where a new iteration begins.
-
-    Optimizers take turns: an iteration is over when the first of them steps again, and it ended right after the
-    step before that.
-    """
-    boundaries = []
-    for (ended, _), (_, owner) in pairwise(steps):
-        if owner == steps[0][1]:
-            boundaries.append(ended)
-    last = boundaries[-1] if boundaries else -1
-    if steps and steps[-1][0] < end and {owner for at, owner in steps if at > last} == {owner for _, owner in steps}:
-        boundaries.append(steps[-1][0])
-    return boundaries
