@@ -275,15 +275,6 @@ def operation_type(operation: str) -> OperationType:
     return _registered_type(operation) or _builtin_type(operation)
 
 
-def short_name(operation: str) -> str:
-    """The operation's name alone, without namespace and overload; never contains a dot.
-
-    >>> short_name("aten.add_.Tensor"), short_name("torch.nn.functional.relu"), short_name("nn.Conv2d")
-    ('add_', 'relu', 'Conv2d')
-    """
-    return _split(operation)[1]
-
-
 def register_operation_type(operation: str, category: OperationType) -> None:
     """Tells torchatlas the category of your own operator (`mylib::myop`, any overload) or module class.
 
@@ -306,7 +297,7 @@ def _registered_type(operation: str) -> OperationType | None:
 
 def _builtin_type(operation: str) -> OperationType:
     if _is_autograd_node(operation):
-        accumulates = short_name(operation) == "AccumulateGrad"
+        accumulates = _split(operation)[1] == "AccumulateGrad"
         return OperationType.ACCUMULATE if accumulates else OperationType.GRADIENT
     namespace, name = _split(operation)
     library = namespace.partition(".")[0]

@@ -13,7 +13,6 @@ from torchatlas.graph.nouns import NodeKind
 from torchatlas.torch_private import no_dispatch_modes
 
 VALUES = ("stats", "all")
-STATISTICS = ("min", "max", "mean", "std", "non_finite")
 
 
 class Keeper:
@@ -64,6 +63,7 @@ def _copied(tensor: torch.Tensor) -> Array | None:
 
 
 def _statistics(tensor: torch.Tensor) -> Array | None:
+    """Minimum, maximum, mean and deviation of the finite numbers, and how many are not finite."""
     plain = _plain(tensor)
     if plain is None or not plain.numel():
         return None
