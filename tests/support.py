@@ -84,6 +84,33 @@ def tiny_bert() -> tuple[nn.Module, dict[str, Any]]:
     return transformers.BertForMaskedLM(config), _tokens(31)
 
 
+GIANTS: dict[str, dict[str, int]] = {
+    "7B": {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32},
+    "70B": {
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+    },
+    "405B": {
+        "hidden_size": 16384,
+        "intermediate_size": 53248,
+        "num_hidden_layers": 126,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+    },
+}
+
+
+def giant_llama(size: str, **changes: int) -> nn.Module:
+    """Only for fake tensors and the meta device."""
+    transformers = load_transformers()
+    config = transformers.LlamaConfig(**{**GIANTS[size], **changes}, use_cache=False)
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+
+
 def _tokens(vocabulary: int) -> dict[str, Any]:
     tokens = torch.randint(3, vocabulary, (2, 6))
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens.clone()}

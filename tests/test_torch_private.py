@@ -103,6 +103,21 @@ def mode_stack() -> None:
     assert torch_private.dispatch_mode_stack() == []
 
 
+def pushed_and_removed() -> None:
+    lower, upper = Names(), Names()
+    torch_private.push_mode(lower)
+    torch_private.push_mode(upper)
+    try:
+        assert torch_private.dispatch_mode_stack() == [lower, upper]
+        torch_private.remove_mode(lower)
+        assert torch_private.dispatch_mode_stack() == [upper]
+        torch.ones(1)
+        assert not torch.utils._python_dispatch.is_in_torch_dispatch_mode(), "entering one sets this, for all threads"
+    finally:
+        torch_private.remove_mode(upper)
+    assert (len(lower.seen), len(upper.seen)) == (0, 1)
+
+
 def no_modes() -> None:
     with Names() as mode:
         with torch_private.no_dispatch_modes():
@@ -154,7 +169,131 @@ def tree_map() -> None:
     assert torch_private.pytree.tree_map(lambda leaf: leaf and leaf + 1, tree) == ([2, {"a": (3,)}], None)
 
 
+def seen_compiling(function: Callable[..., Any], *args: Any) -> tuple[list[Any], list[str]]:
+    """What torch.compile hands to its backend, and the names in the code that calls the graph it gets back."""
+    import sys
+
+    graphs: list[Any] = []
+    names: list[str] = []
+
+    def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
+        graphs.append(graph)
+
+        def run(*args: Any) -> Any:
+            frame: Any = sys._getframe()
+            while frame is not None:
+                names.extend(frame.f_code.co_names)
+                frame = frame.f_back
+            return graph(*args)
+
+        return run
+
+    torch._dynamo.reset()
+    torch.compile(function, backend=backend)(*args)
+    return graphs, names
+
+
+def compiled_name() -> None:
+    graphs, names = seen_compiling(lambda x: x.sin() + 1, torch.ones(2))
+    assert len(graphs) == 1
+    assert [name for name in names if name.startswith(torch_private.COMPILED_NAME)]
+
+
+def frames_left_alone() -> None:
+    """The code that is marked does not get compiled; what it calls does, or does not."""
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return x.cos()
+
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        return inner(x.sin())
+
+    def never(x: torch.Tensor) -> torch.Tensor:
+        return inner(x.sin())
+
+    torch_private.compiled_inside(outer)
+    torch_private.never_compiled(never)
+    graphs, _ = seen_compiling(outer, torch.ones(2))
+    assert [[node.name for node in graph.graph.nodes if "call" in node.op] for graph in graphs] == [["cos"]]
+    assert seen_compiling(never, torch.ones(2))[0] == []
+    graphs, _ = seen_compiling(lambda x: never(x.exp()) + 1, torch.ones(2))  # nor is it inlined, and no warning says so
+    assert [[node.name for node in graph.graph.nodes if "call" in node.op] for graph in graphs] == [["exp"], ["add"]]
+
+
+def unpatched_module_call() -> None:
+    import torch._dynamo.variables.nn_module as dynamo
+
+    assert dynamo.unpatched_nn_module_call_impl is nn.Module._call_impl
+    for function in (len, nn.Module._call_impl):
+        torch_private.compilers_module_call(function)
+        assert dynamo.unpatched_nn_module_call_impl is torch._dynamo.utils.unpatched_nn_module_call_impl is function
+
+
+def compilers_graph() -> None:
+    from torch._dynamo.backends.common import aot_autograd
+
+    def compiler(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    graphs: list[Any] = []
+    torch.compile(lambda x: x.sin(), backend=aot_autograd(fw_compiler=compiler))(torch.ones(2))
+    assert isinstance(graphs[0], torch_private.CompilersGraph)
+    assert not isinstance(torch.fx.symbolic_trace(nn.Tanh()), torch_private.CompilersGraph)
+
+
+def inductor() -> None:
+    import torch._inductor.output_code
+
+    kind = torch_private.inductor_graph()
+    assert kind is torch._inductor.output_code.CompiledFxGraph
+    assert {"__call__", "__init__"} <= set(vars(kind))
+    assert {"mutated_input_idxs"} <= set(kind.__annotations__)
+    backend = torch_private.inductor_backend("default", None, None)
+    assert backend.compiler_name == "inductor"
+    assert "__call__" in vars(torch_private.inductor_backend)
+
+
+def wrappers() -> None:
+    values = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    assert torch_private.is_wrapper(values)
+    names, _ = values.__tensor_flatten__()
+    assert isinstance(getattr(values, names[0]), torch.Tensor)
+    assert not torch_private.is_wrapper(torch.ones(1))
+    with torch_private.FakeTensorMode():
+        assert not torch_private.is_wrapper(torch.ones(1))
+
+
+def process_groups() -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        world = torch_private.process_group_named(dist.group.WORLD.group_name)
+        assert world is dist.group.WORLD
+        assert dist.ProcessGroup.unbox(world.boxed()).group_name == world.group_name
+    finally:
+        dist.destroy_process_group()
+    with pytest.raises((RuntimeError, ValueError)):
+        torch_private.process_group_named("nobody's")
+
+
+def popped_modes() -> None:
+    with Names() as outer, Names() as inner:
+        assert torch_private.pop_mode() is inner
+        assert torch_private.dispatch_mode_stack() == [outer]
+        torch_private.push_mode(inner)
+
+
+def sharding() -> None:
+    import torch.distributed.tensor  # noqa: F401  # it is loaded on demand
+
+    assert callable(torch_private.sharding_propagator()._propagate_tensor_meta_non_cached)
+
+
 CANARIES: dict[str, Callable[[], None]] = {
+    "COMPILED_NAME": compiled_name,
+    "CompilersGraph": compilers_graph,
     "FakeCopyMode": fake_copy_mode,
     "FakeTensor": fake_tensor,
     "FakeTensorMode": fake_tensor,
@@ -162,12 +301,23 @@ CANARIES: dict[str, Callable[[], None]] = {
     "OpOverload": op_overload,
     "TorchDispatchMode": dispatch_mode,
     "UninitializedTensor": uninitialized,
+    "compiled_inside": frames_left_alone,
+    "compilers_module_call": unpatched_module_call,
     "current_autograd_node": current_node,
     "dispatch_mode_stack": mode_stack,
     "engine_code": engine,
+    "inductor_backend": inductor,
+    "inductor_graph": inductor,
+    "never_compiled": frames_left_alone,
+    "is_wrapper": wrappers,
     "next_sequence_nr": sequence_numbers,
+    "pop_mode": popped_modes,
+    "process_group_named": process_groups,
+    "sharding_propagator": sharding,
     "no_dispatch_modes": no_modes,
+    "push_mode": pushed_and_removed,
     "pytree": tree_map,
+    "remove_mode": pushed_and_removed,
     "set_version_counters": version_counters,
     "tensor_data": tensor_data,
 }

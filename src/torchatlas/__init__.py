@@ -10,6 +10,11 @@ from torchatlas.errors import AtlasError
 from torchatlas.graph import EdgeKind, Graph, GraphEdge, GraphNode, NodeKind, OperationType, Phase, Role
 
 if TYPE_CHECKING:
+    from torchatlas.analysis.batch import peak_for_batch
+    from torchatlas.analysis.cost import cost
+    from torchatlas.analysis.diff import compare
+    from torchatlas.analysis.formulas import OpCall, Work, formula
+    from torchatlas.analysis.memory import memory
     from torchatlas.capturing import capture, recording
     from torchatlas.tracker import (
         ComputationalGraphTracker,
@@ -19,11 +24,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# What needs torch is imported when first used: looking at a saved graph should not wait for torch.
+# What needs torch, or is large, is imported when first used: looking at a saved graph should not wait for it.
 _LAZY = {
     "ComputationalGraphTracker": "torchatlas.tracker",
+    "OpCall": "torchatlas.analysis.formulas",
+    "Work": "torchatlas.analysis.formulas",
     "analyze_computational_graph": "torchatlas.tracker",
     "capture": "torchatlas.capturing",
+    "compare": "torchatlas.analysis.diff",
+    "cost": "torchatlas.analysis.cost",
+    "formula": "torchatlas.analysis.formulas",
+    "memory": "torchatlas.analysis.memory",
+    "peak_for_batch": "torchatlas.analysis.batch",
     "recording": "torchatlas.capturing",
     "track_computational_graph": "torchatlas.tracker",
 }
@@ -38,13 +50,20 @@ __all__ = [
     "GraphEdge",
     "GraphNode",
     "NodeKind",
+    "OpCall",
     "OperationType",
     "Phase",
     "Role",
+    "Work",
     "analyze_computational_graph",
     "capture",
+    "compare",
+    "cost",
     "errors",
+    "formula",
     "load",
+    "memory",
+    "peak_for_batch",
     "recording",
     "track_computational_graph",
 ]

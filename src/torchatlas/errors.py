@@ -2,6 +2,7 @@
 
     AtlasError                     catch this one to catch them all
     ├── CaptureError               watching, tracing or replaying a program failed
+    ├── AnalysisError              ValueError: a question that this graph, or a formula, has no answer to
     ├── InvalidModelError          TypeError: not something we can run
     ├── InvalidInputError          TypeError: the inputs do not fit the call
     │   └── InputMismatchError     RuntimeError: the model began to run, and torch refused their shape or dtype
@@ -44,6 +45,10 @@ class CaptureError(AtlasError):
     def __init__(self, *args: object, partial: Any = None) -> None:
         super().__init__(*args)
         self.partial = partial
+
+
+class AnalysisError(AtlasError, ValueError):
+    """A graph does not hold what a question about it needs, or a formula failed on one of its nodes."""
 
 
 class InvalidModelError(AtlasError, TypeError):

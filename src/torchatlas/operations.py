@@ -127,7 +127,8 @@ _NAMES: dict[OperationType, str] = {
     # Copies, creates or rearranges. sort, topk, unique, searchsorted and nms are here: they pick and reorder;
     # scatter_add and index_add too, for the scatter outweighs the sum.
     OperationType.MOVEMENT: """
-    NumToTensor alloc_from_pool arange argsort argwhere as_strided_scatter as_tensor autocast_to_full_precision
+    NumToTensor all_gather_copy_in
+    alloc_from_pool arange argsort argwhere as_strided_scatter as_tensor autocast_to_full_precision
     autocast_to_reduced_precision bartlett_window bfloat16 blackman_window block_diag bool bucketize byte cartesian_prod
     cast_Byte cast_Char cast_Double cast_Float cast_Half cast_Int cast_Long cast_Short cat chalf channel_shuffle char
     chunk_cat clone coalesce col2im collapse column_stack combinations concat concatenate constant_pad_nd contiguous
@@ -216,7 +217,7 @@ _EXCEPTIONS: dict[str, OperationType] = {
 # Libraries of operators that ship with torch: `namespace.name.overload`, and a name the tables miss is unknown.
 _QUANTIZED_NAMESPACES = frozenset({"_quantized", "mkldnn_prepacked", "onednn", "quantized", "sparse"})
 _OPERATOR_NAMESPACES = _QUANTIZED_NAMESPACES | {
-    *("aten", "higher_order", "inductor", "inductor_prims", "mkl", "mkldnn", "prim", "prims", "profiler"),
+    *("aten", "fsdp", "higher_order", "inductor", "inductor_prims", "mkl", "mkldnn", "prim", "prims", "profiler"),
     *("quantization", "quantized_decomposed", "rngprims", "static_runtime"),
 }
 _COMMUNICATION_NAMESPACES = frozenset(

@@ -3,18 +3,28 @@
 torch may change these in any release; when one goes, this file and its canary are what to mend.
 """
 
+import sys as _sys
+from collections.abc import Callable as _Callable
 from typing import Any
+from typing import TypeVar as _TypeVar
 
 import torch
+import torch.utils._python_dispatch as _modes
 import torch.utils._pytree as pytree
 from torch._C import _current_autograd_node as current_autograd_node
 from torch._C._autograd import _get_sequence_nr as next_sequence_nr
 from torch._C._autograd import _unsafe_set_version_counter as set_version_counters
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy
+from torch._C._dynamo.eval_frame import set_code_exec_strategy as _set_strategy
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
+from torch.fx._lazy_graph_module import _LazyGraphModule as CompilersGraph
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wrapper
 
 __all__ = [
+    "COMPILED_NAME",
+    "CompilersGraph",
     "FakeCopyMode",
     "FakeTensor",
     "FakeTensorMode",
@@ -22,16 +32,34 @@ __all__ = [
     "OpOverload",
     "TorchDispatchMode",
     "UninitializedTensor",
+    "compiled_inside",
+    "compilers_module_call",
     "current_autograd_node",
     "dispatch_mode_stack",
+    "inductor_backend",
+    "inductor_graph",
+    "is_wrapper",
+    "never_compiled",
     "next_sequence_nr",
     "no_dispatch_modes",
+    "pop_mode",
+    "process_group_named",
+    "push_mode",
     "pytree",
+    "remove_mode",
     "set_version_counters",
+    "sharding_propagator",
     "tensor_data",
 ]
 
+COMPILED_NAME = "__compiled_fn_"  # how the names of compiled graphs begin, in the code that torch.compile puts in place
+inductor_backend: Any = torch._TorchCompileInductorWrapper  # what torch.compile(backend="inductor") calls to compile
 no_dispatch_modes = _disable_current_modes
+# As entering a mode does, except that torch also keeps three flags for all threads together then (whether a mode is on,
+# and of which kind), and every mode that ends puts back what was there when it began: threads that overlap leave them
+# wrong, and torch.compile may read them.
+pop_mode = _modes._pop_mode
+push_mode = _modes._push_mode
 tensor_data: Any = torch._C.TensorBase.data  # the descriptor behind Tensor.data
 UninitializedTensor: Any = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]  # of lazy modules
 
@@ -39,3 +67,50 @@ UninitializedTensor: Any = torch.nn.parameter.UninitializedTensorMixin  # type: 
 def dispatch_mode_stack() -> list[TorchDispatchMode]:
     """The dispatch modes of this thread, innermost last."""
     return list(_get_current_dispatch_mode_stack())
+
+
+def remove_mode(mode: TorchDispatchMode) -> None:
+    """Take a dispatch mode off the stack of this thread, wherever in it it lies."""
+    above = []
+    while (top := _modes._pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        push_mode(other)
+
+
+def sharding_propagator() -> Any:
+    """The class that works out what ops on DTensors return; None while DTensor is not loaded."""
+    return getattr(_sys.modules.get("torch.distributed.tensor._sharding_prop"), "ShardingPropagator", None)
+
+
+def process_group_named(name: str) -> Any:
+    """The process group behind the name that functional collectives are given. RuntimeError or ValueError if none."""
+    return torch.distributed.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined, arg-type]
+
+
+_Function = _TypeVar("_Function", bound=_Callable[..., Any])
+
+
+def never_compiled(function: _Function) -> _Function:
+    """Have torch.compile run a function, and all that it calls, as it is. Costs nothing while nothing is compiled."""
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]  # for a function it is about to inline
+    _set_strategy(function.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+    return function
+
+
+def compiled_inside(function: _Function) -> _Function:
+    """Have torch.compile run a function as it is, and compile only what it calls."""
+    _set_strategy(function.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT))
+    return function
+
+
+def compilers_module_call(function: Any) -> None:
+    """Tell torch.compile, if it is loaded, which `nn.Module._call_impl` is torch's own and needs no compiling."""
+    for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
+        if (module := _sys.modules.get(name)) is not None:
+            module.unpatched_nn_module_call_impl = function  # type: ignore[attr-defined]
+
+
+def inductor_graph() -> Any:
+    """The class of the graphs that inductor compiled; None while it is not loaded."""
+    return getattr(_sys.modules.get("torch._inductor.output_code"), "CompiledFxGraph", None)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from synthetic import random_graph
 
-from torchatlas.analysis import levels, longest_path, schedule
+from torchatlas.analysis import critical_path, levels, longest_path, sweep, widest_level
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import COLUMNS, Array, faults
@@ -116,9 +116,9 @@ def test_each_way_of_sweeping_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a change of the thresholds cannot leave one of them untested above."""
     taken: dict[str, list[str]] = {}
     for name in ("_folded", "_edge_by_edge", "_node_by_node", "_block_by_block"):
-        real = getattr(schedule, name)
+        real = getattr(sweep, name)
         monkeypatch.setattr(
-            schedule, name, lambda *given, real=real, name=name: taken[shape.__name__].append(name) or real(*given)
+            sweep, name, lambda *given, real=real, name=name: taken[shape.__name__].append(name) or real(*given)
         )
     for shape in SHAPES:
         taken[shape.__name__] = []
@@ -159,3 +159,43 @@ def test_the_graph_is_left_alone() -> None:
     levels(graph)
     longest_path(graph, "time_ns")
     assert all((column == before[name]).all() for name, column in graph.columns.items())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_slack_is_how_much_longer_a_node_may_take(shape: Callable[..., Ends]) -> None:
+    rng = np.random.default_rng(2)
+    ends, weights = shape(60, rng), rng.integers(0, 9, 60)
+    graph = shaped(60, ends, weights)
+    found = critical_path(graph, weights)
+    span = int(heaviest(weights, ends).max())
+    assert (found.length, found.work) == (span, weights.sum())
+    assert sum(weights[node] for node in found.ids) == span
+    assert [node.id for node in found.nodes] == found.ids
+    for node in range(60):
+        longer = weights.copy()
+        longer[node] += found.slack[node]
+        assert heaviest(longer, ends).max() == span
+        longer[node] += 1
+        assert heaviest(longer, ends).max() == span + 1
+
+
+def test_the_widest_level_has_most_operations() -> None:
+    ends = np.array([0, 0, 0, 1, 2]), np.array([1, 2, 3, 4, 5])
+    graph = shaped(6, ends)
+    graph.columns["node_kind"][:] = 1
+    assert [node.id for node in widest_level(graph)] == [1, 2, 3]
+    graph.columns["node_kind"][1:4] = 2  # outputs, not operations
+    assert [node.id for node in widest_level(graph)] == [4, 5]
+
+
+def test_a_critical_path_by_what_is_not_there() -> None:
+    graph = shaped(3, chain(3, np.random.default_rng(0)), np.array([-1, -1, -1]))
+    with pytest.raises(NotAvailableError, match="roofline"):
+        critical_path(graph)
+    with pytest.raises(InvalidInputError, match="one of time, roofline"):
+        critical_path(graph, "beauty")
+    graph.columns["node_kind"][:] = 1
+    graph.columns["node_time_ns"][:] = [4, -1, 3]
+    assert critical_path(graph).at_least
+    assert critical_path(graph).length == 7
+    assert critical_path(Graph(), "count").ids == []

@@ -221,3 +221,14 @@ def test_a_builder_that_builds_no_model_is_refused() -> None:
 def test_there_are_no_values_to_record(values: str) -> None:
     with pytest.raises(InvalidInputError, match="fake"):
         atlas.capture(mlp(), torch.ones(2, 3), fake=True, values=values)
+
+
+def test_a_builder_may_convert_the_model_it_made():
+    graph = atlas.capture(
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).to(torch.bfloat16),
+        torch.empty(2, 4, dtype=torch.bfloat16),
+        backward=True,
+        fake=True,
+    )
+    assert {value.dtype for value in graph.values if value.role == "parameter"} == {"bfloat16"}
+    assert {storage.device for storage in graph.storages} == {"cpu"}

@@ -16,9 +16,11 @@ from torch import nn
 from torchatlas.capturing.modules import Watch
 from torchatlas.capturing.plans import Plan, Slot
 from torchatlas.capturing.process import Cell
-from torchatlas.capturing.run import Recording
+from torchatlas.capturing.run import Recording, weakly
 from torchatlas.capturing.stream import Recorder
+from torchatlas.capturing.wrappers import parts
 from torchatlas.inputs import named_tensors
+from torchatlas.torch_private import compiled_inside, never_compiled
 
 NOTE = "only module calls were recorded: functions between modules are not in the graph, nor are edges through them"
 
@@ -30,7 +32,9 @@ class CoarseRecording(Recording):
 
     def __init__(self, model: nn.Module | None = None, *, track_timing: bool = True, track_memory: bool = True) -> None:
         super().__init__(model, track_timing=track_timing, track_memory=track_memory, only_inputs=True)
-        self._watch = CoarseWatch(self._recorder, model, on_model_call=self.arrived, on_model_result=self.left)
+        self._watch = CoarseWatch(
+            self._recorder, model, on_model_call=weakly(self.arrived), on_model_result=weakly(self.left)
+        )
         self._unseen = True
 
     def start(self) -> Recording:
@@ -40,6 +44,9 @@ class CoarseRecording(Recording):
         return self
 
     def stop(self, error: BaseException | None = None) -> None:
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
         self._recorder.end = len(self._recorder.stream)
         self._watch.stop()
         self._state = "done"
@@ -51,6 +58,7 @@ class CoarseRecording(Recording):
 class CoarseWatch(Watch):
     """Writes rows of the event stream for whole calls."""
 
+    @never_compiled
     def _row(self, name: str, times: tuple[int, int], call: int, taken: list[int], made: list[int], back: Any) -> None:
         recorder = self.recorder
         number = self._plans.get(name)
@@ -60,14 +68,17 @@ class CoarseWatch(Watch):
         recorder.stream.extend((number, *times, 0, back, call, None, 0, torch.is_grad_enabled(), False, taken, made))
 
     def start(self) -> None:
-        self._plans: dict[str, int] = {}
+        plans = enumerate(self.recorder.plans)  # the recorder may have served before
+        self._plans = {plan.name: number for number, plan in plans if plan.operator is None}
         self._step_began = 0
         self._last_call: dict[int, int] = {}  # by thread
         super().start()
 
+    @compiled_inside
     def module_called(self, inner: Any, cell: Cell, module: Any, args: Any, kwargs: Any) -> Any:
         taken: list[int] = [] if module._modules else _numbers(self.recorder, (args, kwargs), True)
 
+        @compiled_inside
         def timed(module: Any, *args: Any, **kwargs: Any) -> Any:
             call, began = cell[0], time.perf_counter_ns()
             result = inner(module, *args, **kwargs)
@@ -80,6 +91,10 @@ class CoarseWatch(Watch):
 
         return super().module_called(timed, cell, module, args, kwargs)
 
+    def graph_called(self, inner: Any, cell: Cell, graph: Any, args: Any, kwargs: Any) -> Any:
+        return inner(graph, *args, **kwargs)
+
+    @compiled_inside
     def backward_called(self, inner: Any, cell: Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
         taken = _numbers(self.recorder, tensors if isinstance(tensors, (list, tuple)) else [tensors], True)
         began = time.perf_counter_ns()
@@ -101,6 +116,7 @@ class CoarseWatch(Watch):
         """Module calls in threads are recorded too; there is no dispatch mode to enter."""
         return super().join_thread(cell, thread)[0], None
 
+    @never_compiled
     def _call(self, owner: int, outer: int) -> int:
         call = self._last_call[threading.get_ident()] = super()._call(owner, outer)
         return call
@@ -113,9 +129,10 @@ def _never_bound(*environment: Any) -> Any:
     raise AssertionError("module calls are recorded by the watch, not by a plan")
 
 
+@never_compiled
 def _numbers(recorder: Recorder, tree: Any, external: bool) -> list[int]:
     number_of = recorder.number_of if external else recorder.number_of_result
-    return [number_of(tensor) for _, tensor in named_tensors(tree)]
+    return [number_of(part) for _, tensor in named_tensors(tree) for _, part in parts(tensor)]
 
 
 def _operation(module: nn.Module) -> str:

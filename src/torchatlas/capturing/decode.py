@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Collection
 from typing import Any
 
+from torchatlas.capturing.collectives import BUFFERED, over_gloo
 from torchatlas.capturing.describe import call_text, generic_call_text
 from torchatlas.capturing.modules import CALL_ROW, Watch
 from torchatlas.capturing.overlap import Layout, covers, overlap
@@ -74,6 +75,13 @@ class Decoder:
         self.references, self.devices = storages[1::STORAGE_ROW], storages[3::STORAGE_ROW]
         self.gradients = {storage for storage, named in watch.storages.items() if named.role == "gradient"}
         self.bytes: list[int] = storages[2::STORAGE_ROW]
+        self.first_bytes = list(self.bytes)  # before any resizing
+        self.early_bytes = dict(recorder.resized_early.values())  # of storages that were resized before they were used
+        for storage, size in self.early_bytes.items():
+            self.first_bytes[storage] = size
+        self.most_bytes = list(self.bytes)
+        self.resizes: list[tuple[int, int, int, int]] = []  # storage, node from which it counts, bytes before and after
+        self.buffers: list[tuple[int, int]] = []  # collective, tensor: what it copied into a buffer of its own
         count = len(self.bytes)
         self.found = Decoded(len(self.storage_of), count)
         self.version = [0] * count
@@ -90,7 +98,8 @@ class Decoder:
         recorder, found = self.recorder, self.found
         stream, plans, began = recorder.stream, recorder.plans, recorder.began_ns
         number_of_death = {id(ref): i for i, ref in enumerate(self.references)}
-        optimizer_calls = self._optimizer_calls()
+        optimizer_calls, in_backward = self._optimizer_calls(), self.watch.in_backward
+        ran_in: dict[int, int] = {}  # the running call of backward nodes, which get that of their forward node
         end = len(stream) if recorder.end is None else recorder.end
         boundaries = [*iteration_boundaries(self.watch.steps, end), end + 1]
         value_of, value_version, value_producer = found.value_of, found.value_version, found.value_producer
@@ -104,6 +113,8 @@ class Decoder:
             found.outputs,
         )
         first_on, laid_out = self.origin, self.laid_out
+        scaling = {i for i, plan in enumerate(plans) if plan.name.startswith("aten._amp_")}  # of a GradScaler
+        buffered = {i for i, plan in enumerate(plans) if plan.name in BUFFERED}
         seeds = {i for i, plan in enumerate(plans) if plan.name == "aten.ones_like.default"}
         phase = FORWARD
         thread_of_call = self._threads()
@@ -121,9 +132,20 @@ class Decoder:
                     if storage >= 0:  # else of an earlier recording with the same recorder
                         died[storage] = max(node - 1, 0)
                         live -= max(sizes[storage], 0)
+                elif head[0] == "resize early":
+                    storage, _ = recorder.resized_early.get(id(head[1]), (-1, 0))
+                    if storage in self.early_bytes:  # else it did not outlive the recording
+                        live += head[2] - self.early_bytes[storage]
+                        self.resizes.append((storage, node, self.early_bytes[storage], head[2]))
+                        self.early_bytes[storage] = head[2]
+                elif head[0] == "recomputed":
+                    _recomputed_before(nodes, head[1], ran_in)
                 elif head[0] == "resize":
                     live += max(head[2], 0) - max(sizes[head[1]], 0)
+                    if head[2] != sizes[head[1]]:
+                        self.resizes.append((head[1], node, max(sizes[head[1]], 0), max(head[2], 0)))
                     sizes[head[1]] = head[2]
+                    self.most_bytes[head[1]] = max(head[2], self.most_bytes[head[1]])
                 else:
                     node += self._mark(head, node, live, iteration)
                 i += 1
@@ -209,6 +231,8 @@ class Decoder:
                     if storage_of[number] == storage:
                         base = inputs[len(inputs) - k + q]
                         break
+                else:
+                    self._after_who_filled(storage, node)
                 value_of[results] = value = len(value_tensor)
                 value_tensor.append(results)
                 value_version.append(version[storage])
@@ -223,16 +247,26 @@ class Decoder:
                 outputs.append(value)
             elif results is not None or made:
                 live += self._outputs(results, node, numbers, inputs[len(inputs) - k :] if k else [], made)
+            if head in buffered and over_gloo(recorder.metadata, others):
+                self.buffers += [(node, number) for index, number in enumerate(numbers) if index not in only_written]
             writes_view = bool(targets) and any(value_view_of[value_of[n]] >= 0 for _, n, _ in targets)
             makes_node = bool(needs) and not plan.detaches
-            # where and when
             thread = thread_of_call[call]
             sequences = numbered[thread]
+            if makes_node and sequences.lent >= 0:
+                makes_node = self._differentiable(plan, results)
+                if makes_node and (borrower := sequences.take_back(sequence)) >= 0:
+                    nodes[borrower * NODE_ROW + _SEQUENCE] = -1
+            # where and when
             forward = -1
-            if back is None:
+            if back is None or (call in in_backward and in_backward[call][0] == back):
                 if call in optimizer_calls:
                     phase = OPTIMIZER
-                elif call < 0 and ((trained and not grad) or not gradients.isdisjoint(storage_of[n] for n in numbers)):
+                elif call < 0 and (
+                    (trained and not grad)
+                    or head in scaling
+                    or not gradients.isdisjoint(storage_of[n] for n in numbers)
+                ):
                     phase = OTHER
                 else:
                     phase = FORWARD
@@ -241,7 +275,7 @@ class Decoder:
             elif grad == 2:
                 phase = RECOMPUTE
                 own_sequence = sequences.give(sequence, node, plan.clones, makes_node, writes_view)
-                _recomputed_before(nodes, back)
+                _recomputed_before(nodes, back, ran_in)
             else:
                 if phase != BACKWARD:
                     _count_seed(nodes, seeds)
@@ -255,12 +289,16 @@ class Decoder:
                     for output in outputs[before:]:
                         gradients.add(storage_of[value_tensor[output]])
             if phase == BACKWARD:
+                if call >= 0:
+                    ran_in[node] = call
                 origin = forward if forward >= 0 else self._data_comes_from(inputs[len(inputs) - k :] if k else [])
                 call = nodes[origin * NODE_ROW + _CALL] if origin >= 0 else -1
                 source = nodes[origin * NODE_ROW + _SOURCE] if origin >= 0 else -1
-            elif code is None:
+            elif code is None and (call not in in_backward or in_backward[call][1] is None):
                 source = -1
             else:
+                if code is None:
+                    code, at = in_backward[call][1]
                 key = (id(code), at)
                 known = sources.get(key)
                 if known is None:
@@ -303,6 +341,8 @@ class Decoder:
         for number in self.there_before:
             if value_of[number] < 0:
                 self._first_seen(number, storage_of[number])
+        if not node:  # what died did so before the first node, and there is none
+            died[:] = [-1] * len(died)
         return found
 
     def _threads(self) -> list[int]:
@@ -396,9 +436,15 @@ class Decoder:
         saved that way, and `.data` and C++ make aliases without an op.
         """
         if self.origin[storage] < 0:
-            value = self.origin[storage] = self._new_value(number, -1, -1, -1)
-            if number not in self.there_before:
+            producer = self._buffer_of(number) if self.buffers and number not in self.there_before else -1
+            value = self.origin[storage] = self._new_value(number, producer, -1 if producer < 0 else 0, -1)
+            if producer >= 0:
+                self.found.born[storage] = producer
                 self.arrived_bytes += max(self.bytes[storage], 0)
+            elif storage in self.early_bytes:
+                self.arrived_bytes += self.bytes[storage] - self.early_bytes[storage]
+            elif number not in self.watch.tensors:
+                self.arrived_bytes += max(self.first_bytes[storage], 0)  # a resizing since then was counted already
                 self.arrived[storage] = len(self.found.nodes) // NODE_ROW
             self.laid_out[storage] = [number]
             return value
@@ -413,6 +459,14 @@ class Decoder:
         value = self._new_value(number, self.found.value_producer[origin], self.found.value_output[origin], origin)
         self.found.value_version[value] = -1  # older than every write: let them all be looked at
         return self._refresh(number, storage, value, new=True)
+
+    def _buffer_of(self, number: int) -> int:
+        """The collective whose own buffer a tensor must be; -1 for all others."""
+        for position, (node, copied) in enumerate(self.buffers):
+            if self.shapes[copied] == self.shapes[number] and self.dtypes[copied] == self.dtypes[number]:
+                del self.buffers[position]
+                return node
+        return -1
 
     def _refresh(self, number: int, storage: int, value: int, new: bool = False) -> int:
         """The state of a tensor after its storage was written, perhaps elsewhere in it."""
@@ -447,7 +501,7 @@ class Decoder:
 
     def _layout(self, number: int) -> Layout | None:
         stride = self.strides[number]
-        return None if stride is None else (self.offsets[number], self.shapes[number], stride)
+        return None if type(stride) is str else (self.offsets[number], self.shapes[number], stride)
 
     def _same_size(self, one: int, other: int) -> bool:
         return bool(self.dtypes[one].itemsize == self.dtypes[other].itemsize)
@@ -487,6 +541,13 @@ class Decoder:
         value = self._new_value(number, node, -1, found.value_view_of[old])
         history.append((self.version[storage], node, -1, number))
         return value
+
+    def _after_who_filled(self, storage: int, node: int) -> None:
+        """Let a node that got at memory by another way than a tensor, set_ to a storage say, follow its writers."""
+        found, origin = self.found, self.origin[storage]
+        for source in (found.value_producer[origin], *(writer for _, writer, _, _ in self.writers.get(storage, ()))):
+            if source >= 0:
+                found.edges += (source, node, -1, -1, origin, ORDER)
 
     def _covered(self, tensor: int, by: int) -> bool:
         """Whether every byte of a tensor lies in another."""
@@ -542,6 +603,13 @@ class Decoder:
                 history[position] = (version, writer, index, tensor)
                 return
 
+    def _differentiable(self, plan: Plan, results: Any) -> bool:
+        """Whether autograd makes a node for what an op returned: not for whole numbers, nor for new tensors."""
+        name = plan.name.split(".")[1]
+        found = [results] if type(results) is int else flat_results(results or [])
+        real = any(self.dtypes[number].is_floating_point or self.dtypes[number].is_complex for number in found)
+        return real and not name.endswith("_like") and not name.startswith("new_")
+
     def _data_comes_from(self, values: list[int]) -> int:
         """The node that made the first input that a node made; -1 when none did."""
         return next((p for p in (self.found.value_producer[value] for value in values) if p >= 0), -1)
@@ -560,21 +628,27 @@ class Decoder:
             found.inputs.append(value)
             found.written.append(0)
         text = self._text(mark[2])
+        live += self.arrived_bytes  # of what the output itself brought; the next op counts it for good
         row = (OUTPUT_NODE, -1, -1, -1, -1, -1, FORWARD, live, iteration, -1, text, len(mark[1]), 0, 0)
         found.nodes += row
         return 1
 
 
 def _count_seed(nodes: list[int], seeds: set[int]) -> None:
-    """The ones that start a backward pass are made just before it: count them with it."""
+    """The ones that start a backward pass are made just before it, for a wrapper several: count them with it."""
     row = len(nodes) - NODE_ROW
-    if row >= 0 and nodes[row] in seeds and nodes[row + _PHASE] == FORWARD and nodes[row + _CALL] < 0:
+    line = nodes[row + _SOURCE] if row >= 0 else -1
+    while row >= 0 and nodes[row] in seeds and nodes[row + _PHASE] == FORWARD and nodes[row + _CALL] < 0:
+        if nodes[row + _SOURCE] != line:
+            break
         nodes[row + _PHASE] = BACKWARD
+        row -= NODE_ROW
 
 
-def _recomputed_before(nodes: list[int], back: int) -> None:
+def _recomputed_before(nodes: list[int], back: int, ran_in: dict[int, int]) -> None:
     """A backward node has its checkpoint recomputed before it does anything: what ran in it so far was that."""
     row = len(nodes) - NODE_ROW
     while row >= 0 and nodes[row + _PHASE] == BACKWARD and nodes[row + _SEQUENCE] == back:
         nodes[row + _PHASE], nodes[row + _SEQUENCE], nodes[row + _FORWARD] = RECOMPUTE, -1, -1
+        nodes[row + _CALL] = ran_in.get(row // NODE_ROW, nodes[row + _CALL])
         row -= NODE_ROW

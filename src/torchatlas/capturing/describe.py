@@ -36,7 +36,7 @@ def _parameter(argument: Any) -> Parameter:
 
 def portable(item: Any) -> Any:
     """A Python or torch object as something that can be written down and read back without torch."""
-    if item is None or isinstance(item, (bool, int, float, complex, str)):
+    if item is None or isinstance(item, (bool, int, float, complex, str, Constant)):
         return item
     if isinstance(item, torch.dtype):
         return Constant("dtype", dtype_name(item))
@@ -131,21 +131,22 @@ def generic_call_text(shape: Any) -> str:
 
 @functools.lru_cache(maxsize=65_536)
 def layout_row(shape: Any, stride: Any, dtype: torch.dtype, device: Any) -> Layout:
-    """How a tensor lies in memory, in plain Python."""
+    """How a tensor lies in memory, in plain Python. In place of the strides may stand the name of another layout."""
+    strided = type(stride) is not str
     return Layout(
         tuple(_size(size) for size in shape),
-        None if stride is None else tuple(_size(step) for step in stride),
+        tuple(_size(step) for step in stride) if strided else None,
         dtype_name(dtype),
         str(device),
-        "strided" if stride is not None else "sparse",
+        "strided" if strided else stride,
     )
 
 
 def _size(size: Any) -> int | str:
-    return size if type(size) is int else (str(size) if isinstance(size, torch.SymInt) else int(size))
+    return size if type(size) is int else (str(size) if isinstance(size, (str, torch.SymInt)) else int(size))
 
 
-@functools.lru_cache(maxsize=16_384)
+@functools.lru_cache(maxsize=4096)  # it keeps the code objects
 def source_row(code: types.CodeType, instruction: int) -> SourceLine:
     """The line of a code object that an instruction belongs to."""
     line = code.co_firstlineno

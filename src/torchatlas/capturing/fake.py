@@ -11,11 +11,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.capturing.wrappers import parts
 from torchatlas.errors import CaptureError
+from torchatlas.graph import Graph
 from torchatlas.inputs import named_tensors
-from torchatlas.torch_private import FakeCopyMode, FakeTensor, FakeTensorMode
+from torchatlas.torch_private import FakeCopyMode, FakeTensor, FakeTensorMode, no_dispatch_modes
 
 Program = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
+
+# They hand a workspace to their backward whose size only the real kernel knows; their fake ones return no bytes.
+_WITH_WORKSPACE = ("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "cudnn_batch_norm")
 
 
 @contextmanager
@@ -28,7 +33,6 @@ def faked(
     returns a module builds the model inside the mode: nothing is ever allocated.
     """
     mode = _mode_of(model, args, kwargs) or FakeTensorMode(allow_non_fake_inputs=True)
-    state = torch.get_rng_state()
     try:
         with mode:
             built = _built(model, args, kwargs)
@@ -45,8 +49,15 @@ def faked(
                 "Capture it with fake=False, or take the reading line out."
             ) from error
         raise
-    finally:
-        torch.set_rng_state(state)
+
+
+def leave_workspaces_unknown(graph: Graph) -> None:
+    """What fake kernels call empty and is not has no known size: unknown is never zero."""
+    for name in _WITH_WORKSPACE:
+        for node in graph.where(operation=name):
+            for value in node.outputs:
+                if value.shape == (0,) and value.dtype == "uint8" and value.storage is not None:
+                    graph.columns["storage_bytes"][value.storage.id] = -1
 
 
 def _built(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module | None:
@@ -56,7 +67,18 @@ def _built(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     is_class = isinstance(model, type) and issubclass(model, nn.Module)
     if not is_class and (_binds(model, args, kwargs) or not _binds(model, (), {})):
         return None  # what takes the arguments is the program itself
-    module = model()
+    try:
+        module = model()
+    except RuntimeError as error:
+        if "Couldn't swap" not in str(error) and "DataDependentOutput" not in type(error).__name__:
+            raise
+        # torch cannot convert modules made of fake tensors (.to, .half, .bfloat16) nor draw their parameters where it
+        # looks at what it drew (nn.init.trunc_normal_); on the meta device it can.
+        try:
+            with no_dispatch_modes(), torch.device("meta"):
+                module = model()
+        except RuntimeError:  # it reads values there too
+            raise error from None
     if not isinstance(module, nn.Module):
         raise CaptureError(f"The function given as model returned {type(module).__name__}, not a torch.nn.Module.")
     return module
@@ -111,12 +133,17 @@ def _fake_inputs(
 def _is_fake(model: Any) -> bool:
     if not isinstance(model, nn.Module):
         return False
-    return any(isinstance(tensor, FakeTensor) for tensor in [*model.parameters(), *model.buffers()])
+    return any(isinstance(part, FakeTensor) for tensor in _tensors(model) for _, part in parts(tensor))
 
 
 def _mode_of(model: Any, args: Any, kwargs: Any) -> FakeTensorMode | None:
     """The mode that tensors given as fakes already belong to."""
     tensors = [tensor for _, tensor in named_tensors((args, kwargs))]
     if isinstance(model, nn.Module):
-        tensors += [*model.parameters(), *model.buffers()]
-    return next((tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor)), None)
+        tensors += _tensors(model)
+    held = [part for tensor in tensors for _, part in parts(tensor)]
+    return next((part.fake_mode for part in held if isinstance(part, FakeTensor)), None)
+
+
+def _tensors(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]

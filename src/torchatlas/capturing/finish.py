@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchatlas.capturing import compiled
 from torchatlas.capturing.decode import (
     BACKWARD,
     DATA,
@@ -103,6 +104,7 @@ class _Finish:
         self.rows = np.array(found.nodes, np.int64).reshape(-1, NODE_ROW)
         self.plan, self.call, self.phase, self.input_count = self.rows.T[[_PLAN, _CALL, _PHASE, _TAKEN]]
         self.storage_of_value = np.array(decoder.storage_of, np.int64)[np.array(found.value_tensor, np.int64)]
+        self.fresh = self._fresh()
         self._count_from_the_beginning()
 
     def graph(self, timing: bool, memory: bool) -> Graph:
@@ -115,8 +117,13 @@ class _Finish:
         if not memory:
             columns["node_memory_bytes"][:] = -1
         self.tables.names = list(self.names)
-        metadata = {"torch": torch.__version__.partition("+")[0]}
-        return Graph(columns, self.tables, source="run", metadata=metadata)
+        metadata: dict[str, Any] = {"torch": torch.__version__.partition("+")[0], **self.recorder.metadata}
+        if resizes := self.decoder.resizes:  # storage_bytes only holds the most: which, at which node, from, to
+            metadata["resized"] = [[storage, node + len(inputs), *sizes] for storage, node, *sizes in resizes]
+        names = [operation.name for operation in self.tables.operations]
+        codes = [code for code, _ in self.found.source_keys]
+        notes = compiled.notes(names, codes, {self.watch.owners[owner].type for owner in self.watch.calls[0::CALL_ROW]})
+        return Graph(columns, self.tables, source="run", notes=notes, metadata=metadata)
 
     def _name(self, text: str) -> int:
         return self.names.setdefault(text, len(self.names))
@@ -135,11 +142,11 @@ class _Finish:
         made_in = np.array([_MADE_IN[p] for p in range(len(PHASES))])
         role = np.where(born >= 0, made_in[phase[born]], self.outside)
         role[list(decoder.gradients)] = _ROLE[Role.GRADIENT]
+        for number in self._lifted():
+            role[decoder.storage_of[number]] = _ROLE[Role.CONSTANT]
         for number in self.input_names:
             if born[decoder.storage_of[number]] < 0:
                 role[decoder.storage_of[number]] = _ROLE[Role.INPUT]
-        for number in self._lifted():
-            role[decoder.storage_of[number]] = _ROLE[Role.CONSTANT]
         name_of_storage: dict[int, int] = {}
         name_of_tensor: dict[int, int] = {}
         crowded: set[int] = set()  # storages that hold several named tensors
@@ -156,6 +163,10 @@ class _Finish:
             role[storage] = _ROLE[Role(named.role)]
             if text := self._full_name(named):
                 name_of_storage.setdefault(storage, self._name(text))
+        crowded |= watch.shared
+        for number, named in watch.pieces.items():
+            if decoder.storage_of[number] in crowded and (text := self._full_name(named)):
+                name_of_tensor.setdefault(number, self._name(text))
         value_name = np.full(len(found.value_tensor), -1, np.int64)
         for value, number in enumerate(found.value_tensor):
             storage = decoder.storage_of[number]
@@ -182,17 +193,23 @@ class _Finish:
     def _bytes_from_outside(self) -> int:
         """What was alive before the first op: what has a name or was passed in, and what outlived the recording.
 
-        What came from outside and died meanwhile counts from its first use: a batch made of numpy data in a loop was
-        not there from the beginning.
+        What came from outside and died meanwhile counts from its first use, and so does what is known to be new: a
+        batch made of numpy data in a loop was not there from the beginning.
         """
-        found, size, arrived = self.found, self.decoder.bytes, self.decoder.arrived
-        came_and_went = {storage for storage in arrived if found.died[storage] >= 0}
-        return sum(max(size[s], 0) for s in range(len(size)) if found.born[s] < 0 and s not in came_and_went)
+        found, size, arrived = self.found, self.decoder.first_bytes, self.decoder.arrived
+        came_later = {storage for storage in arrived if found.died[storage] >= 0 or storage in self.fresh}
+        return sum(max(size[s], 0) for s in range(len(size)) if found.born[s] < 0 and s not in came_later)
+
+    def _fresh(self) -> dict[int, int]:
+        """Storages just made of Python or numpy data, without an op -> the node that says so and took them first."""
+        lifting = {i for i, plan in enumerate(self.recorder.plans) if plan.name == "aten.lift_fresh.default"}
+        nodes = self.plan.tolist() if lifting else ()
+        return {s: node for s, node in self.decoder.arrived.items() if node < len(nodes) and nodes[node] in lifting}
 
     def _count_from_the_beginning(self) -> None:
         for storage, node in self.decoder.arrived.items():
-            if self.found.died[storage] < 0:
-                self.rows[node:, _MEMORY] -= max(self.decoder.bytes[storage], 0)
+            if self.found.died[storage] < 0 and storage not in self.fresh:
+                self.rows[node:, _MEMORY] -= max(self.decoder.first_bytes[storage], 0)
 
     # -- inputs --------------------------------------------------------------------------------------------------
 
@@ -241,9 +258,9 @@ class _Finish:
             "value_view_of": found.value_view_of,
             "value_role": storage_role[self.storage_of_value],
             "value_parameter": value_name,
-            "storage_bytes": self.decoder.bytes,
+            "storage_bytes": self.decoder.most_bytes,
             "storage_device": self._devices(),
-            "storage_born": _shifted(found.born, shift),
+            "storage_born": _shifted([self.fresh.get(s, node) for s, node in enumerate(found.born)], shift),
             "storage_died": _shifted(found.died, shift),
             "storage_role": storage_role,
             **dict(zip(_EDGE_COLUMNS, self._edges(inputs, shift).T, strict=True)),
@@ -386,7 +403,7 @@ def _root_prefixes(watch: Watch) -> dict[int, str]:
     """What goes before the names of each tree of modules: nothing for the model, or for the only one there is."""
     roots = [number for number, owner in enumerate(watch.owners) if owner.root == number]
     modules = [number for number in roots if watch.owners[number].kind == "module"]
-    main = modules[0] if modules and (watch.model is not None or len(modules) == 1) else None
+    main = modules[0] if modules and (watch.named or len(modules) == 1) else None
     prefixes: dict[int, str] = {}
     seen: dict[str, int] = {}
     for number in roots:

@@ -10,9 +10,11 @@ import torch
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.nouns import NodeKind
-from torchatlas.torch_private import no_dispatch_modes
+from torchatlas.torch_private import FakeTensor, no_dispatch_modes
 
 VALUES = ("stats", "all")
+_UNSIGNED = (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
+_WHOLE = frozenset({*_UNSIGNED, torch.int8, torch.int16, torch.int32, torch.int64})  # not int4, not bits8
 
 
 class Keeper:
@@ -51,10 +53,18 @@ def _tensors(items: Any) -> list[torch.Tensor]:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor | None:
-    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+    """The numbers of a tensor in a dtype that numpy has; None for what has none: a layout of its own, no data, bits."""
+    no_numbers = tensor.device.type == "meta" or isinstance(tensor, FakeTensor)
+    if tensor.layout is not torch.strided or tensor.is_nested or no_numbers:
         return None
     tensor = tensor.detach().cpu()
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2) else tensor
+    if tensor.is_quantized:
+        return tensor.dequantize()
+    if tensor.dtype is torch.complex32:
+        return tensor.to(torch.complex64)
+    if tensor.dtype is torch.bfloat16 or (tensor.is_floating_point() and tensor.dtype.itemsize == 1):
+        return None if tensor.dtype is torch.float4_e2m1fn_x2 else tensor.float()
+    return tensor if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype in _WHOLE else None
 
 
 def _copied(tensor: torch.Tensor) -> Array | None:

@@ -5,6 +5,7 @@ process.py tells a Watch what is called; it gives every call a number and every 
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
@@ -15,10 +16,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing import process
+from torchatlas.capturing import compiled, process
 from torchatlas.capturing.process import Cell
-from torchatlas.capturing.stream import Recorder, user_line
-from torchatlas.torch_private import UninitializedTensor, current_autograd_node, next_sequence_nr
+from torchatlas.capturing.stream import Recorder, recomputing, user_line
+from torchatlas.capturing.wrappers import parts
+from torchatlas.inputs import named_tensors
+from torchatlas.torch_private import (
+    UninitializedTensor,
+    compiled_inside,
+    current_autograd_node,
+    never_compiled,
+    next_sequence_nr,
+)
 
 CALL_ROW = 2  # owner number, parent call
 _STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
@@ -56,21 +65,30 @@ class Watch:
     owners: list[Owner] = field(default_factory=list)
     tensors: dict[int, Named] = field(default_factory=dict)  # by tensor number
     storages: dict[int, Named] = field(default_factory=dict)  # by storage number: gradients and optimizer state
+    pieces: dict[int, Named] = field(default_factory=dict)  # the same by tensor number
+    wrapped: set[tuple[str, int]] = field(default_factory=set)  # names and roots of parameters that are wrappers
+    shared: set[int] = field(default_factory=set)  # storages that hold several of them
     on_model_call: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
     on_model_result: Callable[[Any], None] | None = None
     steps: list[tuple[int, int]] = field(default_factory=list)  # (position in the stream, owner) at the end of each
+    in_backward: dict[int, tuple[int, Any]] = field(default_factory=dict)  # a step's call -> backward node, user's line
+    named: bool = False  # whether a model was given; `model` itself is let go of when the recording stops
     _numbers: dict[int, int] = field(default_factory=dict)  # id of a module or optimizer -> owner number
+    _graphs: dict[int, tuple[weakref.ref[Any], str]] = field(default_factory=dict)  # of inductor: by id, their names
     _forks: list[Recorder] = field(default_factory=list)  # of the recorder, one per thread that joined
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
+        self.recorder.note_process()
+        self.named = self.model is not None
         if self.model is not None:
             self._add_tree(self.model)
-        self.recorder.on_failure = self._leave_step
         process.join(self, self.recorder.current)
 
     def stop(self) -> None:
         process.leave(self)
+        self.recorder.note_process()
+        self.recorder.meet_strangers()
         for fork in self._forks:
             fork.silence()
         for owner in self.owners:
@@ -81,7 +99,11 @@ class Watch:
             found = owner.reference()
             if found is not None and owner.kind == "module":
                 self._name_late(found, owner)
+        # What is only needed while it runs, and would keep the model, or the recording, alive until it is decoded.
+        self.model = self.on_model_call = self.on_model_result = None
+        self._forks.clear()
 
+    @never_compiled
     def number(self, module: Any) -> int:
         """The owner number of a module; one that was not seen before brings its whole tree."""
         number = self._numbers.get(id(module))
@@ -89,6 +111,7 @@ class Watch:
             return number
         return self._add_tree(module)
 
+    @compiled_inside
     def module_called(self, inner: Any, cell: Cell, module: Any, args: Any, kwargs: Any) -> Any:
         outer = cell[0]
         number = self._numbers.get(id(module))
@@ -106,11 +129,36 @@ class Watch:
             self.on_model_result(result)
         return result
 
+    def graph_called(self, inner: Any, cell: Cell, graph: Any, args: Any, kwargs: Any) -> Any:
+        known = self._graphs.get(id(graph))
+        if known is None or known[0]() is not graph:
+            known = self._graphs[id(graph)] = weakref.ref(graph), f"{compiled.GRAPH}.{len(self._graphs)}"
+        recorder = next((fork for fork in self._forks if fork.current is cell), self.recorder)
+        run, (inputs,) = functools.partial(inner, graph), args
+        return compiled.run_as_one(recorder, known[1], run, inputs, graph.mutated_input_idxs)
+
+    @compiled_inside
     def backward_called(self, inner: Any, cell: Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
-        return inner(tensors, *args, **kwargs)
+        self.may_have_recomputed()
+        try:
+            return inner(tensors, *args, **kwargs)
+        finally:
+            self.recorder.take_off()
+
+    def may_have_recomputed(self) -> None:
+        """Note in the stream if what ran in a backward node so far is a checkpoint's function, run again."""
+        node = current_autograd_node()
+        if node is not None and recomputing():
+            self.recorder.stream.append(("recomputed", node._sequence_nr()))
 
     def data_set(self, tensor: Any) -> None:
         self.recorder.forget(tensor)
+
+    def before_resize(self, storage: Any) -> None:
+        self.recorder.before_resize(storage)
+
+    def after_resize(self, storage: Any) -> None:
+        self.recorder.after_resize(storage)
 
     def join_thread(self, cell: Cell, thread: threading.Thread) -> tuple[Cell, Any]:
         """What a new thread runs belongs to the call that started it. Returns its own cell and its dispatch mode."""
@@ -122,6 +170,7 @@ class Watch:
         fork.current[0] = self._call(len(self.owners) - 1, cell[0])
         return fork.current, fork.mode
 
+    @never_compiled
     def _call(self, owner: int, outer: int) -> int:
         """A new call; its number. Rows go in whole, so that threads do not mix them."""
         with self._lock:
@@ -151,23 +200,33 @@ class Watch:
         for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
             for name, tensor in group.items():
                 if isinstance(tensor, torch.Tensor) and not _uninitialized(tensor):
-                    self.tensors.setdefault(number_of(tensor), Named(role, prefix + name, root))
+                    for suffix, part in parts(tensor):
+                        self.tensors.setdefault(number_of(part), Named(role, prefix + name + suffix, root))
+                        if part is not tensor:
+                            self.wrapped.add((prefix + name, root))
                     if tensor.grad is not None:
-                        number_of(tensor.grad)
+                        for _, part in parts(tensor.grad):
+                            self.tensors.setdefault(number_of(part), Named("gradient", prefix + name, root))
                         self._name_storage(tensor.grad, Named("gradient", prefix + name, root))
         for name, item in vars(module).items():
             if name not in _STANDARD and isinstance(item, torch.Tensor):
-                self.tensors.setdefault(number_of(item), Named("constant", prefix + name, root))
+                for suffix, part in parts(item):
+                    self.tensors.setdefault(number_of(part), Named("constant", prefix + name + suffix, root))
 
     def _name_storage(self, tensor: torch.Tensor, named: Named) -> None:
         """Autograd and optimizers hand out new Python objects for what they keep: only the storage is the same."""
-        storage = self.recorder.storage_number(tensor)
-        if storage is not None:
-            self.storages.setdefault(storage, named)
+        for suffix, part in parts(tensor):
+            storage = self.recorder.storage_number(part)
+            if storage is not None:
+                first = self.storages.setdefault(storage, named)
+                if (first.name, first.root) != (named.name, named.root):
+                    self.shared.add(storage)  # of gradients in one bucket, or of what one reduction scattered
+                self.pieces[self.recorder.number_of(part)] = Named(named.role, named.name + suffix, named.root)
 
     def _named(self, parameter: torch.Tensor, role: str) -> Named:
         """What a parameter's gradient or state is called: like the parameter."""
-        number = self.recorder.known_number(parameter)
+        _, part = next(parts(parameter))
+        number = self.recorder.known_number(part)
         found = None if number is None else self.tensors.get(number)
         return Named(role, "" if found is None else found.name, -1 if found is None else found.root)
 
@@ -176,17 +235,18 @@ class Watch:
         prefix = f"{owner.path}." if owner.path else ""
         for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
             for name, tensor in group.items():
-                number = None if tensor is None else self.recorder.known_number(tensor)
-                if number is not None:
-                    self.tensors.setdefault(number, Named(role, prefix + name, owner.root))
+                for suffix, part in () if tensor is None else parts(tensor):
+                    number = self.recorder.known_number(part)
+                    gathered = part is tensor and (prefix + name, owner.root) in self.wrapped  # by FSDP, of its shards
+                    if number is not None and not gathered:
+                        self.tensors.setdefault(number, Named(role, prefix + name + suffix, owner.root))
                 if tensor is not None and tensor.is_leaf and tensor.grad is not None:
                     self._name_storage(tensor.grad, Named("gradient", prefix + name, owner.root))
 
     def _name_states(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter, state in optimizer.state.items():
-            for item in state.values():
-                if isinstance(item, torch.Tensor):
-                    self._name_storage(item, self._named(parameter, "optimizer state"))
+            for _, tensor in named_tensors(state):  # some keep lists of tensors
+                self._name_storage(tensor, self._named(parameter, "optimizer state"))
 
     def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         number = self._numbers.get(id(optimizer))
@@ -202,6 +262,8 @@ class Watch:
         ours = type(optimizer).__module__.startswith("torch.optim")  # then no line inside the step is the user's
         line = user_line(sys._getframe(1)) if ours else None
         cell[:] = inside, line
+        if (node := current_autograd_node()) is not None:
+            self.in_backward[inside] = node._sequence_nr(), line or user_line(sys._getframe(1))
 
         def outside(closure: Callable[[], Any]) -> Callable[[], Any]:
             """The closure is the program's forward and backward, not the optimizer's work."""
@@ -220,12 +282,9 @@ class Watch:
             return args, {**kwargs, "closure": outside(kwargs["closure"])}
         return args, kwargs
 
-    def _leave_step(self, cell: Cell) -> None:
-        """An op raised: if it was in an optimizer step, no hook will tell that the step is over."""
-        if cell[0] >= 0 and self.owners[self.calls[cell[0] * CALL_ROW]].kind == "optimizer":
-            cell[:] = self.calls[cell[0] * CALL_ROW + 1], None
-
     def step_ends(self, cell: Cell, optimizer: Any) -> None:
+        if id(optimizer) not in self._numbers:
+            return  # the recording began inside the step
         cell[1] = None
         while cell[0] >= 0:  # an exception may have left deeper calls open
             owner, parent = self.calls[cell[0] * CALL_ROW : cell[0] * CALL_ROW + CALL_ROW]

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from torchatlas.capturing.collectives import ONLY_WRITTEN, READ_AND_WRITTEN, WRAPS, in_flight, is_group, is_reduction
 from torchatlas.torch_private import OpOverload
 
 ROW_HEAD = 10  # fields before the first tensor argument
@@ -26,8 +27,8 @@ ROW_HEAD = 10  # fields before the first tensor argument
 # fmt: off
 ENVIRONMENT = (
     "OMITTED", "classify", "current", "current_node", "extend", "failed", "forget", "frame_at", "grad_enabled",
-    "guard", "keep", "kind_of_code", "known", "made", "next_number", "now", "number_of", "number_of_result",
-    "recomputing", "register", "resized", "results", "tensors_out",
+    "group", "guard", "keep", "kind_of_code", "known", "made", "next_number", "now", "number_of", "number_of_result",
+    "recomputing", "reduction", "register", "resized", "results", "storage", "tensors_out",
 )
 # fmt: on
 
@@ -59,6 +60,7 @@ class Slot:
     many: bool  # a list of tensors
     written: bool
     overwritten: bool  # written and not read
+    nested: bool = False  # a list of lists of tensors
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ def _make(operator: Any, guarded: bool, kept: bool) -> Plan:
 
 
 _ONE, _MANY = ("Tensor", "Optional[Tensor]"), ("List[Tensor]", "List[Optional[Tensor]]", "Optional[List[Tensor]]")
+_NESTED = ("List[List[Tensor]]",)
 
 
 def _read_schema(schema: Any) -> tuple[tuple[Slot, ...], tuple[int, ...], bool]:
@@ -150,13 +153,15 @@ def _read_schema(schema: Any) -> tuple[tuple[Slot, ...], tuple[int, ...], bool]:
             if not argument.kwarg_only:
                 others.append(position)
             continue
-        if kind not in _ONE and kind not in _MANY:
+        if kind not in _ONE + _MANY + _NESTED:
             return (), (), False
         written = argument.alias_info is not None and argument.alias_info.is_write
         overwritten = written and (argument.kwarg_only or (overwriting and position == 0))
+        overwritten |= ONLY_WRITTEN.get(schema.name) == argument.name
+        written |= overwritten or READ_AND_WRITTEN.get(schema.name) == argument.name
         place = None if argument.kwarg_only else position
-        slots.append(Slot(argument.name, place, kind in _MANY, written, overwritten))
-    if any("Tensor" in str(item.type) and str(item.type) not in _ONE + _MANY for item in schema.returns):
+        slots.append(Slot(argument.name, place, kind not in _ONE, written, overwritten, kind in _NESTED))
+    if any("Tensor" in str(item.type) and str(item.type) not in _ONE + _MANY + _NESTED for item in schema.returns):
         return (), (), False
     return tuple(slots), tuple(others), True
 
@@ -184,11 +189,11 @@ def _source(schema: Any, plan: Plan, guarded: bool, kept: bool) -> str:
     lines += [f"  resized(x{i})" for i, slot in enumerate(plan.slots) if slot.position is None and slot.written]
     lines += _read_result(schema)
     if kept:
-        lines.append(f"  keep(out, {_written(plan)})")
+        lines.append("  keep(None, [])" if in_flight(schema) else f"  keep(out, {_written(plan)})")
     row = ["number", "t0", "t1", "sequence", "back", "current[0]", "code", "at", "grad", "needs"]
     row += [f"s{i}" for i in range(len(plan.slots))]
     if plan.others:
-        row.append(_other_arguments(plan, required, len(positional)))
+        row.append(_other_arguments(plan, required, positional))
     if plan.has_keywords:
         tensors = sorted(slot.name for slot in plan.slots if slot.position is None)
         row.append(f"{{k: v for k, v in kwargs.items() if k not in {tensors!r}}}" if tensors else "kwargs")
@@ -203,17 +208,23 @@ def _read_slot(i: int, slot: Slot, required: int) -> list[str]:
         lines = [f"  x{i} = args[{slot.position}]"]
     else:
         lines = [f"  x{i} = args[{slot.position}] if given > {slot.position} else kwargs.get({slot.name!r})"]
+    if slot.nested:
+        return [*lines, f"  s{i} = [[number_of(y) for y in z] for z in x{i}]"]
     if slot.many:
         return [*lines, f"  s{i} = None if x{i} is None else [None if y is None else number_of(y) for y in x{i}]"]
     known = f"s{i} = e[1] if e is not None and e[0]() is x{i} else (None if x{i} is None else register(x{i}, True))"
     return [*lines, f"  e = known(id(x{i})); {known}"]
 
 
-def _other_arguments(plan: Plan, required: int, positional: int) -> str:
+def _other_arguments(plan: Plan, required: int, positional: list[Any]) -> str:
     first, last = plan.others[0], plan.others[-1]
-    if last - first + 1 == len(plan.others) and last == positional - 1:
+    words = {p: "group" for p in plan.others if is_group(positional[p])}
+    words |= {p: "reduction" for p in plan.others if is_reduction(positional[p])}
+    words |= {p: "storage" for p in plan.others if str(positional[p].type) == "Storage"}  # kept, it could not die
+    if last - first + 1 == len(plan.others) and last == len(positional) - 1 and not words:
         return f"args[{first}:]"
-    parts = [f"args[{p}]" if p < required else f"args[{p}] if given > {p} else OMITTED" for p in plan.others]
+    read = {p: f"{words[p]}(args[{p}])" if p in words else f"args[{p}]" for p in plan.others}
+    parts = [read[p] if p < required else f"{read[p]} if given > {p} else OMITTED" for p in plan.others]
     return f"({', '.join(parts)},)"
 
 
@@ -221,6 +232,8 @@ def _read_result(schema: Any) -> list[str]:
     kinds = [str(item.type) for item in schema.returns]
     if not any("Tensor" in kind for kind in kinds):
         return ["  o = None"]
+    if schema.name == WRAPS:
+        return ["  o = number_of_result(getattr(out, 'elem', out))"]
     if kinds == ["Tensor"]:
         return ["  e = known(id(out)); o = e[1] if e is not None and e[0]() is out else made(out)"]
     if len(kinds) == 1:
@@ -232,7 +245,9 @@ def _requires_grad(plan: Plan) -> str:
     """Whether any tensor argument requires a gradient, as an expression."""
     parts = []
     for i, slot in enumerate(plan.slots):
-        if slot.many:
+        if slot.nested:
+            parts.append(f"any(y.requires_grad for z in x{i} for y in z)")
+        elif slot.many:
             parts.append(f"(s{i} is not None and any(y is not None and y.requires_grad for y in x{i}))")
         elif slot.position is not None:  # a number in the place of a tensor has no such thing
             parts.append(f"(type(s{i}) is int and x{i}.requires_grad)")
@@ -288,18 +303,14 @@ _CALL = """\
 
 
 # Operators without a readable schema: tensors are found by walking the arguments.
-_GENERIC_SOURCE = """\
+_GENERIC_SOURCE = f"""\
 def run(args, kwargs):
   found = []
-  shape = tensors_out((args, kwargs or {}), found)
-  grad = grad_enabled()
-  t0 = now()
-  try: out = call(*args, **(kwargs or {}))
-  except BaseException as error:
-    failed(number, error, current[0], None, 0); raise
-  t1 = now()
+  shape = tensors_out((args, kwargs or {{}}), found)
+{_FRAME}
+{_CALL}
   if keep is not None: keep(out, [])
-  extend((number, t0, t1, next_number(), None, current[0], None, 0, grad, False, (found, shape), results(out)))
+  extend((number, t0, t1, sequence, back, current[0], code, at, grad, False, (found, shape), results(out)))
   return out"""
 
 

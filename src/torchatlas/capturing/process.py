@@ -14,9 +14,21 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from torchatlas.torch_private import tensor_data
+from torchatlas.capturing import shadows
+from torchatlas.torch_private import (
+    CompilersGraph,
+    compiled_inside,
+    compilers_module_call,
+    inductor_backend,
+    inductor_graph,
+    never_compiled,
+    push_mode,
+    remove_mode,
+    tensor_data,
+)
 
 Cell = list[Any]  # the running call of one thread in one recording, and the user's line if it is known beforehand
 
@@ -30,9 +42,13 @@ class Watcher(Protocol):
 
     def module_called(self, inner: Any, cell: Cell, module: Any, args: Any, kwargs: Any) -> Any: ...
     def backward_called(self, inner: Any, cell: Cell, tensors: Any, args: Any, kwargs: Any) -> Any: ...
+    def graph_called(self, inner: Any, cell: Cell, graph: Any, args: Any, kwargs: Any) -> Any: ...
+    def may_have_recomputed(self) -> None: ...
     def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]: ...
     def step_ends(self, cell: Cell, optimizer: Any) -> None: ...
     def data_set(self, tensor: Any) -> None: ...
+    def before_resize(self, storage: Any) -> None: ...
+    def after_resize(self, storage: Any) -> None: ...
     def join_thread(self, cell: Cell, thread: threading.Thread) -> tuple[Cell, Any]: ...
 
 
@@ -63,22 +79,34 @@ def leave(watch: Watcher) -> None:
             else:
                 del _WATCHES[thread]
         if not _WATCHES:
-            while _UNDO:
-                _UNDO.pop()()
+            _take_away()
 
 
 def _install() -> None:
-    _UNDO.extend(
-        [
-            _patch_module_call(),
-            _patch_backward(),
-            _patch_data(),
-            _patch_threads(),
-            register_optimizer_step_pre_hook(_step_begins).remove,
-            register_optimizer_step_post_hook(_step_ends).remove,
-            _pace_collector(),
-        ]
+    patches: tuple[Callable[[], Callable[[], Any]], ...] = (
+        _patch_module_call,
+        _patch_backward,
+        _patch_compiled_graphs,
+        _patch_saved_tensors_hooks,
+        _patch_data,
+        _patch_storage,
+        shadows.hide,
+        _patch_threads,
+        lambda: register_optimizer_step_pre_hook(_step_begins).remove,
+        lambda: register_optimizer_step_post_hook(_step_ends).remove,
+        _pace_collector,
     )
+    try:
+        for patch in patches:
+            _UNDO.append(patch())
+    except BaseException:  # the user's impatience, or something that this torch does not have
+        _take_away()
+        raise
+
+
+def _take_away() -> None:
+    while _UNDO:
+        _UNDO.pop()()
 
 
 def _here() -> Watches:
@@ -88,7 +116,12 @@ def _here() -> Watches:
 def _replace(owner: Any, name: str, replacement: Any) -> Callable[[], None]:
     original = getattr(owner, name)
     setattr(owner, name, replacement)
-    return lambda: setattr(owner, name, original)
+
+    def undo() -> None:
+        if getattr(owner, name) is replacement:  # unless the program has put its own there meanwhile
+            setattr(owner, name, original)
+
+    return undo
 
 
 def _patch_module_call() -> Callable[[], None]:
@@ -96,7 +129,10 @@ def _patch_module_call() -> Callable[[], None]:
     original: Any = nn.Module._call_impl
     find, thread = _WATCHES.get, threading.get_ident
 
+    @compiled_inside
     def call_impl(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or isinstance(module, CompilersGraph):  # inlined, or made, by torch.compile
+            return original(module, *args, **kwargs)
         watches = find(thread())
         if watches is None:
             return original(module, *args, **kwargs)
@@ -106,16 +142,24 @@ def _patch_module_call() -> Callable[[], None]:
         watch, cell = watches[-1]
         return watch.module_called(inner, cell, module, args, kwargs)
 
-    return _replace(nn.Module, "_call_impl", call_impl)
+    compilers_module_call(call_impl)
+    put_back = _replace(nn.Module, "_call_impl", call_impl)
+
+    def undo() -> None:
+        put_back()
+        compilers_module_call(original)
+
+    return undo
 
 
 def _within(called: Any, inner: Any, cell: Cell) -> Any:
-    return lambda first, *args, **kwargs: called(inner, cell, first, args, kwargs)
+    return compiled_inside(lambda first, *args, **kwargs: called(inner, cell, first, args, kwargs))
 
 
 def _patch_backward() -> Callable[[], None]:
     original = torch.autograd.backward
 
+    @compiled_inside
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         inner: Any = original
         for watch, cell in _here():
@@ -125,9 +169,58 @@ def _patch_backward() -> Callable[[], None]:
     return _replace(torch.autograd, "backward", backward)
 
 
+def _patch_saved_tensors_hooks() -> Callable[[], None]:
+    """A checkpoint runs its function again within such hooks: when they end, that is over."""
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    original = hooks.__exit__
+
+    def leave_hooks(self: Any, *error: object) -> None:
+        original(self, *error)
+        for watch, _ in _here():
+            watch.may_have_recomputed()
+
+    return _replace(hooks, "__exit__", leave_hooks)
+
+
+def _patch_compiled_graphs() -> Callable[[], None]:
+    """Inductor, whose graphs hide what they run, may come to be loaded only while the recording runs."""
+    undo: list[Callable[[], None]] = []
+
+    def patch() -> None:
+        kind = inductor_graph()
+        if kind is None or undo:
+            return
+        original = kind.__call__
+
+        def call(graph: Any, inputs: Any) -> Any:
+            inner = original
+            for watch, cell in _here():
+                inner = _within(watch.graph_called, inner, cell)
+            return inner(graph, inputs)
+
+        undo.append(_replace(kind, "__call__", call))
+
+    def compile_and_patch(backend: Any, *args: Any, **kwargs: Any) -> Any:
+        compiled = compile_graph(backend, *args, **kwargs)
+        patch()
+        return compiled
+
+    compile_graph = inductor_backend.__call__
+    put_back = _replace(inductor_backend, "__call__", compile_and_patch)
+    patch()
+
+    def undo_all() -> None:
+        put_back()
+        while undo:
+            undo.pop()()
+
+    return undo_all
+
+
 def _patch_data() -> Callable[[], None]:
     """`x.data = y` changes the storage of x without an op."""
 
+    @never_compiled
     def set_data(tensor: Any, value: Any) -> None:
         tensor_data.__set__(tensor, value)
         for watches in list(_WATCHES.values()):
@@ -142,35 +235,48 @@ def _patch_data() -> Callable[[], None]:
     return undo
 
 
+def _patch_storage() -> Callable[[], None]:
+    """`storage.resize_` gives memory back, or takes it, without an op: FSDP frees gathered parameters that way."""
+    original = torch.UntypedStorage.resize_
+
+    @never_compiled
+    def resize(storage: Any, size: int) -> Any:
+        watches = [watch for watches in list(_WATCHES.values()) for watch, _ in watches]
+        for watch in watches:
+            watch.before_resize(storage)
+        result = original(storage, size)
+        for watch in watches:
+            watch.after_resize(storage)
+        return result
+
+    torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
+
+    def undo() -> None:
+        del torch.UntypedStorage.resize_  # it is the base class's
+
+    return undo
+
+
 def _patch_threads() -> Callable[[], None]:
     start, bootstrap = threading.Thread.start, threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
     def start_noted(thread: threading.Thread) -> None:
         if watches := _here():
             _INHERITED[thread] = watches
-        start(thread)
+        try:
+            start(thread)
+        finally:
+            _INHERITED.pop(thread, None)  # it may not have started
 
     def bootstrap_joined(thread: threading.Thread) -> None:
-        watches = _INHERITED.pop(thread, ())
-        if not watches:
-            bootstrap(thread)
-            return
-        entries, modes = [], []
-        for watch, outer in watches:
-            cell, mode = watch.join_thread(outer, thread)
-            entries.append((watch, cell))
-            modes.append(mode)
-        with _LOCK:
-            _WATCHES[threading.get_ident()] = tuple(entries)
+        modes = _joined(thread, _INHERITED.pop(thread, ()))  # all that may be kept for as long as the thread runs
         for mode in modes:
-            if mode is not None:
-                mode.__enter__()
+            push_mode(mode)
         try:
             bootstrap(thread)
         finally:
             for mode in reversed(modes):
-                if mode is not None:
-                    mode.__exit__(None, None, None)
+                remove_mode(mode)
             with _LOCK:
                 _WATCHES.pop(threading.get_ident(), None)
 
@@ -184,6 +290,20 @@ def _patch_threads() -> Callable[[], None]:
     return undo
 
 
+def _joined(thread: threading.Thread, watches: Watches) -> list[Any]:
+    """Let a new thread, which is the calling one, be part of the recordings; the dispatch modes to enter."""
+    entries, modes = [], []
+    for watch, outer in watches:
+        cell, mode = watch.join_thread(outer, thread)
+        entries.append((watch, cell))
+        if mode is not None:
+            modes.append(mode)
+    if entries:
+        with _LOCK:
+            _WATCHES[threading.get_ident()] = tuple(entries)
+    return modes
+
+
 def _pace_collector() -> Callable[[], None]:
     first, *rest = gc.get_threshold()
     gc.set_threshold(first * COLLECTOR_PACE, *rest)
@@ -195,6 +315,7 @@ def _pace_collector() -> Callable[[], None]:
     return undo
 
 
+@never_compiled
 def _step_begins(optimizer: Any, args: Any, kwargs: Any) -> Any:
     watches = _here()
     for watch, cell in watches:
@@ -202,6 +323,7 @@ def _step_begins(optimizer: Any, args: Any, kwargs: Any) -> Any:
     return (args, kwargs) if watches else None
 
 
+@never_compiled
 def _step_ends(optimizer: Any, args: Any, kwargs: Any) -> None:
     for watch, cell in _here():
         watch.step_ends(cell, optimizer)

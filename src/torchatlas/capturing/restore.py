@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing.stream import Recorder
+from torchatlas.capturing.stream import Recorder, storages_of
+from torchatlas.capturing.wrappers import parts
 from torchatlas.inputs import named_tensors
 from torchatlas.torch_private import UninitializedTensor, no_dispatch_modes, set_version_counters
 
@@ -39,21 +40,30 @@ class Restorer:
         self._new_gradients: list[torch.Tensor] = []
 
     def __enter__(self) -> Restorer:
-        with no_dispatch_modes():  # what we do is no part of the program, whoever else is watching
-            self._save_flags()
-            self._save_inputs(self._tree)
-            self._save_modules()
-            self._save_tensors()
-            self._save_optimizer()
+        try:
+            with no_dispatch_modes():  # what we do is no part of the program, whoever else is watching
+                self._reshard()
+                self._save_flags()
+                self._save_inputs(self._tree)
+                self._save_modules()
+                self._save_tensors()
+                self._save_optimizer()
+        except BaseException:
+            self.__exit__(None, None, None)  # gradients may have been put aside already
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with no_dispatch_modes():
-            self._restore()
+        try:
+            with no_dispatch_modes():
+                self._restore()
+        finally:
+            self._forget()
 
     def _restore(self) -> None:
+        self._reshard()
         for storage, copy in self._storages.values():
             if storage.nbytes() != copy.nbytes():
                 storage.resize_(copy.nbytes())
@@ -68,11 +78,27 @@ class Restorer:
         if changed:
             set_version_counters(tuple(tensor for tensor, _ in changed), tuple(version for _, version in changed))
 
+    def _reshard(self) -> None:
+        """FSDP knows which parameters are gathered: it has to put its shards back into the modules itself."""
+        kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
+        for module in self._modules:
+            if isinstance(module, kind):
+                module.reshard()
+
+    def _forget(self) -> None:
+        """Let go of the user's objects: a recorder refers to us, and lives until the garbage collector comes by."""
+        self.recorder = self._optimizer = self._tree = None
+        containers: tuple[Any, ...] = (self._modules, self._inputs, self._undo, self._new_gradients)
+        for container in (*containers, self._storages, self._versions, self._generators):
+            container.clear()
+
     def before_write(self, target: Any) -> None:
         """Called by the recorder with what an op is about to change."""
         if isinstance(target, torch.Tensor):
-            if target.layout is torch.strided:
-                self._save_storage(target)
+            for storage in storages_of(target):
+                self._save_storage(storage)
+        elif isinstance(target, torch.UntypedStorage):
+            self._save_storage(target)
         elif isinstance(target, torch.Generator):
             self._generators.setdefault(id(target), (target, target.get_state()))
         elif isinstance(target, (list, tuple)):
@@ -83,13 +109,18 @@ class Restorer:
         """What a function reached by itself, through a closure say, shall have no new gradients either."""
         self._new_gradients = session.leaves_with_new_gradients()
 
-    def _save_storage(self, tensor: torch.Tensor) -> None:
-        storage = tensor.untyped_storage()
+    def _save_storage(self, storage: torch.UntypedStorage) -> None:
         if storage._cdata in self._storages:
             return
-        if self.recorder is not None and self.recorder.made_here(tensor):
+        if self.recorder is not None and self.recorder.made_here(storage):
             return
-        self._storages[storage._cdata] = (storage, storage.clone())
+        with no_dispatch_modes():  # a mode around the capture shall not see our copies
+            self._storages[storage._cdata] = (storage, storage.clone())
+
+    def _save_parts(self, tensor: torch.Tensor) -> None:
+        for _, part in parts(tensor):
+            for storage in storages_of(part):
+                self._save_storage(storage)
 
     def _save_tensors(self) -> None:
         for tensor in self._all_tensors():
@@ -101,8 +132,8 @@ class Restorer:
             self._undo.append(_gradient_back(tensor, gradient, needs))
             if gradient is not None:
                 tensor.grad = None
-            if self._whole and tensor.layout is torch.strided:
-                self._save_storage(tensor)
+            if self._whole:
+                self._save_parts(tensor)
 
     def _all_tensors(self) -> list[torch.Tensor]:
         found = {id(tensor): tensor for tensor in self._inputs}
@@ -153,7 +184,7 @@ class Restorer:
             for item in state.values():
                 self._save_container(item)
                 if self._whole and isinstance(item, torch.Tensor):
-                    self._save_storage(item)
+                    self._save_parts(item)
         self._save_container(self._optimizer.state)
 
     def _save_flags(self) -> None:
@@ -169,9 +200,7 @@ class Restorer:
         undo.append(_call(torch.set_grad_enabled, torch.is_grad_enabled()))
         undo.append(_call(torch.set_default_dtype, torch.get_default_dtype()))
         undo.append(_threads_back(torch.get_num_threads()))
-        deterministic = torch.are_deterministic_algorithms_enabled()
-        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-        undo.append(lambda: torch.use_deterministic_algorithms(deterministic, warn_only=warn_only))
+        undo.append(_determinism_back(_determinism()))
 
 
 def _call(function: Callable[[Any], Any], argument: Any) -> Callable[[], Any]:
@@ -186,19 +215,32 @@ def _threads_back(count: int) -> Callable[[], None]:
     return undo
 
 
+def _determinism() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _determinism_back(before: tuple[bool, bool]) -> Callable[[], None]:
+    def undo() -> None:
+        if _determinism() != before:  # setting it, even to what it is, imports torch's compiler and sets it there too
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+    return undo
+
+
 def _data_back(tensor: torch.Tensor, alias: torch.Tensor) -> Callable[[], None]:
     def undo() -> None:
-        moved = tensor.layout is not alias.layout or tensor.shape != alias.shape or tensor.dtype != alias.dtype
-        if not moved and tensor.layout is torch.strided:
-            moved = (
-                tensor.untyped_storage()._cdata != alias.untyped_storage()._cdata
-                or tensor.stride() != alias.stride()
-                or tensor.storage_offset() != alias.storage_offset()
-            )
-        if moved:
+        if _place(tensor) != _place(alias):
             tensor.data = alias
 
     return undo
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Where a tensor's data lies and how; a nested one does not tell its shape."""
+    regular = not tensor.is_nested and tensor.layout is torch.strided
+    strides = (tensor.stride(), tensor.storage_offset()) if regular else None
+    shape = None if tensor.is_nested else tensor.shape
+    return [storage._cdata for storage in storages_of(tensor)], tensor.layout, tensor.dtype, shape, strides
 
 
 def _gradient_back(tensor: torch.Tensor, gradient: torch.Tensor | None, needs: bool) -> Callable[[], None]:

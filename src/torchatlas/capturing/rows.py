@@ -34,7 +34,7 @@ def pattern_of(entries: list[Any]) -> tuple[Any, ...]:
         if type(entry) is int
         else repr(entry)  # 2, 2.0 and True are equal, and not the same
         if entry is None or type(entry) is tuple
-        else tuple(item is None for item in entry)
+        else tuple(len(item) if type(item) is list else item is None for item in entry)
         for entry in entries
     )
 
@@ -42,12 +42,14 @@ def pattern_of(entries: list[Any]) -> tuple[Any, ...]:
 def flat_entries(plan: Plan, entries: list[Any], others: Any) -> tuple[list[int], list[Target]]:
     """A row's tensor arguments one by one, and which of them the operator writes."""
     if not plan.readable:
-        return list(others[0]), []
+        return list(others[0]), [(index, others[0][index], False) for index in others[2:]]
     numbers: list[int] = []
     targets: list[Target] = []
     hidden = plan.hidden[0] if plan.hidden is not None and others[plan.others.index(plan.hidden[1])] else ()
     for slot, entry in zip(plan.slots, entries, strict=True):
         found = [entry] if type(entry) is int else entry if type(entry) is list else []
+        if slot.nested:
+            found = [number for part in entry for number in part]
         for number in found:
             if type(number) is int:
                 if slot.written or slot.position in hidden:

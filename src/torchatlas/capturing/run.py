@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,18 +20,21 @@ from torchatlas.capturing.finish import graph_of
 from torchatlas.capturing.keep import VALUES, Keeper
 from torchatlas.capturing.modules import CALL_ROW, Watch
 from torchatlas.capturing.restore import Restorer
-from torchatlas.capturing.stream import Recorder
+from torchatlas.capturing.stream import Recorder, let_go
+from torchatlas.capturing.wrappers import parts
 from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, StateError
 from torchatlas.graph import Graph, Phase, SourceLine
 from torchatlas.graph.arguments import Call, TensorRef, encode
 from torchatlas.graph.columns import PHASES
+from torchatlas.graph.nouns import OperationType
 from torchatlas.inputs import argument_names, check_call, mapped_tensors, named_tensors
-from torchatlas.torch_private import dispatch_mode_stack
+from torchatlas.torch_private import dispatch_mode_stack, never_compiled
 
 _SUMS_OUT_OF_PLACE = (
     "while a recording runs, autograd sums gradients that meet out of place (add and detach instead of add_), "
     "so backward allocates a little more than without it"
 )
+_BEGINNINGS = "the time of a collective is the time to begin it: what waits for it is no op, except wait_tensor"
 _FAKE = "ran on fake tensors: shapes, memory and structure are real, nothing was computed, so there are no times"
 
 
@@ -69,7 +76,10 @@ class Recording:
             self._recorder = Recorder(guard=None if guard is None else guard.before_write, keep=keep)
         if guard is not None:
             guard.recorder = self._recorder
-        self._watch = Watch(self._recorder, model, on_model_call=self.arrived, on_model_result=self.left)
+        self._watch = Watch(
+            self._recorder, model, on_model_call=weakly(self.arrived), on_model_result=weakly(self.left)
+        )
+        self._thread = threading.current_thread()
         self._timing, self._memory, self._only_inputs = track_timing, track_memory, only_inputs
         self._input_names: dict[int, str] = {}
         self._unseen = False  # whether ops ran that were not recorded
@@ -79,22 +89,48 @@ class Recording:
     def start(self) -> Recording:
         if self._state != "new":
             raise StateError("This recording was used already; make a new one with atlas.recording().")
-        self._watch.start()
-        self._recorder.start()
+        self._thread = threading.current_thread()
+        try:
+            self._watch.start()
+            self._recorder.start()
+        except BaseException:  # nobody will stop what has not begun
+            self._end(None)
+            raise
         self._state = "running"
         return self
 
     def stop(self, error: BaseException | None = None) -> None:
         if self._state != "running":
             raise StateError(f"This recording is not running (it is {self._state}).")
-        stack = dispatch_mode_stack()
-        if not stack or stack[-1] is not self._recorder.mode:
+        stack, here = dispatch_mode_stack(), threading.current_thread()
+        if self._recorder.mode not in stack and here is not self._thread and self._thread.is_alive():
+            raise StateError(
+                f"This recording began in thread {self._thread.name!r}: stop it there, not in {here.name!r}."
+            )
+        if error is None and self._recorder.mode in stack[:-1]:
             raise StateError("Recordings end in the reverse order of their beginning; an inner one is still running.")
+        self._end(error)
+        if error is None and self._recorder.mode not in stack and here is self._thread:
+            raise StateError(
+                "This recording began inside a backward pass, in a hook say, and torch ended it with that hook. "
+                "Stop it in there, or begin it before backward. `graph` is what it saw."
+            )
+
+    def _end(self, error: BaseException | None) -> None:
         self._recorder.stop()
         self._watch.stop()
         self._state = "done"
         if error is not None:
             self.failure = self._describe_failure(error)
+            let_go(error)
+
+    def __del__(self) -> None:
+        """One that nobody asked for its graph forgets what it has seen as soon as it is dropped."""
+        if getattr(self, "_state", "new") == "running" and not sys.is_finalizing():
+            self._end(None)
+            warnings.warn("a recording was dropped while it ran: keep it, and stop it", ResourceWarning, stacklevel=2)
+        if getattr(self, "_state", "new") == "done" and self._graph is None:
+            self._recorder.release()
 
     def __enter__(self) -> Recording:
         return self.start()
@@ -102,7 +138,12 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop(error)
+        try:
+            self.stop(error)
+        except StateError:
+            if self._state == "running":  # nobody will stop it any more
+                self._end(error)
+            raise
 
     def leaves_with_new_gradients(self) -> list[torch.Tensor]:
         """Tensors from outside whose gradient came to be during the run."""
@@ -139,20 +180,25 @@ class Recording:
             del self._recorder, self._watch
         return graph
 
+    @never_compiled
     def arrived(self, args: tuple[Any, ...], kwargs: dict[str, Any], model: Callable[..., Any] | None = None) -> None:
         """Note the tensors of a call as inputs, under the names the model gives them."""
         target = model or self._watch.model
         named = argument_names(target, args, kwargs) if target is not None else {"input": args, **kwargs}
         for name, tensor in named_tensors(named):
-            self._input_names.setdefault(self._recorder.number_of(tensor), name)
+            for suffix, part in parts(tensor):
+                self._input_names.setdefault(self._recorder.number_of(part), name + suffix)
 
+    @never_compiled
     def left(self, result: Any) -> None:
         """Note the tensors of a result as outputs."""
         numbers: list[int] = []
 
-        def place(tensor: torch.Tensor) -> TensorRef:
-            numbers.append(self._recorder.number_of(tensor))
-            return TensorRef(len(numbers) - 1)
+        def place(tensor: torch.Tensor) -> TensorRef | dict[str, TensorRef]:
+            first, found = len(numbers), dict(parts(tensor))
+            numbers.extend(self._recorder.number_of(part) for part in found.values())
+            references = {suffix.removeprefix("."): TensorRef(first + i) for i, suffix in enumerate(found)}
+            return references if len(references) > 1 else TensorRef(first)
 
         structure = mapped_tensors(result, place)
         if numbers:
@@ -180,10 +226,23 @@ class Recording:
         handled = self._recorder.handled[: -1 if self.failure is not None else None]
         if handled:
             notes.append(f"raised and handled by the program: {', '.join(dict.fromkeys(handled))}")
+        if self._timing and any(operation.type == OperationType.COMMUNICATION for operation in graph.tables.operations):
+            notes.append(_BEGINNINGS)
         devices = {device.partition(":")[0] for device in graph.tables.devices} - {"cpu", "meta"}
         if devices and self._timing:
             notes.append(f"time on {', '.join(sorted(devices))} is launch time on the host, not time on the device")
         return notes
+
+
+def weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """A method of a recording, for those who must not keep the recording alive."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> None:
+        if (found := reference()) is not None:
+            found(*args)
+
+    return never_compiled(call)
 
 
 def _portable_structure(tree: Any) -> Any:
@@ -246,12 +305,16 @@ def capture(
     if fake:
         if values is not None:
             raise InvalidInputError(f"values={values!r} cannot be kept with fake=True: fake tensors have no values.")
-        from torchatlas.capturing.fake import faked
+        from torchatlas.capturing.fake import faked, leave_workspaces_unknown
 
-        with faked(model, args, call_kwargs, optimizer) as (model, args, call_kwargs, optimizer):
+        with (
+            Restorer(model, (args, call_kwargs), optimizer),  # flags, random numbers, and a model that is fake already
+            faked(model, args, call_kwargs, optimizer) as (model, args, call_kwargs, optimizer),
+        ):
             graph = _captured(model, args, call_kwargs, backward, loss, optimizer, values, track_tensor_ops, None)
         for column in ("node_time_ns", "node_start_ns"):  # how long it takes to pretend is nobody's concern
             graph.columns[column][:] = -1
+        leave_workspaces_unknown(graph)
         graph.notes.append(_FAKE)
         graph.metadata["fake"] = True
         return graph

@@ -6,16 +6,25 @@ from __future__ import annotations
 class Sequences:
     """Which node autograd's numbers belong to.
 
-    An op that needs a gradient takes the next number just before it is dispatched. Three things disturb that: a write
-    to a view takes one more just after (CopySlices), an op that reads such a view takes one more just before, and
-    some in-place ops first clone their input, which is dispatched, and numbered, in between.
+    An op that needs a gradient takes the next number just before it is dispatched. Four things disturb that: a write
+    to a view takes one more just after (CopySlices), an op that reads such a view takes one more just before, some
+    in-place ops first clone their input, which is dispatched, and numbered, in between, and hooks on what is saved for
+    backward may run ops of their own before the op that saves.
     """
 
     def __init__(self, first: int) -> None:
         self.node_of: dict[int, int] = {}
         self._next = first
+        self.lent = -1  # a number that went to an op which needs none: if it was a hook's, the owner is yet to come
         self._unclaimed: list[int] = []
         self._view_written_by = -1  # the last node, if it wrote to a view
+
+    def take_back(self, following: int) -> int:
+        """The node that a number was lent to, when its owner is here now, which has no other; else -1."""
+        if following > self._next:
+            return -1
+        self._unclaimed, borrower, self.lent = [self.lent], self.node_of[self.lent], -1
+        return borrower
 
     def give(self, following: int, node: int, clones: bool, makes_node: bool, writes_view: bool) -> int:
         """The number a node took, or -1; `following` is the next one free when the node was dispatched."""
@@ -35,6 +44,7 @@ class Sequences:
             if not clones:  # only a clone leaves one, for the in-place op it was made for
                 self._unclaimed = []
             self._next = following
+            self.lent = -1 if makes_node else own
         elif makes_node and self._unclaimed:
             own = self._unclaimed.pop()
         if own >= 0:

@@ -7,6 +7,7 @@ collection in a process that has imported torch costs more than a thousand recor
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -15,30 +16,38 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from torchatlas.capturing import shadows
+from torchatlas.capturing.collectives import named_reduction, note_process, noted_group
 from torchatlas.capturing.plans import ENVIRONMENT, Plan, bind, plan_for
+from torchatlas.graph.arguments import Constant
 from torchatlas.torch_private import (
     FakeTensor,
     TorchDispatchMode,
     UninitializedTensor,
     current_autograd_node,
+    dispatch_mode_stack,
+    never_compiled,
     next_sequence_nr,
     no_dispatch_modes,
+    push_mode,
     pytree,
+    remove_mode,
 )
 
 # Rows of the flat lists Recorder.tensors and Recorder.storages.
-TENSOR_ROW = 6  # number, storage number, shape, stride, offset, dtype
+TENSOR_ROW = 6  # number, storage number, shape, stride (or the name of another layout), offset, dtype
 STORAGE_ROW = 4  # number, reference, bytes, device
 
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _SKIPPED = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
 _CHECKPOINT = os.path.join(_SKIPPED[0], "utils", "checkpoint.py")
 _DEMO = os.path.join(_SKIPPED[1], "demo.py")  # a user's program, though it comes with us
+_INDUCTOR = os.sep + "torchinductor_"  # the folder of the code that torch.compile writes
 _USER, _SKIP = 0, 1
 
 
@@ -56,6 +65,7 @@ _NONE: dict[str, Any] = {}
 
 _IDLE: list[Recorder] = []  # recorders whose recording was decoded: their operators are bound and warm
 _MOST_IDLE = 4
+_MOST_KEPT = 2048  # a recorder that has met more code objects or shapes is not used again: it keeps them all
 _PLAN_LOCK = threading.Lock()
 
 
@@ -72,21 +82,27 @@ class Recorder:
         self.end: int | None = None  # the length of the stream when the recording stopped: what dies later is not in it
         self.current: list[Any] = [-1, None]  # the running module call; the user's line when it is known beforehand
         self.failure: tuple[str, int, str, int, types.CodeType | None, int] | None = None
-        self.on_failure: Callable[[list[Any]], None] | None = None
+        self._marks: list[Any] = []  # what the profiler has begun to mark: for an optimizer step, `current` before it
         self.handled: list[str] = []  # operators that raised
+        self.metadata: dict[str, Any] = {}  # of the graph: which process this is, and the groups it is part of
         self.thread = ""
         self.began_ns = 0
         self.first_sequence_nr = 0
         self.codes: dict[int, int] = {}
         self._kept_codes: list[types.CodeType] = []
+        self._sizes: dict[Any, Any] = {}  # shapes and strides: one object for all that are equal
         self._known_storages: dict[int, tuple[weakref.ref[Any], int, bool]] = {}  # reference, number, from outside
         self._known: dict[int, tuple[weakref.ref[Any], int, int]] = {}  # reference, number, storage number
+        self._strangers: dict[int, tuple[weakref.ref[Any], int]] = {}  # resized storages: reference, bytes before
+        self.resized_early: dict[int, tuple[int, int]] = {}  # id of that reference -> storage number, bytes before
         self._counters = [itertools.count(), itertools.count()]  # of tensors and storages
         self._guard, self._keep = guard, keep
         self._environment = self._make_environment()
         self._ordered_environment = [self._environment[name] for name in ENVIRONMENT]
         self._mode = _Mode(self)
         self._parent: Recorder | None = None
+        self._began_in: int | None = None  # the backward node that ran
+        self._forked = False
 
     @classmethod
     def take(cls) -> Recorder:
@@ -98,22 +114,49 @@ class Recorder:
 
     def release(self) -> None:
         """Forget the recording. Nothing may refer to its lists any more."""
-        containers: tuple[Any, ...] = (self.stream, self.tensors, self.storages, self.handled)
-        for container in (*containers, self._known, self._known_storages):
+        containers: tuple[Any, ...] = (self.stream, self.tensors, self.storages, self.handled, self.metadata)
+        containers += (self._strangers, self.resized_early)
+        for container in (*containers, self._known, self._known_storages, self._marks):
             container.clear()
-        self.current[:], self.end, self.failure, self.on_failure = (-1, None), None, None, None
+        self.current[:], self.end, self.failure = (-1, None), None, None
         self._counters[:] = itertools.count(), itertools.count()
-        if self._guard is None and self._keep is None and len(_IDLE) < _MOST_IDLE:
+        # Not one that a thread may still be writing to, nor one whose tables have grown.
+        ours_alone = self._guard is None and self._keep is None and not self._forked and not self._mode.over
+        if ours_alone and len(_IDLE) < _MOST_IDLE and max(len(self.codes), len(self._sizes)) <= _MOST_KEPT:
             _IDLE.append(self)
 
     def start(self) -> None:
-        self.thread = threading.current_thread().name
+        for mode in dispatch_mode_stack():
+            if type(mode) is _Mode and mode.over:
+                remove_mode(mode)
+        self.thread, self._began_in = threading.current_thread().name, _running_node()
         self.began_ns, self.first_sequence_nr = time.perf_counter_ns(), next_sequence_nr()
-        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        push_mode(self._mode)
 
     def stop(self) -> None:
-        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        stack, node = dispatch_mode_stack(), _running_node()
+        if self._mode not in stack or (node is not None and node != self._began_in):
+            # It lies on the stack of another thread, or on the one that torch puts back at the end of a backward node.
+            self._mode.silence()
+            self._mode.over = True
+        else:  # it may lie below modes that nobody ended because of an exception
+            remove_mode(self._mode)
         self.end = len(self.stream)
+
+    def take_off(self) -> None:
+        """After a backward pass: take off the mode of a recording that ended in it."""
+        if self._mode.over and self._mode in dispatch_mode_stack():
+            remove_mode(self._mode)
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What the recording functions of plans.py read."""
+        return self._environment
+
+    @property
+    def observers(self) -> tuple[Any, Any]:
+        """Who is told before a write, and after an op."""
+        return self._guard, self._keep
 
     @property
     def mode(self) -> TorchDispatchMode:
@@ -142,10 +185,13 @@ class Recorder:
         entry = self._storage_entry(tensor)
         return None if entry is None else entry[1]
 
-    def made_here(self, tensor: Any) -> bool:
-        """Whether an op of this recording allocated a tensor's memory."""
-        entry = self._storage_entry(tensor)
-        return entry is not None and not entry[2]
+    def made_here(self, storage: Any) -> bool:
+        """Whether an op of this recording allocated a storage."""
+        return self._knows(storage) and not self._known_storages[id(storage)][2]
+
+    def _knows(self, storage: Any) -> bool:
+        entry = self._known_storages.get(id(storage))
+        return entry is not None and entry[0]() is storage
 
     def leaves_with_new_gradients(self) -> list[Any]:
         """Tensors whose gradient was not there when they were first seen."""
@@ -171,9 +217,10 @@ class Recorder:
 
     def fork(self) -> Recorder:
         """A recorder for another thread that writes into this one's lists, with a running call of its own."""
+        self._forked = True
         fork = Recorder.__new__(Recorder)
         vars(fork).update(vars(self))
-        fork.current = [-1, None]
+        fork.current, fork._marks = [-1, None], []
         fork._parent = self
         fork._environment = fork._make_environment()
         fork._ordered_environment = [fork._environment[name] for name in ENVIRONMENT]
@@ -184,6 +231,16 @@ class Recorder:
         """Let a thread that outlives the recording go on unrecorded."""
         self._mode.silence()
 
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Record nothing of what runs in this thread meanwhile."""
+        dispatch = self._mode.__torch_dispatch__
+        self._mode.silence()
+        try:
+            yield
+        finally:
+            self._mode.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
+
     def forget(self, tensor: Any) -> None:
         """Give a tensor a new number next time: its storage or shape changed behind the dispatcher's back."""
         self._environment["forget"](tensor)
@@ -192,11 +249,52 @@ class Recorder:
         """The recording function of an operator, bound to this recorder."""
         plan = plan_for(operator, guarded=self._guard is not None, kept=self._keep is not None)
         if plan.bookkeeping:
-            return lambda args, kwargs: operator(*args, **kwargs)
+            return _device_of if operator is torch.ops.prim.device.default else self._unrecorded(operator)
+        return bind(plan, self.add_plan(plan), self._ordered_environment)
+
+    def add_plan(self, plan: Plan) -> int:
+        """The number that rows of a plan begin with."""
         with _PLAN_LOCK:
             self.plans.append(plan)
-            number = len(self.plans) - 1
-        return bind(plan, number, self._ordered_environment)
+            return len(self.plans) - 1
+
+    def before_resize(self, storage: Any) -> None:
+        """A storage is about to be resized without an op: what is in it may be lost."""
+        if self._guard is not None:
+            self._guard(storage)
+        noted = self._strangers.get(id(storage))
+        if not self._knows(storage) and (noted is None or noted[0]() is not storage):
+            self._strangers[id(storage)] = (weakref.ref(storage), storage.nbytes())
+
+    def after_resize(self, storage: Any) -> None:
+        if self._knows(storage):
+            self._environment["resized_storage"](storage)
+        else:
+            self.stream.append(("resize early", self._strangers[id(storage)][0], storage.nbytes()))
+
+    def meet_strangers(self) -> None:
+        """Number the storages that were resized before any op took them: FSDP makes room for what it gathers."""
+        for key, (reference, size) in self._strangers.items():
+            storage, entry = reference(), self._known_storages.get(key)
+            if storage is not None and entry is not None and entry[0]() is storage:
+                self.resized_early[id(reference)] = entry[1], size
+
+    def note_process(self) -> None:
+        """Note which of how many processes this is; the program may join the others, or leave them, meanwhile."""
+        note_process(self.metadata)
+
+    def _unrecorded(self, operator: Any) -> Callable[[Any, Any], Any]:
+        """What only runs. But every optimizer step is marked for the profiler, also the end of one that raised."""
+        name, current, marks = operator._schema.name, self.current, self._marks
+
+        def run(args: Any, kwargs: Any) -> Any:
+            if name.startswith("profiler::_record_function_enter"):
+                marks.append(tuple(current) if args[0].startswith("Optimizer.step#") else None)
+            elif name.startswith("profiler::") and marks and (before := marks.pop()) is not None:
+                current[:] = before
+            return operator(*args, **kwargs)
+
+        return run
 
     def _make_environment(self) -> dict[str, Any]:
         """The names that the code of plans.py reads."""
@@ -204,7 +302,7 @@ class Recorder:
         known, known_storages, codes = self._known, self._known_storages, self.codes
         find, find_storage, log = known.get, known_storages.get, stream.append  # a dead storage's reference logs itself
         describe, allocate = tensors.extend, storages.extend
-        same = {}.setdefault  # type: ignore[var-annotated]  # one object per distinct shape and stride
+        same = self._sizes.setdefault
         ref, base, counters = weakref.ref, torch.Tensor, self._counters
 
         def register(tensor: Any, external: bool = False) -> Any:
@@ -216,22 +314,38 @@ class Recorder:
                 entry = find_storage(key)
                 if entry is None or entry[0]() is not storage:
                     entry = known_storages[key] = (ref(storage, log), next(counters[1]), external)
-                    allocate((entry[1], entry[0], storage.nbytes(), tensor.device))
+                    device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
+                    allocate((entry[1], entry[0], storage.nbytes(), device))
                 shape, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
                 number = next(counters[0])
                 describe((number, entry[1], same(shape, shape), same(stride, stride), offset, tensor.dtype))
             except (RuntimeError, NotImplementedError):
-                # Sparse and other tensors without one storage: the tensor object stands for its memory.
-                entry = (ref(tensor, log), next(counters[1]), external)
-                allocate((entry[1], entry[0], _sparse_bytes(tensor), tensor.device))
+                entry = scattered(tensor, external)
                 number = next(counters[0])
-                describe((number, entry[1], _shape(tensor), None, 0, tensor.dtype))
+                describe((number, entry[1], _shape(tensor), _layout_name(tensor), 0, tensor.dtype))
             except AttributeError:
                 if isinstance(tensor, base):
                     raise
                 return (tensor,)  # Python numbers arrive in tensor places: add.Tensor(x, 2)
             known[id(tensor)] = (ref(tensor), number, entry[1])
             return number
+
+        def scattered(tensor: Any, external: bool) -> Any:
+            """The storage of a tensor that has not just one, or no strides: the one of its values, for all of them."""
+            held = storages_of(tensor)
+            if not held:  # the tensor object stands for its memory
+                entry = (ref(tensor, log), next(counters[1]), external)
+                allocate((entry[1], entry[0], -1, tensor.device))
+                return entry
+            values, seen = held[-1], [find_storage(id(part)) for part in held]
+            new = {id(p): p for p, entry in zip(held, seen, strict=True) if entry is None or entry[0]() is not p}
+            if id(values) in new:
+                entry = known_storages[id(values)] = (ref(values, log), next(counters[1]), external)
+                allocate((entry[1], entry[0], sum(part.nbytes() for part in new.values()), tensor.device))
+            entry = known_storages[id(values)]
+            for part in new.values():
+                known_storages.setdefault(id(part), (ref(part), entry[1], external))
+            return entry
 
         def number_of(tensor: Any) -> Any:
             entry = find(id(tensor))
@@ -248,11 +362,12 @@ class Recorder:
 
         def forget(tensor: Any) -> None:
             known.pop(id(tensor), None)
-            if isinstance(tensor, UninitializedTensor):
+            if isinstance(tensor, UninitializedTensor) or tensor.layout is not torch.strided:
                 return
-            storage: Any = tensor.untyped_storage()
-            entry = find_storage(id(storage))
-            size = storage.nbytes()
+            resized_storage(tensor.untyped_storage())
+
+        def resized_storage(storage: Any) -> None:
+            entry, size = find_storage(id(storage)), storage.nbytes()
             if entry is not None and entry[0]() is storage:
                 log(("resize", entry[1], size))
 
@@ -268,11 +383,13 @@ class Recorder:
             return kind
 
         def tensors_out(tree: Any, found: list[Any]) -> Any:
+            from torchatlas.capturing.describe import portable
+
             def place(item: Any) -> Any:
                 if isinstance(item, base):
                     found.append(number_of(item))
                     return PLACE
-                return item
+                return portable(item)  # not a branch of torch.cond itself: it may hold tensors
 
             return pytree.tree_map(place, tree)
 
@@ -282,8 +399,6 @@ class Recorder:
             main = self._parent or self
             main.failure = (name, id(error), describe_error(error), call, code, instruction)
             self.handled.append(name)
-            if self.on_failure is not None:
-                self.on_failure(self.current)
 
         return {
             "OMITTED": OMITTED,
@@ -295,6 +410,7 @@ class Recorder:
             "forget": forget,
             "frame_at": sys._getframe,
             "grad_enabled": torch.is_grad_enabled,
+            "group": functools.partial(noted_group, self.metadata),
             "guard": self._guard,
             "keep": self._keep,
             "kind_of_code": codes.get,
@@ -305,9 +421,12 @@ class Recorder:
             "number_of": number_of,
             "number_of_result": number_of_result,
             "recomputing": recomputing,
+            "reduction": named_reduction,
             "register": register,
             "resized": resized,
+            "resized_storage": resized_storage,
             "results": results,
+            "storage": lambda item: Constant("opaque", f"{type(item).__module__}.{type(item).__qualname__}"),
             "tensors_out": tensors_out,
         }
 
@@ -316,6 +435,8 @@ class _Mode(TorchDispatchMode):
     """The dispatch mode. Its method is set per instance, so that the hot path is one closure."""
 
     supports_higher_order_operators = True
+    records = True  # what tells it from the modes of others
+    over = False  # whether its recording has ended and it is still on a stack
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -323,6 +444,7 @@ class _Mode(TorchDispatchMode):
         kept: list[Any] = []
         find, plan = functions.get, recorder.plan
 
+        @never_compiled
         def dispatch(self: _Mode, operator: Any, types: Any, args: Any = (), kwargs: Any = _NONE) -> Any:
             if types and not all(map(_is_plain, types)):
                 return NotImplemented  # a wrapper subclass: what runs inside it comes back here, op by op
@@ -338,6 +460,7 @@ class _Mode(TorchDispatchMode):
     def silence(self) -> None:
         """From now on only pass on."""
 
+        @never_compiled
         def dispatch(self: _Mode, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return operator(*args, **(kwargs or {}))
 
@@ -352,16 +475,35 @@ class _Mode(TorchDispatchMode):
         return True
 
 
+def _running_node() -> int | None:
+    """The number of the backward node that runs."""
+    node = current_autograd_node()
+    return None if node is None else int(node._sequence_nr())
+
+
+def _device_of(args: Any, kwargs: Any) -> Any:
+    """What prim.device answers. Fake tensors are asked more often than there are ops: the short way to the answer."""
+    tensor = args[0]
+    if isinstance(tensor, FakeTensor) and not tensor.fake_mode.in_kernel_invocation:
+        return tensor.fake_device
+    return torch.ops.prim.device.default(*args, **kwargs)
+
+
 @functools.cache
 def _is_plain(kind: type) -> bool:
     """Whether ops on this kind of tensor run as they are, without a __torch_dispatch__ of its own in between."""
     own = getattr(kind, "__torch_dispatch__", None)
-    return own == torch.Tensor.__torch_dispatch__ or issubclass(kind, FakeTensor)
+    plain = own == torch.Tensor.__torch_dispatch__ or issubclass(kind, FakeTensor)
+    if not plain:
+        shadows.hide()
+    return plain
 
 
 def _code_kind(file: str) -> int:
     if file == _DEMO:
         return _USER
+    if _INDUCTOR in file:
+        return _SKIP
     if file.startswith(_SKIPPED) or file.startswith(("<frozen", "<eval_with_key", "<plan of")):
         return _SKIP
     if file.startswith(_LIBRARY) and "-packages" + os.sep not in file:
@@ -389,26 +531,62 @@ def recomputing() -> bool:
     return False
 
 
+def let_go(error: BaseException) -> None:
+    """Empty our frames in a traceback: they hold the arguments of an op that raised, which without us nobody would."""
+    chain: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while chain:
+        found = chain.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        chain += (found.__cause__, found.__context__)
+        trace = found.__traceback__
+        while trace is not None:
+            file = trace.tb_frame.f_code.co_filename
+            if file == __file__ or file.startswith("<plan of"):
+                with contextlib.suppress(RuntimeError):  # it still runs: a recording around this one
+                    trace.tb_frame.clear()
+            trace = trace.tb_next
+
+
 def describe_error(error: BaseException) -> str:
     """The kind of an exception and the first line of what it says."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _shape(tensor: Any) -> Any:
-    """The shape; a parameter that a lazy module has yet to make has none."""
-    return torch.Size() if isinstance(tensor, UninitializedTensor) else tensor.shape
+    """The shape, with "*" for a size that differs inside a nested tensor. A lazy parameter has none yet."""
+    if isinstance(tensor, UninitializedTensor):
+        return torch.Size()
+    return tensor.shape if not tensor.is_nested else tuple(_size(tensor, dim) for dim in range(tensor.dim()))
 
 
-def _sparse_bytes(tensor: Any) -> int:
-    """Bytes of a tensor that has no single storage; -1 when it does not tell."""
+def _size(tensor: Any, dim: int) -> int | str:
+    try:
+        return int(tensor.size(dim))
+    except RuntimeError:
+        return "*"
+
+
+def _layout_name(tensor: Any) -> str:
+    """What stands in place of the strides where there are none."""
+    return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.").removeprefix("_")
+
+
+def storages_of(tensor: Any) -> list[Any]:
+    """The storages of a tensor, of a sparse one that of its values last; none when it does not tell."""
+    if tensor.is_nested or tensor.layout is torch.strided:
+        try:
+            return [tensor.untyped_storage()]
+        except (RuntimeError, NotImplementedError):  # of torch.func: a tensor around a tensor
+            return []
     parts = {
         torch.sparse_coo: ("_indices", "_values"),
         torch.sparse_csr: ("crow_indices", "col_indices", "values"),
         torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
         torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
         torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-    }.get(tensor.layout)
-    if parts is None:
-        return -1
-    with no_dispatch_modes():  # asking must not look like an op of the program
-        return sum(getattr(tensor, part)().untyped_storage().nbytes() for part in parts)
+    }.get(tensor.layout, ())
+    with no_dispatch_modes(), torch.no_grad():  # asking must not look like an op of the program
+        return [getattr(tensor, part)().untyped_storage() for part in parts]

@@ -79,6 +79,18 @@ def show(graph: Graph, *, as_json: bool, depth: int | None = None, top: int = 10
         click.echo(summary_text(graph, depth=depth, top=top), nl=False)
 
 
+def own_path(path: Path | None) -> Path | None:
+    """Each process that torchrun started writes a file of its own: run.atlas becomes run-rank0.atlas."""
+    rank = process_rank()
+    return path if path is None or rank is None else path.with_name(f"{path.stem}-rank{rank}{path.suffix}")
+
+
+def process_rank() -> int | None:
+    """Which of several processes this is, as torchrun says; None when it is the only one."""
+    rank, count = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    return int(rank) if rank.isdecimal() and count.isdecimal() and int(count) > 1 else None
+
+
 def check_output(path: Path | None) -> None:
     """Refuse a file that could not be written before the long work begins, not after it."""
     if path is None:

@@ -12,7 +12,16 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import THEIR_FAILURE, check_output, progress, show, stdout_to_stderr, verb
+from torchatlas.cli._options import (
+    THEIR_FAILURE,
+    check_output,
+    own_path,
+    process_rank,
+    progress,
+    show,
+    stdout_to_stderr,
+    verb,
+)
 from torchatlas.errors import AtlasError, InvalidInputError
 from torchatlas.graph import Graph
 
@@ -58,7 +67,9 @@ def command(
     \b
     torchatlas capture models.gpt:build --inputs int64:2,16 --backward --output gpt.atlas
     torchatlas capture --output run.atlas train.py --epochs 1
+    torchrun --nproc-per-node 2 -m torchatlas capture --output run.atlas train.py
     """
+    output = own_path(output)
     parsed = _target.parse_target(target)
     check_output(output)
     run_options = {"--inputs": inputs, "--backward": backward, "--optimizer": optimizer, "--fake": fake}
@@ -200,6 +211,7 @@ def _finish(graph: Graph, output: Path | None, as_json: bool, target: str, **mor
     if output is not None:
         with progress(f"writing {output.name}"):
             graph.save(output)
-    show(graph, as_json=as_json, target=target, output=None if output is None else str(output), **more)
+    if as_json or not process_rank():  # the other processes of one run did much the same: one summary will do
+        show(graph, as_json=as_json, target=target, output=None if output is None else str(output), **more)
     if output is not None and not as_json:
         click.echo(f"\nwritten: {output}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchatlas.graph import arguments
-from torchatlas.graph.attributes import attributes_of
+from torchatlas.graph.attributes import arguments_by_name, attributes_of
+from torchatlas.graph.collectives import collective_attributes
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Layout
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role, SourceLine
 
@@ -42,6 +43,7 @@ class Storage(_Item):
 
     @property
     def bytes(self) -> int | None:
+        """The most it ever held, should it have been resized."""
         return self._optional("storage_bytes")
 
     @property
@@ -204,7 +206,13 @@ class GraphNode(_Item):
     def attributes(self) -> dict[str, Any]:
         """The arguments that are not tensors, by name, with defaults filled in and what people expect beside them."""
         operation = self._graph.tables.operations[self._number("node_operation")]
-        return attributes_of(operation, self.arguments, [value.shape for value in self.inputs])
+        call, taken = self.arguments, [value.layout for value in self.inputs]
+        found = attributes_of(operation, call, [layout.shape for layout in taken])
+        if operation.type is OperationType.COMMUNICATION:
+            named, made = arguments_by_name(operation, call), [value.layout for value in self.outputs]
+            groups = self._graph.metadata.get("groups", {})
+            found |= collective_attributes(operation.name, named, taken, self.writes, made, groups)
+        return found
 
     @property
     def start_ns(self) -> int | None:

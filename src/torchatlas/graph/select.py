@@ -51,9 +51,8 @@ def induced(graph: Graph, nodes: Array) -> Graph:
             recorded[f"{new_id[int(node)]}:{rest}"] = array
     found = {name: np.ascontiguousarray(found[name], dtype) for name, (dtype, _) in COLUMNS.items()}
     notes = [*graph.notes, f"part of a graph of {len(graph)} nodes"]
-    return Graph(
-        found, graph.tables, source=graph.source, notes=notes, metadata=dict(graph.metadata), recorded=recorded
-    )
+    metadata = {key: item for key, item in graph.metadata.items() if key != "resized"}  # it names storages and nodes
+    return Graph(found, graph.tables, source=graph.source, notes=notes, metadata=metadata, recorded=recorded)
 
 
 def _members(ptr: Array, nodes: Array) -> Array:

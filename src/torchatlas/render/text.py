@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from torchatlas.analysis.summary import memory_usage, operations_by_phase, slowest, time_by_phase
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.render.outline import Row, headline, outline
+from torchatlas.tables import clean
 from torchatlas.units import format_bytes, format_count, format_ns
 
 if TYPE_CHECKING:
@@ -53,15 +54,6 @@ def print_summary(graph: Graph, console: Console, *, depth: int | None = None, t
         console.print()
         for note in notes:
             console.print(_text(f"note: {note}", "dim"))
-
-
-def clean(text: str) -> str:
-    r"""Text without what a terminal obeys: control and format characters are shown as \x1b and the like.
-
-    >>> clean("conv\x1b[31m[bold]ü")
-    'conv\\x1b[31m[bold]ü'
-    """
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _title(graph: Graph) -> Text:

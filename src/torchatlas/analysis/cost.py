@@ -1,0 +1,400 @@
+"""Graph -> what it costs: multiply-adds, other arithmetic and bytes, in all, by phase, by module, by operation.
+
+What has no formula is listed, and every sum it belongs to says "at least".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from torchatlas.analysis.counting import Counts, count
+from torchatlas.analysis.devices import GENERIC, Device, device_named
+from torchatlas.analysis.roofline import BOUNDS, Roofline, roofline
+from torchatlas.errors import AnalysisError, InvalidInputError, MissingDependencyError
+from torchatlas.graph import Graph, GraphNode
+from torchatlas.graph.columns import PHASES, Array
+from torchatlas.graph.names import short_name
+from torchatlas.tables import text_table
+from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """What some operations take together. With `uncosted` of them unknown, all other figures are "at least"."""
+
+    operations: int = 0
+    macs: int = 0
+    elementwise_flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    seconds: float = 0.0  # at best, on the report's device, one op after the other
+    time_ns: int | None = None  # as measured; None when nothing was timed
+    uncosted: int = 0
+
+    @property
+    def flops(self) -> int:
+        """Of matmul-like work: two per multiply-add."""
+        return 2 * self.macs
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+    @property
+    def arithmetic_intensity(self) -> float | None:
+        """All arithmetic per byte moved; None when nothing moves."""
+        return (self.flops + self.elementwise_flops) / self.bytes if self.bytes else None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "operations": self.operations,
+            "macs": self.macs,
+            "flops": self.flops,
+            "elementwise_flops": self.elementwise_flops,
+            "bytes_read": self.bytes_read,
+            "bytes_written": self.bytes_written,
+            "arithmetic_intensity": self.arithmetic_intensity,
+            "seconds_at_best": self.seconds,
+            "time_ns": self.time_ns,
+            "uncosted": self.uncosted,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCost:
+    """What one node takes."""
+
+    node: GraphNode = field(repr=False)
+    name: str
+    operation: str
+    macs: int | None
+    elementwise_flops: int | None
+    bytes_read: int | None
+    bytes_written: int | None
+    parallelism: int | None
+    seconds: float | None
+    bound: str | None
+    achieved: float | None  # best time / measured time
+
+    @property
+    def flops(self) -> int | None:
+        return None if self.macs is None else 2 * self.macs
+
+
+@dataclass(frozen=True, eq=False)
+class CostReport:
+    """What a graph costs. Sums over parts equal the totals."""
+
+    graph: Graph = field(repr=False)
+    counts: Counts = field(repr=False)
+    roofline: Roofline = field(repr=False)
+    total: Amount
+    by_phase: dict[str, Amount] = field(repr=False)
+    by_module: dict[str, Amount] = field(repr=False)  # each with everything below it; "" is all
+    by_operation_type: dict[str, Amount] = field(repr=False)
+    by_operation: dict[str, Amount] = field(repr=False)
+    by_bound: dict[str, Amount] = field(repr=False)
+    uncosted: dict[str, int]
+    parameters: int
+    sizes: dict[str, int]
+
+    @property
+    def device(self) -> Device:
+        return self.roofline.device
+
+    @property
+    def macs(self) -> int:
+        return self.total.macs
+
+    @property
+    def flops(self) -> int:
+        return self.total.flops
+
+    @property
+    def elementwise_flops(self) -> int:
+        return self.total.elementwise_flops
+
+    @property
+    def at_least(self) -> bool:
+        """Whether some operations have no formula, so that there may be more."""
+        return bool(self.uncosted)
+
+    @cached_property
+    def work_weighted_intensity(self) -> float | None:
+        """The mean of the operations' arithmetic intensities, each weighted by its arithmetic."""
+        work, moved = self._work_and_bytes()
+        return float((work * work / moved).sum() / work.sum()) if work.sum() else None
+
+    @cached_property
+    def mean_intensity(self) -> float | None:
+        """The plain mean over operations that move bytes, in which a tiny op weighs as much as a large one."""
+        work, moved = self._work_and_bytes()
+        return float((work / moved).mean()) if len(moved) else None
+
+    def _work_and_bytes(self) -> tuple[Array, Array]:
+        counts = self.counts
+        moves = counts.bytes > 0
+        work = 2.0 * counts.macs[moves] + counts.elementwise_flops[moves]
+        return work, counts.bytes[moves].astype(float)
+
+    def node(self, node: GraphNode | str | int) -> NodeCost:
+        """What one node takes."""
+        found = node if isinstance(node, GraphNode) else self.graph[node]
+        counts, best = self.counts, float(self.roofline.seconds[found.id])
+        bound, measured = int(self.roofline.bound[found.id]), found.time_ns
+
+        def known(column: Array) -> int | None:
+            number = int(column[found.id])
+            return None if number < 0 else number
+
+        return NodeCost(
+            found,
+            found.name,
+            found.operation,
+            known(counts.macs),
+            known(counts.elementwise_flops),
+            known(counts.bytes_read),
+            known(counts.bytes_written),
+            known(counts.parallelism),
+            None if np.isnan(best) else best,
+            None if bound < 0 else str(BOUNDS[bound]),
+            None if np.isnan(best) or not measured else best * 1e9 / measured,
+        )
+
+    def top(self, number: int = 10, by: str = "seconds") -> list[NodeCost]:
+        """The most expensive operations: by "seconds" at best, "macs", "elementwise_flops", "bytes" or "time_ns"."""
+        columns: dict[str, Callable[[], Array]] = {
+            "seconds": lambda: np.nan_to_num(self.roofline.seconds),
+            "macs": lambda: self.counts.macs,
+            "elementwise_flops": lambda: self.counts.elementwise_flops,
+            "bytes": lambda: self.counts.bytes,
+            "time_ns": lambda: self.graph.columns["node_time_ns"],
+        }
+        if by not in columns:
+            raise InvalidInputError(f"top(by={by!r}): one of {', '.join(columns)}.")
+        column, work = columns[by](), self.counts.flops + self.counts.elementwise_flops + self.counts.bytes
+        order = np.lexsort((-work, -column))[:number]  # of equals, the one with more to do
+        return [self.node(int(node)) for node in order if column[node] > 0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the single operations, as JSON holds it."""
+        groups = ("by_phase", "by_module", "by_operation_type", "by_operation", "by_bound")
+        return {
+            "device": self.device.name,
+            "device_source": self.device.source,
+            "at_least": self.at_least,
+            "total": self.total.to_dict(),
+            "parameters": self.parameters,
+            "work_weighted_intensity": self.work_weighted_intensity,
+            "mean_intensity": self.mean_intensity,
+            "sizes": self.sizes,
+            "uncosted": self.uncosted,
+            **{name: {key: one.to_dict() for key, one in getattr(self, name).items()} for name in groups},
+        }
+
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame with one row per operation; what is unknown is <NA>."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingDependencyError("to_pandas needs pandas: pip install 'torchatlas[pandas]'") from error
+        chosen, counts = np.flatnonzero(self.counts.is_op), self.counts
+        names, bound = self.graph.index.names(), self.roofline.bound
+        operations = [self.graph.tables.operations[row].name for row in self.graph.columns["node_operation"][chosen]]
+        table = {
+            "id": chosen,
+            "name": pandas.array([names[node] for node in chosen], dtype="string"),
+            "operation": pandas.Categorical(operations),
+        }
+        figures = {
+            "macs": counts.macs,
+            "flops": counts.flops,
+            "elementwise_flops": counts.elementwise_flops,
+            "bytes_read": counts.bytes_read,
+            "bytes_written": counts.bytes_written,
+            "parallelism": counts.parallelism,
+        }
+        for name, column in figures.items():
+            table[name] = pandas.array(column[chosen], dtype="Int64")
+            table[name][column[chosen] < 0] = pandas.NA
+        table["seconds_at_best"] = self.roofline.seconds[chosen]
+        table["bound"] = pandas.Categorical.from_codes(bound[chosen], [str(one) for one in BOUNDS])
+        return pandas.DataFrame(table)
+
+    def __str__(self) -> str:
+        return cost_text(self)
+
+
+def cost(graph: Graph, device: Device | str | None = None, *, sizes: Mapping[str, int] | None = None) -> CostReport:
+    """What a graph costs: multiply-adds, other arithmetic, bytes and the best time on a device.
+
+    `device` is a name ("a100-80gb"), a Device, "here" to measure this machine, or None for a generic profile.
+    Symbolic sizes are those of the traced example unless `sizes` says otherwise: sizes={"s0": 256}.
+    """
+    if not isinstance(graph, Graph):
+        raise InvalidInputError(f"cost takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...).")
+    if graph.source == "autograd":
+        raise AnalysisError("An autograd graph has no arguments to cost; capture the run instead: atlas.capture(...).")
+    profile = device_named(device)
+    counts = count(graph, sizes)
+    best = roofline(graph, counts, profile)
+    columns, tables = graph.columns, graph.tables
+    operations, phases = columns["node_operation"], [str(phase) for phase in PHASES]
+    types = list(dict.fromkeys(str(op.type) for op in tables.operations))
+    type_of = np.array([types.index(str(op.type)) for op in tables.operations] or [0])
+    path = graph.index.path_of_call[columns["node_call"]]
+    names = list(dict.fromkeys(op.name for op in tables.operations))  # threads may list one operation twice
+    name_of = np.array([names.index(op.name) for op in tables.operations] or [0])
+    own = _amounts(graph, counts, best, path, graph.index.paths)
+    return CostReport(
+        graph,
+        counts,
+        best,
+        next(iter(_amounts(graph, counts, best, np.zeros(len(graph), np.int64), [""]).values()), Amount()),
+        _amounts(graph, counts, best, columns["node_phase"], phases),
+        _rolled_up(graph, own),
+        _amounts(graph, counts, best, type_of[operations], types),
+        _amounts(graph, counts, best, name_of[operations], names),
+        _amounts(graph, counts, best, best.bound, [str(bound) for bound in BOUNDS]),
+        counts.uncosted,
+        graph.scopes[""].parameters,
+        counts.sizes,
+    )
+
+
+def _amounts(graph: Graph, counts: Counts, best: Roofline, group: Array, names: list[str]) -> dict[str, Amount]:
+    """The sums per group, in the order of `names`; groups without operations are left out, and group -1."""
+    chosen = np.flatnonzero(counts.is_op & (group >= 0))
+    known = chosen[counts.macs[chosen] >= 0]
+    time_ns = graph.columns["node_time_ns"]
+    timed = chosen[time_ns[chosen] >= 0]
+    size = len(names)
+
+    def total(column: Array, nodes: Array) -> list[int]:
+        found = np.zeros(size, np.int64)
+        np.add.at(found, group[nodes], column[nodes])
+        return [int(one) for one in found]
+
+    operations = np.bincount(group[chosen], minlength=size).tolist()
+    costed = np.bincount(group[known], minlength=size).tolist()
+    times, was_timed = total(time_ns, timed), np.bincount(group[timed], minlength=size).tolist()
+    seconds = np.bincount(group[known], best.seconds[known], minlength=size).tolist()
+    macs, other = total(counts.macs, known), total(counts.elementwise_flops, known)
+    read, written = total(counts.bytes_read, known), total(counts.bytes_written, known)
+    return {
+        name: Amount(
+            operations[at],
+            macs[at],
+            other[at],
+            read[at],
+            written[at],
+            seconds[at],
+            times[at] if was_timed[at] else None,
+            operations[at] - costed[at],
+        )
+        for at, name in enumerate(names)
+        if operations[at]
+    }
+
+
+def _rolled_up(graph: Graph, own: dict[str, Amount]) -> dict[str, Amount]:
+    """Every module with what is below it."""
+    found: dict[str, Amount] = {}
+    for scope in reversed(list(graph.scopes[""].walk())):
+        parts = [own.get(scope.path, Amount()), *(found[child.path] for child in scope.children)]
+        found[scope.path] = _sum(parts)
+    return {path: found[path] for path in graph.scopes if found[path].operations}
+
+
+def _sum(parts: Iterable[Amount]) -> Amount:
+    listed = list(parts)
+    times = [one.time_ns for one in listed if one.time_ns is not None]
+    return Amount(
+        sum(one.operations for one in listed),
+        sum(one.macs for one in listed),
+        sum(one.elementwise_flops for one in listed),
+        sum(one.bytes_read for one in listed),
+        sum(one.bytes_written for one in listed),
+        sum(one.seconds for one in listed),
+        sum(times) if times else None,
+        sum(one.uncosted for one in listed),
+    )
+
+
+# -- as text -----------------------------------------------------------------------------------------------------------
+
+
+def cost_text(report: CostReport, *, depth: int = 2, top: int = 10) -> str:
+    """The report as plain text: totals, phases, modules down to `depth`, kinds of operation, the `top` operations."""
+    total = report.total
+    sign = "at least " if report.at_least else ""
+    lines = [
+        f"{sign}{format_count(total.macs)} multiply-adds = {format_flops(total.flops)}, "
+        f"and {format_flops(total.elementwise_flops)} of other arithmetic",
+        f"{sign}{format_bytes(total.bytes_read)} read, {format_bytes(total.bytes_written)} written, "
+        f"{_ratio(total.arithmetic_intensity)} FLOPs per byte; {format_count(report.parameters)} parameters",
+        f"at best {format_seconds(total.seconds)} on {report.device.name!r} ({report.device.source})",
+    ]
+    if report.sizes:
+        lines.append("sizes: " + ", ".join(f"{name} = {size}" for name, size in report.sizes.items()))
+    if report.uncosted:
+        listed = ", ".join(f"{name} ({times})" for name, times in report.uncosted.items())
+        lines.append(f"without a formula, so in no figure here: {listed}")
+    modules = {path: one for path, one in report.by_module.items() if path.count(".") < depth}
+    parts = ["\n".join(lines), _section("phase", report.by_phase)]
+    if len(modules) > 1:
+        parts.append(_section("module", {path or "(all)": one for path, one in modules.items()}))
+    parts += [_section("kind", _by_seconds(report.by_operation_type)), _section("limited by", report.by_bound)]
+    if costly := report.top(top):
+        parts.append(_operations(costly, achieved=report.device is not GENERIC))
+    return "\n\n".join(parts)
+
+
+def _by_seconds(groups: dict[str, Amount]) -> dict[str, Amount]:
+    return dict(sorted(groups.items(), key=lambda item: -item[1].seconds))
+
+
+def _section(title: str, groups: dict[str, Amount]) -> str:
+    rows = [
+        [
+            name,
+            f"{one.operations:,}",
+            _figure(format_count(one.macs), one),
+            _figure(format_flops(one.elementwise_flops), one),
+            _figure(format_bytes(one.bytes), one),
+            _ratio(one.arithmetic_intensity),
+            _figure(format_seconds(one.seconds), one),
+        ]
+        for name, one in groups.items()
+    ]
+    return text_table([title, ">ops", ">MACs", ">other", ">moved", ">FLOPs/B", ">at best"], rows)
+
+
+def _operations(costly: list[NodeCost], achieved: bool) -> str:
+    rows = [
+        [
+            one.name,
+            short_name(one.operation),
+            format_count(one.macs),
+            format_bytes((one.bytes_read or 0) + (one.bytes_written or 0)),
+            one.bound or "",
+            format_seconds(one.seconds),
+            *(["" if one.achieved is None else f"{100 * one.achieved:.3g} %"] if achieved else []),
+        ]
+        for one in costly
+    ]
+    headings = ["most expensive", "op", ">MACs", ">moved", "limited by", ">at best"]
+    return text_table(headings + [">achieved"] * achieved, rows)
+
+
+def _figure(text: str, amount: Amount) -> str:
+    return f"≥ {text}" if amount.uncosted else text
+
+
+def _ratio(number: float | None) -> str:
+    return "-" if number is None else f"{number:.3g}"

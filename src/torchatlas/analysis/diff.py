@@ -1,0 +1,322 @@
+"""Two graphs -> what changed: operations added, removed and changed, and what that does to every module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from torchatlas.analysis.cost import Amount, CostReport, cost
+from torchatlas.analysis.devices import Device
+from torchatlas.errors import InvalidInputError
+from torchatlas.graph import Graph, GraphNode
+from torchatlas.graph.columns import PHASES
+from torchatlas.tables import clean, text_table
+from torchatlas.units import format_bytes, format_count, format_ns
+
+_LONGEST = 4000  # runs of unequal operations longer than this are paired by position: comparing all takes too long
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An operation that both graphs have, in the same module, but not alike: what was, and what is."""
+
+    before: GraphNode
+    after: GraphNode
+    what: dict[str, tuple[Any, Any]]
+
+    def __str__(self) -> str:
+        listed = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in self.what.items())
+        return f"{self.after.name}: {listed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A figure in both graphs; None where one of them does not know it."""
+
+    before: float | None
+    after: float | None
+
+    @property
+    def change(self) -> float | None:
+        return None if self.before is None or self.after is None else self.after - self.before
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What is different between two graphs."""
+
+    before: CostReport = field(repr=False)
+    after: CostReport = field(repr=False)
+    added: list[GraphNode] = field(repr=False)
+    removed: list[GraphNode] = field(repr=False)
+    changed: list[Change] = field(repr=False)
+    unchanged: int
+    modules: dict[str, dict[str, Delta]] = field(repr=False)  # path -> figure -> both; "" is the whole
+
+    @property
+    def same(self) -> bool:
+        """Whether both run the same operations on the same shapes with the same arguments."""
+        return not (self.added or self.removed or self.changed)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "same": self.same,
+            "unchanged": self.unchanged,
+            "added": [node.name for node in self.added],
+            "removed": [node.name for node in self.removed],
+            "changed": [
+                {"before": one.before.name, "after": one.after.name, "what": {k: list(v) for k, v in one.what.items()}}
+                for one in self.changed
+            ],
+            "modules": {
+                path: {name: [delta.before, delta.after] for name, delta in figures.items()}
+                for path, figures in self.modules.items()
+            },
+        }
+
+    def __str__(self) -> str:
+        return comparison_text(self)
+
+
+def compare(before: Graph, after: Graph, *, device: Device | str | None = None) -> Comparison:
+    """Align two graphs by module and order, and say what is different.
+
+    Operations are paired within the same module, phase and iteration. A module under another name counts as removed
+    and added.
+    """
+    for graph in (before, after):
+        if not isinstance(graph, Graph):
+            raise InvalidInputError(f"compare takes two Graphs, not {type(graph).__name__}.")
+    rows_before, rows_after = _by_place(before), _by_place(after)
+    added, removed, changed, unchanged = [], [], [], 0
+    for place in dict.fromkeys([*rows_before, *rows_after]):
+        for old, new in _aligned(rows_before.get(place, []), rows_after.get(place, [])):
+            if old is None and new is not None:
+                added.append(after.nodes[new.id])
+            elif new is None and old is not None:
+                removed.append(before.nodes[old.id])
+            elif old is not None and new is not None and old.alike != new.alike:
+                changed.append(_change(before.nodes[old.id], after.nodes[new.id]))
+            else:
+                unchanged += 1
+    costs = cost(before, device), cost(after, device)
+    return Comparison(
+        *costs,
+        sorted(added, key=lambda node: node.id),
+        sorted(removed, key=lambda node: node.id),
+        sorted(changed, key=lambda change: change.after.id),
+        unchanged,
+        _modules(*costs),
+    )
+
+
+# -- alignment ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    id: int
+    operation: str
+    alike: tuple[Any, ...]  # all that makes two operations the same: operation, arguments, layouts
+
+
+Place = tuple[str, str, int, int]  # module path, phase, call, iteration
+
+
+def _by_place(graph: Graph) -> dict[Place, list[_Row]]:
+    columns, tables, index = graph.columns, graph.tables, graph.index
+    path, call = index.path_of_call[columns["node_call"]].tolist(), columns["node_call"].tolist()
+    call_index = [*columns["call_index"].tolist(), 0]
+    layout = np.append(columns["value_layout"], -1)
+    shown = [(one.shape, one.dtype, one.device, one.kind) for one in tables.layouts] + [None]
+    values = [[shown[one] for one in layout[columns[f"{side}_value"]].tolist()] for side in ("input", "output")]
+    ins, outs = columns["input_ptr"].tolist(), columns["output_ptr"].tolist()
+    operations, arguments = columns["node_operation"].tolist(), columns["node_arguments"].tolist()
+    found: dict[Place, list[_Row]] = {}
+    for node, (phase, iteration) in enumerate(
+        zip(columns["node_phase"].tolist(), columns["node_iteration"].tolist(), strict=True)
+    ):
+        operation = tables.operations[operations[node]].name
+        text = tables.arguments[arguments[node]] if arguments[node] >= 0 else ""
+        taken = tuple(values[0][ins[node] : ins[node + 1]])
+        made = tuple(values[1][outs[node] : outs[node + 1]])
+        place = (index.paths[path[node]], str(PHASES[phase]), call_index[call[node]], iteration)
+        found.setdefault(place, []).append(_Row(node, operation, (operation, text, taken, made)))
+    return found
+
+
+def _aligned(old: list[_Row], new: list[_Row]) -> Iterator[tuple[_Row | None, _Row | None]]:
+    """Pairs in order; None where one side has no partner."""
+    for _, low, high, first, last in _blocks([row.alike for row in old], [row.alike for row in new]):
+        left, right = old[low:high], new[first:last]
+        if len(left) == len(right) and all(a.alike == b.alike for a, b in zip(left, right, strict=True)):
+            yield from zip(left, right, strict=True)
+            continue
+        names = [row.operation for row in left], [row.operation for row in right]
+        for tag, begin, end, start, stop in _blocks(*names):  # the same operation, other arguments or shapes
+            if tag == "equal":
+                yield from zip(left[begin:end], right[start:stop], strict=True)
+            else:
+                yield from ((row, None) for row in left[begin:end])
+                yield from ((None, row) for row in right[start:stop])
+
+
+def _blocks(old: list[Any], new: list[Any]) -> list[tuple[str, int, int, int, int]]:
+    """difflib's opcodes, after the equal ends are taken off: most graphs differ in a few places."""
+    head = 0
+    while head < min(len(old), len(new)) and old[head] == new[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    low, high, first, last = head, len(old) - tail, head, len(new) - tail
+    blocks = [("equal", 0, head, 0, head)] if head else []
+    if max(high - low, last - first) > _LONGEST:
+        blocks += _by_position(old, new, low, high, first, last)
+    elif high > low or last > first:
+        matcher = SequenceMatcher(None, old[low:high], new[first:last], autojunk=False)
+        blocks += [(tag, low + a, low + b, first + c, first + d) for tag, a, b, c, d in matcher.get_opcodes()]
+    return blocks + ([("equal", high, len(old), last, len(new))] if tail else [])
+
+
+def _by_position(
+    old: list[Any], new: list[Any], low: int, high: int, first: int, last: int
+) -> Iterator[tuple[str, int, int, int, int]]:
+    shared = min(high - low, last - first)
+    runs = groupby(range(shared), lambda at: old[low + at] == new[first + at])
+    for equal, positions in runs:
+        spots = list(positions)
+        begin, end = spots[0], spots[-1] + 1
+        yield "equal" if equal else "replace", low + begin, low + end, first + begin, first + end
+    if high - low > shared or last - first > shared:
+        yield "replace", low + shared, high, first + shared, last
+
+
+def _change(before: GraphNode, after: GraphNode) -> Change:
+    what: dict[str, tuple[Any, Any]] = {}
+    if before.operation != after.operation:
+        what["operation"] = before.operation, after.operation
+    old, new = before.attributes, after.attributes
+    for name in dict.fromkeys([*old, *new]):
+        if old.get(name) != new.get(name):
+            what[name] = old.get(name), new.get(name)
+    for side in ("inputs", "outputs"):
+        shapes = [
+            [f"{value.dtype}{list(value.shape)}" for value in getattr(node, side) if value is not None]
+            for node in (before, after)
+        ]
+        if shapes[0] != shapes[1]:
+            what[side] = ", ".join(shapes[0]), ", ".join(shapes[1])
+    return Change(before, after, what or {"arguments": (str(before.arguments), str(after.arguments))})
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def _modules(before: CostReport, after: CostReport) -> dict[str, dict[str, Delta]]:
+    figures = _figures(before), _figures(after)
+    found = {}
+    for path in dict.fromkeys([*figures[0], *figures[1]]):
+        old, new = (side.get(path, {}) for side in figures)
+        names = dict.fromkeys([*old, *new])
+        found[path] = {name: Delta(old.get(name, 0), new.get(name, 0)) for name in names}
+    return found
+
+
+def _figures(report: CostReport) -> dict[str, dict[str, float | None]]:
+    """Per module what is compared; the peak only for the whole, since peaks of parts do not add up."""
+    graph = report.graph
+    made = _allocated(graph)
+    found: dict[str, dict[str, float | None]] = {}
+    for path, scope in graph.scopes.items():
+        amount = report.by_module.get(path, Amount())
+        if not amount.operations and not scope.parameters:
+            continue
+        found[path] = {
+            "operations": amount.operations,
+            "macs": amount.macs,
+            "elementwise_flops": amount.elementwise_flops,
+            "bytes": amount.bytes,
+            "time_ns": amount.time_ns,
+            "allocated_bytes": None if made is None else made[path],
+            "parameters": scope.parameters,
+        }
+    found.setdefault("", {})["peak_bytes"] = graph.peak_bytes
+    return found
+
+
+def _allocated(graph: Graph) -> dict[str, int] | None:
+    """Bytes that each module's operations allocated, itself and below; None when memory was not followed."""
+    if graph.peak_bytes is None:
+        return None
+    columns, index = graph.columns, graph.index
+    made = (columns["storage_born"] >= 0) & (columns["storage_bytes"] >= 0)
+    own = np.zeros(len(index.paths), np.int64)
+    np.add.at(
+        own, index.path_of_call[columns["node_call"][columns["storage_born"][made]]], columns["storage_bytes"][made]
+    )
+    total = dict(zip(index.paths, own.tolist(), strict=True))
+    for scope in reversed(list(graph.scopes[""].walk())):
+        total.setdefault(scope.path, 0)
+        total[scope.path] += sum(total[child.path] for child in scope.children)
+    return total
+
+
+# -- as text -----------------------------------------------------------------------------------------------------------
+
+
+def comparison_text(found: Comparison, *, most: int = 20) -> str:
+    """The comparison as plain text: figures of the modules that differ, then the operations, `most` of each."""
+    if found.same:
+        head = f"the same {found.unchanged:,} nodes in both"
+    else:
+        head = (
+            f"{len(found.added):,} added, {len(found.removed):,} removed, {len(found.changed):,} changed, "
+            f"{found.unchanged:,} unchanged"
+        )
+    parts = [head]
+    rows = [
+        _module_row(path or "(all)", figures)
+        for path, figures in found.modules.items()
+        if not path or any(figures[name].change for name in ("operations", "macs", "bytes", "parameters"))
+    ]
+    headings = ["module", ">ops", ">MACs", ">moved", ">allocated", ">time", ">params"]
+    parts.append(text_table(headings, rows[: most + 1]))
+    peak = found.modules[""]["peak_bytes"]
+    if peak.before is not None and peak.after is not None:
+        parts.append(f"peak {format_bytes(peak.before)} -> {format_bytes(peak.after)}")
+    lists = (("added", [_described(node) for node in found.added]), ("removed", [_described(n) for n in found.removed]))
+    for title, lines in (*lists, ("changed", [str(change) for change in found.changed])):
+        if lines:
+            more = [f"  ... and {len(lines) - most:,} more"] if len(lines) > most else []
+            parts.append("\n".join([f"{title}:", *(f"  {clean(line)}" for line in lines[:most]), *more]))
+    return "\n\n".join(parts)
+
+
+def _described(node: GraphNode) -> str:
+    return (
+        f"{node.name}: {', '.join(f'{value.dtype}{list(value.shape)}' for value in node.outputs if value is not None)}"
+    )
+
+
+def _module_row(path: str, figures: dict[str, Delta]) -> list[str]:
+    def shown(name: str, text: Any) -> str:
+        delta = figures.get(name, Delta(None, None))
+        if delta.change is None:
+            return "unknown"
+        return text(delta.after) if not delta.change else f"{text(delta.before)} -> {text(delta.after)}"
+
+    return [
+        path,
+        shown("operations", lambda n: f"{n:,}"),
+        shown("macs", format_count),
+        shown("bytes", format_bytes),
+        shown("allocated_bytes", format_bytes),
+        shown("time_ns", format_ns),
+        shown("parameters", format_count),
+    ]

@@ -1,0 +1,206 @@
+"""Graph -> one row per storage: from when to when it was alive, how large, what for, whose and made by which line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from torchatlas.errors import AnalysisError
+from torchatlas.graph import Graph, Phase, Role
+from torchatlas.graph.columns import PHASES, ROLES, Array
+
+# What memory is for, in the order reports list it, in words. The keys are part of the JSON of a report.
+CATEGORIES = {
+    "parameters": "parameters",
+    "buffers": "buffers",
+    "inputs": "inputs",
+    "constants": "constants",
+    "gradients": "gradients",
+    "optimizer_state": "optimizer state",
+    "saved_activations": "activations saved for backward",
+    "activations": "activations",
+    "temporaries": "temporaries",
+    "unattributed": "not attributed",  # what the recording counted and no storage explains, see memory.py
+}
+KEYS = tuple(CATEGORIES)
+_OF_ROLE = {
+    Role.PARAMETER: "parameters",
+    Role.BUFFER: "buffers",
+    Role.INPUT: "inputs",
+    Role.CONSTANT: "constants",
+    Role.GRADIENT: "gradients",
+    Role.OPTIMIZER_STATE: "optimizer_state",
+    Role.ACTIVATION: "activations",
+    Role.TEMPORARY: "temporaries",
+}
+_BACKWARD = PHASES.index(Phase.BACKWARD)
+_RECOMPUTE = PHASES.index(Phase.RECOMPUTE)
+
+
+@dataclass(frozen=True, eq=False)
+class Storages:
+    """One row per storage. It counts after every node from `start` to `end`, both included. -1 is none."""
+
+    start: Array
+    end: Array
+    bytes: Array  # the most it ever held; 0 where unknown
+    unknown: Array  # where nobody knows the size
+    category: Array  # position in KEYS
+    module: Array  # position in graph.index.paths: whose it is
+    line: Array  # position in graph.tables.sources: the line that made it
+    value: Array  # the first tensor on it
+    name: Array  # position in graph.tables.names: its name in the model
+    last_read: Array  # the last node that takes it
+    read_in_backward: Array  # whether an op of backward, or of a recomputation, takes it
+    resizes: Array  # rows of storage, node from which it counts, bytes before and after; in order
+
+    def alive_at(self, node: int) -> Array:
+        """Which of them are alive right after a node."""
+        found: Array = (self.start <= node) & (node <= self.end)
+        return found
+
+    def bytes_at(self, node: int) -> Array:
+        """What each holds, or would, right after a node."""
+        found = self._first_bytes()
+        storage, _, before, after = self.resizes[self.resizes[:, 1] <= node].T
+        np.add.at(found, storage, after - before)
+        return found
+
+    def _first_bytes(self) -> Array:
+        """Before any resizing."""
+        found = self.bytes.copy()
+        storage, _, before, _ = self.resizes[::-1].T
+        found[storage] = before
+        return found
+
+    def cost_of_holding(self, clock: Array) -> Array:
+        """Bytes times how long, by a clock that says when each node was done."""
+        ends = clock[self.end]
+        found = self._first_bytes() * (ends - clock[self.start]).astype(np.float64)  # whole numbers would overflow
+        storage, node, before, after = self.resizes[self.resizes[:, 1] < len(clock)].T
+        np.add.at(found, storage, (after - before) * np.maximum(ends[storage] - clock[node], 0.0))
+        return found
+
+    def timeline(self, nodes: int) -> Array:
+        """Bytes alive after each node (columns) of each category (rows)."""
+        change = np.zeros(len(KEYS) * (nodes + 1), np.int64)
+        row = self.category * (nodes + 1)
+        storage, node, before, after = self.resizes.T
+        np.add.at(change, row + self.start, self._first_bytes())
+        np.add.at(change, row[storage] + node, after - before)
+        np.subtract.at(change, row + self.end + 1, self.bytes_at(nodes))
+        found: Array = np.cumsum(change.reshape(len(KEYS), -1)[:, :-1], axis=1)
+        return found
+
+
+def peak_of(graph: Graph) -> int:
+    """The peak in bytes; an error that says what to do where memory was not followed."""
+    if graph.peak_bytes is not None:
+        return graph.peak_bytes
+    if not len(graph):
+        raise AnalysisError("Nothing was recorded in this graph, so nothing filled memory.")
+    if graph.source != "run":
+        raise AnalysisError(
+            f"A graph of source {graph.source!r} says what would run, not when memory is taken and freed. "
+            "Record a run: atlas.capture(model, *args), with fake=True to allocate nothing."
+        )
+    raise AnalysisError("Memory was not followed in this graph. Record it again with track_memory=True, the default.")
+
+
+def storages_of(graph: Graph) -> Storages:
+    """Every storage of a graph that has at least one node."""
+    columns = graph.columns
+    born, died, size = columns["storage_born"], columns["storage_died"], columns["storage_bytes"]
+    value, name = _first_values(graph)
+    first_read, last_read, read_in_backward = _reads(graph)
+    # What came from outside and was freed meanwhile, a batch of a loop, was not there from the beginning: the
+    # recording counts it from its first use. What has a name in the model was there.
+    came_and_went = (born < 0) & (died >= 0) & (first_read >= 0) & (name < 0)
+    start = np.where(came_and_went, first_read, np.maximum(born, 0))
+    end = np.maximum(np.where(died < 0, len(graph) - 1, died), start)
+    return Storages(
+        start=start,
+        end=end,
+        bytes=np.maximum(size, 0),
+        unknown=size < 0,
+        category=_category(graph, start, end),
+        module=_module(graph, name),
+        line=np.append(columns["node_source"], -1)[born],
+        value=value,
+        name=name,
+        last_read=last_read,
+        read_in_backward=read_in_backward,
+        resizes=_resizes(graph),
+    )
+
+
+def _resizes(graph: Graph) -> Array:
+    """What the recording noted of storages that grew or shrank; what cannot be right, in a file, is left out."""
+    rows, limits = graph.metadata.get("resized", ()), (len(graph.storages) - 1, len(graph), 2**62, 2**62)
+
+    def sound(row: Any) -> bool:
+        whole = isinstance(row, list) and len(row) == 4 and all(isinstance(number, int) for number in row)
+        return whole and all(0 <= number <= limit for number, limit in zip(row, limits, strict=True))
+
+    return np.array([row for row in rows if sound(row)], np.int64).reshape(-1, 4)
+
+
+def _first_values(graph: Graph) -> tuple[Array, Array]:
+    """Per storage the first tensor on it, and the name of the first that has one."""
+    columns, count = graph.columns, len(graph.columns["storage_bytes"])
+    storage, parameter = columns["value_storage"], columns["value_parameter"]
+    value, name = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    held = np.flatnonzero(storage >= 0)[::-1]  # backwards: of several assignments the last stays, so the first tensor
+    value[storage[held]] = held
+    held = held[parameter[held] >= 0]
+    name[storage[held]] = parameter[held]
+    return value, name
+
+
+def _reads(graph: Graph) -> tuple[Array, Array, Array]:
+    """Per storage the first and the last node that takes it, and whether one of backward does."""
+    columns, count = graph.columns, len(graph.columns["storage_bytes"])
+    node = np.repeat(np.arange(len(graph)), np.diff(columns["input_ptr"]))
+    storage = columns["value_storage"][columns["input_value"]]
+    node, storage = node[storage >= 0], storage[storage >= 0]
+    first, last = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    last[storage] = node
+    first[storage[::-1]] = node[::-1]
+    in_backward = np.zeros(count, bool)
+    in_backward[storage[np.isin(columns["node_phase"][node], (_BACKWARD, _RECOMPUTE))]] = True
+    return first, last, in_backward
+
+
+def _category(graph: Graph, start: Array, end: Array) -> Array:
+    """The role says it, but for activations: those that an op of backward finds alive were kept for it.
+
+    Where backward was recorded the others are temporaries; where it was not, nobody can tell them apart.
+    """
+    of_role = np.array([KEYS.index(_OF_ROLE[role]) for role in ROLES])
+    found: Array = of_role[graph.columns["storage_role"]]
+    backward = np.flatnonzero(graph.columns["node_phase"] == _BACKWARD)
+    if not len(backward):
+        return found
+    following = np.append(backward, len(graph))[np.searchsorted(backward, start, side="right")]
+    activation = found == KEYS.index("activations")
+    saved, passing = KEYS.index("saved_activations"), KEYS.index("temporaries")
+    found[activation] = np.where(following <= end, saved, passing)[activation]
+    return found
+
+
+def _module(graph: Graph, name: Array) -> Array:
+    """What has a name, its gradient and its state belong to the module of that name; the rest to where it was made."""
+    columns, paths = graph.columns, graph.index.paths
+    number = {path: position for position, path in enumerate(paths)}
+    of_name = np.zeros(len(graph.tables.names) + 1, np.int64)
+    for one in np.unique(name[name >= 0]).tolist():
+        path = graph.tables.names[one].rpartition(".")[0]
+        while path not in number:
+            path = path.rpartition(".")[0]
+        of_name[one] = number[path]
+    born = columns["storage_born"]
+    made_in = np.append(graph.index.path_of_call[columns["node_call"]], 0)[born]
+    found: Array = np.where(name >= 0, of_name[name], made_in)
+    return found

@@ -1,0 +1,128 @@
+"""What torch.distributed leaves unsaid: which arguments a collective writes, its group and its reduction as words.
+
+Process groups are described at the call, while they are alive. What waits for a collective is no op, so its result is
+taken to be there when the call returns; only `wait_tensor` of the functional collectives is a node of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torchatlas.graph.arguments import Constant
+from torchatlas.torch_private import process_group_named
+
+# Arguments written although the schema does not say so: those that are read as well, and those that are only written.
+# tests/capturing/test_processes.py compares them with what two processes really do.
+READ_AND_WRITTEN = {
+    "c10d::allreduce_": "tensors",
+    "c10d::allreduce_coalesced_": "tensors",
+    "c10d::broadcast_": "tensors",
+    "c10d::reduce_": "tensors",
+    "fsdp::all_gather_copy_in": "all_gather_output",  # only this rank's part of it
+}
+ONLY_WRITTEN = {
+    "c10d::_allgather_base_": "output_tensor",
+    "c10d::_reduce_scatter_base_": "output_tensor",
+    "c10d::allgather_": "output_tensors",
+    "c10d::allgather_coalesced_": "output_lists",
+    "c10d::allgather_into_tensor_coalesced_": "outputs",
+    "c10d::alltoall_": "output_tensors",
+    "c10d::alltoall_base_": "output",
+    "c10d::gather_": "output_tensors",
+    "c10d::recv_": "tensors",
+    "c10d::recv_any_source_": "tensors",
+    "c10d::reduce_scatter_": "output_tensors",
+    "c10d::reduce_scatter_tensor_coalesced_": "outputs",
+    "c10d::scatter_": "output_tensors",
+}
+# Gloo reduces into buffers of its own. When the program waits, what is this rank's is copied out of them by ordinary
+# ops, and the buffers are seen for the first time.
+BUFFERED = frozenset({"c10d._reduce_scatter_base_.default", "c10d.reduce_scatter_tensor_coalesced_.default"})
+
+# Hands its argument on, wrapped in a tensor that waits when it is used and has no memory of its own.
+WRAPS = "_c10d_functional::_wrap_tensor_autograd"
+
+_GROUP, _REDUCTION = "__torch__.torch.classes.c10d.ProcessGroup", "__torch__.torch.classes.c10d.ReduceOp"
+
+
+def is_group(argument: Any) -> bool:
+    """Whether an argument of a schema is a process group, or the name of one."""
+    return str(argument.type) == _GROUP or argument.name == "group_name"
+
+
+def is_reduction(argument: Any) -> bool:
+    return str(argument.type) == _REDUCTION
+
+
+def in_flight(schema: Any) -> bool:
+    """Whether the results of an operator may not be there yet when it returns."""
+    namespace, _, name = schema.name.partition("::")
+    return namespace in ("c10d", "c10d_functional", "_c10d_functional") and name != "wait_tensor"
+
+
+def note_process(metadata: dict[str, Any]) -> None:
+    """Which of how many processes this is, if it is one of several."""
+    if dist.is_available() and dist.is_initialized():
+        metadata["rank"], metadata["world_size"] = dist.get_rank(), dist.get_world_size()
+
+
+def noted_group(metadata: dict[str, Any], item: Any) -> Any:
+    """A process group as its name; what else there is to know of it goes into the metadata. A name stays a name."""
+    if isinstance(item, str) and item in metadata.get("groups", ()):
+        return item
+    group = _group(item)
+    if group is not None and group.group_name not in metadata.get("groups", ()):
+        note_process(metadata)
+        metadata.setdefault("groups", {})[group.group_name] = {
+            "description": group.group_desc,
+            "backend": _backend(group),
+            "size": group.size(),
+            "ranks": _ranks(group),
+        }
+    return Constant("group", group.group_name) if group is not None and not isinstance(item, str) else item
+
+
+def named_reduction(item: Any) -> Constant:
+    """sum, avg, max ..."""
+    return Constant("reduction", dist.ReduceOp.RedOpType(_real(item).op()).name.lower())
+
+
+def over_gloo(metadata: dict[str, Any], arguments: tuple[Any, ...]) -> bool:
+    """Whether a call with these arguments went to a group of the gloo backend."""
+    names = [item.name for item in arguments if isinstance(item, Constant) and item.kind == "group"]
+    return any("gloo" in (metadata["groups"][name]["backend"] or "") for name in names)
+
+
+def _real(item: Any) -> Any:
+    """Under fake tensors script objects come wrapped."""
+    return getattr(item, "real_obj", item)
+
+
+def _group(item: Any) -> Any:
+    item = _real(item)
+    if isinstance(item, torch.ScriptObject):
+        return dist.ProcessGroup.unbox(item)
+    if isinstance(item, str):
+        try:
+            return process_group_named(item)
+        except (RuntimeError, ValueError):
+            return None
+    return item if isinstance(item, dist.ProcessGroup) else None
+
+
+def _backend(group: Any) -> str | None:
+    try:
+        return str(dist.get_backend(group))
+    except ValueError:
+        return None
+
+
+def _ranks(group: Any) -> list[int] | None:
+    """The ranks in the whole world, in the group's order; None for a group that Python does not know."""
+    try:
+        return list(dist.get_process_group_ranks(group))
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,88 @@
+"""What torch.compile made, as the recorder sees it: one op per call of a graph that inductor compiled.
+
+The kernels of such a graph do not pass the dispatcher, and the few operators that do take buffers nobody saw being
+made. So the graph is one op, with the tensors it takes, writes and returns; what runs inside it is not recorded.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import torch
+
+from torchatlas.capturing.plans import Plan
+from torchatlas.capturing.stream import Recorder, recomputing, user_line
+from torchatlas.torch_private import COMPILED_NAME, current_autograd_node, next_sequence_nr
+
+GRAPH = "inductor.graph"
+OPAQUE = (
+    f"inductor's fused kernels do not pass the dispatcher: each call of a graph it compiled is one node "
+    f"({GRAPH}.0 ...); what runs inside, and the memory it takes meanwhile, is not seen"
+)
+INLINED = (
+    "torch.compile ran part of the program: the ops of modules inside that part count for the module around it, and "
+    "have the line of the compiled function"
+)
+SCRIPTED = (
+    "a module of torch.jit ran: the ops of modules inside it count for it, and have the line that called it; what "
+    "TorchScript fuses into one kernel is not seen"
+)
+_COMPILED_MODULE = "OptimizedModule"  # torch.compile(model)
+_SCRIPTED_MODULES = frozenset({"RecursiveScriptModule", "ScriptModule", "TopLevelTracedModule", "TracedModule"})
+
+
+def run_as_one(
+    recorder: Recorder, name: str, graph: Callable[[list[Any]], Any], inputs: list[Any], written: Iterable[int]
+) -> Any:
+    """Run a compiled graph on a list of inputs, which it empties, and record one op; it writes some of the inputs."""
+    environment, (guard, keep) = recorder.environment, recorder.observers
+    number = _plan(recorder, name)
+    numbers: list[int] = []
+    shape = environment["tensors_out"](((inputs,), {}), numbers)
+    places = [index for index, item in enumerate(inputs) if isinstance(item, torch.Tensor)]
+    changed = {places.index(index): inputs[index] for index in sorted(written)}
+    if guard is not None:
+        guard(list(changed.values()))
+    node, grad = current_autograd_node(), int(torch.is_grad_enabled())
+    call, line = recorder.current
+    code, at = line or user_line(sys._getframe(1)) or (None, 0)
+    sequence, began = next_sequence_nr(), time.perf_counter_ns()
+    try:
+        with recorder.unseen():
+            out = graph(inputs)
+    except BaseException as error:
+        environment["failed"](number, error, call, code, at)
+        raise
+    ended = time.perf_counter_ns()
+    # Inputs that backward will need are returned as well, as they are.
+    made = [item for item in out if isinstance(item, torch.Tensor) and recorder.known_number(item) not in numbers]
+    if keep is not None:
+        keep(made, list(changed.values()))
+    back = None if node is None else node._sequence_nr()
+    if back is not None and grad and recomputing():
+        grad = 2
+    row = (number, began, ended, sequence, back, call, code, at, grad, False)
+    recorder.stream.extend((*row, (numbers, shape, *changed), environment["results"](made)))
+    return out
+
+
+def _plan(recorder: Recorder, name: str) -> int:
+    for number, plan in enumerate(recorder.plans):
+        if plan.operator is None and plan.name == name:
+            return number
+    return recorder.add_plan(Plan(None, name, (), (0,), False, None, False, _never_bound, readable=False, writes=True))
+
+
+def _never_bound(*environment: Any) -> Any:
+    raise AssertionError("compiled graphs are recorded by run_as_one, not by a plan")
+
+
+def notes(operations: Iterable[str], codes: Iterable[Any], modules: Collection[str]) -> list[str]:
+    """What a reader must know when compilers had a hand in it: by the ops, their lines' code and the modules called."""
+    found = [OPAQUE] if any(name.startswith(f"{GRAPH}.") for name in operations) else []
+    if _COMPILED_MODULE in modules or any(name.startswith(COMPILED_NAME) for code in codes for name in code.co_names):
+        found.append(INLINED)
+    return found if _SCRIPTED_MODULES.isdisjoint(modules) else [*found, SCRIPTED]

@@ -1,0 +1,57 @@
+"""Ops that are no part of the program: DTensor finds out what an op returns by running it, whole, on fake tensors.
+
+It does so once per kind of call and then remembers, so they would be in the first recording and not in the second.
+DTensor may be loaded while a recording runs; the recorder calls `hide` when it meets the first wrapper of a kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torchatlas.torch_private import dispatch_mode_stack, pop_mode, push_mode, sharding_propagator
+
+_UNDO: list[Callable[[], None]] = []
+
+
+def hide() -> Callable[[], None]:
+    """Have recorders look away meanwhile. Returns what ends it, whenever it began."""
+    propagator = sharding_propagator()
+    if propagator is not None and not _UNDO:
+        original = propagator._propagate_tensor_meta_non_cached
+
+        def propagate(self: Any, schema: Any) -> Any:
+            with unwatched():
+                return original(self, schema)
+
+        propagator._propagate_tensor_meta_non_cached = propagate
+        _UNDO.append(lambda: setattr(propagator, "_propagate_tensor_meta_non_cached", original))
+    return _show
+
+
+def _show() -> None:
+    while _UNDO:
+        _UNDO.pop()()
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Take the recorders of this thread off the dispatcher; all other modes stay, in their order."""
+    stack = dispatch_mode_stack()
+    first = next((i for i, mode in enumerate(stack) if hasattr(mode, "records")), len(stack))
+    taken = stack[first:]
+    others = [mode for mode in taken if not hasattr(mode, "records")]
+    _exchange(taken, others)
+    try:
+        yield
+    finally:
+        _exchange(others, taken)
+
+
+def _exchange(old: list[Any], new: list[Any]) -> None:
+    """Put other modes in the place of the last ones."""
+    for _ in old:
+        pop_mode()
+    for mode in new:
+        push_mode(mode)

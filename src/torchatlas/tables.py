@@ -1,0 +1,46 @@
+"""Rows -> a plain text table, for reports that print themselves. Columns of figures end where they should."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def clean(text: str) -> str:
+    r"""Text without what a terminal obeys: control and format characters are shown as \x1b and the like.
+
+    Names come from models and files, so from anybody.
+
+    >>> clean("conv\x1b[31m[bold]ü")
+    'conv\\x1b[31m[bold]ü'
+    """
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, widest: int = 48) -> str:
+    """A table; a > before a heading aligns its column to the right, cells longer than `widest` are cut in the middle.
+
+    >>> print(text_table(["op", ">MACs"], [["mm", "1,024"], ["relu", "0"]]))
+    op     MACs
+    ----  -----
+    mm    1,024
+    relu      0
+    """
+    titles = [heading.removeprefix(">") for heading in headings]
+    cells = [[_cut(clean(cell), widest) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+    lines = [titles, ["-" * width for width in widths], *cells]
+    right = [heading.startswith(">") for heading in headings]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if end else cell.ljust(width)
+            for cell, width, end in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _cut(text: str, widest: int) -> str:
+    if len(text) <= widest:
+        return text
+    tail = widest // 2
+    return f"{text[: widest - tail - 1]}…{text[-tail:]}"
