@@ -260,7 +260,7 @@ def test_activations_belong_to_the_module_and_line_that_made_them() -> None:
 
     line = inspect.getsourcelines(Wide.forward)[1] + 1
     x = torch.randn(4, 3, requires_grad=True)
-    found = memory(atlas.capture(nn.Sequential(nn.Identity(), Wide()), x, backward=True), top=3)
+    found = memory(atlas.capture(nn.Sequential(nn.Identity(), Wide()), x, backward=True))
     wide = 4 * 3000 * 4
     result = 4 * 4
     assert found.by_module["1"].categories["saved_activations"] == wide + result  # what was repeated is gone
@@ -277,7 +277,12 @@ def test_activations_belong_to_the_module_and_line_that_made_them() -> None:
     assert (exp.source.line, exp.source.text.strip()) == (line, "wide = x.repeat(1, 1000).exp()")
     (row,) = [row for row in found.by_line if row.source is not None and row.source.line == line]
     assert row.bytes >= wide
-    assert len({row.source and (row.source.file, row.source.line) for row in found.by_line}) == len(found.by_line)
+
+
+def test_a_line_is_one_row_whatever_it_calls() -> None:
+    found = memory(atlas.capture(lambda x: (x.exp(), x.sin()), torch.ones(1000)))
+    assert [row.bytes for row in found.by_line] == [8000, 4000]
+    assert [row.source is None for row in found.by_line] == [False, True]  # no line made the input
 
 
 def test_what_is_kept_without_need_stands_out() -> None:

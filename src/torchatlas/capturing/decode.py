@@ -68,7 +68,8 @@ class Decoder:
         self.arrived: dict[int, int] = {}  # other storages that no op made -> the node that first took them
         self.arrived_bytes = 0
         self.thread_names, self.first_sequence_nrs = [recorder.thread], [recorder.first_sequence_nr]
-        tensors, storages = in_order(recorder.tensors, TENSOR_ROW), in_order(recorder.storages, STORAGE_ROW)
+        tensors = in_order(recorder.tensors, TENSOR_ROW, tuple(recorder.tensors[1:TENSOR_ROW]))
+        storages = in_order(recorder.storages, STORAGE_ROW, (None, 0, *recorder.storages[3:STORAGE_ROW]))
         self.storage_of: list[int] = tensors[1::TENSOR_ROW]
         self.shapes, self.strides = tensors[2::TENSOR_ROW], tensors[3::TENSOR_ROW]
         self.offsets, self.dtypes = tensors[4::TENSOR_ROW], tensors[5::TENSOR_ROW]

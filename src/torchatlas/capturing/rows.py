@@ -10,12 +10,16 @@ from torchatlas.capturing.plans import Plan
 Target = tuple[int, int, bool]  # a written argument: its place among the inputs, its tensor, whether it is not read
 
 
-def in_order(rows: list[Any], width: int) -> list[Any]:
-    """Flat rows by the number they begin with; threads may have written them in another order."""
+def in_order(rows: list[Any], width: int, missing: tuple[Any, ...]) -> list[Any]:
+    """Flat rows by the number they begin with; threads may have written them in another order.
+
+    A thread that goes on after the recording may have drawn a number and not yet written its row: `missing` stands in.
+    """
+    rows = list(rows)  # it may be writing just now
     if rows[0::width] == list(range(len(rows) // width)):
         return rows
-    ordered = sorted((rows[i : i + width] for i in range(0, len(rows), width)), key=lambda row: row[0])
-    return [item for row in ordered for item in row]
+    found = {rows[i]: rows[i + 1 : i + width] for i in range(0, len(rows), width)}
+    return [item for number in range(max(found) + 1) for item in (number, *found.get(number, missing))]
 
 
 def flat_results(results: Any) -> list[int]:

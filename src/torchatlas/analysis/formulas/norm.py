@@ -20,8 +20,9 @@ def _affine(call: OpCall) -> int:
 
 
 def _rows_of_last(call: OpCall) -> int:
+    """How often the last dimensions are normalised; from the input, for as arguments their sizes may be symbols."""
     x: Operand = call["input"]
-    return x.numel // max(int(math.prod(call["normalized_shape"])), 1)
+    return math.prod(x.shape[: len(x.shape) - len(call["normalized_shape"])])
 
 
 # -- forward -----------------------------------------------------------------------------------------------------------
@@ -36,7 +37,8 @@ def layer_norm(call: OpCall) -> Work:
 @formula("aten.native_group_norm")
 def native_group_norm(call: OpCall) -> Work:
     x: Operand = call["input"]
-    return Work(elementwise_flops=(STATISTICS + _affine(call)) * x.numel + PER_ROW * call["N"] * call["group"])
+    groups = x.shape[0] * call["group"]
+    return Work(elementwise_flops=(STATISTICS + _affine(call)) * x.numel + PER_ROW * groups)
 
 
 @formula("aten.group_norm")
@@ -102,7 +104,7 @@ def layer_norm_backward(call: OpCall) -> Work:
 
 @formula("aten.native_group_norm_backward")
 def group_norm_backward(call: OpCall) -> Work:
-    return _backward(call, per_row=2 * call["N"] * call["group"])
+    return _backward(call, per_row=2 * call["input"].shape[0] * call["group"])
 
 
 @formula("aten._fused_rms_norm_backward")

@@ -25,7 +25,7 @@ def sort_columns(call: OpCall) -> Work:
 def topk(call: OpCall) -> Work:
     """Every element is looked at once; the chosen ones are sorted if asked for."""
     x, chosen = call.inputs[0], results(call)[0]
-    order = chosen.numel * comparisons(call["k"]) if call.get("sorted", True) else 0
+    order = chosen.numel * comparisons(along(chosen, call["dim"])) if call.get("sorted", True) else 0
     return Work(elementwise_flops=x.numel + round(order), parallelism=chosen.numel)
 
 
