@@ -5,6 +5,7 @@ torch may change these in any release; when one goes, this file and its canary a
 
 import sys as _sys
 from collections.abc import Callable as _Callable
+from types import CodeType as _CodeType
 from typing import Any
 from typing import TypeVar as _TypeVar
 
@@ -94,14 +95,23 @@ _Function = _TypeVar("_Function", bound=_Callable[..., Any])
 def never_compiled(function: _Function) -> _Function:
     """Have torch.compile run a function, and all that it calls, as it is. Costs nothing while nothing is compiled."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]  # for a function it is about to inline
-    _set_strategy(function.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+    _mark(function.__code__, _FrameAction.SKIP)
     return function
 
 
 def compiled_inside(function: _Function) -> _Function:
     """Have torch.compile run a function as it is, and compile only what it calls."""
-    _set_strategy(function.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT))
+    _mark(function.__code__, _FrameAction.DEFAULT)
     return function
+
+
+_MARKED: dict[int, _CodeType] = {}  # by id, kept so that it stays their own: of closures that are made anew every time
+
+
+def _mark(code: _CodeType, inside: Any) -> None:
+    if id(code) not in _MARKED:
+        _set_strategy(code, _FrameExecStrategy(_FrameAction.SKIP, inside))
+        _MARKED[id(code)] = code
 
 
 def compilers_module_call(function: Any) -> None:

@@ -25,6 +25,7 @@ class TestTorchvision:
     @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor, torch.quantize_per_channel:UserWarning")
     @pytest.mark.filterwarnings("ignore:must run observer before calling calculate_qparams:UserWarning")
     @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+    @pytest.mark.timeout(400)  # takes seconds, but on a busy machine two gigabytes are slow to get
     @pytest.mark.parametrize("entry", TORCHVISION.values(), ids=str)
     def test_the_recording_is_what_ran(self, entry: Entry) -> None:
         gc.collect()  # the one before, if something of it is left: some are large

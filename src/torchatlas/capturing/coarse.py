@@ -16,7 +16,7 @@ from torch import nn
 from torchatlas.capturing.modules import Watch
 from torchatlas.capturing.plans import Plan, Slot
 from torchatlas.capturing.process import Cell
-from torchatlas.capturing.run import Recording, weakly
+from torchatlas.capturing.run import Recording, Weakly
 from torchatlas.capturing.stream import Recorder
 from torchatlas.capturing.wrappers import parts
 from torchatlas.inputs import named_tensors
@@ -33,7 +33,7 @@ class CoarseRecording(Recording):
     def __init__(self, model: nn.Module | None = None, *, track_timing: bool = True, track_memory: bool = True) -> None:
         super().__init__(model, track_timing=track_timing, track_memory=track_memory, only_inputs=True)
         self._watch = CoarseWatch(
-            self._recorder, model, on_model_call=weakly(self.arrived), on_model_result=weakly(self.left)
+            self._recorder, model, on_model_call=Weakly(self, "arrived"), on_model_result=Weakly(self, "left")
         )
         self._unseen = True
 

@@ -552,6 +552,8 @@ class Decoder:
 
     def _covered(self, tensor: int, by: int) -> bool:
         """Whether every byte of a tensor lies in another."""
+        if tensor == by:
+            return type(self.strides[by]) is not str
         theirs, mine = self._layout(tensor), self._layout(by)
         return theirs is not None and mine is not None and self._same_size(tensor, by) and covers(mine, theirs)
 

@@ -17,16 +17,12 @@ from torchatlas.graph.nouns import SourceLine
 from torchatlas.operations import operation_type
 
 
+@functools.lru_cache(maxsize=4096)
 def operation_row(plan: Plan) -> Operation:
     """The operator with its formal arguments and their defaults."""
-    return _operation_row(plan.name, plan.operator)
-
-
-@functools.cache
-def _operation_row(name: str, operator: Any) -> Operation:
-    schema = getattr(operator, "_schema", None)
+    schema = getattr(plan.operator, "_schema", None)
     parameters = [] if schema is None else [_parameter(argument) for argument in schema.arguments]
-    return Operation(name, operation_type(name), tuple(parameters))
+    return Operation(plan.name, operation_type(plan.name), tuple(parameters))
 
 
 def _parameter(argument: Any) -> Parameter:

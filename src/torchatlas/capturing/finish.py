@@ -42,7 +42,7 @@ _MARKERS = {
     INPUT_NODE: Operation("input", OperationType.MOVEMENT),
     OUTPUT_NODE: Operation("output", OperationType.MOVEMENT),
 }
-_ROLE = {role: ROLES.index(role) for role in Role}
+_ROLE: dict[str, int] = {role: ROLES.index(role) for role in Role}  # also by its name: a role is a string
 _MADE_IN = {  # the role of what a node allocates
     FORWARD: _ROLE[Role.ACTIVATION],
     RECOMPUTE: _ROLE[Role.ACTIVATION],
@@ -152,7 +152,7 @@ class _Finish:
         crowded: set[int] = set()  # storages that hold several named tensors
         for number, named in watch.tensors.items():
             storage = decoder.storage_of[number]
-            role[storage] = _ROLE[Role(named.role)]
+            role[storage] = _ROLE[named.role]
             text = self._full_name(named)
             if text:
                 name_of_tensor[number] = self._name(text)
@@ -160,7 +160,7 @@ class _Finish:
                     crowded.add(storage)
                 name_of_storage.setdefault(storage, name_of_tensor[number])
         for storage, named in watch.storages.items():
-            role[storage] = _ROLE[Role(named.role)]
+            role[storage] = _ROLE[named.role]
             if text := self._full_name(named):
                 name_of_storage.setdefault(storage, self._name(text))
         crowded |= watch.shared
@@ -316,9 +316,9 @@ class _Finish:
 
     def _devices(self) -> list[int]:
         rows: dict[str, int] = {}
-        column = [rows.setdefault(str(device), len(rows)) for device in self.decoder.devices]
+        known = {device: rows.setdefault(str(device), len(rows)) for device in dict.fromkeys(self.decoder.devices)}
         self.tables.devices = list(rows)
-        return column
+        return [known[device] for device in self.decoder.devices]
 
     def _call_columns(self) -> dict[str, Any]:
         owners, module = self.watch.calls[0::CALL_ROW], self._modules()
@@ -371,13 +371,16 @@ class _Finish:
         return _tidy(np.concatenate([arriving, edges]))
 
 
+_YES = np.array([True])
+
+
 def _tidy(edges: Array) -> Array:
     """Edges by target and input; an order that data or a more precise order edge already keeps is left out."""
     if not len(edges):
         return edges
     source, target, output, index, value, kind = edges.T
     edges = edges[np.lexsort((value, output, source, index, kind, target))]
-    edges = edges[np.append(True, (edges[1:] != edges[:-1]).any(axis=1))]
+    edges = edges[np.concatenate([_YES, (edges[1:] != edges[:-1]).any(axis=1)])]
     pair = edges[:, 0] * (edges[:, 1].max() + 1) + edges[:, 1]
     is_order = edges[:, 5] == ORDER
     drop = np.zeros(len(edges), bool)
@@ -423,7 +426,9 @@ def _shifted(column: Any, shift: np.int64) -> Array:
 
 
 def _pointers(counts: Array) -> Array:
-    return np.append(0, np.cumsum(counts))
+    pointers = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=pointers[1:])
+    return pointers
 
 
 def _occurrences(items: list[int]) -> list[int]:

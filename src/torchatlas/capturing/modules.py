@@ -33,7 +33,7 @@ CALL_ROW = 2  # owner number, parent call
 _STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
 
 
-@dataclass
+@dataclass(slots=True)
 class Owner:
     """A module or optimizer that was called. `path` is relative to `root`, the owner whose tree it belongs to."""
 
@@ -46,7 +46,7 @@ class Owner:
     first_sequence_nr: int = 0  # autograd counts in every thread anew
 
 
-@dataclass
+@dataclass(slots=True)
 class Named:
     """A tensor that has a name: a parameter, buffer, plain attribute, gradient or optimizer state."""
 
@@ -204,10 +204,11 @@ class Watch:
                         self.tensors.setdefault(number_of(part), Named(role, prefix + name + suffix, root))
                         if part is not tensor:
                             self.wrapped.add((prefix + name, root))
-                    if tensor.grad is not None:
-                        for _, part in parts(tensor.grad):
-                            self.tensors.setdefault(number_of(part), Named("gradient", prefix + name, root))
-                        self._name_storage(tensor.grad, Named("gradient", prefix + name, root))
+                    if (gradient := tensor.grad) is not None:
+                        named = Named("gradient", prefix + name, root)
+                        for _, part in parts(gradient):
+                            self.tensors.setdefault(number_of(part), named)
+                        self._name_storage(gradient, named)
         for name, item in vars(module).items():
             if name not in _STANDARD and isinstance(item, torch.Tensor):
                 for suffix, part in parts(item):
@@ -219,14 +220,14 @@ class Watch:
             storage = self.recorder.storage_number(part)
             if storage is not None:
                 first = self.storages.setdefault(storage, named)
-                if (first.name, first.root) != (named.name, named.root):
+                if first.name != named.name or first.root != named.root:
                     self.shared.add(storage)  # of gradients in one bucket, or of what one reduction scattered
-                self.pieces[self.recorder.number_of(part)] = Named(named.role, named.name + suffix, named.root)
+                piece = Named(named.role, named.name + suffix, named.root) if suffix else named
+                self.pieces[self.recorder.number_of(part)] = piece
 
     def _named(self, parameter: torch.Tensor, role: str) -> Named:
         """What a parameter's gradient or state is called: like the parameter."""
-        _, part = next(parts(parameter))
-        number = self.recorder.known_number(part)
+        number = self.recorder.known_number(next(iter(parts(parameter)))[1])
         found = None if number is None else self.tensors.get(number)
         return Named(role, "" if found is None else found.name, -1 if found is None else found.root)
 
@@ -235,18 +236,27 @@ class Watch:
         prefix = f"{owner.path}." if owner.path else ""
         for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
             for name, tensor in group.items():
-                for suffix, part in () if tensor is None else parts(tensor):
+                if tensor is None:
+                    continue
+                for suffix, part in parts(tensor):
                     number = self.recorder.known_number(part)
-                    gathered = part is tensor and (prefix + name, owner.root) in self.wrapped  # by FSDP, of its shards
-                    if number is not None and not gathered:
-                        self.tensors.setdefault(number, Named(role, prefix + name + suffix, owner.root))
-                if tensor is not None and tensor.is_leaf and tensor.grad is not None:
-                    self._name_storage(tensor.grad, Named("gradient", prefix + name, owner.root))
+                    if number is None or number in self.tensors:
+                        continue
+                    if part is not tensor or (prefix + name, owner.root) not in self.wrapped:  # else gathered by FSDP
+                        self.tensors[number] = Named(role, prefix + name + suffix, owner.root)
+                if tensor.is_leaf and (gradient := tensor.grad) is not None:
+                    if self.recorder.known_number(gradient) not in self.pieces:  # else named before a step
+                        self._name_storage(gradient, Named("gradient", prefix + name, owner.root))
 
     def _name_states(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter, state in optimizer.state.items():
-            for _, tensor in named_tensors(state):  # some keep lists of tensors
-                self._name_storage(tensor, self._named(parameter, "optimizer state"))
+            named = self._named(parameter, "optimizer state")
+            for tensor in state.values() if isinstance(state, dict) else (state,):  # one's own optimizer keeps anything
+                if type(tensor) is torch.Tensor:
+                    self._name_storage(tensor, named)
+                else:  # some keep lists of tensors
+                    for _, part in named_tensors(tensor):
+                        self._name_storage(part, named)
 
     def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         number = self._numbers.get(id(optimizer))
@@ -256,8 +266,8 @@ class Watch:
             self.owners.append(Owner(weakref.ref(optimizer), kind, "", number, "optimizer"))
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._name_storage(parameter.grad, self._named(parameter, "gradient"))
+                if (gradient := parameter.grad) is not None:
+                    self._name_storage(gradient, self._named(parameter, "gradient"))
         outer, inside = cell[0], self._call(number, cell[0])
         ours = type(optimizer).__module__.startswith("torch.optim")  # then no line inside the step is the user's
         line = user_line(sys._getframe(1)) if ours else None

@@ -63,7 +63,7 @@ class Slot:
     nested: bool = False  # a list of lists of tensors
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one per operator: equal only to itself
 class Plan:
     """What is known of an operator before it runs."""
 

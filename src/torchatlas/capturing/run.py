@@ -77,7 +77,7 @@ class Recording:
         if guard is not None:
             guard.recorder = self._recorder
         self._watch = Watch(
-            self._recorder, model, on_model_call=weakly(self.arrived), on_model_result=weakly(self.left)
+            self._recorder, model, on_model_call=Weakly(self, "arrived"), on_model_result=Weakly(self, "left")
         )
         self._thread = threading.current_thread()
         self._timing, self._memory, self._only_inputs = track_timing, track_memory, only_inputs
@@ -234,15 +234,16 @@ class Recording:
         return notes
 
 
-def weakly(method: Callable[..., None]) -> Callable[..., None]:
+class Weakly:
     """A method of a recording, for those who must not keep the recording alive."""
-    reference = weakref.WeakMethod(method)
 
-    def call(*args: Any) -> None:
-        if (found := reference()) is not None:
-            found(*args)
+    def __init__(self, recording: Any, name: str) -> None:
+        self.reference, self.name = weakref.ref(recording), name
 
-    return never_compiled(call)
+    @never_compiled
+    def __call__(self, *args: Any) -> None:
+        if (found := self.reference()) is not None:
+            getattr(found, self.name)(*args)
 
 
 def _portable_structure(tree: Any) -> Any:

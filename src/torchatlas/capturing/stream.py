@@ -179,10 +179,10 @@ class Recorder:
 
     def storage_number(self, tensor: Any) -> int | None:
         """The number of a tensor's storage if it was seen."""
-        if tensor.layout is not torch.strided:
-            known = self._known.get(id(tensor))
-            return known[2] if known is not None and known[0]() is tensor else None
-        entry = self._storage_entry(tensor)
+        known = self._known.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[2]
+        entry = self._storage_entry(tensor) if tensor.layout is torch.strided else None
         return None if entry is None else entry[1]
 
     def made_here(self, storage: Any) -> bool:
@@ -285,14 +285,16 @@ class Recorder:
 
     def _unrecorded(self, operator: Any) -> Callable[[Any, Any], Any]:
         """What only runs. But every optimizer step is marked for the profiler, also the end of one that raised."""
-        name, current, marks = operator._schema.name, self.current, self._marks
+        current, marks, call = self.current, self._marks, getattr(operator, "_op", operator)
+        begins = operator._schema.name.startswith("profiler::_record_function_enter")
+        ends = operator._schema.name.startswith("profiler::") and not begins
 
         def run(args: Any, kwargs: Any) -> Any:
-            if name.startswith("profiler::_record_function_enter"):
+            if begins:
                 marks.append(tuple(current) if args[0].startswith("Optimizer.step#") else None)
-            elif name.startswith("profiler::") and marks and (before := marks.pop()) is not None:
+            elif ends and marks and (before := marks.pop()) is not None:
                 current[:] = before
-            return operator(*args, **kwargs)
+            return call(*args, **kwargs)
 
         return run
 
@@ -314,7 +316,8 @@ class Recorder:
                 entry = find_storage(key)
                 if entry is None or entry[0]() is not storage:
                     entry = known_storages[key] = (ref(storage, log), next(counters[1]), external)
-                    device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
+                    plain = type(tensor) is base or not isinstance(tensor, FakeTensor)
+                    device = tensor.device if plain else tensor.fake_device
                     allocate((entry[1], entry[0], storage.nbytes(), device))
                 shape, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
                 number = next(counters[0])
@@ -499,6 +502,7 @@ def _is_plain(kind: type) -> bool:
     return plain
 
 
+@functools.lru_cache(maxsize=4096)
 def _code_kind(file: str) -> int:
     if file == _DEMO:
         return _USER
