@@ -244,9 +244,9 @@ class Watch:
                         continue
                     if part is not tensor or (prefix + name, owner.root) not in self.wrapped:  # else gathered by FSDP
                         self.tensors[number] = Named(role, prefix + name + suffix, owner.root)
-                if tensor.is_leaf and (gradient := tensor.grad) is not None:
-                    if self.recorder.known_number(gradient) not in self.pieces:  # else named before a step
-                        self._name_storage(gradient, Named("gradient", prefix + name, owner.root))
+                gradient = tensor.grad if tensor.is_leaf else None
+                if gradient is not None and self.recorder.known_number(gradient) not in self.pieces:  # else named early
+                    self._name_storage(gradient, Named("gradient", prefix + name, owner.root))
 
     def _name_states(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter, state in optimizer.state.items():

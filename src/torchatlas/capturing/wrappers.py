@@ -12,7 +12,6 @@ import torch
 
 from torchatlas.torch_private import is_wrapper
 
-
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # by far the most: these need not be asked
 
 
