@@ -1,0 +1,189 @@
+"""Items, and which of them are open -> nested boxes with sizes. Equal groups are laid out once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, field
+
+from torchatlas.render.fonts import clipped, text_width
+from torchatlas.render.layout.columns import place_within
+from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.layered import Net, Problem
+from torchatlas.render.layout.outline import Item, Outline
+from torchatlas.render.layout.routing import Point, Route
+
+TITLE, SMALL = 12.5, 11.0  # text sizes, in the units of the layout: the smallest text is SMALL
+HEAD, PAD = 22.0, 12.0
+STACK = 6.0  # how far the boxes behind a repeat look out
+BADGE = 16.0
+_SIDE = 22.0  # left and right of a text, together
+_WIDEST = 190.0
+_TALLEST_TITLE = 260.0
+_PLUS = 14.0
+
+
+@dataclass(eq=False)
+class Box:
+    """An item with a size; an open one with everything inside, from its upper left corner."""
+
+    item: Item  # the one it was laid out for: others of the same structure share it
+    width: float
+    height: float
+    title: str
+    subtitle: str
+    open: bool = False
+    inner: list[Box] = field(default_factory=list)
+    places: list[Point] = field(default_factory=list)
+    routes: list[Route] = field(default_factory=list)
+    origin: Point = (0.0, 0.0)  # where the inside begins
+    enters: dict[int, float] = field(default_factory=dict)  # tensor -> where it meets the upper border
+    leaves: dict[int, float] = field(default_factory=dict)
+    sources: int = 0  # how many points for what enters follow the inner boxes, in order of the item's inputs
+    boxes: int = 1  # closed ones in it
+    crossings: int = 0
+    wraps: int = 0  # cuts into columns
+    natural: bool = True  # nothing in it was cut: it serves for every height it fits
+
+
+class BoxMaker:
+    """Lays groups out and remembers them by structure, what is open in them and the height they had."""
+
+    def __init__(self, outline: Outline, labels: Labels, smallest: float = 0.0) -> None:
+        self.outline, self.labels = outline, labels
+        self.smallest = smallest  # height of a closed box
+        self._known: dict[Hashable, Box] = {}
+        self.solved = 0
+
+    def box(self, item: Item, opened: Collection[int], height: float) -> Box:
+        """The box of an item that should be no higher than `height`; `opened` holds the ids of open items."""
+        is_open = id(item) in opened
+        signature = self._signature(item, opened)
+        natural = self._known.get((signature, is_open))
+        if natural is not None and (not is_open or natural.height <= height):
+            return natural
+        if not is_open:
+            box = self._known[signature, is_open] = self._closed(item)
+            return box
+        key = (signature, is_open, round(height))
+        box = self._known.get(key)
+        if box is None:
+            box = self._opened(item, opened, height)
+            self._known[(signature, is_open) if box.natural else key] = box
+        return box
+
+    def _signature(self, item: Item, opened: Collection[int]) -> Hashable:
+        if id(item) not in opened:
+            return (item.hash, item.name, item.repeat, len(item.inputs), len(item.outputs))
+        inner = tuple(self._signature(child, opened) for child in self.outline.children(item) if not child.is_leaf)
+        return (item.hash, item.name, item.repeat, len(item.inputs), len(item.outputs), inner)
+
+    def _closed(self, item: Item) -> Box:
+        title = clipped(self.labels.title(item), TITLE, _TALLEST_TITLE, bold=True)
+        subtitle = clipped(self.labels.subtitle(item), SMALL, _WIDEST)
+        repeated = item.repeat > 1
+        more = (self.badge(item) + 6 if repeated else 0) + (0 if item.is_leaf else _PLUS)
+        width = max(64.0, text_width(title, TITLE, True) + _SIDE + more, text_width(subtitle, SMALL) + _SIDE)
+        height = max(36.0 if subtitle else 24.0, self.smallest)
+        behind = STACK if repeated else 0.0
+        return Box(item, width + behind, height + behind, title, subtitle)
+
+    def badge(self, item: Item) -> float:
+        """The width of the mark that says how often an item repeats."""
+        return text_width(f"×{item.repeat:,}", SMALL, True) + 10
+
+    def _opened(self, item: Item, opened: Collection[int], height: float) -> Box:
+        self.solved += 1
+        outline, is_root = self.outline, item is self.outline.root
+        items, wiring = outline.children(item), outline.wiring(item)
+        over = 0.0 if is_root else HEAD + 2 * PAD
+        groups = [child for child in items if id(child) in opened]
+        room = height - over - 20
+        if len(groups) == 1:  # leave room for the boxes before and after it
+            room = max(height * 0.55, height - over - 58 * (1 + min(len(items) - 1, 4)))
+        inner = [self.box(child, opened, room) for child in items]
+        sizes = [(box.width, box.height) for box in inner]
+        enters: dict[tuple[int, Net], float] = {}
+        leaves: dict[tuple[int, Net], float] = {}
+        for number, (child, box) in enumerate(zip(items, inner, strict=True)):
+            if box.open:  # laid out for another of the same structure perhaps: its tensors are the same by place
+                for mine, theirs in zip(child.inputs, box.item.inputs, strict=True):
+                    enters[number, mine] = box.enters.get(theirs, box.width / 2)
+                for mine, theirs in zip(child.outputs, box.item.outputs, strict=True):
+                    leaves[number, mine] = box.leaves.get(theirs, box.width / 2)
+        sources = range(len(sizes), len(sizes) + len(item.inputs))
+        sinks = range(sources.stop, sources.stop + len(item.outputs))
+        sizes += [(0.0, 0.0)] * (len(sources) + len(sinks))
+        problem = Problem(sizes, self._edges(item, inner, sources, sinks), enters, leaves, sources, sinks)
+        flipped = self._acyclic(problem, len(items))
+        placed = place_within(problem, height - over)
+        for route in placed.routes:
+            if (route.source, route.target, route.net) in flipped:
+                route.source, route.target, route.net = flipped[route.source, route.target, route.net]
+                route.points.reverse()
+        left, top = (0.0, 0.0) if is_root else (PAD, HEAD + (0.0 if item.inputs else 10.0))
+        body = placed.width + 2 * left + (18.0 if item.repeat > 1 else 0.0)
+        title = clipped(self.labels.title(item), TITLE, _TALLEST_TITLE, bold=True)
+        subtitle = clipped(self.labels.heading(item), SMALL, max(_WIDEST, body - 100))
+        head = text_width(title, TITLE, True) + text_width(subtitle, SMALL) + 32
+        head += self.badge(item) + 8 if item.repeat > 1 else 0.0
+        width = body if is_root else max(body, head)
+        left += max(0.0, (width - body) / 2)
+        tall = placed.height + (0.0 if is_root else top + (8.0 if item.outputs else PAD))
+        tall += 6.0 if item.repeat > 1 else 0.0
+        behind = STACK if item.repeat > 1 else 0.0
+        wraps = placed.columns - 1 + sum(box.wraps for box in inner)
+        return Box(
+            item,
+            width + behind,
+            tall + behind,
+            title,
+            subtitle,
+            True,
+            inner,
+            placed.places,
+            placed.routes,
+            (left, top),
+            {t: placed.places[p][0] + left for t, p in zip(item.inputs, sources, strict=True)},
+            {t: placed.places[p][0] + left for t, p in zip(item.outputs, sinks, strict=True)},
+            len(sources),
+            sum(box.boxes for box in inner),
+            placed.crossings + sum(box.crossings for box in inner),
+            wraps,
+            wraps == 0 and all(box.natural for box in inner) and tall + behind <= height,
+        )
+
+    def _edges(self, item: Item, inner: list[Box], sources: range, sinks: range) -> list[tuple[int, int, Net]]:
+        wiring = self.outline.wiring(item)
+        port = dict(zip(item.inputs, sources, strict=True))
+        edges: dict[tuple[int, int, Net], None] = {}
+        bundled: set[tuple[int, int]] = set()
+        for come, to, tensor in wiring.edges:
+            if (
+                come >= 0 and not inner[come].open and not inner[to].open
+            ):  # parallel tensors between closed boxes: one line
+                if (come, to) in bundled:
+                    continue
+                bundled.add((come, to))
+            edges[port[tensor] if come < 0 else come, to, tensor] = None
+        for sink, tensor in zip(sinks, item.outputs, strict=True):
+            place, inside = wiring.inside[tensor]
+            edges[place, sink, inside] = None
+        return list(edges)
+
+    def _acyclic(self, problem: Problem, count: int) -> dict[tuple[int, int, Net], tuple[int, int, Net]]:
+        """Turn lines that go back in time: groups can wait for each other, though ops never do."""
+        flipped: dict[tuple[int, int, Net], tuple[int, int, Net]] = {}
+        edges: list[tuple[int, int, Net]] = []
+        for u, v, net in problem.edges:
+            if v < u < count:
+                turned = (v, u, ("back", net, u, v))
+                flipped[turned] = (u, v, net)
+                edges.append(turned)
+                if (v, net) in problem.enters:
+                    problem.leaves[v, turned[2]] = problem.enters[v, net]
+                if (u, net) in problem.leaves:
+                    problem.enters[u, turned[2]] = problem.leaves[u, net]
+            else:
+                edges.append((u, v, net))
+        problem.edges = edges
+        return flipped

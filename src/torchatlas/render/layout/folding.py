@@ -1,0 +1,116 @@
+"""Items in a row that repeat -> one item "x 12", if they are wired alike: each reads only itself, the one before it and
+what all read; what it makes goes to itself, to the next one, or where all of them send theirs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchatlas.graph.columns import Array
+from torchatlas.render.layout.tree import Tree
+
+if TYPE_CHECKING:
+    from torchatlas.render.layout.outline import Item
+
+_LONGEST = 8  # items in the body of a loop
+_FEWEST_OPS = 4  # so many equal single ops in a row are worth folding
+_FAR = 1 << 40
+
+
+def folded(tree: Tree, items: list[Item]) -> list[Item]:
+    """The items with repeats folded."""
+    if len(items) < 2:
+        return items
+    runs = _runs(np.array([item.hash % (1 << 63) for item in items], np.int64))
+    found: list[Item] = []
+    at = 0
+    while at < len(items):
+        times, period = 1, 1
+        for length in range(1, min(_LONGEST, (len(items) - at) // 2) + 1):
+            if runs[length - 1, at] < length:
+                continue
+            most = 1 + int(runs[length - 1, at]) // length
+            count = _repeats(tree, items[at : at + length * most], length, most)
+            if count * length > times * period and count > 1:
+                times, period = count, length
+        if times > 1 and _worth_it(items[at], times, period):
+            found.append(_unit(items[at : at + times * period], times, period))
+            at += times * period
+        else:
+            found.append(items[at])
+            at += 1
+    return found
+
+
+def _runs(hashes: Array) -> Array:
+    """For each period and place, how many items from there on equal the one a period later."""
+    count = len(hashes)
+    found = np.zeros((_LONGEST, count), np.int64)
+    for period in range(1, min(_LONGEST, count - 1) + 1):
+        equal = np.concatenate([hashes[:-period] == hashes[period:], np.zeros(period, bool)])
+        places = np.arange(count)
+        next_break = np.minimum.accumulate(np.where(equal, count, places)[::-1])[::-1]
+        found[period - 1] = next_break - places
+    return found
+
+
+def _worth_it(first: Item, times: int, period: int) -> bool:
+    if period > 1:
+        return times >= 3
+    return times >= _FEWEST_OPS if first.is_leaf and first.call < 0 else times >= 2
+
+
+def _repeats(tree: Tree, items: list[Item], period: int, most: int) -> int:
+    """How many of the equal units from the first on are wired alike."""
+    if any(item.repeat > 1 for item in items):
+        return 1
+    start, size = items[0].start, items[period - 1].stop - items[0].start
+
+    def entering(unit: int) -> Array:
+        begin = start + unit * size
+        edges = slice(tree.first_edge[begin], tree.first_edge[begin + size])
+        source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
+        outside = source < begin
+        near = source >= begin - size
+        code = np.where(near, source - begin, source + _FAR)
+        return np.stack([target - begin, code, output])[:, outside]
+
+    def leaving(unit: int) -> Array:
+        begin = start + unit * size
+        edges = tree.by_source[tree.first_read[begin] : tree.first_read[begin + size]]
+        far = edges[tree.target[edges] >= begin + 2 * size]
+        return np.stack([tree.source[far] - begin, tree.target[far], tree.output[far]])
+
+    pattern, sent = None, leaving(0)
+    count = 1
+    while count < most:
+        codes = entering(count)
+        if pattern is None:
+            pattern = codes
+            if not (codes[1] < 0).any():  # not a chain
+                break
+        if not np.array_equal(codes, pattern):
+            break
+        if count > 1 and not np.array_equal(leaving(count - 1), sent):
+            break
+        count += 1
+    # What all but the last send far away goes beyond the last, not to one of the units themselves.
+    return count if not (sent[1] < start + size * count).any() else 1
+
+
+def _unit(items: list[Item], times: int, period: int) -> Item:
+    from torchatlas.render.layout.outline import Item
+
+    first, last = items[0], items[(times - 1) * period]
+    if period == 1:
+        first.repeat = times
+        if first.name != last.name:
+            first.name = f"{first.name} … {last.name}"
+        return first
+    body = items[:period]
+    total = 0
+    for item in body:
+        total = (total * 1_000_003 + item.hash) % (1 << 64)
+    return Item("loop", first.start, items[period - 1].stop, total, parts=body, repeat=times)

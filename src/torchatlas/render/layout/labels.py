@@ -1,0 +1,145 @@
+"""Item -> what is written on its box: a title, a line below it, and the shape of a tensor."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cached_property
+
+import numpy as np
+
+from torchatlas.graph.columns import KINDS, ROLES
+from torchatlas.graph.names import short_name
+from torchatlas.graph.nouns import NodeKind, OperationType, Role
+from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
+from torchatlas.units import format_count
+
+# What the dispatcher adds to the name of an op to say which kernel it is.
+_KERNEL = re.compile(r"^_+|_+$|^native_|^_native_|_for_cpu$|_default$")
+_ATTENTION = re.compile(r"scaled_dot_product_\w*?_?attention\w*")
+
+
+class Labels:
+    """The words of a picture."""
+
+    def __init__(self, outline: Outline) -> None:
+        self.outline, self.tree, self.graph = outline, outline.tree, outline.tree.graph
+
+    def title(self, item: Item) -> str:
+        if item.type:
+            return item.type
+        if item.kind == "leaf":
+            return self._operation(item.start)
+        return {"functional": "functional ops", "loop": "loop body", "segment": "ops"}.get(item.kind, item.name)
+
+    def subtitle(self, item: Item) -> str:
+        """Name, size and shape: what tells boxes of one title apart."""
+        if item.kind == "leaf":
+            if self.outline.is_marker(item):
+                return self.shape(item.start * OUTPUTS)
+            return " · ".join(part for part in (item.name, self._detail(item)) if part)
+        if item.kind in ("functional", "segment"):
+            return f"{self.operations(item):,} ops · {self._main_operations(item)}"
+        name = "" if item.kind == "lane" else item.name
+        return " · ".join(part for part in (name, f"{self.operations(item):,} ops", self._parameters(item)) if part)
+
+    def heading(self, item: Item) -> str:
+        """What stands beside the title of an open group."""
+        name = "" if item.kind == "lane" else item.name
+        return " · ".join(part for part in (name, self._parameters(item)) if part)
+
+    def operations(self, item: Item) -> int:
+        """How many boxes there are in it when all is open."""
+        return (item.stop - item.start) * (item.repeat if item.kind == "lane" else 1)
+
+    def shape(self, tensor: int) -> str:
+        """The shape of a tensor as it was made."""
+        leaf, output = divmod(tensor, OUTPUTS)
+        columns = self.graph.columns
+        node = self.tree.node[leaf]
+        first, last = columns["output_ptr"][node], columns["output_ptr"][node + 1]
+        if first + output >= last:
+            return ""
+        layout = self.graph.tables.layouts[columns["value_layout"][columns["output_value"][first + output]]]
+        return "×".join(map(str, layout.shape)) if layout.shape else "scalar"
+
+    def _operation(self, leaf: int) -> str:
+        node = self.tree.node[leaf]
+        columns = self.graph.columns
+        if columns["node_kind"][node] != KINDS.index(NodeKind.OP):
+            name = columns["node_name"][node]
+            return self.graph.tables.names[name] if name >= 0 else "input"
+        name = short_name(self.graph.tables.operations[columns["node_operation"][node]].name)
+        if _ATTENTION.search(name):
+            return "attention" + (" backward" if name.endswith("backward") else "")
+        while (shorter := _KERNEL.sub("", name)) != name and shorter:
+            name = shorter
+        return name
+
+    def _main_operations(self, item: Item) -> str:
+        """The two or three commonest ops in it."""
+        columns = self.graph.columns
+        found = Counter(columns["node_operation"][self.tree.node[item.start : item.stop]].tolist())
+        names = dict.fromkeys(
+            _KERNEL.sub("", short_name(self.graph.tables.operations[operation].name))
+            for operation, _ in found.most_common(4)
+        )
+        return ", ".join(list(names)[:3]) + (" …" if len(found) > 3 else "")
+
+    def _parameters(self, item: Item) -> str:
+        count = self.parameters(item)
+        return format_count(count) if count else ""
+
+    def parameters(self, item: Item) -> int:
+        """Elements, tied ones once; 0 for what is no module."""
+        if item.call < 0:
+            return 0
+        path = self.graph.tables.modules[self.graph.columns["call_module"][item.call]].path
+        return self.graph.scopes[path].parameters
+
+    def _detail(self, item: Item) -> str:
+        """What a layer turns into what: 64→128, 3×3."""
+        kind = self.outline.operation_type(item)
+        shape = self._weight(item)
+        title = self.title(item).lower()
+        if shape is None:
+            return self._features(item.start) if kind == OperationType.MATMUL else ""
+        if len(shape) >= 3 and kind == OperationType.CONVOLUTION:
+            into, out = (shape[0], shape[1]) if "transpose" in title else (shape[1], shape[0])
+            return f"{into}→{out}, " + "×".join(map(str, shape[2:]))
+        if kind == OperationType.EMBEDDING:
+            return "×".join(map(str, shape))
+        if len(shape) == 2 and kind == OperationType.MATMUL:
+            return self._features(item.start) or f"{shape[1]}→{shape[0]}"
+        return str(shape[0]) if len(shape) == 1 else ""
+
+    def _features(self, leaf: int) -> str:
+        """The last sizes of what a product takes and makes."""
+        columns, node = self.graph.columns, self.tree.node[leaf]
+        rank = -1
+        shapes = []
+        for name, place in (("input", None), ("output", 0)):
+            first, last = columns[f"{name}_ptr"][node], columns[f"{name}_ptr"][node + 1]
+            values = columns[f"{name}_value"][first:last]
+            rows = [self.graph.tables.layouts[columns["value_layout"][value]].shape for value in values]
+            rows = [row for row in rows if len(row) >= 2]
+            shapes.append(rows[place if place is not None else 0] if rows else ())
+        if not all(shapes) or self._operation(leaf) not in ("addmm", "mm", "linear", "baddbmm"):
+            return ""
+        return f"{shapes[0][rank]}→{shapes[1][rank]}"
+
+    def _weight(self, item: Item) -> tuple[int | str, ...] | None:
+        if item.call < 0:
+            return None
+        path = self.graph.tables.modules[self.graph.columns["call_module"][item.call]].path
+        return self._shapes.get(f"{path}.weight" if path else "weight")
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int | str, ...]]:
+        """The shape of every parameter, by name."""
+        columns, tables = self.graph.columns, self.graph.tables
+        named = (columns["value_parameter"] >= 0) & (columns["value_role"] == ROLES.index(Role.PARAMETER))
+        named &= columns["value_producer"] < 0
+        rows = np.flatnonzero(named)[::-1]
+        names, layouts = columns["value_parameter"][rows].tolist(), columns["value_layout"][rows].tolist()
+        return {tables.names[name]: tables.layouts[layout].shape for name, layout in zip(names, layouts, strict=True)}

@@ -1,0 +1,341 @@
+"""Tree -> items: what a reader sees in a group. Modules, single ops, repeats folded into one, runs of small ops closed.
+
+Lazy: only groups that are opened, or might be, get items. Items of a group lie side by side in the order of leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from torchatlas.graph.columns import KINDS, Array
+from torchatlas.graph.nouns import NodeKind, OperationType
+from torchatlas.render.layout import folding
+from torchatlas.render.layout.tree import LANES, Tree
+
+OUTPUTS = 1024  # a tensor is numbered by its leaf times this, plus which output it is
+MOST_CHILDREN = 120  # more than this in one group: cut into segments
+_SEGMENTS = 24
+_GLUE = 5  # so many small ops in a row between modules are drawn as one closed box
+_HEAVY = frozenset(
+    {
+        OperationType.CONVOLUTION,
+        OperationType.MATMUL,
+        OperationType.ATTENTION,
+        OperationType.NORM,
+        OperationType.POOLING,
+        OperationType.RECURRENT,
+        OperationType.EMBEDDING,
+        OperationType.LOSS,
+        OperationType.COMMUNICATION,
+    }
+)
+
+
+@dataclass(eq=False, slots=True)
+class Item:
+    """One box of a picture: a leaf, or a group that may be opened. `repeat` of them in a row are drawn as one."""
+
+    kind: str  # leaf | module | lane | loop | functional | segment
+    start: int  # its leaves; of a repeat those of the first
+    stop: int
+    hash: int
+    group: int = -1
+    call: int = -1
+    type: str = ""  # the class of a module
+    name: str = ""
+    repeat: int = 1
+    depth: int = 0
+    parent: Item | None = None
+    parts: list[Item] | None = None  # of what is not a group of the tree; else made when asked for
+    inputs: list[int] = field(default_factory=list)  # tensors that enter, and leave, as its parent numbers them
+    outputs: list[int] = field(default_factory=list)
+    wiring: Wiring | None = None
+
+    @property
+    def end(self) -> int:
+        """After the last leaf of the last repeat."""
+        return self.start + (self.stop - self.start) * self.repeat
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.kind == "leaf"
+
+
+@dataclass(frozen=True, eq=False)
+class Wiring:
+    """The lines inside a group: (from, to, tensor) between its items, from -1 for what enters it."""
+
+    edges: list[tuple[int, int, int]]
+    inside: dict[int, tuple[int, int]]  # a tensor that leaves -> the item it comes from and its number in there
+    bundles: dict[int, int]  # lines that stand for many tensors, by number -> how many
+
+
+class Outline:
+    """The items of a tree."""
+
+    def __init__(self, tree: Tree, *, most_children: int = MOST_CHILDREN) -> None:
+        self.tree, self.most_children = tree, most_children
+        self._inner = np.argsort(tree.parent, kind="stable")
+        self._first_inner = np.searchsorted(tree.parent[self._inner], np.arange(len(tree.parent) + 1))
+
+    @cached_property
+    def root(self) -> Item:
+        tree = self.tree
+        root = Item("module", 0, len(tree.node), int(tree.group_hash[0]), group=0)
+        items = self._items(root)
+        groups = [item for item in items if item.kind == "module"]
+        if len(groups) == 1 and all(self.is_marker(item) for item in items if item is not groups[0]):
+            only = groups[0]  # the model itself: the page is its frame
+            root.type, root.call = only.type, only.call
+            at = items.index(only)
+            items = [*items[:at], *self._items(only), *items[at + 1 :]]
+        root.parts = self._arranged(root, items)
+        return root
+
+    def children(self, item: Item) -> list[Item]:
+        """What is drawn in a group, in the order in which it ran."""
+        if item.parts is None:
+            item.parts = self._arranged(item, self._items(item))
+        return item.parts
+
+    def is_marker(self, item: Item) -> bool:
+        """Whether an item is an input or output of the program."""
+        return item.is_leaf and bool(self.tree.graph.columns["node_kind"][self.tree.node[item.start]] != _OP)
+
+    def operation_type(self, item: Item) -> OperationType:
+        columns = self.tree.graph.columns
+        operation = columns["node_operation"][self.tree.node[item.start]]
+        return self.tree.graph.tables.operations[operation].type
+
+    # -- items ---------------------------------------------------------------------------------------------------
+
+    def _items(self, item: Item) -> list[Item]:
+        """The modules called in a group and the ops between them."""
+        if item.is_leaf:
+            return []
+        tree, group = self.tree, item.group
+        inner = self._inner[self._first_inner[group] : self._first_inner[group + 1]].tolist()
+        items: list[Item] = []
+        at = item.start
+        for child in inner:
+            start, stop = int(tree.start[child]), int(tree.stop[child])
+            items += [self._leaf(leaf) for leaf in range(at, start)]
+            items.append(self._module(child))
+            at = stop
+        return items + [self._leaf(leaf) for leaf in range(at, item.stop)]
+
+    def _leaf(self, leaf: int) -> Item:
+        return Item("leaf", leaf, leaf + 1, int(self.tree.leaf_hash[leaf]))
+
+    def _module(self, group: int, name: str = "") -> Item:
+        """A module call. One that only calls another stands for it, with both names; one with a single op is that op."""
+        tree = self.tree
+        start, stop, call, lane = (int(x[group]) for x in (tree.start, tree.stop, tree.call, tree.lane))
+        if lane >= 0:
+            return Item("lane", start, stop, int(tree.group_hash[group]), group, name=LANES[lane % len(LANES)])
+        module = tree.graph.tables.modules[tree.graph.columns["call_module"][call]]
+        name = ".".join(part for part in (name, module.path.rpartition(".")[2]) if part)
+        inner = self._inner[self._first_inner[group] : self._first_inner[group + 1]]
+        if len(inner) == 1 and tree.start[inner[0]] == start and tree.stop[inner[0]] == stop:
+            return self._module(int(inner[0]), name)
+        if stop - start == 1:
+            return Item("leaf", start, stop, int(tree.leaf_hash[start]) ^ 1, -1, call, module.type, name)
+        return Item("module", start, stop, int(tree.group_hash[group]), group, call, module.type, name)
+
+    def _arranged(self, parent: Item, items: list[Item]) -> list[Item]:
+        items = [self._unwrapped(item) for item in self._without_glue(items)]
+        items = folding.folded(self.tree, items)
+        if len(items) > self.most_children:
+            items = self._segments(items)
+        stack = [(parent, items)]
+        while stack:
+            above, below = stack.pop()
+            for item in below:
+                item.parent, item.depth = above, above.depth + 1
+                if item.parts is not None:
+                    stack.append((item, item.parts))
+        return items
+
+    def _unwrapped(self, item: Item) -> Item:
+        """A module that is nothing but a repeat, such as a Sequential of equal blocks, as that repeat."""
+        if item.kind != "module":
+            return item
+        inner = self._inner[self._first_inner[item.group] : self._first_inner[item.group + 1]]
+        same = len(inner) > 1 and (self.tree.group_hash[inner] == self.tree.group_hash[inner[0]]).all()
+        if not same or (self.tree.stop[inner] - self.tree.start[inner]).sum() < item.stop - item.start:
+            return item
+        items = self.children(item)
+        if len(items) > 1:
+            return item
+        items[0].name = f"{item.name}.{items[0].name}"
+        return items[0]
+
+    def _without_glue(self, items: list[Item]) -> list[Item]:
+        """Cheap ops between modules, such as those that build masks and positions, as one closed box."""
+        if len(items) < 2 * _GLUE or not any(item.kind == "module" for item in items):
+            return items
+        found: list[Item] = []
+        run: list[Item] = []
+        for item in [*items, None]:
+            if item is not None and item.is_leaf and item.call < 0 and not self._is_heavy(item):
+                run.append(item)
+                continue
+            if len(run) >= _GLUE:
+                found.append(_gathered("functional", run))
+            else:
+                found += run
+            run = []
+            if item is not None:
+                found.append(item)
+        return found
+
+    def _is_heavy(self, item: Item) -> bool:
+        return self.is_marker(item) or self.operation_type(item) in _HEAVY
+
+    def _segments(self, items: list[Item]) -> list[Item]:
+        """Far too many items for one picture and no modules to lean on: cut them where few tensors cross."""
+        count = min(_SEGMENTS, self.most_children)
+        size = -(-len(items) // count)
+        crossing = self._crossings(items)
+        cuts, at = [0], 0
+        while len(items) - at > size * 1.3:
+            window = range(at + max(2, int(size * 0.75)), min(at + int(size * 1.25) + 1, len(items) - 1))
+            at = min(window, key=lambda k: (crossing[k], abs(k - at - size)), default=at + size)
+            cuts.append(at)
+        cuts.append(len(items))
+        found = []
+        for first, last in zip(cuts, cuts[1:], strict=False):
+            part = items[first:last]
+            if len(part) == 1:
+                found += part
+                continue
+            segment = _gathered("segment", part)
+            if len(part) > self.most_children // 2:
+                segment.parts = self._segments(part)
+            found.append(segment)
+        return found
+
+    def _crossings(self, items: list[Item]) -> Array:
+        """How many lines pass over the place before each item."""
+        tree = self.tree
+        edges = slice(tree.first_edge[items[0].start], tree.first_edge[items[-1].end])
+        starts = np.array([item.start for item in items])
+        source = np.searchsorted(starts, tree.source[edges], side="right") - 1
+        target = np.searchsorted(starts, tree.target[edges], side="right") - 1
+        change = np.bincount(source.clip(0) + 1, minlength=len(items) + 2)
+        change[: len(items) + 2] -= np.bincount(target + 1, minlength=len(items) + 2)[: len(items) + 2]
+        found: Array = np.cumsum(change)
+        return found
+
+    # -- lines ---------------------------------------------------------------------------------------------------
+
+    def wiring(self, item: Item) -> Wiring:
+        """The lines inside a group; also tells its items which tensors enter and leave them."""
+        if item.wiring is None:
+            item.wiring = self._wired(item, self.children(item))
+        return item.wiring
+
+    def _wired(self, item: Item, items: list[Item]) -> Wiring:
+        tree = self.tree
+        edges = slice(int(tree.first_edge[item.start]), int(tree.first_edge[item.stop]))
+        source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
+        starts = np.array([child.start for child in items], np.int64)
+        to = np.searchsorted(starts, target, side="right") - 1
+        stops = np.array([child.stop for child in items], np.int64)
+        drawn = target < stops[to] if len(items) else np.zeros(0, bool)  # else in a repeat: drawn with the first
+        source, to, output = source[drawn], to[drawn], output[drawn]
+        inside = (source >= item.start) & (source < item.stop)
+        for above in _ancestors(item):
+            source = _canonical(source, above.parts or ())
+        source = _canonical(source, items)
+        come = np.where(inside, np.searchsorted(starts, source, side="right") - 1, -1)
+        between = come != to
+        tensor = source * OUTPUTS + output.clip(0, OUTPUTS - 1)
+        lines = zip(come[between].tolist(), to[between].tolist(), tensor[between].tolist(), strict=True)
+        found, bundles = list(dict.fromkeys(lines)), {}
+        for number, ((u, v), count) in enumerate(self._bundles(items).items(), 1):
+            found.append((u, v, -number))
+            bundles[-number] = count
+        leaving: dict[int, tuple[int, int]] = {}
+        for number in item.outputs:
+            inner = int(_canonical(np.array([number // OUTPUTS]), items)[0])
+            place = int(np.searchsorted(starts, inner, side="right")) - 1
+            leaving[number] = place, inner * OUTPUTS + number % OUTPUTS
+        self._tell(items, found, leaving)
+        return Wiring(found, leaving, bundles)
+
+    def _bundles(self, items: list[Item]) -> dict[tuple[int, int], int]:
+        """How many tensors one lane takes from another."""
+        if not any(item.kind == "lane" for item in items):
+            return {}
+        starts = np.array([item.start for item in items], np.int64)
+        come = np.searchsorted(starts, self.tree.kept_source, side="right") - 1
+        to = np.searchsorted(starts, self.tree.kept_target, side="right") - 1
+        pairs, counts = np.unique(np.stack([come, to]), axis=1, return_counts=True)
+        return {
+            (int(u), int(v)): int(count)
+            for (u, v), count in zip(pairs.T, counts, strict=True)
+            if u != v and items[u].kind == items[v].kind == "lane"
+        }
+
+    def _tell(self, items: list[Item], lines: list[tuple[int, int, int]], leaving: dict[int, tuple[int, int]]) -> None:
+        inputs: list[dict[int, None]] = [{} for _ in items]
+        outputs: list[dict[int, None]] = [{} for _ in items]
+        for come, to, tensor in lines:
+            if tensor < 0:  # a bundle ends at the frame
+                continue
+            inputs[to][tensor] = None
+            if come >= 0:
+                outputs[come][tensor] = None
+        for place, tensor in leaving.values():
+            outputs[place][tensor] = None
+        for item, entering, left in zip(items, inputs, outputs, strict=True):
+            item.inputs, item.outputs = list(entering), list(left)
+
+    def net(self, item: Item, tensor: int) -> int:
+        """One number for a tensor at all depths, given its number in a group: that of the box that makes it."""
+        if tensor < 0:
+            return tensor
+        leaf, current = tensor // OUTPUTS, self.root
+        del item
+        while True:
+            parts = current.parts
+            if parts is None:
+                return leaf * OUTPUTS + tensor % OUTPUTS
+            leaf = int(_canonical(np.array([leaf]), parts)[0])
+            current = next(part for part in parts if part.start <= leaf < part.stop)
+            if current.is_leaf:
+                return leaf * OUTPUTS + tensor % OUTPUTS
+
+
+_OP = KINDS.index(NodeKind.OP)
+
+
+def _gathered(kind: str, items: list[Item]) -> Item:
+    """Neighbours as one group."""
+    total = 0
+    for item in items:
+        total = (total * 1_000_003 + item.hash + item.repeat) % (1 << 64)
+    return Item(kind, items[0].start, items[-1].end, total, parts=items)
+
+
+def _ancestors(item: Item) -> list[Item]:
+    found = []
+    above = item.parent
+    while above is not None:
+        found.append(above)
+        above = above.parent
+    return found[::-1]
+
+
+def _canonical(leaves: Array, items: list[Item] | tuple[Item, ...]) -> Array:
+    """Leaves of a repeat as the same ones of the first."""
+    for item in items:
+        if item.repeat > 1:
+            again = (leaves >= item.stop) & (leaves < item.end)
+            if again.any():
+                leaves = np.where(again, item.start + (leaves - item.start) % (item.stop - item.start), leaves)
+    return leaves

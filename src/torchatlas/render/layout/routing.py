@@ -1,0 +1,234 @@
+"""A layering -> heights and lines: where nets meet boxes, and the horizontal tracks between the ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchatlas.render.layout.layered import RANK_GAP, Layering, Net, Problem, layer
+
+TRACK = 8.0  # between two horizontal pieces of different nets
+_PORT_GAP = 14.0  # between the ends of lines on one box, where there is room
+_HEAD, _FOOT = 8.0, 14.0  # from a box to the first track, and from the last to the next boxes
+_SAME = 0.5  # closer than this is straight
+
+Point = tuple[float, float]
+
+
+@dataclass
+class Route:
+    """One line, from box to box."""
+
+    net: Net
+    source: int
+    target: int
+    points: list[Point]
+
+
+@dataclass
+class Placed:
+    """A solved problem: the upper left corner of every box, and the lines."""
+
+    width: float
+    height: float
+    places: list[Point]
+    routes: list[Route]
+    crossings: int
+    columns: int = 1
+
+
+@dataclass
+class _Track:
+    """The horizontal piece of one net below a rank: where it comes down from, and where it goes down to."""
+
+    key: tuple[int, Net]
+    low: float
+    high: float
+    trunk: float
+    drops: list[float]
+
+
+def place(problem: Problem) -> Placed:
+    """Solve a layered problem, in one column."""
+    return _Router(layer(problem)).placed()
+
+
+class _Router:
+    def __init__(self, layering: Layering) -> None:
+        self.layering, self.problem = layering, layering.problem
+        self.enter: dict[tuple[int, Net], float] = {}
+        self.leave: dict[tuple[int, Net], float] = {}
+        self._ports()
+        self._heights()
+
+    # -- where lines meet boxes --------------------------------------------------------------------------------------
+
+    def _ports(self) -> None:
+        layering, x, width = self.layering, self.layering.x, self.layering.width
+        above: dict[int, list[tuple[int, Net]]] = {}
+        below: dict[int, dict[Net, list[int]]] = {}
+        for a, b, net in layering.segments:
+            if b < layering.count:
+                above.setdefault(b, []).append((a, net))
+            if a < layering.count or a in layering.owner:
+                below.setdefault(layering.owner.get(a, a), {}).setdefault(net, []).append(b)
+        for box in range(layering.count):
+            if layering.is_point(box):
+                continue
+            middle = x[box] + width[box] / 2
+            wishes: list[tuple[float, Net]] = []
+            for a, net in above.get(box, ()):
+                fixed = self.problem.enters.get((box, net))
+                if fixed is not None:
+                    self.enter[box, net] = x[box] + fixed
+                else:
+                    wishes.append((self._end_of(a, net), net))
+            self._spread(box, wishes, self.enter)
+            nets = below.get(box, {})
+            wishes = []
+            for net, others in nets.items():
+                fixed = self.problem.leaves.get((box, net))
+                if fixed is not None:
+                    self.leave[box, net] = x[box] + fixed
+                else:
+                    ends = [x[b] + width[b] / 2 for b in others]
+                    wishes.append((sum(ends) / len(ends) if len(nets) > 1 else middle, net))
+            self._spread(box, wishes, self.leave)
+
+    def _end_of(self, node: int, net: Net) -> float:
+        layering = self.layering
+        if layering.is_point(node):
+            return layering.x[node]
+        fixed = self.problem.leaves.get((layering.owner.get(node, node), net), layering.width[node] / 2)
+        return layering.x[node] + fixed
+
+    def _spread(self, box: int, wishes: list[tuple[float, Net]], table: dict[tuple[int, Net], float]) -> None:
+        """Ends as near to where their lines come from as the box, and the other ends, allow."""
+        if not wishes:
+            return
+        x, width = self.layering.x[box], self.layering.width[box]
+        margin, many = min(12.0, width / 4), len(wishes)
+        low, high = x + margin, x + width - margin
+        wishes.sort(key=lambda wish: wish[0])
+        if many == 1 and not low <= wishes[0][0] <= high:  # it comes from the side anyway: at the centre
+            wishes = [((low + high) / 2, wishes[0][1])]
+        gap = min(_PORT_GAP, (high - low) / max(1, many - 1))
+        least = low
+        for position, (wish, net) in enumerate(wishes):
+            at = min(max(wish, least), high - (many - 1 - position) * gap)
+            table[box, net] = at
+            least = at + gap
+
+    def _out_of(self, node: int, net: Net) -> float:
+        layering = self.layering
+        return layering.x[node] if layering.is_point(node) else self.leave[layering.owner.get(node, node), net]
+
+    def _into(self, node: int, net: Net) -> float:
+        layering = self.layering
+        return layering.x[node] if layering.is_point(node) else self.enter[node, net]
+
+    # -- heights -----------------------------------------------------------------------------------------------------
+
+    def _heights(self) -> None:
+        layering = self.layering
+        rows, height, rank = layering.rows, layering.height, layering.rank
+        nets: list[dict[tuple[int, Net], tuple[float, list[float]]]] = [{} for _ in rows]
+        for a, b, net in layering.segments:
+            trunk, drops = nets[rank[a]].setdefault((a, net), (self._out_of(a, net), []))
+            drops.append(self._into(b, net))
+        self.y = [0.0] * len(rank)
+        self.tracks: dict[tuple[int, Net], float] = {}
+        top, tops, tall = 0.0, [], [max((height[node] for node in row), default=0.0) for row in rows]
+        for level, row in enumerate(rows):
+            tops.append(top)
+            for node in row:
+                self.y[node] = top + (tall[level] - height[node]) / 2
+            if level + 1 == len(rows):
+                top += tall[level]
+                break
+            tracks = [
+                _Track(key, min(trunk, *drops), max(trunk, *drops), trunk, drops)
+                for key, (trunk, drops) in nets[level].items()
+                if any(abs(drop - trunk) > _SAME for drop in drops)
+            ]
+            place = _assigned(tracks)
+            below = top + tall[level] + _HEAD
+            for track, number in zip(tracks, place, strict=True):
+                self.tracks[track.key] = below + number * TRACK
+            used = max(place, default=-1) + 1
+            ports, ports_next = (all(layering.is_point(node) for node in r) for r in (row, rows[level + 1]))
+            foot = 8.0 if ports_next else _FOOT
+            least = 10.0 if ports_next else _FOOT if ports else RANK_GAP
+            top += tall[level] + max(least, _HEAD + (used - 1) * TRACK + foot if used else 0.0)
+        for box in range(layering.count):
+            last = layering.tail[box]
+            if last != box:  # centred in the ranks it spans
+                begin, end = tops[rank[box]], tops[rank[last]] + tall[rank[last]]
+                self.y[box] = begin + (end - begin - self.problem.sizes[box][1]) / 2
+        self.height = top
+
+    # -- lines -------------------------------------------------------------------------------------------------------
+
+    def placed(self) -> Placed:
+        layering, sizes = self.layering, self.problem.sizes
+        routes = []
+        for u, v, net, chain in layering.chains:
+            points = [(self._out_of(layering.tail[u], net), self.y[u] + sizes[u][1])]
+            for a, b in zip(chain, chain[1:], strict=False):
+                end = self._into(b, net)
+                if abs(end - points[-1][0]) > _SAME:
+                    track = self.tracks[a, net]
+                    points += [(points[-1][0], track), (end, track)]
+                points.append((end, self.y[b]))
+            routes.append(Route(net, u, v, points))
+        ends = [layering.x[node] + layering.width[node] for node in range(len(layering.x))]
+        every = [x for route in routes for x, _ in route.points]
+        left = min([*layering.x, *every], default=0.0)
+        if left < 0:
+            layering.x = [x - left for x in layering.x]
+            for route in routes:
+                route.points = [(x - left, y) for x, y in route.points]
+        width = max([*ends, *every], default=0.0) - min(left, 0.0)
+        places = [(layering.x[box], self.y[box]) for box in range(layering.count)]
+        return Placed(width, self.height, places, routes, layering.crossings)
+
+
+def _assigned(tracks: list[_Track]) -> list[int]:
+    """A track number for every horizontal piece: no two that meet share one, and few cross."""
+    count = len(tracks)
+    above: list[set[int]] = [set() for _ in range(count)]
+    for i, one in enumerate(tracks):
+        for j in range(i):
+            other = tracks[j]
+            if one.low > other.high + 5 or other.low > one.high + 5:
+                continue
+            first, second = _price(one, other), _price(other, one)
+            if first < second:
+                above[j].add(i)
+            elif second < first:
+                above[i].add(j)
+    number: dict[int, int] = {}
+    used: list[tuple[int, float, float]] = []
+    waiting: set[int] = set()
+
+    def assign(i: int) -> None:
+        if i in number or i in waiting:
+            return
+        waiting.add(i)
+        for j in above[i]:
+            assign(j)
+        waiting.discard(i)
+        at = max((number[j] + 1 for j in above[i] if j in number), default=0)
+        while any(n == at and not (tracks[i].high < low - 5 or tracks[i].low > high + 5) for n, low, high in used):
+            at += 1
+        number[i] = at
+        used.append((at, tracks[i].low, tracks[i].high))
+
+    for i in sorted(range(count), key=lambda i: tracks[i].high - tracks[i].low):
+        assign(i)
+    return [number[i] for i in range(count)]
+
+
+def _price(upper: _Track, lower: _Track) -> int:
+    """Crossings when one piece runs above another; lines that would lie on each other cost much more."""
+    crossed = int(upper.low < lower.trunk < upper.high) + sum(lower.low < drop < lower.high for drop in upper.drops)
+    return crossed + 20 * any(abs(lower.trunk - drop) < 6 for drop in upper.drops)

@@ -1,0 +1,213 @@
+"""A fitted layout -> what is on the page and where: frames, boxes, lines and labels, in the units of the layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torchatlas.render.fonts import text_width
+from torchatlas.render.layout.boxes import HEAD, SMALL, STACK, Box
+from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
+from torchatlas.render.layout.routing import Point
+
+_LABEL_GAP = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A box, closed or open, at its place."""
+
+    item: Item
+    x: float
+    y: float
+    width: float  # without what looks out behind a repeat
+    height: float
+    title: str
+    subtitle: str
+    open: bool
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of one tensor. A dashed one leads back to the beginning of a repeat."""
+
+    net: int
+    points: tuple[Point, ...]
+    arrow: bool
+    level: int  # how deeply nested the group is that it belongs to
+    many: int = 1  # how many tensors it stands for
+    returning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A shape beside a line."""
+
+    x: float
+    y: float  # the baseline
+    text: str
+    net: int
+
+
+@dataclass
+class Scene:
+    """Everything that is drawn."""
+
+    width: float
+    height: float
+    frames: list[Frame] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
+    wanted_labels: int = 0
+
+    @property
+    def closed(self) -> list[Frame]:
+        return [frame for frame in self.frames if not frame.open]
+
+
+class SceneMaker:
+    """Walks a nested layout."""
+
+    def __init__(self, outline: Outline, labels: Labels) -> None:
+        self.outline, self.labels = outline, labels
+        self._wishes: dict[int, list[tuple[tuple[Point, ...], tuple[float, float]]]] = {}
+
+    def scene(self, box: Box) -> Scene:
+        self.found = Scene(box.width, box.height)
+        self._add(self.outline.root, box, 0.0, 0.0, -1)
+        self._place_labels()
+        return self.found
+
+    def _add(self, item: Item, box: Box, x: float, y: float, depth: int) -> None:
+        behind = STACK if item.repeat > 1 else 0.0
+        width, height = box.width - behind, box.height - behind
+        is_root = item is self.outline.root
+        if not is_root:
+            title, subtitle = (box.title, box.subtitle) if box.item is item else self._texts(item, box)
+            self.found.frames.append(Frame(item, x, y, width, height, title, subtitle, box.open, depth))
+        if not box.open:
+            return
+        left, top = x + box.origin[0], y + box.origin[1]
+        items = self.outline.children(item)
+        wiring = self.outline.wiring(item)
+        theirs = self.outline.wiring(box.item)
+        mine_of = {number: other for (_, _, number), (_, _, other) in zip(theirs.edges, wiring.edges, strict=True)}
+        for one, two in zip(box.item.outputs, item.outputs, strict=True):
+            mine_of[theirs.inside[one][1]] = wiring.inside[two][1]
+        for child, inner, (dx, dy) in zip(items, box.inner, box.places, strict=False):
+            self._add(child, inner, left + dx, top + dy, depth + 1)
+        sinks = range(len(items) + box.sources, len(box.places))
+        for route in box.routes:
+            number = mine_of[route.net]  # type: ignore[index]
+            points = [(left + px, top + py) for px, py in route.points]
+            leaves = route.target in sinks
+            if leaves:
+                points.append((points[-1][0], y + height))
+            net = self.outline.net(item, number)
+            many = wiring.bundles.get(number, 1)
+            line = Line(net, tuple(_tidy(points)), not leaves, depth, many)
+            self.found.lines.append(line)
+            if not leaves and many == 1 and number >= 0:
+                room = (x + 2, x + width - 2) if not is_root else (x - 20, x + width + 20)
+                self._wish(number, line, room)
+        if item.repeat > 1:
+            self._return(item, box, x, y, width, height, depth)
+
+    def _texts(self, item: Item, box: Box) -> tuple[str, str]:
+        """A layout may be shared by groups of the same structure and name: only the words beside it can differ."""
+        return box.title, box.subtitle
+
+    def _return(self, item: Item, box: Box, x: float, y: float, width: float, height: float, depth: int) -> None:
+        """The dashed line from what leaves a repeat to its beginning."""
+        start = x + next(iter(box.leaves.values()), width / 2)
+        low, right = y + height - 5, x + width - 9
+        points = ((start, low), (right, low), (right, y + HEAD))
+        self.found.lines.append(Line(-1_000_000 - item.start, points, True, depth, returning=True))
+
+    # -- shapes beside lines -------------------------------------------------------------------------------------------
+
+    def _wish(self, tensor: int, line: Line, room: tuple[float, float]) -> None:
+        """Label a tensor where its shape is new: not that of the first thing its maker reads, nor written on the box."""
+        tree = self.outline.tree
+        leaf = tensor // OUTPUTS
+        if tree.graph.columns["node_kind"][tree.node[leaf]] == 0 and not self._from_outside(line):
+            return
+        first, last = tree.first_edge[leaf], tree.first_edge[leaf + 1]
+        shape = self.labels.shape(tensor)
+        before = {self.labels.shape(int(tree.source[e]) * OUTPUTS + int(tree.output[e])) for e in range(first, min(first + 1, last))}
+        if shape and shape not in before:
+            self._wishes.setdefault(line.net, []).append((line.points, room))
+
+    def _from_outside(self, line: Line) -> bool:
+        return line.level > -1
+
+    def _place_labels(self) -> None:
+        found = self.found
+        found.wanted_labels = len(self._wishes)
+        pieces = [
+            (min(a[0], b[0]), min(a[1], b[1]), max(a[0], b[0]), max(a[1], b[1]))
+            for line in found.lines
+            for a, b in zip(line.points, line.points[1:], strict=False)
+        ]
+        solid = [
+            (frame.x, frame.y, frame.x + frame.width, frame.y + (HEAD if frame.open else frame.height))
+            for frame in found.frames
+        ]
+        placed: list[tuple[float, float, float, float]] = []
+        for net, wishes in self._wishes.items():
+            text = self.labels.shape(net)
+            wide = text_width(text, SMALL)
+            spot = next(
+                (
+                    spot
+                    for points, room in wishes
+                    for spot in _spots(points, wide, room)
+                    if not _hits(spot, solid, 1) and not _hits(spot, placed, 3) and not _hits_line(spot, pieces)
+                ),
+                None,
+            )
+            if spot is not None:
+                placed.append(spot)
+                found.labels.append(Label(spot[0], spot[1] + 10, text, net))
+
+
+def _spots(points: tuple[Point, ...], wide: float, room: tuple[float, float]) -> list[tuple[float, float, float, float]]:
+    """Where a text fits beside the upright pieces of a line."""
+    found = []
+    for (ax, ay), (bx, by) in zip(points, points[1:], strict=False):
+        if abs(ax - bx) > 0.3 or by - ay < 15:
+            continue
+        for left in (ax + _LABEL_GAP, ax - _LABEL_GAP - wide):
+            if room[0] <= left and left + wide <= room[1]:
+                found.append((left, ay + 2, left + wide, ay + 14))
+    return found
+
+
+def _hits(spot: tuple[float, float, float, float], others: list[tuple[float, float, float, float]], pad: float) -> bool:
+    return any(
+        spot[0] < x1 + pad and spot[2] > x0 - pad and spot[1] < y1 + pad and spot[3] > y0 - pad
+        for x0, y0, x1, y1 in others
+    )
+
+
+def _hits_line(spot: tuple[float, float, float, float], pieces: list[tuple[float, float, float, float]]) -> bool:
+    return _hits((spot[0], spot[1] - 1, spot[2], spot[3] + 1), pieces, 3.5)
+
+
+def _tidy(points: list[Point]) -> list[Point]:
+    """Without pieces of no length and corners that are none."""
+    found = [points[0]]
+    for x, y in points[1:]:
+        last = found[-1]
+        if abs(x - last[0]) + abs(y - last[1]) < 0.3:
+            continue
+        if len(found) > 1:
+            before = found[-2]
+            upright = abs(before[0] - last[0]) < 0.3 and abs(last[0] - x) < 0.3
+            level = abs(before[1] - last[1]) < 0.3 and abs(last[1] - y) < 0.3
+            if upright or level:
+                found[-1] = (x, y)
+                continue
+        found.append((x, y))
+    return found
