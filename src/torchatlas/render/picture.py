@@ -30,6 +30,8 @@ class Drawing:
     scene: Scene
     scale: float
     solved: int  # layered problems
+    outline: Outline
+    crossings: int
 
 
 def draw(graph: Graph, width: int = 1600, height: int = 1200, font: float = 9.0, name: str = "light", title: str = "") -> Drawing:
@@ -47,7 +49,7 @@ def draw(graph: Graph, width: int = 1600, height: int = 1200, font: float = 9.0,
     canvas = Canvas(width, height, colours)
     page = _Page(canvas, colours, outline, labels, fit, scene)
     page.draw(width, height, room, bottom, title)
-    return Drawing(canvas.markup(), scene, fit.scale, fitter.maker.solved)
+    return Drawing(canvas.markup(), scene, fit.scale, fitter.maker.solved, outline, fit.box.crossings)
 
 
 class _Page:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
 from torchatlas.render.fonts import clipped, text_width
-from torchatlas.render.layout.columns import place_within
+from torchatlas.render.layout.columns import Solved, place_within
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.layered import Net, Problem
 from torchatlas.render.layout.outline import Item, Outline
@@ -52,6 +52,7 @@ class BoxMaker:
         self.outline, self.labels = outline, labels
         self.smallest = smallest  # height of a closed box
         self._known: dict[Hashable, Box] = {}
+        self._solved: dict[Hashable, Solved] = {}
         self.solved = 0
 
     def box(self, item: Item, opened: Collection[int], height: float) -> Box:
@@ -115,11 +116,9 @@ class BoxMaker:
         sizes += [(0.0, 0.0)] * (len(sources) + len(sinks))
         problem = Problem(sizes, self._edges(item, inner, sources, sinks), enters, leaves, sources, sinks)
         flipped = self._acyclic(problem, len(items))
-        placed = place_within(problem, height - over)
-        for route in placed.routes:
-            if (route.source, route.target, route.net) in flipped:
-                route.source, route.target, route.net = flipped[route.source, route.target, route.net]
-                route.points.reverse()
+        before = self._solved.setdefault((id(item), *map(id, inner)), Solved())
+        placed = place_within(problem, height - over, before)
+        routes = [_turned(route, flipped) for route in placed.routes] if flipped else placed.routes
         left, top = (0.0, 0.0) if is_root else (PAD, HEAD + (0.0 if item.inputs else 10.0))
         body = placed.width + 2 * left + (18.0 if item.repeat > 1 else 0.0)
         title = clipped(self.labels.title(item), TITLE, _TALLEST_TITLE, bold=True)
@@ -141,7 +140,7 @@ class BoxMaker:
             True,
             inner,
             placed.places,
-            placed.routes,
+            routes,
             (left, top),
             {t: placed.places[p][0] + left for t, p in zip(item.inputs, sources, strict=True)},
             {t: placed.places[p][0] + left for t, p in zip(item.outputs, sinks, strict=True)},
@@ -187,3 +186,11 @@ class BoxMaker:
                 edges.append((u, v, net))
         problem.edges = edges
         return flipped
+
+
+def _turned(route: Route, flipped: dict[tuple[int, int, Net], tuple[int, int, Net]]) -> Route:
+    turned = flipped.get((route.source, route.target, route.net))
+    if turned is None:
+        return route
+    source, target, net = turned
+    return Route(net, source, target, route.points[::-1])

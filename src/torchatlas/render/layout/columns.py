@@ -5,6 +5,10 @@ A line to a later column leaves at the bottom of its own, goes up in the gap bef
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
 from torchatlas.render.layout.layered import RANK_GAP, Net, Problem, ranks
 from torchatlas.render.layout.routing import Placed, Point, Route, place
 
@@ -16,11 +20,22 @@ _CUT_PRICE = 45.0  # a tensor that crosses a cut costs as much as so much height
 _TOLERANCE = 1.06
 
 Key = tuple[str, int, Net]  # a net that enters, or leaves, a column
+Column = tuple[dict[int | Key, int], Placed]  # the numbers of boxes and nets in it, and where they lie
 
 
-def place_within(problem: Problem, height: float) -> Placed:
+@dataclass
+class Solved:
+    """What was found for a problem before: by where it was cut, and for single columns by their rows."""
+
+    whole: dict[tuple[int, ...], Placed] = field(default_factory=dict)
+    columns: dict[tuple[int, int], Column] = field(default_factory=dict)
+
+
+def place_within(problem: Problem, height: float, solved: Solved) -> Placed:
     """Solve a problem in as many columns as it takes to stay within a height, if that is possible at all."""
-    placed = place(problem)
+    if () not in solved.whole:
+        solved.whole[()] = place(problem)
+    placed = solved.whole[()]
     ports = {*problem.sources, *problem.sinks}
     if placed.height <= height or len(problem.sizes) - len(ports) < 3:
         return placed
@@ -42,16 +57,20 @@ def place_within(problem: Problem, height: float) -> Placed:
         for level in range(row[rank[u]], last):
             crossing[level] += 1
     most = min(_MOST_COLUMNS, len(levels))
-    for count in range(2, most + 1):
-        cuts = _cuts([h + RANK_GAP + 4 for h in tall], crossing, count)
-        highest = max(sum(tall[a:b]) + (RANK_GAP + 4) * (b - a) for a, b in zip(cuts, cuts[1:], strict=False))
+    tall = [h + RANK_GAP + 4 for h in tall]
+    fewest = min(max(2, math.ceil(sum(tall) / (height * _TOLERANCE))), most) if height > 0 else most
+    for count in range(fewest, most + 1):
+        cuts = _cuts(tall, crossing, count)
+        highest = max(sum(tall[a:b]) for a, b in zip(cuts, cuts[1:], strict=False))
         if highest > height * _TOLERANCE and count < most:
             continue
-        column = [-1] * len(problem.sizes)
-        for box in boxes:
-            at = row[rank[box]]
-            column[box] = next(c for c in range(count) if cuts[c] <= at < cuts[c + 1])
-        placed = _Columns(problem, column, count).placed()
+        key = tuple(cuts)
+        if key not in solved.whole:
+            column = [-1] * len(problem.sizes)
+            for box in boxes:
+                column[box] = bisect_right(cuts, row[rank[box]]) - 1
+            solved.whole[key] = _Columns(problem, column, cuts, solved.columns).placed()
+        placed = solved.whole[key]
         if placed.height <= height:
             break
     return placed
@@ -84,16 +103,22 @@ def _cuts(tall: list[float], crossing: list[int], count: int) -> list[int]:
 class _Columns:
     """The columns side by side, with the lines between them."""
 
-    def __init__(self, problem: Problem, column: list[int], count: int) -> None:
-        self.problem, self.column, self.count = problem, column, count
+    def __init__(
+        self, problem: Problem, column: list[int], cuts: list[int], known: dict[tuple[int, int], Column]
+    ) -> None:
+        self.problem, self.column, self.count = problem, column, len(cuts) - 1
         self.ports = {*problem.sources, *problem.sinks}
         self.goes_to: dict[tuple[int, Net], set[int]] = {}  # nets that cross a cut -> the columns they go to
         for u, v, net in problem.edges:
             if column[u] >= 0 and column[v] >= 0 and column[u] != column[v]:
                 self.goes_to.setdefault((u, net), set()).add(column[v])
-        self.solved = [self._solve(c) for c in range(count)]
+        self.solved: list[Column] = []
+        for c, rows in enumerate(zip(cuts, cuts[1:], strict=False)):
+            if rows not in known:
+                known[rows] = self._solve(c)
+            self.solved.append(known[rows])
 
-    def _solve(self, c: int) -> tuple[dict[int | Key, int], Placed]:
+    def _solve(self, c: int) -> Column:
         """One column as a problem of its own; nets from elsewhere enter and leave at points."""
         problem, column = self.problem, self.column
         number: dict[int | Key, int] = {}

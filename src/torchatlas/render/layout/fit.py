@@ -1,22 +1,32 @@
-"""A page and a smallest text size -> which groups are open, so that as much as possible is shown and all is readable."""
+"""A page and a smallest text size -> which groups are open, so that as much as possible is shown and all is readable.
+
+A beam search: from a few best sets of open groups at a time, open one more class of groups, or one group as an example.
+Opening one by one without looking back would let the picture jump when the page grows by a hair.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchatlas.render.layout.boxes import SMALL, Box, BoxMaker
 from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.layered import BOX_GAP, RANK_GAP
 from torchatlas.render.layout.outline import Item, Outline
 
-_LARGEST = 1.7  # text is not blown up further than this, however empty the page
-_HEIGHTS = (1.0, 0.93, 0.86, 0.8, 0.74, 0.68, 0.62, 0.56, 0.5, 0.44, 0.38, 0.32, 0.26)
-_QUICK = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
+_HEIGHTS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.72, 0.68, 0.62, 0.56, 0.5, 0.44, 0.38, 0.32)
+_QUICK = (1.0, 0.92, 0.84)  # lower ones are only wider
+_COMFORTABLE = 11.0  # text of this size is large enough: fewer cuts are better than larger text
+_LARGEST = 24.0
+_FULL = 0.42  # boxes with their gaps never filled more of a page than this
+_BEAM, _MOVES, _MOST_TRIALS = 2, 2, 50
+_MISSES = 8  # so many groups that do not fit any more, and the page is full
 _CLOSED = ("functional",)  # kinds that are not opened by themselves
-_SECOND_PASS = 24  # groups that are tried one by one with what room is left
-_MISSES = 4
+_GROUP, _AGAIN = 0.5, 0.4  # what a closed group, and a box like one shown before, are worth beside a new one
+_CROSSING, _CUT = 0.12, 0.1  # and what a crossing, or a cut into columns, costs
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fit:
     """A layout, how much it is to be scaled, and the groups that are open in it."""
 
@@ -28,84 +38,142 @@ class Fit:
 class Fitter:
     """Tries what can be open on a page."""
 
-    def __init__(self, outline: Outline, labels: Labels, width: float, height: float, font: float, box: float = 0.0):
-        self.outline, self.width, self.height = outline, width, height
+    def __init__(
+        self, outline: Outline, labels: Labels, width: float, height: float, font: float, smallest_box: float = 0.0
+    ) -> None:
+        self.outline, self.labels, self.width, self.height = outline, labels, width, height
         self.least = font / SMALL  # the smallest scale at which all text can be read
-        self.maker = BoxMaker(outline, labels, box / self.least)
+        self.maker = BoxMaker(outline, labels, smallest_box / self.least)
+        self.trials = 0
+        self._failed: set[frozenset[int]] = set()
 
-    def scaled(self, opened: frozenset[int], quick: bool = False) -> Fit:
-        """The best of several heights: past a comfortable size of text fewer columns are better than larger text."""
+    def fit(self) -> Fit:
+        start = frozenset({id(self.outline.root)})
+        best = beam = [(self._worth(self._scaled(start, _QUICK)), start)]
+        seen = {start}
+        while beam and self.trials < _MOST_TRIALS:
+            found = []
+            for _, opened in beam:
+                fitting = 0
+                for move in self._moves(opened):
+                    trial = opened | move
+                    if trial in seen:
+                        continue
+                    seen.add(trial)
+                    fit = self._tried(trial)
+                    if fit is not None and fit.scale >= self.least:
+                        found.append((self._worth(fit), trial))
+                        fitting += 1
+                    else:
+                        self._failed.add(trial)
+                    if fitting == _MOVES or self.trials >= _MOST_TRIALS:
+                        break
+            found.sort(key=lambda entry: -entry[0])
+            beam = found[:_BEAM]
+            best = max(best, beam[:1], key=lambda entry: entry[0][0] if entry else -1e9)
+        return self._scaled(self._filled(best[0][1]), _HEIGHTS)
+
+    def _filled(self, opened: frozenset[int]) -> frozenset[int]:
+        """Spend what room is left on single groups, from the outside in."""
+        misses = 0
+        while misses < _MISSES:
+            left = sorted(self._closed(opened), key=lambda item: (item.depth, item.start - item.stop))
+            for item in left:
+                trial = opened | {id(item)}
+                fit = None if trial in self._failed else self._tried(trial)
+                if fit is not None and fit.scale >= self.least:
+                    opened = trial
+                    break
+                self._failed.add(trial)
+                misses += 1
+                if misses == _MISSES:
+                    break
+            else:
+                break
+        return opened
+
+    # -- trying --------------------------------------------------------------------------------------------------------
+
+    def _tried(self, opened: frozenset[int]) -> Fit | None:
+        """How a set of open groups fits; None if it plainly cannot."""
+        if len(opened) > 1 and self._least_area(opened) * self.least**2 > _FULL * self.width * self.height:
+            return None
+        self.trials += 1
+        return self._scaled(opened, _QUICK, enough=self.least)
+
+    def _scaled(self, opened: frozenset[int], heights: tuple[float, ...], enough: float = 1e9) -> Fit:
+        """The best of several heights, or the first that is good enough."""
         best, most = None, -1e9
-        for part in _QUICK if quick else _HEIGHTS:
+        comfortable, largest = _COMFORTABLE / SMALL, _LARGEST / SMALL
+        for part in heights:
             box = self.maker.box(self.outline.root, opened, self.height / self.least * part)
-            scale = min(self.width / max(box.width, 1), self.height / max(box.height, 1), _LARGEST)
-            score = (scale if scale < 1 else 1 + 0.35 * (scale - 1)) - 0.025 * box.wraps
+            scale = min(self.width / max(box.width, 1), self.height / max(box.height, 1), max(largest, self.least))
+            score = min(scale, comfortable) + 0.35 * max(scale - comfortable, 0) - 0.025 * box.wraps
             if score > most:
                 best, most = Fit(box, scale, opened), score
-            if quick and scale >= self.least:
+            if scale >= enough:
                 break
         assert best is not None
         return best
 
-    def fits(self, opened: frozenset[int]) -> bool:
-        return self.scaled(opened, quick=True).scale >= self.least
+    def _least_area(self, opened: frozenset[int]) -> float:
+        """What the closed boxes take, with the gaps around them."""
+        total, stack = 0.0, [self.outline.root]
+        while stack:
+            item = stack.pop()
+            self.outline.wiring(item)
+            for child in self.outline.children(item):
+                if id(child) in opened:
+                    stack.append(child)
+                else:
+                    box = self.maker.box(child, opened, 0.0)
+                    total += (box.width + BOX_GAP) * (box.height + RANK_GAP)
+        return total
 
-    def fit(self) -> Fit:
-        root = self.outline.root
-        opened, tried = frozenset({id(root)}), set[int]()
-        while True:
-            classes: dict[tuple[int, str, str], list[Item]] = {}
-            for item in self._closed(opened):
-                if id(item) not in tried:
-                    classes.setdefault((item.depth, item.kind, item.type or item.name), []).append(item)
-            if not classes:
-                break
-            key = min(classes, key=lambda key: _order(key, classes[key], self.maker.labels))
-            items = classes[key]
-            trial = opened | {id(item) for item in items}
-            if self.fits(trial):
-                opened = trial
-                continue
-            tried |= {id(item) for item in items}
-            if len(items) > 1:
-                opened = self._with_one(opened, items)
-        return self.scaled(self._with_more(opened))
-
-    def _closed(self, opened: frozenset[int]) -> list[Item]:
-        found, stack = [], [self.outline.root]
+    def _worth(self, fit: Fit) -> float:
+        """How much is shown, and how clearly. Opening a group is always worth something; what is new is worth more."""
+        total, shown = 0.0, set[int]()
+        stack = [self.outline.root]
         while stack:
             for item in self.outline.children(stack.pop()):
-                if item.is_leaf or item.kind in _CLOSED:
-                    continue
+                if id(item) in fit.opened:
+                    stack.append(item)
+                elif not item.is_leaf:
+                    total += _GROUP
+                else:
+                    total += _AGAIN if item.hash in shown else 1.0
+                    shown.add(item.hash)
+        return total - _CROSSING * fit.box.crossings - _CUT * fit.box.wraps
+
+    # -- moves ---------------------------------------------------------------------------------------------------------
+
+    def _closed(self, opened: frozenset[int]) -> Iterator[Item]:
+        stack = [self.outline.root]
+        while stack:
+            for item in self.outline.children(stack.pop()):
                 if id(item) in opened:
                     stack.append(item)
-                else:
-                    found.append(item)
-        return found
+                elif not item.is_leaf and item.kind not in _CLOSED:
+                    yield item
 
-    def _with_one(self, opened: frozenset[int], items: list[Item]) -> frozenset[int]:
-        """Open one of a class as an example: the largest of a few that still fits."""
-        distinct = sorted({item.hash: item for item in reversed(items)}.values(), key=lambda item: item.start - item.stop)
-        some = distinct if len(distinct) < 4 else [distinct[0], distinct[len(distinct) // 2], distinct[-1]]
-        for item in some:
-            if self.fits(opened | {id(item)}):
-                return opened | {id(item)}
-        return opened
+    def _moves(self, opened: frozenset[int]) -> list[frozenset[int]]:
+        """What could be opened next: whole classes from the outside in, then single groups, the largest first."""
+        classes: dict[tuple[int, str, str], list[Item]] = {}
+        for item in self._closed(opened):
+            classes.setdefault((item.depth, item.kind, item.type or item.name), []).append(item)
+        found: list[frozenset[int]] = []
+        singles: list[frozenset[int]] = []
+        for key in sorted(classes, key=lambda key: self._order(key, classes[key])):
+            items = classes[key]
+            found.append(frozenset(map(id, items)))
+            if len(items) > 1:
+                distinct = {item.hash: item for item in reversed(items)}
+                by_size = sorted(distinct.values(), key=lambda item: item.start - item.stop)
+                some = by_size if len(by_size) < 4 else [by_size[0], by_size[len(by_size) // 2], by_size[-1]]
+                singles += [frozenset({id(item)}) for item in some]
+        return found + singles
 
-    def _with_more(self, opened: frozenset[int]) -> frozenset[int]:
-        """Spend what room is left on further groups, one by one."""
-        misses = 0
-        for item in sorted(self._closed(opened), key=lambda item: item.depth)[:_SECOND_PASS]:
-            if self.fits(opened | {id(item)}):
-                opened = opened | {id(item)}
-            else:
-                misses += 1
-            if misses > _MISSES:
-                break
-        return opened
-
-
-def _order(key: tuple[int, str, str], items: list[Item], labels: Labels) -> tuple[int, int, int]:
-    """Which class to open next: the outermost, then the one with the most parameters, then with the most ops."""
-    parameters = max(labels.parameters(item) for item in items)
-    return key[0], -parameters, -sum(item.stop - item.start for item in items)
+    def _order(self, key: tuple[int, str, str], items: list[Item]) -> tuple[int, int, int]:
+        """The outermost first, then the one with the most parameters, then with the most ops."""
+        parameters = max(self.labels.parameters(item) for item in items)
+        return key[0], -parameters, -sum(item.stop - item.start for item in items)

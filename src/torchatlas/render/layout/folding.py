@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torchatlas.render.layout.outline import Item
 
 _LONGEST = 8  # items in the body of a loop
+_FEWEST_ALIKE = 4
+_DENSE = 0.6  # the share of earlier modules that are read
 _FEWEST_OPS = 4  # so many equal single ops in a row are worth folding
 _FAR = 1 << 40
 
@@ -42,6 +44,47 @@ def folded(tree: Tree, items: list[Item]) -> list[Item]:
             found.append(items[at])
             at += 1
     return found
+
+
+def gathered_alike(tree: Tree, items: list[Item]) -> list[Item]:
+    """Modules in a row that differ in sizes only and read nearly all before them, as in a dense block, as one.
+
+    Drawn one by one their lines would be a thicket. The box of the first stands for them all.
+    """
+    found: list[Item] = []
+    at = 0
+    while at < len(items):
+        last = at + 1
+        while last < len(items) and _same_kind(tree, items[at], items[last]):
+            last += 1
+        run = items[at:last]
+        if len(run) >= _FEWEST_ALIKE and _is_dense(tree, run):
+            run[0].repeat, run[0].alike_only = len(run), True
+            run[0].name = f"{run[0].name} … {run[-1].name}"
+            run = run[:1]
+        found += run
+        at = last
+    return found
+
+
+def _same_kind(tree: Tree, one: Item, other: Item) -> bool:
+    return (
+        one.kind == other.kind == "module"
+        and one.type == other.type
+        and one.repeat == other.repeat == 1
+        and one.stop - one.start == other.stop - other.start
+        and bool(tree.alike[one.group] == tree.alike[other.group])
+    )
+
+
+def _is_dense(tree: Tree, run: list[Item]) -> bool:
+    """Whether most of them read most of those before."""
+    start, size = run[0].start, run[0].stop - run[0].start
+    edges = slice(tree.first_edge[start], tree.first_edge[run[-1].stop])
+    source, target = (tree.source[edges] - start) // size, (tree.target[edges] - start) // size
+    near = (source >= 0) & (source < target)
+    pairs = len(np.unique(source[near] * len(run) + target[near]))
+    return pairs > _DENSE * len(run) * (len(run) - 1) / 2
 
 
 def _runs(hashes: Array) -> Array:

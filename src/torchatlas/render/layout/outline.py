@@ -47,6 +47,7 @@ class Item:
     type: str = ""  # the class of a module
     name: str = ""
     repeat: int = 1
+    alike_only: bool = False  # the repeats differ in sizes
     depth: int = 0
     parent: Item | None = None
     parts: list[Item] | None = None  # of what is not a group of the tree; else made when asked for
@@ -147,7 +148,7 @@ class Outline:
 
     def _arranged(self, parent: Item, items: list[Item]) -> list[Item]:
         items = [self._unwrapped(item) for item in self._without_glue(items)]
-        items = folding.folded(self.tree, items)
+        items = folding.gathered_alike(self.tree, folding.folded(self.tree, items))
         if len(items) > self.most_children:
             items = self._segments(items)
         stack = [(parent, items)]
@@ -249,8 +250,8 @@ class Outline:
         source, to, output = source[drawn], to[drawn], output[drawn]
         inside = (source >= item.start) & (source < item.stop)
         for above in _ancestors(item):
-            source = _canonical(source, above.parts or ())
-        source = _canonical(source, items)
+            source = first_of_repeats(source, above.parts or ())
+        source = first_of_repeats(source, items)
         come = np.where(inside, np.searchsorted(starts, source, side="right") - 1, -1)
         between = come != to
         tensor = source * OUTPUTS + output.clip(0, OUTPUTS - 1)
@@ -261,7 +262,7 @@ class Outline:
             bundles[-number] = count
         leaving: dict[int, tuple[int, int]] = {}
         for number in item.outputs:
-            inner = int(_canonical(np.array([number // OUTPUTS]), items)[0])
+            inner = int(first_of_repeats(np.array([number // OUTPUTS]), items)[0])
             place = int(np.searchsorted(starts, inner, side="right")) - 1
             leaving[number] = place, inner * OUTPUTS + number % OUTPUTS
         self._tell(items, found, leaving)
@@ -295,17 +296,16 @@ class Outline:
         for item, entering, left in zip(items, inputs, outputs, strict=True):
             item.inputs, item.outputs = list(entering), list(left)
 
-    def net(self, item: Item, tensor: int) -> int:
+    def net(self, tensor: int) -> int:
         """One number for a tensor at all depths, given its number in a group: that of the box that makes it."""
         if tensor < 0:
             return tensor
         leaf, current = tensor // OUTPUTS, self.root
-        del item
         while True:
             parts = current.parts
             if parts is None:
                 return leaf * OUTPUTS + tensor % OUTPUTS
-            leaf = int(_canonical(np.array([leaf]), parts)[0])
+            leaf = int(first_of_repeats(np.array([leaf]), parts)[0])
             current = next(part for part in parts if part.start <= leaf < part.stop)
             if current.is_leaf:
                 return leaf * OUTPUTS + tensor % OUTPUTS
@@ -331,7 +331,7 @@ def _ancestors(item: Item) -> list[Item]:
     return found[::-1]
 
 
-def _canonical(leaves: Array, items: list[Item] | tuple[Item, ...]) -> Array:
+def first_of_repeats(leaves: Array, items: list[Item] | tuple[Item, ...]) -> Array:
     """Leaves of a repeat as the same ones of the first."""
     for item in items:
         if item.repeat > 1:

@@ -103,8 +103,8 @@ class SceneMaker:
             points = [(left + px, top + py) for px, py in route.points]
             leaves = route.target in sinks
             if leaves:
-                points.append((points[-1][0], y + height))
-            net = self.outline.net(item, number)
+                points.append((points[-1][0], y + box.height))
+            net = self.outline.net(number)
             many = wiring.bundles.get(number, 1)
             line = Line(net, tuple(_tidy(points)), not leaves, depth, many)
             self.found.lines.append(line)
@@ -135,7 +135,10 @@ class SceneMaker:
             return
         first, last = tree.first_edge[leaf], tree.first_edge[leaf + 1]
         shape = self.labels.shape(tensor)
-        before = {self.labels.shape(int(tree.source[e]) * OUTPUTS + int(tree.output[e])) for e in range(first, min(first + 1, last))}
+        before = {
+            self.labels.shape(int(tree.source[e]) * OUTPUTS + int(tree.output[e]))
+            for e in range(first, min(first + 1, last))
+        }
         if shape and shape not in before:
             self._wishes.setdefault(line.net, []).append((line.points, room))
 
@@ -172,7 +175,9 @@ class SceneMaker:
                 found.labels.append(Label(spot[0], spot[1] + 10, text, net))
 
 
-def _spots(points: tuple[Point, ...], wide: float, room: tuple[float, float]) -> list[tuple[float, float, float, float]]:
+def _spots(
+    points: tuple[Point, ...], wide: float, room: tuple[float, float]
+) -> list[tuple[float, float, float, float]]:
     """Where a text fits beside the upright pieces of a line."""
     found = []
     for (ax, ay), (bx, by) in zip(points, points[1:], strict=False):

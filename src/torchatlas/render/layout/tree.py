@@ -44,6 +44,7 @@ class Tree:
     call: Array  # group -> module call
     lane: Array  # group -> which lane it is, for a group that is a lane
     group_hash: Array  # equal for groups with the same structure, shapes and inner wiring
+    alike: Array  # equal for groups of one class with the same ops and inner wiring, whatever the shapes
     kept_source: Array  # leaves whose tensors another lane takes: activations kept for backward, gradients for a step
     kept_target: Array
     source: Array  # edge -> leaf; edges in order of their targets, then of the targets' inputs
@@ -88,6 +89,7 @@ def build(graph: Graph) -> Tree:
     by_target = by_target[~crosses[by_target]]
     source, output, target, value = source[by_target], output[by_target], target[by_target], value[by_target]
     leaf_hash = _leaf_hashes(graph, order)
+    operation = digests(row.name for row in graph.tables.operations)[columns["node_operation"]]
     leaves = np.arange(len(order) + 1)
     by_source = np.argsort(source, kind="stable")
     return Tree(
@@ -104,6 +106,7 @@ def build(graph: Graph) -> Tree:
         groups.call,
         groups.lane,
         _group_hashes(graph, groups, leaf_hash, source, output, target),
+        _group_hashes(graph, groups, operation[order], source, output, target, inner_only=True),
         kept_source,
         kept_target,
         source,
@@ -305,9 +308,9 @@ def _leaf_hashes(graph: Graph, nodes: Array) -> Array:
 
 
 def _group_hashes(
-    graph: Graph, groups: _Groups, leaf_hash: Array, source: Array, output: Array, target: Array
+    graph: Graph, groups: _Groups, leaf_hash: Array, source: Array, output: Array, target: Array, inner_only: bool = False
 ) -> Array:
-    """What is inside, where, and how it is wired; of lines from outside only where they arrive."""
+    """What is inside, where, and how it is wired; of lines from outside only where they arrive, or not even that."""
     count = len(leaf_hash)
     found = np.zeros(len(groups.start), np.uint64)
     types = digests(module.type for module in graph.tables.modules)
@@ -327,9 +330,10 @@ def _group_hashes(
             near = source >= base[target]
             offset = (target - base[target]).astype(np.uint64)
             inner = offset * np.uint64(131) + (target - source).astype(np.uint64) * np.uint64(8191)
-            terms = _mix(
-                np.where(near, inner + output.astype(np.uint64) * np.uint64(17), offset + np.uint64(1) * _GOLDEN)
-            )
+            inner += output.astype(np.uint64) * np.uint64(17)
+            terms = _mix(np.where(near, inner, offset + _GOLDEN))
+            if inner_only:
+                terms[~near] = 0
             sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(leaf_terms, dtype=np.uint64)])
             lines = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
             first, last = np.searchsorted(target, start), np.searchsorted(target, stop)

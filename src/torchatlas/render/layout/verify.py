@@ -1,0 +1,218 @@
+"""A scene -> what is wrong with it: boxes that overlap, lines that run through boxes or into each other, lines that are
+missing or that nothing in the graph stands for. Tests and benchmarks run it on every picture they make.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchatlas.render.fonts import text_width
+from torchatlas.render.layout.boxes import HEAD, SMALL, STACK
+from torchatlas.render.layout.outline import OUTPUTS, Outline, first_of_repeats
+from torchatlas.render.layout.scene import Frame, Line, Scene
+
+_NEAR = 1.5  # closer than this is the same place
+
+Area = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Account:
+    """What became of the edges of a graph."""
+
+    drawn: int
+    inside: int  # both ends are in one box
+    repeated: int  # in a repeat, of which the first is drawn
+    kept: int  # between lanes: drawn as one line for all
+    missing: list[str]
+    invented: list[str]
+
+
+def defects(scene: Scene) -> list[str]:
+    """What can be seen to be wrong, in words; empty for a good picture."""
+    return [*_overlaps(scene), *_outside(scene), *_through(scene), *_shared(scene), *_labels(scene)]
+
+
+def _area(frame: Frame) -> Area:
+    behind = STACK if frame.item.repeat > 1 else 0.0
+    return frame.x, frame.y, frame.x + frame.width + behind, frame.y + frame.height + behind
+
+
+def _solid(frame: Frame) -> Area:
+    """Where no line may run: a closed box, the heading of an open one."""
+    return frame.x, frame.y, frame.x + frame.width, frame.y + (HEAD if frame.open else frame.height)
+
+
+def _meet(a: Area, b: Area, by: float = _NEAR) -> bool:
+    return a[0] < b[2] - by and a[2] > b[0] + by and a[1] < b[3] - by and a[3] > b[1] + by
+
+
+def _pieces(line: Line) -> Iterator[Area]:
+    for (ax, ay), (bx, by) in zip(line.points, line.points[1:], strict=False):
+        yield min(ax, bx), min(ay, by), max(ax, bx), max(ay, by)
+
+
+def _overlaps(scene: Scene) -> Iterator[str]:
+    siblings: dict[int, list[Frame]] = defaultdict(list)
+    for frame in scene.frames:
+        siblings[id(frame.item.parent)].append(frame)
+    for frames in siblings.values():
+        for i, one in enumerate(frames):
+            for other in frames[:i]:
+                if _meet(_area(one), _area(other)):
+                    yield f"{one.title} {one.subtitle!r} and {other.title} {other.subtitle!r} overlap"
+
+
+def _outside(scene: Scene) -> Iterator[str]:
+    by_item = {id(frame.item): frame for frame in scene.frames}
+    for frame in scene.frames:
+        above = by_item.get(id(frame.item.parent))
+        x0, y0, x1, y1 = _area(frame)
+        room = (0.0, 0.0, scene.width, scene.height)
+        if above is not None:
+            room = (above.x, above.y + HEAD, above.x + above.width, above.y + above.height)
+        if x0 < room[0] - _NEAR or y0 < room[1] - _NEAR or x1 > room[2] + _NEAR or y1 > room[3] + _NEAR:
+            yield f"{frame.title} {frame.subtitle!r} lies outside its group"
+        if text_width(frame.title, 12.5, True) > frame.width or text_width(frame.subtitle, SMALL) > frame.width:
+            yield f"the text of {frame.title} is wider than its box"
+
+
+def _through(scene: Scene) -> Iterator[str]:
+    solid = [(frame, _solid(frame)) for frame in scene.frames]
+    for line in scene.lines:
+        for piece in _pieces(line):
+            for frame, area in solid:
+                if (
+                    piece[0] < area[2] - _NEAR
+                    and piece[2] > area[0] + _NEAR
+                    and piece[1] < area[3] - _NEAR
+                    and piece[3] > area[1] + _NEAR
+                ):
+                    yield f"a line of {line.net} runs through {frame.title} {frame.subtitle!r}"
+
+
+def _shared(scene: Scene) -> Iterator[str]:
+    upright: dict[int, list[tuple[float, float, float, Line]]] = defaultdict(list)
+    level: dict[int, list[tuple[float, float, float, Line]]] = defaultdict(list)
+    for line in scene.lines:
+        for x0, y0, x1, y1 in _pieces(line):
+            if x1 - x0 < 0.3:
+                upright[round(x0 / 2)].append((x0, y0, y1, line))
+            else:
+                level[round(y0 / 2)].append((y0, x0, x1, line))
+    for table in (upright, level):
+        for cell, pieces in table.items():
+            near = pieces + table.get(cell + 1, [])
+            for i, (at, low, high, line) in enumerate(pieces):
+                for other_at, other_low, other_high, other in near[i + 1 :]:
+                    along = min(high, other_high) - max(low, other_low)
+                    if line.net != other.net and abs(at - other_at) < 2 and along > 2:
+                        yield f"lines of {line.net} and {other.net} lie on each other at {at:.0f}, {max(low, other_low):.0f}"
+
+
+def _labels(scene: Scene) -> Iterator[str]:
+    areas = [(label.x, label.y - 9, label.x + text_width(label.text, SMALL), label.y + 2) for label in scene.labels]
+    solid = [_solid(frame) for frame in scene.frames]
+    pieces = [piece for line in scene.lines for piece in _pieces(line)]
+    for label, area in zip(scene.labels, areas, strict=True):
+        if any(_meet(area, other, 0.5) for other in solid):
+            yield f"the label {label.text} lies on a box"
+        if any(area[0] < p[2] and area[2] > p[0] and area[1] < p[3] and area[3] > p[1] for p in pieces):
+            yield f"the label {label.text} lies on a line"
+        if sum(_meet(area, other, 0.0) for other in areas) > 1:
+            yield f"the label {label.text} lies on another"
+
+
+# -- is it the graph? ---------------------------------------------------------------------------------------------------
+
+
+def account(outline: Outline, scene: Scene) -> Account:
+    """Follow every edge of the tree along the lines of the scene, by what is drawn alone."""
+    tree, ways = outline.tree, _ways(scene)
+    number = {id(frame.item): position for position, frame in enumerate(scene.frames)}
+    used: set[Step] = set()
+    drawn = inside = repeated = 0
+    missing: list[str] = []
+    for source, output, target in zip(tree.source.tolist(), tree.output.tolist(), tree.target.tolist(), strict=True):
+        begin, _ = _visible(outline, scene, number, source)
+        end, is_first = _visible(outline, scene, number, target)
+        net = outline.net(source * OUTPUTS + min(output, OUTPUTS - 1))
+        path = _follow(ways, net, begin, end) if is_first and begin != end else set()
+        if not is_first:
+            repeated += 1
+        elif begin == end:
+            inside += 1
+        elif path is None:
+            missing.append(f"{scene.frames[begin].title} -> {scene.frames[end].title} ({net})")
+        else:
+            drawn += 1
+            used |= path
+    every = {(start, stop, net) for start, steps in ways.items() for stop, net, _ in steps if net >= 0}
+    titles = [frame.title for frame in scene.frames]
+    invented = [f"{titles[start]} -> {titles[stop]} ({net})" for start, stop, net in every - used]
+    return Account(drawn, inside, repeated, len(tree.kept_source), missing, invented)
+
+
+Step = tuple[int, int, int]  # from frame, to frame, net
+
+
+def _visible(outline: Outline, scene: Scene, number: dict[int, int], leaf: int) -> tuple[int, bool]:
+    """The closed box that a leaf is in or is, and whether it is in the first of every repeat around it."""
+    item, is_first = outline.root, True
+    while True:
+        items = outline.children(item)
+        first = int(first_of_repeats(np.array([leaf]), items)[0])
+        if first != leaf:
+            is_first, leaf = False, first
+        item = next(part for part in items if part.start <= leaf < part.stop)
+        if not scene.frames[number[id(item)]].open:
+            return number[id(item)], is_first
+
+
+def _ways(scene: Scene) -> dict[int, list[tuple[int, int, bool]]]:
+    """From every frame where its lines lead: to which frame, of which net, and whether both are closed."""
+    found: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+    for line in scene.lines:
+        start, stop = _owner(scene, line.points[0]), _owner(scene, line.points[-1])
+        if not line.returning and start is not None and stop is not None:
+            closed = not scene.frames[start].open and not scene.frames[stop].open
+            found[start].append((stop, line.net, closed))
+    return found
+
+
+def _owner(scene: Scene, point: tuple[float, float]) -> int | None:
+    """The innermost frame at whose border, or below whose heading, a point lies."""
+    x, y = point
+    best = None
+    for number, frame in enumerate(scene.frames):
+        if not frame.x - _NEAR <= x <= frame.x + frame.width + _NEAR:
+            continue
+        behind = STACK if frame.item.repeat > 1 else 0.0
+        borders = [frame.y, frame.y + frame.height + behind, frame.y + (HEAD if frame.open else 0.0)]
+        touches = any(abs(y - border) < _NEAR for border in borders)
+        if touches and (best is None or frame.depth > scene.frames[best].depth):
+            best = number
+    return best
+
+
+def _follow(ways: dict[int, list[tuple[int, int, bool]]], net: int, begin: int, end: int) -> set[Step] | None:
+    """The lines from one box to another, all of one net; between closed boxes one line may stand for several."""
+    came: dict[int, Step] = {}
+    queue = [begin]
+    while queue:
+        at = queue.pop()
+        for stop, carried, closed in ways.get(at, ()):
+            if stop not in came and (carried == net or (closed and (at, stop) == (begin, end))):
+                came[stop] = at, stop, carried
+                queue.append(stop)
+    if end not in came:
+        return None
+    path: set[Step] = set()
+    while end != begin:
+        path.add(came[end])
+        end = came[end][0]
+    return path
