@@ -21,7 +21,6 @@ _LARGEST = 24.0
 _FULL = 0.42  # boxes with their gaps never filled more of a page than this
 _BEAM, _MOVES, _MOST_TRIALS = 2, 2, 50
 _MISSES = 8  # so many groups that do not fit any more, and the page is full
-_CLOSED = ("functional",)  # kinds that are not opened by themselves
 _GROUP, _AGAIN = 0.5, 0.4  # what a closed group, and a box like one shown before, are worth beside a new one
 _CROSSING, _CUT = 0.12, 0.1  # and what a crossing, or a cut into columns, costs
 
@@ -33,6 +32,11 @@ class Fit:
     box: Box
     scale: float
     opened: frozenset[int]
+
+    @property
+    def smallest_text(self) -> float:
+        """In pixels."""
+        return SMALL * self.scale
 
 
 class Fitter:
@@ -153,7 +157,7 @@ class Fitter:
             for item in self.outline.children(stack.pop()):
                 if id(item) in opened:
                     stack.append(item)
-                elif not item.is_leaf and item.kind not in _CLOSED:
+                elif self.outline.can_open(item):
                     yield item
 
     def _moves(self, opened: frozenset[int]) -> list[frozenset[int]]:

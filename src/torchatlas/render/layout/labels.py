@@ -8,15 +8,18 @@ from functools import cached_property
 
 import numpy as np
 
-from torchatlas.graph.columns import KINDS, ROLES
+from torchatlas.graph.columns import KINDS, PHASES, ROLES
 from torchatlas.graph.names import short_name
-from torchatlas.graph.nouns import NodeKind, OperationType, Role
+from torchatlas.graph.nouns import NodeKind, OperationType, Phase, Role
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
 from torchatlas.units import format_count
 
 # What the dispatcher adds to the name of an op to say which kernel it is.
 _KERNEL = re.compile(r"^_+|_+$|^native_|^_native_|_for_cpu$|_default$")
 _ATTENTION = re.compile(r"scaled_dot_product_\w*?_?attention\w*")
+
+
+_GRADIENT = ROLES.index(Role.GRADIENT)
 
 
 class Labels:
@@ -37,16 +40,34 @@ class Labels:
         if item.kind == "leaf":
             if self.outline.is_marker(item):
                 return self.shape(item.start * OUTPUTS)
-            return " · ".join(part for part in (item.name, self._detail(item)) if part)
+            return " · ".join(part for part in (item.name, self._gradient(item) or self._detail(item)) if part)
         if item.kind in ("functional", "segment"):
             return f"{self.operations(item):,} ops · {self._main_operations(item)}"
         name = "" if item.kind == "lane" else item.name
         return " · ".join(part for part in (name, f"{self.operations(item):,} ops", self._parameters(item)) if part)
 
+    def tooltip(self, item: Item) -> str:
+        """What a pointer that rests on a box is told."""
+        parts = [self.title(item), self.subtitle(item)]
+        columns, tables = self.graph.columns, self.graph.tables
+        if item.call >= 0:
+            parts.append(tables.modules[columns["call_module"][item.call]].path)
+        if item.is_leaf and not self.outline.is_marker(item):
+            node = self.tree.node[item.start]
+            parts.append(tables.operations[columns["node_operation"][node]].name)
+            if columns["node_source"][node] >= 0:
+                source = tables.sources[columns["node_source"][node]]
+                parts.append(f"line {source.line} in {source.function}: {source.text}")
+        if item.repeat > 1:
+            parts.append(f"{item.repeat} times" + (", sizes differ" if item.alike_only else ""))
+        return "\n".join(part for part in dict.fromkeys(parts) if part)
+
     def heading(self, item: Item) -> str:
         """What stands beside the title of an open group."""
-        name = "" if item.kind == "lane" else item.name
-        return " · ".join(part for part in (name, self._parameters(item)) if part)
+        if item.kind == "lane":
+            return f"{self.operations(item):,} ops"
+        sizes = "sizes differ" if item.alike_only else ""
+        return " · ".join(part for part in (item.name, self._parameters(item), sizes) if part)
 
     def operations(self, item: Item) -> int:
         """How many boxes there are in it when all is open."""
@@ -112,6 +133,16 @@ class Labels:
         if len(shape) == 2 and kind == OperationType.MATMUL:
             return self._features(item.start) or f"{shape[1]}→{shape[0]}"
         return str(shape[0]) if len(shape) == 1 else ""
+
+    def _gradient(self, item: Item) -> str:
+        """Which parameter an op of backward makes the gradient of."""
+        columns, node = self.graph.columns, self.tree.node[item.start]
+        if columns["node_phase"][node] != PHASES.index(Phase.BACKWARD):
+            return ""
+        values = columns["output_value"][columns["output_ptr"][node] : columns["output_ptr"][node + 1]]
+        roles, names = columns["value_role"][values], columns["value_parameter"][values]
+        made = [self.graph.tables.names[name] for role, name in zip(roles, names, strict=True) if role == _GRADIENT and name >= 0]
+        return "grad of " + ", ".join(name.rpartition(".")[2] for name in made) if made else ""
 
     def _features(self, leaf: int) -> str:
         """The last sizes of what a product takes and makes."""

@@ -77,8 +77,8 @@ class Wiring:
 class Outline:
     """The items of a tree."""
 
-    def __init__(self, tree: Tree, *, most_children: int = MOST_CHILDREN) -> None:
-        self.tree, self.most_children = tree, most_children
+    def __init__(self, tree: Tree, *, most_children: int = MOST_CHILDREN, modules_only: bool = False) -> None:
+        self.tree, self.most_children, self.modules_only = tree, most_children, modules_only
         self._inner = np.argsort(tree.parent, kind="stable")
         self._first_inner = np.searchsorted(tree.parent[self._inner], np.arange(len(tree.parent) + 1))
 
@@ -176,15 +176,17 @@ class Outline:
 
     def _without_glue(self, items: list[Item]) -> list[Item]:
         """Cheap ops between modules, such as those that build masks and positions, as one closed box."""
-        if len(items) < 2 * _GLUE or not any(item.kind == "module" for item in items):
+        has_modules = any(item.kind == "module" or item.call >= 0 for item in items)
+        fewest = 1 if self.modules_only else _GLUE
+        if not has_modules or (len(items) < 2 * _GLUE and not self.modules_only):
             return items
         found: list[Item] = []
         run: list[Item] = []
         for item in [*items, None]:
-            if item is not None and item.is_leaf and item.call < 0 and not self._is_heavy(item):
+            if item is not None and item.is_leaf and item.call < 0 and not self._stands_alone(item):
                 run.append(item)
                 continue
-            if len(run) >= _GLUE:
+            if len(run) >= max(fewest, 2):
                 found.append(_gathered("functional", run))
             else:
                 found += run
@@ -193,8 +195,19 @@ class Outline:
                 found.append(item)
         return found
 
-    def _is_heavy(self, item: Item) -> bool:
-        return self.is_marker(item) or self.operation_type(item) in _HEAVY
+    def _stands_alone(self, item: Item) -> bool:
+        if self.is_marker(item):
+            return True
+        return not self.modules_only and self.operation_type(item) in _HEAVY
+
+    def can_open(self, item: Item) -> bool:
+        """Whether a group is opened to show more: not the small ops between modules, and of modules only such as hold
+        others when single ops are left out."""
+        if item.is_leaf or item.kind == "functional":
+            return False
+        if self.modules_only and item.kind == "module":
+            return self._first_inner[item.group] < self._first_inner[item.group + 1]
+        return True
 
     def _segments(self, items: list[Item]) -> list[Item]:
         """Far too many items for one picture and no modules to lean on: cut them where few tensors cross."""

@@ -38,6 +38,7 @@ class Line:
     level: int  # how deeply nested the group is that it belongs to
     many: int = 1  # how many tensors it stands for
     returning: bool = False
+    ends: tuple[int | None, int | None] = (None, None)  # the frames it joins; None for the border of its group
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class SceneMaker:
 
     def __init__(self, outline: Outline, labels: Labels) -> None:
         self.outline, self.labels = outline, labels
+        self._texts: dict[int, str] = {}  # of lines that stand for many tensors
         self._wishes: dict[int, list[tuple[tuple[Point, ...], tuple[float, float]]]] = {}
 
     def scene(self, box: Box) -> Scene:
@@ -84,8 +86,7 @@ class SceneMaker:
         width, height = box.width - behind, box.height - behind
         is_root = item is self.outline.root
         if not is_root:
-            title, subtitle = (box.title, box.subtitle) if box.item is item else self._texts(item, box)
-            self.found.frames.append(Frame(item, x, y, width, height, title, subtitle, box.open, depth))
+            self.found.frames.append(Frame(item, x, y, width, height, box.title, box.subtitle, box.open, depth))
         if not box.open:
             return
         left, top = x + box.origin[0], y + box.origin[1]
@@ -95,8 +96,11 @@ class SceneMaker:
         mine_of = {number: other for (_, _, number), (_, _, other) in zip(theirs.edges, wiring.edges, strict=True)}
         for one, two in zip(box.item.outputs, item.outputs, strict=True):
             mine_of[theirs.inside[one][1]] = wiring.inside[two][1]
+        numbers: list[int | None] = []
         for child, inner, (dx, dy) in zip(items, box.inner, box.places, strict=False):
+            numbers.append(len(self.found.frames))
             self._add(child, inner, left + dx, top + dy, depth + 1)
+        numbers += [None] * (len(box.places) - len(items))
         sinks = range(len(items) + box.sources, len(box.places))
         for route in box.routes:
             number = mine_of[route.net]  # type: ignore[index]
@@ -106,17 +110,17 @@ class SceneMaker:
                 points.append((points[-1][0], y + box.height))
             net = self.outline.net(number)
             many = wiring.bundles.get(number, 1)
-            line = Line(net, tuple(_tidy(points)), not leaves, depth, many)
+            ends = numbers[route.source], numbers[route.target]
+            line = Line(net, tuple(_tidy(points)), not leaves, depth, many, ends=ends)
             self.found.lines.append(line)
-            if not leaves and many == 1 and number >= 0:
+            if number < 0:
+                self._texts[net] = f"{many:,} tensor{'s' if many > 1 else ''}"
+                self._wishes.setdefault(net, []).append((line.points, (x - 20, x + width + 20)))
+            elif not leaves:
                 room = (x + 2, x + width - 2) if not is_root else (x - 20, x + width + 20)
                 self._wish(number, line, room)
         if item.repeat > 1:
             self._return(item, box, x, y, width, height, depth)
-
-    def _texts(self, item: Item, box: Box) -> tuple[str, str]:
-        """A layout may be shared by groups of the same structure and name: only the words beside it can differ."""
-        return box.title, box.subtitle
 
     def _return(self, item: Item, box: Box, x: float, y: float, width: float, height: float, depth: int) -> None:
         """The dashed line from what leaves a repeat to its beginning."""
@@ -131,7 +135,7 @@ class SceneMaker:
         """Label a tensor where its shape is new: not that of the first thing its maker reads, nor written on the box."""
         tree = self.outline.tree
         leaf = tensor // OUTPUTS
-        if tree.graph.columns["node_kind"][tree.node[leaf]] == 0 and not self._from_outside(line):
+        if tree.graph.columns["node_kind"][tree.node[leaf]] == 0 and line.level < 0:
             return
         first, last = tree.first_edge[leaf], tree.first_edge[leaf + 1]
         shape = self.labels.shape(tensor)
@@ -141,9 +145,6 @@ class SceneMaker:
         }
         if shape and shape not in before:
             self._wishes.setdefault(line.net, []).append((line.points, room))
-
-    def _from_outside(self, line: Line) -> bool:
-        return line.level > -1
 
     def _place_labels(self) -> None:
         found = self.found
@@ -159,7 +160,7 @@ class SceneMaker:
         ]
         placed: list[tuple[float, float, float, float]] = []
         for net, wishes in self._wishes.items():
-            text = self.labels.shape(net)
+            text = self._texts.get(net) or self.labels.shape(net)
             wide = text_width(text, SMALL)
             spot = next(
                 (

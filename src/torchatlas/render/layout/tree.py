@@ -7,7 +7,7 @@ few hundredths of a second; outline.py makes objects of the few groups that are 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,8 +56,8 @@ class Tree:
     first_read: Array  # leaf -> the first of the edges in that order that leave it; one more at the end
 
 
-def build(graph: Graph) -> Tree:
-    """The tree of a graph. Views disappear into lines, bookkeeping of buffers into nothing."""
+def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
+    """The tree of a graph, or of some phases. Views disappear into lines, bookkeeping of buffers into nothing."""
     columns = graph.columns
     count = len(graph)
     kind = columns["node_kind"]
@@ -68,6 +68,9 @@ def build(graph: Graph) -> Tree:
     passing = _passing(graph, is_op, edges)
     came_from, came_out = _origins(count, passing, edges)
     is_leaf = ~passing & ~_bookkeeping(graph, is_op, edges)
+    if phases is not None:
+        wanted = np.array([phase in phases for phase in PHASES], bool)
+        is_leaf &= wanted[columns["node_phase"]] | ~is_op
     lane = np.array([_LANE_OF_PHASE[phase] for phase in PHASES], np.int64)[columns["node_phase"]]
     lane += len(LANES) * columns["node_iteration"].astype(np.int64).clip(0)
     used = np.unique(lane[is_leaf & is_op])
@@ -199,8 +202,9 @@ class _Groups:
         ancestors = _ancestors(columns["call_parent"].astype(np.int64))
         call = columns["node_call"].astype(np.int64)
         levels: list[Array] = []  # per depth, for every leaf, the number of its group or -1
-        if lanes:
-            levels.append(np.where(is_op, lane, -1)[leaves])
+        if lanes:  # what is returned lies in its lane, what is given before all of them
+            given = columns["node_kind"] == KINDS.index(NodeKind.INPUT)
+            levels.append(np.where(given, -1, lane)[leaves])
         for at_depth in ancestors:
             inside = np.where(call >= 0, at_depth[call], -1)
             levels.append(np.where((inside >= 0) & is_op, lane * calls + inside, -1)[leaves])

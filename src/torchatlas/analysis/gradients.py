@@ -1,0 +1,78 @@
+"""Graph with recorded values -> how long the gradient of each parameter is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.graph import Graph, Phase, Role
+from torchatlas.graph.columns import PHASES, ROLES, Array
+
+
+def gradient_norms(graph: Graph) -> dict[str, float]:
+    """The L2 norm of each parameter's gradient as backward left it, in the order in which the run uses the parameters.
+
+    NaN stands for a gradient that is not finite. Gradients that were not kept, such as sparse ones, are left out.
+    """
+    if not isinstance(graph, Graph):
+        raise InvalidInputError(f"gradient_norms takes a Graph, not {type(graph).__name__}; see atlas.capture.")
+    gradients, shapes = gradient_values(graph), parameter_shapes(graph)
+    if not gradients:
+        raise AnalysisError("No gradient of a parameter was made in this graph. Capture it with backward=True.")
+    producer, output = graph.columns["value_producer"], graph.columns["value_output_index"]
+    statistics = all(array.shape == (5,) and array.dtype == np.float64 for array in graph.recorded.values())
+    found: dict[str, float] = {}
+    for name, shape in shapes.items():
+        elements = math.prod(size for size in shape if isinstance(size, int))
+        for value in gradients.get(name, []):  # a later state of the gradient takes the place of an earlier one
+            kept = graph.recorded.get(f"{producer[value]}:{output[value]}")
+            of_all = math.prod(size for size in graph.values[value].shape if isinstance(size, int)) == elements
+            if kept is not None and of_all:  # and not of a slice of it, while it was being put together
+                found[name] = _length(kept, elements, statistics)
+    if not found and graph.recorded:
+        raise AnalysisError(
+            "None of the gradients of this graph is of a kind whose numbers are kept: sparse and nested ones are not. "
+            "Use dense gradients, such as nn.Embedding(..., sparse=False)."
+        )
+    if not found:
+        raise AnalysisError(
+            "What backward made was not kept in this graph, so its gradients have no norms. "
+            'Capture it again with values="stats": atlas.capture(model, *args, backward=True, values="stats").'
+        )
+    return found
+
+
+def gradient_values(graph: Graph) -> dict[str, list[int]]:
+    """The states of each parameter's gradient that backward made, as value ids in order."""
+    columns, found = graph.columns, dict[str, list[int]]()
+    made = (columns["value_role"] == ROLES.index(Role.GRADIENT)) & (columns["value_parameter"] >= 0)
+    made &= columns["value_producer"] >= 0
+    made[made] = columns["node_phase"][columns["value_producer"][made]] == PHASES.index(Phase.BACKWARD)
+    for value in np.flatnonzero(made).tolist():
+        found.setdefault(graph.tables.names[int(columns["value_parameter"][value])], []).append(value)
+    return found
+
+
+def parameter_shapes(graph: Graph) -> dict[str, tuple[int | str, ...]]:
+    """The shape of each parameter, in the order in which the run first takes them."""
+    columns = graph.columns
+    first = np.full(len(graph.values) + 1, len(graph), np.int64)
+    taker = np.repeat(np.arange(len(graph)), np.diff(columns["input_ptr"]))
+    np.minimum.at(first, columns["input_value"], taker)
+    given = (columns["value_role"] == ROLES.index(Role.PARAMETER)) & (columns["value_producer"] < 0)
+    rows = np.flatnonzero(given & (columns["value_parameter"] >= 0))
+    found: dict[str, tuple[int | str, ...]] = {}
+    for row in rows[np.argsort(first[rows], kind="stable")].tolist():
+        found.setdefault(graph.tables.names[int(columns["value_parameter"][row])], graph.values[row].shape)
+    return found
+
+
+def _length(kept: Array, elements: int, statistics: bool) -> float:
+    """The L2 norm of a tensor, or of one of which minimum, maximum, mean, deviation and missing numbers were kept."""
+    if statistics:
+        _, _, mean, deviation, missing = kept.tolist()
+        return math.nan if missing else math.sqrt(elements * (mean * mean + deviation * deviation))
+    norm = float(np.linalg.norm(kept.astype(np.complex128 if kept.dtype.kind == "c" else np.float64).ravel()))
+    return norm if norm < math.inf else math.nan

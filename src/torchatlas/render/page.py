@@ -1,0 +1,358 @@
+"""A scene -> SVG: the boxes and lines in their colours, a title above, a legend and totals below."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from torchatlas.analysis.counting import count
+from torchatlas.analysis.schedule import critical_path
+from torchatlas.errors import AnalysisError, UnknownNameError
+from torchatlas.graph import Graph, NodeKind, OperationType
+from torchatlas.graph.columns import KINDS
+from torchatlas.render.fonts import clipped, text_width
+from torchatlas.render.layout.boxes import HEAD, SMALL, STACK, TITLE
+from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.outline import OUTPUTS, Outline
+from torchatlas.render.layout.scene import Frame, Line, Scene
+from torchatlas.render.measures import MEASURES, Measure
+from torchatlas.render.svg import Canvas, number
+from torchatlas.render.theme import Theme
+from torchatlas.units import format_bytes, format_count, format_flops, format_ns
+
+_LINE, _ARROW, _CORNER = 1.3, 6.5, 6.0
+_COUNTED = 20_000  # nodes up to which the work of a graph is counted for the footer: it takes a moment
+_SWATCH, _RAMP = 15.0, 120.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a picture is to look."""
+
+    theme: Theme
+    title: str
+    legend: bool
+    color_by: str
+    critical_path: bool | str
+    text: float  # the smallest text, in pixels
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Margins:
+    """What title, legend and footer take of a page, in pixels."""
+
+    side: float
+    top: float
+    bottom: float
+    title: float  # text sizes
+    words: float
+    rows: int
+
+    @classmethod
+    def of(cls, look: Look, outline: Outline) -> Margins:
+        """Small pages get small margins; the legend gets rows for every type of op there is."""
+        part = min(1.0, look.width / 900, look.height / 600)
+        words = max(look.text, 8 + 4.5 * part)
+        side = 8 + 20 * part
+        rows = 0
+        if look.legend:
+            names = [*(kind.value for kind in _types(outline)), "closed group", "×3 identical repeats"]
+            rows = _rows([_entry_width(name, words) for name in names], look.width - 2 * side)
+        title = max(look.text, 10 + 15 * part)
+        return cls(side, title * 1.55 + 14 * part + 12, words * 1.9 + rows * words * 1.75 + 18, title, words, rows)
+
+    def room(self, look: Look) -> tuple[float, float]:
+        return look.width - 2 * self.side, look.height - self.top - self.bottom
+
+
+def _types(outline: Outline) -> list[OperationType]:
+    tree = outline.tree
+    columns = tree.graph.columns
+    nodes = tree.node[columns["node_kind"][tree.node] == KINDS.index(NodeKind.OP)]
+    present = {tree.graph.tables.operations[row].type for row in np.unique(columns["node_operation"][nodes])}
+    return [kind for kind in OperationType if kind in present]
+
+
+def _entry_width(name: str, size: float) -> float:
+    return _SWATCH + 5 + text_width(name, size) + 16
+
+
+def _rows(widths: list[float], room: float) -> int:
+    rows, at = 1, 0.0
+    for width in widths:
+        if at and at + width > room:
+            rows, at = rows + 1, 0.0
+        at += width
+    return rows
+
+
+class Page:
+    """Draws one scene."""
+
+    def __init__(
+        self, look: Look, margins: Margins, outline: Outline, labels: Labels, scene: Scene, scale: float
+    ) -> None:
+        self.look, self.margins, self.theme = look, margins, look.theme
+        self.outline, self.labels, self.scene, self.scale = outline, labels, scene, scale
+        self.graph: Graph = outline.tree.graph
+        self.canvas = Canvas(look.width, look.height, look.theme)
+        self.values: dict[int, float] = {}
+        if self.measure is not None:
+            self.values = {id(frame.item): self.measure.value(frame.item) for frame in scene.closed}
+        known = [value for value in self.values.values() if not math.isnan(value)]
+        self.most = max(known, default=0.0)
+
+    @cached_property
+    def measure(self) -> Measure | None:
+        if self.look.color_by == "type":
+            return None
+        try:
+            return MEASURES[self.look.color_by](self.outline)
+        except UnknownNameError as error:
+            raise UnknownNameError(f"color_by: {error}; or 'type'") from None
+
+    @cached_property
+    def path(self) -> frozenset[int]:
+        """The leaves on the critical path."""
+        wanted = self.look.critical_path
+        if not wanted:
+            return frozenset()
+        if wanted is True:
+            wanted = "time" if (self.graph.columns["node_time_ns"] >= 0).any() else "flops"
+        found = critical_path(self.graph, by=wanted).ids
+        return frozenset(self.outline.tree.leaf_of_node[np.array(found, np.int64)].tolist()) - {-1}
+
+    def markup(self) -> str:
+        look, margins, scene, canvas = self.look, self.margins, self.scene, self.canvas
+        self._title()
+        room = margins.room(look)
+        left = margins.side + (room[0] - scene.width * self.scale) / 2
+        top = margins.top + (room[1] - scene.height * self.scale) / 2
+        canvas.begin_group(f"translate({number(left)} {number(top)}) scale({self.scale:.4f})")
+        for depth in range(-1, max((frame.depth for frame in scene.frames), default=-1) + 1):
+            for frame in scene.frames:
+                if frame.depth == depth:
+                    self._frame(frame)
+            self._lines([line for line in scene.lines if line.level == depth])
+        for label in scene.labels:
+            canvas.text(label.x, label.y, label.text, size=SMALL, fill=self.theme.soft)
+        canvas.end_group()
+        if not scene.frames:
+            words = "nothing was recorded" if not len(self.graph) else "nothing to draw"
+            canvas.text(look.width / 2, look.height / 2, words, size=margins.words, fill=self.theme.soft, anchor="middle")
+        self._footer()
+        return canvas.markup()
+
+    # -- boxes ---------------------------------------------------------------------------------------------------------
+
+    def _frame(self, frame: Frame) -> None:
+        if frame.open:
+            self._open(frame)
+        else:
+            self._closed(frame)
+
+    def _colours(self, frame: Frame) -> tuple[str, str, str, str]:
+        """Fill, stroke, ink and soft ink."""
+        theme, item = self.theme, frame.item
+        if self.outline.is_marker(item):
+            fill, ink = theme.terminal
+            return fill, fill, ink, ink
+        if self.measure is not None:
+            value = self.values[id(item)]
+            share = math.sqrt(value / self.most) if self.most > 0 and value >= 0 else value if value != value else 0.0
+            fill, ink = theme.heat(share)
+            return fill, theme.soft, ink, ink
+        if item.is_leaf:
+            return *theme.fills[self.outline.operation_type(item)], theme.ink, theme.soft
+        return theme.background, theme.soft, theme.ink, theme.soft
+
+    def _is_on_path(self, frame: Frame) -> bool:
+        return any(frame.item.start <= leaf < frame.item.end for leaf in self.path)
+
+    def _closed(self, frame: Frame) -> None:
+        canvas, item = self.canvas, frame.item
+        fill, stroke, ink, soft = self._colours(frame)
+        thick = 1.0 if item.is_leaf else 1.4
+        if self.path and self._is_on_path(frame):
+            stroke, thick = self.theme.accent, 2.4
+        x, y, width, height = frame.x, frame.y, frame.width, frame.height
+        radius = height / 2 if self.outline.is_marker(item) else 5.0
+        if item.repeat > 1:
+            for behind in (STACK, STACK / 2):
+                canvas.rect(x + behind, y + behind, width, height, fill=fill, stroke=stroke, radius=5)
+        tooltip = self.labels.tooltip(item)
+        canvas.rect(x, y, width, height, fill=fill, stroke=stroke, stroke_width=thick, radius=radius, title=tooltip)
+        badge = text_width(f"×{item.repeat:,}", SMALL, True) + 10 if item.repeat > 1 else 0.0
+        middle = x + width / 2
+        at = middle - (badge / 2 + 2 if badge else 0.0) + (0.0 if item.is_leaf else 6.0)
+        up = (height - (36 if frame.subtitle else 24)) / 2
+        base = y + up + (15.5 if frame.subtitle else 16.2)
+        canvas.text(at, base, frame.title, size=TITLE, fill=ink, bold=True, anchor="middle")
+        canvas.text(middle, y + up + 29.5, frame.subtitle, size=SMALL, fill=soft, anchor="middle")
+        if not item.is_leaf:
+            self._plus(at - text_width(frame.title, TITLE, True) / 2 - 12, y + up + 11, soft)
+        if badge:
+            self._badge(x + width - 6, y + 4, item.repeat)
+
+    def _plus(self, x: float, y: float, stroke: str) -> None:
+        d = f"M{number(x - 4)} {number(y)}h8M{number(x)} {number(y - 4)}v8"
+        self.canvas.path(d, stroke=stroke, stroke_width=1.5)
+
+    def _open(self, frame: Frame) -> None:
+        canvas, tints = self.canvas, self.theme.tints
+        ground = tints[min(frame.depth + 1, len(tints) - 1)]
+        head = tints[min(frame.depth + 3, len(tints) - 1)]
+        x, y, width, height = frame.x, frame.y, frame.width, frame.height
+        if frame.item.repeat > 1:
+            for behind in (STACK, STACK / 2):
+                canvas.rect(x + behind, y + behind, width, height, fill=ground, stroke=self.theme.line, radius=7)
+        canvas.rect(x, y, width, height, fill=ground, stroke=self.theme.line, radius=7)
+        wide, tall = number(width - 14), number(HEAD - 7)
+        d = f"M{number(x + 0.5)} {number(y + HEAD)}v-{tall}a6.5 6.5 0 0 1 6.5 -6.5h{wide}a6.5 6.5 0 0 1 6.5 6.5v{tall}z"
+        canvas.path(d, fill=head, title=self.labels.tooltip(frame.item))
+        canvas.text(x + 10, y + 15.5, frame.title, size=TITLE, fill=self.theme.ink, bold=True)
+        after = x + 17 + text_width(frame.title, TITLE, True)
+        canvas.text(after, y + 15.5, frame.subtitle, size=SMALL, fill=self.theme.soft)
+        if frame.item.repeat > 1:
+            self._badge(x + width - 8, y + 3, frame.item.repeat)
+
+    def _badge(self, right: float, y: float, times: int) -> None:
+        text = f"×{times:,}"
+        wide = text_width(text, SMALL, True) + 10
+        fill, ink = self.theme.terminal
+        self.canvas.rect(right - wide, y, wide, 16, fill=fill, radius=8)
+        self.canvas.text(right - wide / 2, y + 12, text, size=SMALL, fill=ink, bold=True, anchor="middle")
+
+    # -- lines ---------------------------------------------------------------------------------------------------------
+
+    def _lines(self, lines: list[Line]) -> None:
+        lines = sorted(lines, key=self._leads_along_path)  # those to look at lie on top
+        for line in lines:
+            colour, thick = self.theme.edge, _LINE if line.many == 1 else 2.2
+            if self._leads_along_path(line):
+                colour, thick = self.theme.accent, 2.4
+            dash = "4 3" if line.returning else ""
+            self.canvas.rounded(line.points, _CORNER, stroke=colour, stroke_width=thick, dash=dash)
+        for line in lines:
+            if line.arrow and len(line.points) > 1:
+                (_, before), (x, y) = line.points[-2:]
+                colour = self.theme.accent if self._leads_along_path(line) else self.theme.edge
+                self.canvas.arrow_head(x, y, "up" if y < before else "down", fill=colour, size=_ARROW)
+
+    def _leads_along_path(self, line: Line) -> bool:
+        if not self.path or line.net < 0 or line.net // OUTPUTS not in self.path:
+            return False
+        ends = [self.scene.frames[frame] for frame in line.ends if frame is not None]
+        return bool(ends) and all(self._is_on_path(frame) for frame in ends)
+
+    # -- words ---------------------------------------------------------------------------------------------------------
+
+    def _title(self) -> None:
+        look, margins, root = self.look, self.margins, self.outline.root
+        room = look.width - 2 * margins.side
+        title = clipped(look.title or root.type or "computation", margins.title, room, True)
+        base = margins.title * 1.2 + 6
+        self.canvas.text(margins.side, base, title, size=margins.title, fill=self.theme.ink, bold=True)
+        left = margins.side + text_width(title, margins.title, True) + margins.words
+        beside = clipped(self._kind(), margins.words * 1.15, look.width - margins.side - left)
+        self.canvas.text(left, base, beside, size=margins.words * 1.15, fill=self.theme.soft)
+        self.canvas.rect(margins.side, base + margins.title * 0.45, room, 1, fill=self.theme.line)
+
+    def _kind(self) -> str:
+        """The model's class beside a title of one's own, and which phases there are."""
+        root = self.outline.root
+        names = [] if not self.look.title or root.type == self.look.title else [root.type]
+        names += [item.name for item in self.outline.children(root) if item.kind == "lane"]
+        return " · ".join(dict.fromkeys(name for name in names if name))
+
+    def _footer(self) -> None:
+        look, margins, canvas = self.look, self.margins, self.canvas
+        room = look.width - 2 * margins.side
+        top = look.height - margins.bottom
+        canvas.rect(margins.side, top + 8, room, 1, fill=self.theme.line)
+        if look.legend:
+            self._legend(top + 8 + margins.words * 1.5)
+        base = look.height - margins.words * 0.8
+        size = f"text from {SMALL * self.scale:.1f} px"
+        words = clipped(" · ".join(self._totals()), margins.words, room)
+        canvas.text(margins.side, base, words, size=margins.words, fill=self.theme.soft)
+        if text_width(words, margins.words) + text_width(size, margins.words) + 20 < room:
+            canvas.text(
+                look.width - margins.side, base, size, size=margins.words, fill=self.theme.soft, anchor="end"
+            )
+
+    def _totals(self) -> list[str]:
+        graph, scene = self.graph, self.scene
+        is_op = graph.columns["node_kind"] == KINDS.index(NodeKind.OP)
+        words = [f"{int(is_op.sum()):,} ops"]
+        if parameters := graph.scopes[""].parameters:
+            words.append(f"{format_count(parameters)} parameters")
+        if 0 < len(graph) <= _COUNTED:
+            words += _work(graph)
+        if graph.time_ns is not None:
+            words.append(format_ns(graph.time_ns))
+        if graph.peak_bytes:
+            words.append(f"peak {format_bytes(graph.peak_bytes)}")
+        opened = sum(frame.open for frame in scene.frames)
+        return [*words, f"{len(scene.closed):,} boxes shown, {opened:,} groups open"]
+
+    def _legend(self, y: float) -> None:
+        margins, theme = self.margins, self.theme
+        closed = [frame.item for frame in self.scene.closed]
+        if self.measure is not None:
+            self._scale(y)
+            return
+        shown = {self.outline.operation_type(item) for item in closed if item.is_leaf and not self.outline.is_marker(item)}
+        entries = [(kind.value, *theme.fills[kind]) for kind in OperationType if kind in shown]
+        if any(not item.is_leaf for item in closed):
+            entries.append(("closed group", theme.background, theme.soft))
+        if any(frame.item.repeat > 1 for frame in self.scene.frames):
+            entries.append(("×3 identical repeats", "", ""))
+        x, row = margins.side, 0
+        for name, fill, stroke in entries:
+            wide = _entry_width(name, margins.words)
+            if x > margins.side and x + wide > self.look.width - margins.side:
+                x, row = margins.side, row + 1
+            if row < margins.rows:
+                self._entry(x, y + row * margins.words * 1.75, name, fill, stroke)
+            x += wide
+
+    def _entry(self, x: float, y: float, name: str, fill: str, stroke: str) -> None:
+        size, ink = self.margins.words, self.theme.ink
+        if not fill:
+            self._badge(x + _SWATCH + 4, y - 12, 3)
+            self.canvas.text(x + _SWATCH + 9, y, name.partition(" ")[2], size=size, fill=ink)
+            return
+        self.canvas.rect(x, y - 11, _SWATCH, 13, fill=fill, stroke=stroke, radius=3)
+        if name == "closed group":
+            self._plus(x + _SWATCH / 2, y - 4.5, stroke)
+        self.canvas.text(x + _SWATCH + 5, y, name, size=size, fill=ink)
+
+    def _scale(self, y: float) -> None:
+        """The ramp of a measure, from nothing to the most."""
+        assert self.measure is not None
+        margins, theme, steps = self.margins, self.theme, 48
+        x = margins.side
+        self.canvas.text(x, y, self.measure.title, size=margins.words, fill=theme.ink)
+        x += text_width(self.measure.title, margins.words) + 12
+        for step in range(steps):
+            fill, _ = theme.heat((step + 0.5) / steps)
+            self.canvas.rect(x + step * _RAMP / steps, y - 11, _RAMP / steps + 0.4, 13, fill=fill)
+        self.canvas.rect(x, y - 11, _RAMP, 13, stroke=theme.line)
+        x += _RAMP + 8
+        words = f"0 to {self.measure.text(self.most)}, by its square root; grey: unknown"
+        self.canvas.text(x, y, clipped(words, margins.words, self.look.width - margins.side - x), size=margins.words, fill=theme.soft)
+
+
+def _work(graph: Graph) -> list[str]:
+    try:
+        counts = count(graph)
+    except AnalysisError:  # shapes that cannot be evaluated: the picture does without
+        return []
+    total = int(np.maximum(counts.flops, 0).sum())
+    return [("≥ " if counts.uncosted else "") + format_flops(total)] if total else []

@@ -1,0 +1,81 @@
+"""SVG text -> a PNG of exactly the size asked for, with the fonts of the package and its resolution written inside."""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+
+from torchatlas.errors import InvalidInputError
+from torchatlas.render.fonts import FAMILY, font_files, has_all
+
+MOST_PIXELS = 20_000  # along one side
+MOST_PIXELS_IN_ALL = 200_000_000
+_SIGNATURE_AND_HEADER = 8 + 25  # bytes before the place where PNG wants the resolution
+
+
+def to_png(svg: str, *, width: int, height: int, dpi: int = 96) -> bytes:
+    """The picture in `width` x `height` pixels; `dpi` tells a printer how many of them make an inch.
+
+    A picture of other proportions is centred, and the rest stays transparent. Characters that the package's font does
+    not have are drawn with a font of the machine, where it has one.
+    """
+    import resvg_py  # a compiled library: not before the first picture
+
+    _check(width, height, dpi)
+    # Reading the fonts of the machine is slow, and without them a picture is the same on every machine.
+    own_fonts_do = has_all(svg)
+    try:
+        png = resvg_py.svg_to_bytes(
+            svg_string=_resized(svg, width, height),
+            skip_system_fonts=own_fonts_do,
+            font_family=FAMILY,
+            sans_serif_family=FAMILY,
+            font_files=font_files(),
+        )
+    except ValueError as error:
+        raise InvalidInputError(f"the text is not an SVG document that can be drawn: {error}") from error
+    return _with_resolution(bytes(png), dpi)
+
+
+def _check(width: int, height: int, dpi: int) -> None:
+    for name, size, most in (("width", width, MOST_PIXELS), ("height", height, MOST_PIXELS), ("dpi", dpi, 100_000)):
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= most:
+            raise InvalidInputError(
+                f"{name}={size!r} is no size for a picture; pass a whole number from 1 to {most:,}."
+            )
+    if width * height > MOST_PIXELS_IN_ALL:
+        raise InvalidInputError(
+            f"{width:,} x {height:,} are {width * height / 1e6:,.0f} million pixels; "
+            f"a picture may have {MOST_PIXELS_IN_ALL // 1_000_000:,}. Choose a smaller one, or save an SVG."
+        )
+
+
+def _resized(svg: str, width: int, height: int) -> str:
+    """The document with a new size on its first tag. resvg's own width and height keep the proportions instead."""
+    root = re.search(r"<svg\b[^>]*>", svg)
+    sizes = {name: _number(root[0], name) for name in ("width", "height")} if root else {}
+    if root is None or not all(sizes.values()):
+        raise InvalidInputError("the text is not an SVG document with a width and a height; make one with Canvas.")
+    tag = re.sub(r'\s(width|height|preserveAspectRatio)="[^"]*"', "", root[0])
+    if "viewBox=" not in tag:
+        tag = tag.replace("<svg", f'<svg viewBox="0 0 {sizes["width"]} {sizes["height"]}"', 1)
+    scale = min(width / sizes["width"], height / sizes["height"])
+    rest = max(width - scale * sizes["width"], height - scale * sizes["height"])
+    # Less than a pixel is the rounding of the size: stretch the picture over it instead of leaving a hairline.
+    fit = ' preserveAspectRatio="none"' if rest < 1 else ""
+    tag = tag.replace("<svg", f'<svg width="{width}" height="{height}"{fit}', 1)
+    return svg[: root.start()] + tag + svg[root.end() :]
+
+
+def _number(tag: str, name: str) -> float:
+    found = re.search(rf'\s{name}="([0-9.]+)(?:px)?"', tag)
+    return float(found[1]) if found else 0.0
+
+
+def _with_resolution(png: bytes, dpi: int) -> bytes:
+    """The file with a pHYs chunk, in pixels per metre, right after its header; all else is kept."""
+    per_metre = round(dpi / 0.0254)
+    body = b"pHYs" + struct.pack(">IIB", per_metre, per_metre, 1)
+    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+    return png[:_SIGNATURE_AND_HEADER] + chunk + png[_SIGNATURE_AND_HEADER:]

@@ -1,0 +1,266 @@
+"""Shapes and text -> an SVG document. The one place that writes its markup, and so the one place that escapes it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Literal
+
+from torchatlas.errors import InvalidInputError, StateError
+from torchatlas.render.fonts import FAMILY
+from torchatlas.render.theme import Theme
+
+Anchor = Literal["start", "middle", "end"]
+Direction = Literal["down", "up", "left", "right"]
+Point = tuple[float, float]
+
+# Characters that XML 1.0 forbids even when escaped: a name that holds one would make the whole document unreadable.
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_REPLACEMENT = "□"  # our font has it; it has no U+FFFD
+_AWAY = {"down": (0, 1), "up": (0, -1), "left": (-1, 0), "right": (1, 0)}
+
+
+def number(value: float) -> str:
+    """A coordinate as SVG reads it everywhere: at most two decimals, never an exponent.
+
+    >>> number(3.14159), number(20.0), number(-0.001), number(1e-7), number(1e6)
+    ('3.14', '20', '0', '0', '1000000')
+    """
+    if not math.isfinite(value):
+        raise InvalidInputError(f"a picture cannot be drawn at the coordinate {value}; check what it was computed from")
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def safe(text: str) -> str:
+    """Any text, escaped for use between tags and inside attributes.
+
+    >>> safe('<script> & "co"\\x00')
+    '&lt;script&gt; &amp; &quot;co&quot;□'
+    """
+    return escape(_FORBIDDEN.sub(_REPLACEMENT, text))
+
+
+class Canvas:
+    """A page that shapes are drawn on, later ones over earlier ones. `markup()` is the finished document."""
+
+    def __init__(self, width: float, height: float, theme: Theme) -> None:
+        if not (0 < width < math.inf and 0 < height < math.inf):
+            raise InvalidInputError(f"a picture of {width} x {height} cannot be drawn; both must be above zero")
+        self.width = width
+        self.height = height
+        self.theme = theme
+        self._parts: list[str] = []
+        self._open = 0
+
+    def rect(
+        self,
+        x: float,
+        y: float,
+        w: float,
+        h: float,
+        *,
+        fill: str = "none",
+        stroke: str = "none",
+        stroke_width: float = 1.0,
+        radius: float = 0.0,
+        dash: str = "",
+        title: str = "",
+        opacity: float = 1.0,
+    ) -> None:
+        """A box; `title` is what a browser shows when the pointer rests on it."""
+        shape = f'rect x="{number(x)}" y="{number(y)}" width="{number(w)}" height="{number(h)}"'
+        if radius:
+            shape += f' rx="{number(radius)}"'
+        self._add(shape + _paint(fill, stroke, stroke_width, dash, opacity), title)
+
+    def circle(
+        self,
+        x: float,
+        y: float,
+        radius: float,
+        *,
+        fill: str = "none",
+        stroke: str = "none",
+        stroke_width: float = 1.0,
+        dash: str = "",
+        title: str = "",
+        opacity: float = 1.0,
+    ) -> None:
+        """A circle around (x, y)."""
+        shape = f'circle cx="{number(x)}" cy="{number(y)}" r="{number(radius)}"'
+        self._add(shape + _paint(fill, stroke, stroke_width, dash, opacity), title)
+
+    def path(
+        self,
+        d: str,
+        *,
+        fill: str = "none",
+        stroke: str = "none",
+        stroke_width: float = 1.0,
+        dash: str = "",
+        title: str = "",
+        opacity: float = 1.0,
+    ) -> None:
+        """Any outline, in SVG's path language. Write its numbers with `number`."""
+        self._add(f'path d="{safe(d)}"' + _paint(fill, stroke, stroke_width, dash, opacity), title)
+
+    def line(
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        *,
+        stroke: str,
+        stroke_width: float = 1.0,
+        dash: str = "",
+        opacity: float = 1.0,
+    ) -> None:
+        """A straight line."""
+        ends = f'line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}"'
+        self._add(ends + _paint("", stroke, stroke_width, dash, opacity))
+
+    def polyline(
+        self,
+        points: Iterable[Point],
+        *,
+        fill: str = "none",
+        stroke: str = "none",
+        stroke_width: float = 1.0,
+        dash: str = "",
+        title: str = "",
+        opacity: float = 1.0,
+    ) -> None:
+        """Straight lines from point to point; with a `fill`, the area that they and the way back enclose."""
+        places = " ".join(f"{number(x)},{number(y)}" for x, y in points)
+        self._add(f'polyline points="{places}"' + _paint(fill, stroke, stroke_width, dash, opacity), title)
+
+    def rounded(
+        self,
+        points: Iterable[Point],
+        radius: float,
+        *,
+        stroke: str,
+        stroke_width: float = 1.0,
+        dash: str = "",
+        opacity: float = 1.0,
+    ) -> None:
+        """Straight lines from point to point whose corners are rounded, as far as the pieces between them allow."""
+        if d := _rounded(_corners(points), radius):
+            self.path(d, stroke=stroke, stroke_width=stroke_width, dash=dash, opacity=opacity)
+
+    def arrow_head(self, x: float, y: float, direction: Direction, *, fill: str, size: float) -> None:
+        """A triangle whose tip is at (x, y), `size` long."""
+        along, across = _AWAY[direction], 0.42 * size
+        back_x, back_y = x - along[0] * size, y - along[1] * size
+        side_x, side_y = along[1] * across, along[0] * across
+        ends = ((x, y), (back_x + side_x, back_y + side_y), (back_x - side_x, back_y - side_y))
+        self._add('path d="M' + "L".join(f"{number(a)} {number(b)}" for a, b in ends) + f'Z" fill="{safe(fill)}"')
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        size: float,
+        fill: str,
+        bold: bool = False,
+        anchor: Anchor = "start",
+        title: str = "",
+    ) -> None:
+        """One line of text on the baseline `y`. It is drawn as it is: cut it with `fonts.clipped` first."""
+        if not text:
+            return
+        opening = f'text x="{number(x)}" y="{number(y)}" font-size="{number(size)}" fill="{safe(fill)}"'
+        if bold:
+            opening += ' font-weight="600"'
+        if anchor != "start":
+            opening += f' text-anchor="{safe(anchor)}"'
+        tooltip = f"<title>{safe(title)}</title>" if title else ""
+        self._parts.append(f"<{opening}>{tooltip}{safe(text)}</text>")
+
+    def begin_group(self, transform: str = "", title: str = "") -> None:
+        """What is drawn until `end_group` belongs together: moved by one transform, explained by one title."""
+        self._open += 1
+        self._parts.append(f'<g transform="{safe(transform)}">' if transform else "<g>")
+        if title:
+            self._parts.append(f"<title>{safe(title)}</title>")
+
+    def end_group(self) -> None:
+        """Closes the group that was opened last."""
+        if not self._open:
+            raise StateError("end_group was called without begin_group; open a group first")
+        self._open -= 1
+        self._parts.append("</g>")
+
+    def markup(self) -> str:
+        """The whole document, with the theme's background."""
+        if self._open:
+            raise StateError(f"{self._open} groups are still open; call end_group before markup")
+        width, height = number(self.width), number(self.height)
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" font-family="{FAMILY}, system-ui, sans-serif">'
+        )
+        ground = f'<rect width="{width}" height="{height}" fill="{safe(self.theme.background)}"/>'
+        return "\n".join([head, ground, *self._parts, "</svg>\n"])
+
+    def _add(self, shape: str, title: str = "") -> None:
+        if title:
+            self._parts.append(f"<{shape}><title>{safe(title)}</title></{shape.split(' ', 1)[0]}>")
+        else:
+            self._parts.append(f"<{shape}/>")
+
+
+def _paint(fill: str, stroke: str, stroke_width: float, dash: str, opacity: float) -> str:
+    attributes = f' fill="{safe(fill)}"' if fill else ""
+    if stroke != "none":
+        attributes += f' stroke="{safe(stroke)}"'
+        if stroke_width != 1:
+            attributes += f' stroke-width="{number(stroke_width)}"'
+        if dash:
+            attributes += f' stroke-dasharray="{safe(dash)}"'
+    if opacity != 1:
+        attributes += f' opacity="{number(opacity)}"'
+    return attributes
+
+
+def _corners(points: Iterable[Point]) -> list[Point]:
+    """The points at which the line turns, and its two ends."""
+    kept: list[Point] = []
+    for point in points:
+        if kept and math.dist(kept[-1], point) < 0.005:  # closer than two decimals can tell
+            continue
+        if len(kept) > 1 and _straight(kept[-2], kept[-1], point):
+            kept.pop()
+        kept.append(point)
+    return kept
+
+
+def _straight(a: Point, b: Point, c: Point) -> bool:
+    """Whether the way from a over b to c goes straight on (and does not turn back)."""
+    (ux, uy), (vx, vy) = (b[0] - a[0], b[1] - a[1]), (c[0] - b[0], c[1] - b[1])
+    return abs(ux * vy - uy * vx) < 1e-6 * math.hypot(ux, uy) * math.hypot(vx, vy) and ux * vx + uy * vy > 0
+
+
+def _rounded(points: Sequence[Point], radius: float) -> str:
+    if len(points) < 2:
+        return ""
+    d = [f"M{number(points[0][0])} {number(points[0][1])}"]
+    for before, corner, after in zip(points, points[1:], points[2:], strict=False):
+        # Two corners share the piece between them: each may take half of it.
+        turn = min(radius, math.dist(before, corner) / 2, math.dist(corner, after) / 2)
+        (x1, y1), (x2, y2) = _towards(corner, before, turn), _towards(corner, after, turn)
+        d.append(f"L{number(x1)} {number(y1)}")
+        d.append(f"Q{number(corner[0])} {number(corner[1])} {number(x2)} {number(y2)}")
+    d.append(f"L{number(points[-1][0])} {number(points[-1][1])}")
+    return "".join(d)
+
+
+def _towards(start: Point, end: Point, far: float) -> Point:
+    share = far / math.dist(start, end)
+    return start[0] + (end[0] - start[0]) * share, start[1] + (end[1] - start[1]) * share

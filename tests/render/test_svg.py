@@ -1,0 +1,157 @@
+"""The one writer of SVG: what it writes parses, is escaped, and holds plain numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchatlas.errors import InvalidInputError, StateError
+from torchatlas.render.svg import Canvas, number
+from torchatlas.render.theme import DARK, LIGHT
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def parsed(canvas: Canvas) -> ElementTree.Element:
+    return ElementTree.fromstring(canvas.markup().encode())
+
+
+def drawn(canvas: Canvas, tag: str) -> ElementTree.Element:
+    found = list(parsed(canvas).iter(SVG + tag))
+    return found[-1]
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e12, max_value=1e12))
+def test_numbers_are_plain(value: float) -> None:
+    text = number(value)
+    assert re.fullmatch(r"-?\d+(\.\d{1,2})?", text)
+    assert text != "-0"
+    assert abs(float(text) - value) <= 0.005 + abs(value) * 1e-12
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_coordinate_that_is_no_number_is_refused(value: float) -> None:
+    with pytest.raises(InvalidInputError, match="coordinate"):
+        Canvas(10, 10, LIGHT).rect(0, value, 1, 1)
+
+
+@pytest.mark.parametrize("size", [(0, 5), (5, -1), (math.nan, 5), (5, math.inf)])
+def test_a_page_has_a_size(size: tuple[float, float]) -> None:
+    with pytest.raises(InvalidInputError, match="above zero"):
+        Canvas(*size, LIGHT)
+
+
+@given(st.text())
+def test_any_text_survives_as_text_and_nothing_else(text: str) -> None:
+    canvas = Canvas(100, 100, LIGHT)
+    canvas.text(1, 2, text or "x", size=10, fill=text, title=text)
+    canvas.rect(0, 0, 1, 1, fill=text, title=text)
+    canvas.path(text, stroke=text, dash=text)
+    canvas.begin_group(transform=text, title=text)
+    canvas.end_group()
+    root = parsed(canvas)
+    assert {one.tag.removeprefix(SVG) for one in root.iter()} <= {"svg", "rect", "text", "path", "g", "title"}
+    shown = drawn(canvas, "text")
+    plain = re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "□", text or "x")
+    assert "".join(shown.itertext()).endswith(plain.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def test_a_name_cannot_inject_markup() -> None:
+    canvas = Canvas(100, 100, LIGHT)
+    canvas.text(0, 0, "<script>alert(1)</script>&\x00", size=10, fill='"/><script>', title="</title><script>")
+    markup = canvas.markup()
+    assert "<script" not in markup
+    assert drawn(canvas, "text").attrib["fill"] == '"/><script>'
+    assert "".join(drawn(canvas, "text").itertext()).endswith("<script>alert(1)</script>&□")
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_the_document(theme) -> None:  # type: ignore[no-untyped-def]
+    root = parsed(Canvas(300, 200.5, theme))
+    assert root.tag == SVG + "svg"
+    assert root.attrib["viewBox"] == "0 0 300 200.5"
+    assert root.attrib["height"] == "200.5"
+    assert root.attrib["font-family"].startswith("Inter, ")
+    assert root[0].attrib == {"width": "300", "height": "200.5", "fill": theme.background}
+
+
+def test_shapes() -> None:
+    canvas = Canvas(100, 100, LIGHT)
+    canvas.rect(1, 2, 3, 4, fill="#ABCDEF", stroke="#123456", stroke_width=1.5, radius=2, dash="3 2", opacity=0.5)
+    assert drawn(canvas, "rect").attrib == {
+        "x": "1", "y": "2", "width": "3", "height": "4", "rx": "2", "fill": "#ABCDEF", "stroke": "#123456",
+        "stroke-width": "1.5", "stroke-dasharray": "3 2", "opacity": "0.5",
+    }  # fmt: skip
+    canvas.line(0, 1, 2, 3, stroke="#000000")
+    assert drawn(canvas, "line").attrib == {"x1": "0", "y1": "1", "x2": "2", "y2": "3", "stroke": "#000000"}
+    canvas.circle(5, 6, 7, fill="#FFFFFF", title="a dot")
+    assert drawn(canvas, "circle").attrib == {"cx": "5", "cy": "6", "r": "7", "fill": "#FFFFFF"}
+    assert drawn(canvas, "circle")[0].text == "a dot"
+    canvas.polyline([(0, 0), (1.005, 2)], stroke="#000000")
+    assert drawn(canvas, "polyline").attrib["points"] in ("0,0 1,2", "0,0 1.01,2")
+    canvas.text(1, 2, "bold", size=9, fill="#000000", bold=True, anchor="middle")
+    assert drawn(canvas, "text").attrib["font-weight"] == "600"
+    assert drawn(canvas, "text").attrib["text-anchor"] == "middle"
+    canvas.text(1, 2, "", size=9, fill="#000000")
+    assert drawn(canvas, "text").text == "bold"
+
+
+def rounded(points: list[tuple[float, float]], radius: float = 5) -> str:
+    canvas = Canvas(100, 100, LIGHT)
+    canvas.rounded(points, radius, stroke="#000000")
+    return drawn(canvas, "path").attrib["d"]
+
+
+def test_corners_are_rounded() -> None:
+    assert rounded([(0, 0), (0, 20), (20, 20)]) == "M0 0L0 15Q0 20 5 20L20 20"
+
+
+def test_pieces_of_no_length_and_points_on_the_way_are_dropped() -> None:
+    bent = [(0, 0), (0, 0), (0, 7), (0, 20), (0, 20), (4, 20), (20, 20), (20, 20)]
+    assert rounded(bent) == rounded([(0, 0), (0, 20), (20, 20)])
+    assert rounded([(0, 0), (0, 5), (0, 9)]) == "M0 0L0 9"
+
+
+def test_a_short_piece_is_shared_by_its_two_corners() -> None:
+    assert rounded([(0, 0), (0, 20), (4, 20), (4, 40)]) == "M0 0L0 18Q0 20 2 20L2 20Q4 20 4 22L4 40"
+
+
+def test_a_line_without_length_draws_nothing() -> None:
+    canvas = Canvas(10, 10, LIGHT)
+    canvas.rounded([(1, 1), (1, 1)], 5, stroke="#000000")
+    assert "<path" not in canvas.markup()
+
+
+@pytest.mark.parametrize(
+    ("direction", "expected"),
+    [
+        ("down", {(10, 10), (10 - 4.2, 0), (10 + 4.2, 0)}),
+        ("up", {(10, 10), (10 - 4.2, 20), (10 + 4.2, 20)}),
+        ("left", {(10, 10), (20, 10 - 4.2), (20, 10 + 4.2)}),
+        ("right", {(10, 10), (0, 10 - 4.2), (0, 10 + 4.2)}),
+    ],
+)
+def test_an_arrow_points_where_it_should(direction, expected) -> None:  # type: ignore[no-untyped-def]
+    canvas = Canvas(100, 100, LIGHT)
+    canvas.arrow_head(10, 10, direction, fill="#000000", size=10)
+    numbers = [float(one) for one in re.findall(r"-?[\d.]+", drawn(canvas, "path").attrib["d"])]
+    assert set(zip(numbers[::2], numbers[1::2], strict=True)) == expected
+
+
+def test_groups_close() -> None:
+    canvas = Canvas(10, 10, LIGHT)
+    canvas.begin_group("translate(1 2)", "<both>")
+    with pytest.raises(StateError, match="end_group"):
+        canvas.markup()
+    canvas.rect(0, 0, 1, 1)
+    canvas.end_group()
+    group = drawn(canvas, "g")
+    assert group.attrib == {"transform": "translate(1 2)"}
+    assert [one.text for one in group] == ["<both>", None]
+    with pytest.raises(StateError, match="begin_group"):
+        canvas.end_group()
