@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from torchatlas.analysis.formulas import OpCall, Work, formula
     from torchatlas.analysis.memory import memory
     from torchatlas.capturing import capture, recording
+    from torchatlas.render.picture import draw
+    from torchatlas.render.plots import plot
+    from torchatlas.render.table import module_bars, module_table
     from torchatlas.tracker import (
         ComputationalGraphTracker,
         analyze_computational_graph,
@@ -33,9 +36,13 @@ _LAZY = {
     "capture": "torchatlas.capturing",
     "compare": "torchatlas.analysis.diff",
     "cost": "torchatlas.analysis.cost",
+    "draw": "torchatlas.render.picture",
     "formula": "torchatlas.analysis.formulas",
     "memory": "torchatlas.analysis.memory",
+    "module_bars": "torchatlas.render.table",
+    "module_table": "torchatlas.render.table",
     "peak_for_batch": "torchatlas.analysis.batch",
+    "plot": "torchatlas.render.plots",
     "recording": "torchatlas.capturing",
     "track_computational_graph": "torchatlas.tracker",
 }
@@ -59,11 +66,15 @@ __all__ = [
     "capture",
     "compare",
     "cost",
+    "draw",
     "errors",
     "formula",
     "load",
     "memory",
+    "module_bars",
+    "module_table",
     "peak_for_batch",
+    "plot",
     "recording",
     "track_computational_graph",
 ]

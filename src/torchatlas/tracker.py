@@ -21,10 +21,10 @@ from torchatlas.analysis.summary import operations_of, slowest, summarize
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.run import Recording, default_loss, recording
 from torchatlas.errors import (
+    FileFormatError,
     InputMismatchError,
     InvalidInputError,
     InvalidModelError,
-    NotAvailableError,
     OutOfMemoryError,
     StateError,
 )
@@ -147,11 +147,20 @@ class ComputationalGraphTracker:
         node_size: int = 20,
         font_size: int = 10,
     ) -> Path:
-        """Draw the graph. Not in this version yet: raises NotAvailableError."""
-        raise NotAvailableError(
-            f"Cannot draw {os.fspath(filepath)}: this version of torchatlas has no pictures yet. "
-            "Write the graph with export_graph('graph.json'), or look at it with `torchatlas summary FILE`."
+        """Draw the graph into a PNG of exactly `width` x `height` pixels; returns the path.
+
+        `dpi` is written into the file. `font_size` is the height of the smallest label and `node_size` that of the
+        smallest box, in pixels: what does not fit is closed into fewer boxes. No folder is created.
+        """
+        from torchatlas.render.picture import draw
+
+        path = Path(filepath)
+        if path.suffix != ".png":
+            raise FileFormatError(f"save_graph_png writes .png files, not {path.name}; graph.save() writes others.")
+        picture = draw(
+            self.graph, width=width, height=height, font_size=font_size, node_size=node_size, legend=show_legend
         )
+        return picture.save(path, dpi=dpi)
 
     def _wall_seconds(self) -> float:
         if not self.track_timing:

@@ -214,8 +214,9 @@ class Sketch:
 def linear(sketch: Sketch, x: int, name: str = "linear", width: int = 3) -> int:
     """A layer with a weight: one op in a module of its own."""
     with sketch.module(name, "Linear") as path:
-        weight = sketch.parameter(f"{path}.weight", (width, sketch.shape([x])[-1]))
-        return sketch.op("addmm", x, weight, shape=(*sketch.shape([x])[:-1], width))
+        *rest, features = sketch.shape([x]) or (1,)
+        weight = sketch.parameter(f"{path}.weight", (width, features))
+        return sketch.op("addmm", x, weight, shape=(*rest, width))
 
 
 def chain(length: int, op: Callable[[int], str] = lambda number: f"op{number}") -> Graph:

@@ -83,11 +83,11 @@ def command(
         raise click.UsageError(f"{parsed} takes no arguments: {' '.join(arguments)}. Only scripts do.")
     options = {"backward": backward, "optimizer": _target.optimizer_named(optimizer), "fake": fake}
     with stdout_to_stderr(as_json), _target.program(parsed), _target.found(parsed) as item:
-        graph = _graph_of(item, parsed, inputs, options, given, output)
+        graph = graph_of(item, parsed, inputs, options, given, output)
     _finish(graph, output, as_json, str(parsed))
 
 
-def _graph_of(
+def graph_of(
     item: Any,
     target: _target.Target,
     inputs: tuple[str, ...],

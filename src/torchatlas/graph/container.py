@@ -238,3 +238,6 @@ class Graph:
 
     def _repr_html_(self) -> str:
         return str(formats.view("html", self))
+
+    def _repr_svg_(self) -> str:
+        return str(formats.view("svg", self))

@@ -1,5 +1,6 @@
-"""A Graph for people to look at. Importing this package adds the notebook view; rich is imported when text is made."""
+"""A Graph for people to look at. Importing this package adds the notebook's views and the picture formats; what draws
+them, and rich, are imported when they are needed."""
 
-from torchatlas.render import html
+from torchatlas.render import files, html
 
-__all__ = ["html"]
+__all__ = ["files", "html"]

@@ -144,7 +144,9 @@ class Page:
         canvas.end_group()
         if not scene.frames:
             words = "nothing was recorded" if not len(self.graph) else "nothing to draw"
-            canvas.text(look.width / 2, look.height / 2, words, size=margins.words, fill=self.theme.soft, anchor="middle")
+            canvas.text(
+                look.width / 2, look.height / 2, words, size=margins.words, fill=self.theme.soft, anchor="middle"
+            )
         self._footer()
         return canvas.markup()
 
@@ -282,9 +284,7 @@ class Page:
         words = clipped(" · ".join(self._totals()), margins.words, room)
         canvas.text(margins.side, base, words, size=margins.words, fill=self.theme.soft)
         if text_width(words, margins.words) + text_width(size, margins.words) + 20 < room:
-            canvas.text(
-                look.width - margins.side, base, size, size=margins.words, fill=self.theme.soft, anchor="end"
-            )
+            canvas.text(look.width - margins.side, base, size, size=margins.words, fill=self.theme.soft, anchor="end")
 
     def _totals(self) -> list[str]:
         graph, scene = self.graph, self.scene
@@ -307,7 +307,9 @@ class Page:
         if self.measure is not None:
             self._scale(y)
             return
-        shown = {self.outline.operation_type(item) for item in closed if item.is_leaf and not self.outline.is_marker(item)}
+        shown = {
+            self.outline.operation_type(item) for item in closed if item.is_leaf and not self.outline.is_marker(item)
+        }
         entries = [(kind.value, *theme.fills[kind]) for kind in OperationType if kind in shown]
         if any(not item.is_leaf for item in closed):
             entries.append(("closed group", theme.background, theme.soft))
@@ -346,7 +348,9 @@ class Page:
         self.canvas.rect(x, y - 11, _RAMP, 13, stroke=theme.line)
         x += _RAMP + 8
         words = f"0 to {self.measure.text(self.most)}, by its square root; grey: unknown"
-        self.canvas.text(x, y, clipped(words, margins.words, self.look.width - margins.side - x), size=margins.words, fill=theme.soft)
+        self.canvas.text(
+            x, y, clipped(words, margins.words, self.look.width - margins.side - x), size=margins.words, fill=theme.soft
+        )
 
 
 def _work(graph: Graph) -> list[str]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
+from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, Phase
+from torchatlas.render.drawing import Drawing
 from torchatlas.render.layout.fit import Fit, Fitter
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import Outline
 from torchatlas.render.layout.scene import Scene, SceneMaker
 from torchatlas.render.layout.tree import Tree, build
 from torchatlas.render.page import Look, Margins, Page
-from torchatlas.render.png import MOST_PIXELS, to_png
+from torchatlas.render.png import MOST_PIXELS
 from torchatlas.render.theme import theme as theme_named
 
 # How many boxes a group may have before it is cut into segments: fewer when not even the outermost boxes fit.
@@ -25,39 +24,15 @@ VIEWS = ("ops", "modules")
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A drawn graph. Shows itself in a notebook."""
+class Picture(Drawing):
+    """A drawn graph, and what of it is shown."""
 
-    svg: str = field(repr=False)
-    width: int
-    height: int
     smallest_text: float  # in pixels
     boxes: int
     open_groups: int
     scene: Scene = field(repr=False, compare=False)
     outline: Outline = field(repr=False, compare=False)
     fit: Fit = field(repr=False, compare=False)
-
-    def png(self, dpi: int = 96) -> bytes:
-        """The picture in pixels, as many as its width and height."""
-        return to_png(self.svg, width=self.width, height=self.height, dpi=dpi)
-
-    def save(self, path: str | os.PathLike[str], *, dpi: int = 96) -> Path:
-        """Write an .svg or .png; returns the path."""
-        path = Path(path)
-        if path.suffix not in (".svg", ".png"):
-            raise FileFormatError(f"{path.name}: a picture is saved as .svg or .png, not {path.suffix or 'no suffix'!r}.")
-        data = self.png(dpi) if path.suffix == ".png" else self.svg.encode()
-        if not path.parent.is_dir():
-            raise FileSystemError(f"Cannot write {path}: the folder {path.parent} does not exist. Create it first.")
-        try:
-            path.write_bytes(data)
-        except OSError as error:
-            raise FileSystemError(f"Cannot write {path}: {error.strerror or error}.") from error
-        return path
-
-    def _repr_svg_(self) -> str:
-        return self.svg
 
 
 def draw(
@@ -83,9 +58,7 @@ def draw(
     ("forward",); by default everything.
     """
     _check(graph, width, height, font_size, node_size, view)
-    look = Look(
-        theme_named(theme), title, legend, color_by, critical_path, max(float(font_size), 6.0), width, height
-    )
+    look = Look(theme_named(theme), title, legend, color_by, critical_path, max(float(font_size), 6.0), width, height)
     tree = build(graph, phases=None if phases is None else [Phase(phase) for phase in phases])
     outline, fit, margins = _fitted(tree, look, float(font_size), float(node_size), view == "modules")
     labels = Labels(outline)
@@ -120,7 +93,9 @@ def _check(graph: Any, width: Any, height: Any, font_size: Any, node_size: Any, 
         raise InvalidInputError(f"draw takes a Graph, not {type(graph).__name__}: atlas.draw(atlas.capture(model, x)).")
     for name, size in (("width", width), ("height", height)):
         if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= MOST_PIXELS:
-            raise InvalidInputError(f"{name}={size!r} is no size for a picture; pass a whole number from 1 to {MOST_PIXELS:,}.")
+            raise InvalidInputError(
+                f"{name}={size!r} is no size for a picture; pass a whole number from 1 to {MOST_PIXELS:,}."
+            )
     for name, size, most in (("font_size", font_size, 200), ("node_size", node_size, 2000)):
         if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 <= size <= most or size != size:
             raise InvalidInputError(f"{name}={size!r} is no size for text; pass pixels, up to {most}.")

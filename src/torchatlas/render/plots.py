@@ -23,6 +23,7 @@ from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph, OperationType, Phase
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.names import short_name
+from torchatlas.registry import near_names
 from torchatlas.render.axes import (
     HEADING,
     MARGIN,
@@ -44,6 +45,7 @@ from torchatlas.render.axes import (
     side_title,
     widest,
 )
+from torchatlas.render.drawing import Drawing
 from torchatlas.render.fonts import clipped, text_width
 from torchatlas.render.svg import Anchor, Canvas, Point
 from torchatlas.render.theme import Theme, mixed
@@ -66,6 +68,33 @@ _LAYERS = {
 }
 _SHADES = {Phase.FORWARD: 0.85, Phase.RECOMPUTE: 0.68, Phase.BACKWARD: 0.5, Phase.OPTIMIZER: 0.3, Phase.OTHER: 0.15}
 _LABELS = 8  # how many ops of a roofline are named
+
+
+KINDS = ("memory", "roofline", "time", "gradients")
+
+
+def plot(
+    graph: Graph,
+    kind: str = "memory",
+    *,
+    width: int = 1200,
+    height: int = 700,
+    theme: str = "light",
+    device: Device | str | None = None,
+) -> Drawing:
+    """Memory over the run ("memory"), ops under a device's roofs ("roofline"), time by type of op ("time"), or the
+    norms of gradients by depth ("gradients"). `device` is the roofline's."""
+    if kind == "roofline":
+        svg = roofline(graph, device, width=width, height=height, theme=theme)
+    elif kind in KINDS:
+        draws = {"memory": memory_timeline, "time": time_by_type, "gradients": gradient_norms}
+        svg = draws[kind](graph, width=width, height=height, theme=theme)
+    else:
+        near = " or ".join(map(repr, near_names(kind, KINDS))) if isinstance(kind, str) else ""
+        raise InvalidInputError(
+            f"kind={kind!r} is no plot" + (f"; did you mean {near}?" if near else "") + f" Known: {', '.join(KINDS)}."
+        )
+    return Drawing(svg, width, height)
 
 
 def memory_timeline(graph: Graph, *, width: int = 1200, height: int = 700, theme: str = "light") -> str:

@@ -65,12 +65,13 @@ class BoxMaker:
         if not is_open:
             box = self._known[signature, is_open] = self._closed(item)
             return box
-        key = (signature, is_open, round(height))
-        box = self._known.get(key)
-        if box is None:
+        key: Hashable = (signature, is_open, round(height))
+        if key not in self._known:
             box = self._opened(item, opened, height)
-            self._known[(signature, is_open) if box.natural else key] = box
-        return box
+            if box.natural:
+                key = (signature, is_open)
+            self._known[key] = box
+        return self._known[key]
 
     def _signature(self, item: Item, opened: Collection[int]) -> Hashable:
         if id(item) not in opened:
@@ -95,7 +96,8 @@ class BoxMaker:
     def _opened(self, item: Item, opened: Collection[int], height: float) -> Box:
         self.solved += 1
         outline, is_root = self.outline, item is self.outline.root
-        items, wiring = outline.children(item), outline.wiring(item)
+        items = outline.children(item)
+        outline.wiring(item)  # tells the items what enters and leaves them
         over = 0.0 if is_root else HEAD + 2 * PAD
         groups = [child for child in items if id(child) in opened]
         room = height - over - 20
@@ -178,10 +180,6 @@ class BoxMaker:
                 turned = (v, u, ("back", net, u, v))
                 flipped[turned] = (u, v, net)
                 edges.append(turned)
-                if (v, net) in problem.enters:
-                    problem.leaves[v, turned[2]] = problem.enters[v, net]
-                if (u, net) in problem.leaves:
-                    problem.enters[u, turned[2]] = problem.leaves[u, net]
             else:
                 edges.append((u, v, net))
         problem.edges = edges

@@ -5,6 +5,7 @@ A line to a later column leaves at the bottom of its own, goes up in the gap bef
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -61,7 +62,7 @@ def place_within(problem: Problem, height: float, solved: Solved) -> Placed:
     fewest = min(max(2, math.ceil(sum(tall) / (height * _TOLERANCE))), most) if height > 0 else most
     for count in range(fewest, most + 1):
         cuts = _cuts(tall, crossing, count)
-        highest = max(sum(tall[a:b]) for a, b in zip(cuts, cuts[1:], strict=False))
+        highest = max(sum(tall[a:b]) for a, b in itertools.pairwise(cuts))
         if highest > height * _TOLERANCE and count < most:
             continue
         key = tuple(cuts)
@@ -113,7 +114,7 @@ class _Columns:
             if column[u] >= 0 and column[v] >= 0 and column[u] != column[v]:
                 self.goes_to.setdefault((u, net), set()).add(column[v])
         self.solved: list[Column] = []
-        for c, rows in enumerate(zip(cuts, cuts[1:], strict=False)):
+        for c, rows in enumerate(itertools.pairwise(cuts)):
             if rows not in known:
                 known[rows] = self._solve(c)
             self.solved.append(known[rows])

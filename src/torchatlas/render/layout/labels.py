@@ -141,7 +141,11 @@ class Labels:
             return ""
         values = columns["output_value"][columns["output_ptr"][node] : columns["output_ptr"][node + 1]]
         roles, names = columns["value_role"][values], columns["value_parameter"][values]
-        made = [self.graph.tables.names[name] for role, name in zip(roles, names, strict=True) if role == _GRADIENT and name >= 0]
+        made = [
+            self.graph.tables.names[name]
+            for role, name in zip(roles, names, strict=True)
+            if role == _GRADIENT and name >= 0
+        ]
         return "grad of " + ", ".join(name.rpartition(".")[2] for name in made) if made else ""
 
     def _features(self, leaf: int) -> str:

@@ -7,6 +7,7 @@ straight before short ones. routing.py turns the result into lines.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -372,7 +373,7 @@ class _Placer:
         """Block i lies left of block j by at least so much."""
         width, least = self.layering.width, dict[tuple[int, int], float]()
         for row in self.layering.rows:
-            for a, b in zip(row, row[1:], strict=False):
+            for a, b in itertools.pairwise(row):
                 gap = BOX_GAP if width[a] and width[b] else LINE_GAP
                 apart = width[a] + gap + self.offset[a] - self.offset[b]
                 key = (self.block[a], self.block[b])

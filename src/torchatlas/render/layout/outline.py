@@ -5,6 +5,7 @@ Lazy: only groups that are opened, or might be, get items. Items of a group lie 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -108,7 +109,7 @@ class Outline:
 
     def operation_type(self, item: Item) -> OperationType:
         columns = self.tree.graph.columns
-        operation = columns["node_operation"][self.tree.node[item.start]]
+        operation = int(columns["node_operation"][self.tree.node[item.start]])
         return self.tree.graph.tables.operations[operation].type
 
     # -- items ---------------------------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ class Outline:
         return Item("leaf", leaf, leaf + 1, int(self.tree.leaf_hash[leaf]))
 
     def _module(self, group: int, name: str = "") -> Item:
-        """A module call. One that only calls another stands for it, with both names; one with a single op is that op."""
+        """A module call. One that only calls another stands for it, with both names; one with one op is that op."""
         tree = self.tree
         start, stop, call, lane = (int(x[group]) for x in (tree.start, tree.stop, tree.call, tree.lane))
         if lane >= 0:
@@ -206,7 +207,7 @@ class Outline:
         if item.is_leaf or item.kind == "functional":
             return False
         if self.modules_only and item.kind == "module":
-            return self._first_inner[item.group] < self._first_inner[item.group + 1]
+            return bool(self._first_inner[item.group] < self._first_inner[item.group + 1])
         return True
 
     def _segments(self, items: list[Item]) -> list[Item]:
@@ -221,13 +222,13 @@ class Outline:
             cuts.append(at)
         cuts.append(len(items))
         found = []
-        for first, last in zip(cuts, cuts[1:], strict=False):
+        for first, last in itertools.pairwise(cuts):
             part = items[first:last]
             if len(part) == 1:
                 found += part
                 continue
             segment = _gathered("segment", part)
-            if len(part) > self.most_children // 2:
+            if max(self.most_children // 2, 1) < len(part) < len(items):
                 segment.parts = self._segments(part)
             found.append(segment)
         return found
@@ -286,8 +287,11 @@ class Outline:
         if not any(item.kind == "lane" for item in items):
             return {}
         starts = np.array([item.start for item in items], np.int64)
-        come = np.searchsorted(starts, self.tree.kept_source, side="right") - 1
-        to = np.searchsorted(starts, self.tree.kept_target, side="right") - 1
+        source, target = self.tree.kept_source, self.tree.kept_target
+        first, last = items[0].start, items[-1].end
+        here = (source >= first) & (source < last) & (target >= first) & (target < last)
+        come = np.searchsorted(starts, source[here], side="right") - 1
+        to = np.searchsorted(starts, target[here], side="right") - 1
         pairs, counts = np.unique(np.stack([come, to]), axis=1, return_counts=True)
         return {
             (int(u), int(v)): int(count)

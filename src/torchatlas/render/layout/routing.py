@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from torchatlas.render.layout.layered import RANK_GAP, Layering, Net, Problem, layer
@@ -9,6 +10,7 @@ from torchatlas.render.layout.layered import RANK_GAP, Layering, Net, Problem, l
 TRACK = 8.0  # between two horizontal pieces of different nets
 _PORT_GAP = 14.0  # between the ends of lines on one box, where there is room
 _HEAD, _FOOT = 8.0, 14.0  # from a box to the first track, and from the last to the next boxes
+_APART = 7.0  # between the ends of two lines, at least
 _SAME = 0.5  # closer than this is straight
 
 Point = tuple[float, float]
@@ -82,7 +84,9 @@ class _Router:
                     self.enter[box, net] = x[box] + fixed
                 else:
                     wishes.append((self._end_of(a, net), net))
-            self._spread(box, wishes, self.enter)
+            self._spread(
+                box, wishes, self.enter, [x[box] + at for (b, _), at in self.problem.enters.items() if b == box]
+            )
             nets = below.get(box, {})
             wishes = []
             for net, others in nets.items():
@@ -92,7 +96,9 @@ class _Router:
                 else:
                     ends = [x[b] + width[b] / 2 for b in others]
                     wishes.append((sum(ends) / len(ends) if len(nets) > 1 else middle, net))
-            self._spread(box, wishes, self.leave)
+            self._spread(
+                box, wishes, self.leave, [x[box] + at for (b, _), at in self.problem.leaves.items() if b == box]
+            )
 
     def _end_of(self, node: int, net: Net) -> float:
         layering = self.layering
@@ -101,7 +107,9 @@ class _Router:
         fixed = self.problem.leaves.get((layering.owner.get(node, node), net), layering.width[node] / 2)
         return layering.x[node] + fixed
 
-    def _spread(self, box: int, wishes: list[tuple[float, Net]], table: dict[tuple[int, Net], float]) -> None:
+    def _spread(
+        self, box: int, wishes: list[tuple[float, Net]], table: dict[tuple[int, Net], float], fixed: list[float]
+    ) -> None:
         """Ends as near to where their lines come from as the box, and the other ends, allow."""
         if not wishes:
             return
@@ -115,7 +123,7 @@ class _Router:
         least = low
         for position, (wish, net) in enumerate(wishes):
             at = min(max(wish, least), high - (many - 1 - position) * gap)
-            table[box, net] = at
+            table[box, net] = _beside(at, fixed, low, high) if fixed else at
             least = at + gap
 
     def _out_of(self, node: int, net: Net) -> float:
@@ -133,7 +141,7 @@ class _Router:
         rows, height, rank = layering.rows, layering.height, layering.rank
         nets: list[dict[tuple[int, Net], tuple[float, list[float]]]] = [{} for _ in rows]
         for a, b, net in layering.segments:
-            trunk, drops = nets[rank[a]].setdefault((a, net), (self._out_of(a, net), []))
+            _, drops = nets[rank[a]].setdefault((a, net), (self._out_of(a, net), []))
             drops.append(self._into(b, net))
         self.y = [0.0] * len(rank)
         self.tracks: dict[tuple[int, Net], float] = {}
@@ -173,7 +181,7 @@ class _Router:
         routes = []
         for u, v, net, chain in layering.chains:
             points = [(self._out_of(layering.tail[u], net), self.y[u] + sizes[u][1])]
-            for a, b in zip(chain, chain[1:], strict=False):
+            for a, b in itertools.pairwise(chain):
                 end = self._into(b, net)
                 if abs(end - points[-1][0]) > _SAME:
                     track = self.tracks[a, net]
@@ -190,6 +198,16 @@ class _Router:
         width = max([*ends, *every], default=0.0) - min(left, 0.0)
         places = [(layering.x[box], self.y[box]) for box in range(layering.count)]
         return Placed(width, self.height, places, routes, layering.crossings)
+
+
+def _beside(at: float, taken: list[float], low: float, high: float) -> float:
+    """The free place nearest to one."""
+    for step in range(1, 60):
+        place = at + (step // 2) * 4 * (1 if step % 2 else -1)
+        if low <= place <= high and all(abs(place - other) >= _APART for other in taken):
+            taken.append(place)
+            return place
+    return at
 
 
 def _assigned(tracks: list[_Track]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 from torchatlas.render.fonts import text_width
@@ -132,7 +133,7 @@ class SceneMaker:
     # -- shapes beside lines -------------------------------------------------------------------------------------------
 
     def _wish(self, tensor: int, line: Line, room: tuple[float, float]) -> None:
-        """Label a tensor where its shape is new: not that of the first thing its maker reads, nor written on the box."""
+        """Label a tensor where its shape is new: not that of the first thing its maker reads."""
         tree = self.outline.tree
         leaf = tensor // OUTPUTS
         if tree.graph.columns["node_kind"][tree.node[leaf]] == 0 and line.level < 0:
@@ -181,7 +182,7 @@ def _spots(
 ) -> list[tuple[float, float, float, float]]:
     """Where a text fits beside the upright pieces of a line."""
     found = []
-    for (ax, ay), (bx, by) in zip(points, points[1:], strict=False):
+    for (ax, ay), (bx, by) in itertools.pairwise(points):
         if abs(ax - bx) > 0.3 or by - ay < 15:
             continue
         for left in (ax + _LABEL_GAP, ax - _LABEL_GAP - wide):

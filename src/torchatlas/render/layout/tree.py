@@ -1,4 +1,4 @@
-"""Graph -> a tree of groups over leaves, as arrays: what is drawn as a box, in which module call, joined by which tensors.
+"""Graph -> a tree of groups over leaves, as arrays: what is drawn as a box, in which call, joined by which tensors.
 
 Computed once per graph and never changed. Everything is an array, so that a graph of 100,000 ops becomes a tree in a
 few hundredths of a second; outline.py makes objects of the few groups that are looked at.
@@ -7,6 +7,7 @@ few hundredths of a second; outline.py makes objects of the few groups that are 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -172,7 +173,7 @@ def _origins(count: int, passing: Array, edges: _Edges) -> tuple[Array, Array]:
 
 
 def _crossing(lane: Array, is_op: Array, source: Array, target: Array) -> Array:
-    """Edges from one lane to another. What the program is given belongs to the forward lanes, what it returns to all."""
+    """Edges from one lane to another. What the program is given belongs to forward lanes, what it returns to all."""
     given = ~is_op[source] & (lane[target] % len(LANES) == 0)
     found: Array = (lane[source] != lane[target]) & ~given & is_op[target]
     return found
@@ -215,20 +216,23 @@ class _Groups:
             first = [_first_times(level, leaves) for level in levels]
             into = np.lexsort([leaves, *reversed(first)])
             levels, self.order = [level[into] for level in levels], leaves[into]
-        starts, stops, depths, numbers = [np.zeros(1, np.int64)], [np.array([len(leaves)])], [np.zeros(1)], [[-1]]
-        for depth, level in enumerate(levels, 1):
-            change = np.flatnonzero(np.concatenate([[True], level[1:] != level[:-1]])) if len(level) else []
-            ends = np.append(change[1:], len(level)) if len(level) else []
-            real = level[change] >= 0 if len(level) else []
-            starts.append(np.asarray(change, np.int64)[real])
-            stops.append(np.asarray(ends, np.int64)[real])
-            depths.append(np.full(len(starts[-1]), depth))
+        starts: list[Array] = [np.zeros(1, np.int64)]
+        stops: list[Array] = [np.array([len(leaves)])]
+        depths: list[Array] = [np.zeros(1, np.int64)]
+        numbers: list[Array] = [np.array([-1])]
+        for number, level in enumerate(levels, 1):  # none when there are no leaves
+            change = np.flatnonzero(np.concatenate([[True], level[1:] != level[:-1]]))
+            ends = np.append(change[1:], len(level))
+            real = level[change] >= 0
+            starts.append(change[real])
+            stops.append(ends[real])
+            depths.append(np.full(len(starts[-1]), number))
             numbers.append(level[starts[-1]])
-        start, stop, depth = np.concatenate(starts), np.concatenate(stops), np.concatenate(depths).astype(np.int64)
-        number = np.concatenate(numbers).astype(np.int64)
+        start, stop, depth = np.concatenate(starts), np.concatenate(stops), np.concatenate(depths)
+        key = np.concatenate(numbers)
         parent = np.full(len(start), -1, np.int64)
         base = 0
-        for above, here in zip(starts, starts[1:], strict=False):
+        for above, here in itertools.pairwise(starts):
             mine = slice(base + len(above), base + len(above) + len(here))
             parent[mine] = base + np.searchsorted(above, here, side="right") - 1
             base += len(above)
@@ -238,8 +242,8 @@ class _Groups:
         self.start, self.stop, self.depth = start[preorder], stop[preorder], depth[preorder]
         self.parent = np.where(parent >= 0, place[parent], -1)[preorder]
         is_lane = (depth == 1) if lanes else np.zeros(len(depth), bool)
-        self.lane = np.where(is_lane, number, -1)[preorder]
-        self.call = np.where(is_lane | (number < 0), -1, number % max(calls, 1))[preorder]
+        self.lane = np.where(is_lane, key, -1)[preorder]
+        self.call = np.where(is_lane | (key < 0), -1, key % max(calls, 1))[preorder]
 
 
 def _ancestors(parent: Array) -> list[Array]:
@@ -284,7 +288,8 @@ def _mix(x: Array) -> Array:
     with np.errstate(over="ignore"):
         x = (x.astype(np.uint64) + _GOLDEN) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(29))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(32))
+        mixed: Array = x ^ (x >> np.uint64(32))
+        return mixed
 
 
 def digests(texts: Iterable[str]) -> Array:
@@ -312,15 +317,21 @@ def _leaf_hashes(graph: Graph, nodes: Array) -> Array:
 
 
 def _group_hashes(
-    graph: Graph, groups: _Groups, leaf_hash: Array, source: Array, output: Array, target: Array, inner_only: bool = False
+    graph: Graph,
+    groups: _Groups,
+    leaf_hash: Array,
+    source: Array,
+    output: Array,
+    target: Array,
+    inner_only: bool = False,
 ) -> Array:
     """What is inside, where, and how it is wired; of lines from outside only where they arrive, or not even that."""
     count = len(leaf_hash)
     found = np.zeros(len(groups.start), np.uint64)
+    own = np.full(len(groups.start), 7, np.uint64)
+    called = groups.call >= 0
     types = digests(module.type for module in graph.tables.modules)
-    own = (
-        np.where(groups.call >= 0, types[graph.columns["call_module"][groups.call]], np.uint64(7)) if len(types) else 0
-    )
+    own[called] = types[graph.columns["call_module"][groups.call[called]]]
     with np.errstate(over="ignore"):
         for depth in range(int(groups.depth.max()) + 1):
             here = np.flatnonzero(groups.depth == depth)

@@ -111,7 +111,8 @@ def _shared(scene: Scene) -> Iterator[str]:
                 for other_at, other_low, other_high, other in near[i + 1 :]:
                     along = min(high, other_high) - max(low, other_low)
                     if line.net != other.net and abs(at - other_at) < 2 and along > 2:
-                        yield f"lines of {line.net} and {other.net} lie on each other at {at:.0f}, {max(low, other_low):.0f}"
+                        where = f"{at:.0f}, {max(low, other_low):.0f}"
+                        yield f"lines of {line.net} and {other.net} lie on each other at {where}"
 
 
 def _labels(scene: Scene) -> Iterator[str]:
@@ -127,7 +128,7 @@ def _labels(scene: Scene) -> Iterator[str]:
             yield f"the label {label.text} lies on another"
 
 
-# -- is it the graph? ---------------------------------------------------------------------------------------------------
+# -- is it the graph? -----------------------------------------------------------------------------------------------
 
 
 def account(outline: Outline, scene: Scene) -> Account:

@@ -1,0 +1,288 @@
+"""Graph -> what a text format shows of it: nested parts with their words, and the lines between the closed ones.
+
+The tree, the folding and the words are those of the picture. What is open is not fitted to a page: whoever reads a DOT
+or Mermaid file lays it out, so only the number of boxes counts.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from torchatlas.errors import InvalidInputError
+from torchatlas.graph import Graph
+from torchatlas.graph.columns import KINDS, Array
+from torchatlas.graph.nouns import NodeKind
+from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.outline import MOST_CHILDREN, OUTPUTS, Item, Outline
+from torchatlas.render.layout.tree import Tree, build
+from torchatlas.render.theme import LIGHT
+from torchatlas.tables import clean
+
+_FEWEST_CHILDREN = 14  # a group cut into fewer segments than this says little
+_LONGEST = 80  # characters of a title or of the line below it
+_PARALLEL = 3  # so many tensors between the same two boxes have a line each; more are one line
+_LAST = ("functional", "segment")  # runs of ops that nobody named: opened, in this order, when all else is open
+
+
+class LineKind(Enum):
+    """What a line stands for."""
+
+    TENSOR = "tensor"
+    AGAIN = "again"  # what a repeat hands to its next round
+    KEPT = "kept"  # all that one lane takes from another
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A box, or a frame with parts in it. Numbers count from 0 in the order of the text."""
+
+    number: int
+    kind: str  # an operation type, or one of: terminal, closed, open
+    title: str
+    subtitle: str
+    depth: int
+    repeat: int
+    item: Item
+    inner: tuple[Part, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.inner)
+
+    def walk(self) -> Iterator[Part]:
+        """Itself and all that is in it, the outer before the inner."""
+        yield self
+        for part in self.inner:
+            yield from part.walk()
+
+    def boxes(self) -> list[Part]:
+        """The closed parts in it, or itself."""
+        return [part for part in self.walk() if not part.is_open]
+
+    def colours(self) -> tuple[str, str, str]:
+        """Fill, stroke and ink."""
+        if self.kind == "terminal":
+            fill, ink = LIGHT.terminal
+            return fill, fill, ink
+        if self.kind == "closed":
+            return LIGHT.background, LIGHT.soft, LIGHT.ink
+        if self.kind == "open":
+            return LIGHT.tints[min(self.depth, len(LIGHT.tints) - 1)], LIGHT.line, LIGHT.ink
+        fill, stroke = next(LIGHT.fills[type] for type in LIGHT.fills if type == self.kind)
+        return fill, stroke, LIGHT.ink
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """From one part to another, by number. Only a KEPT one begins or ends at an open part."""
+
+    source: int
+    target: int
+    label: str
+    kind: LineKind = LineKind.TENSOR
+    many: int = 1  # how many tensors it stands for
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """All that is written down."""
+
+    title: str
+    parts: tuple[Part, ...]
+    lines: tuple[Line, ...]
+    outline: Outline
+
+    def walk(self) -> Iterator[Part]:
+        for part in self.parts:
+            yield from part.walk()
+
+
+def sketch(graph: Graph | Tree, most_boxes: int) -> Sketch:
+    """Open groups from the outside in while there are at most `most_boxes` boxes. The outermost are always shown."""
+    if isinstance(most_boxes, bool) or not isinstance(most_boxes, int) or most_boxes < 1:
+        raise InvalidInputError(f"most_boxes={most_boxes!r} is no number of boxes; pass a whole number from 1 on.")
+    tree = build(graph) if isinstance(graph, Graph) else graph
+    outline = Outline(tree, most_children=min(MOST_CHILDREN, max(most_boxes, _FEWEST_CHILDREN)))
+    return _Sketcher(outline, opened(outline, most_boxes)).sketch()
+
+
+def opened(outline: Outline, most_boxes: int) -> set[int]:
+    """The ids of what to open: whole levels while they fit, then single groups, the outermost and largest first."""
+    found, boxes = {id(outline.root)}, len(outline.children(outline.root))
+    level = _groups(outline, outline.root)
+    while level:
+        more = 0
+        for item in level:
+            more += len(outline.children(item)) - 1
+            if boxes + more > most_boxes:  # the rest need not be looked at: a level may have thousands of groups
+                break
+        else:
+            boxes += more
+            found.update(map(id, level))
+            level = [inner for item in level for inner in _groups(outline, item)]
+            continue
+        break
+    # What is left is opened one by one. Ranks are unique, so that the order never depends on where objects lie.
+    waiting = [(_rank(item), item) for item in _closed(outline, found)]
+    heapq.heapify(waiting)
+    while waiting:
+        _, item = heapq.heappop(waiting)
+        children = outline.children(item)
+        if boxes + len(children) - 1 <= most_boxes:
+            boxes += len(children) - 1
+            found.add(id(item))
+            for inner in children:
+                if not inner.is_leaf:
+                    heapq.heappush(waiting, (_rank(inner), inner))
+    return found
+
+
+def _groups(outline: Outline, item: Item) -> list[Item]:
+    """What can be opened in a group, but for what is opened last."""
+    return [child for child in outline.children(item) if not child.is_leaf and child.kind not in _LAST]
+
+
+def _closed(outline: Outline, opened: set[int]) -> Iterator[Item]:
+    stack = [outline.root]
+    while stack:
+        for item in outline.children(stack.pop()):
+            if id(item) in opened:
+                stack.append(item)
+            elif not item.is_leaf:
+                yield item
+
+
+def _rank(item: Item) -> tuple[int, int, int, int]:
+    return _LAST.index(item.kind) + 1 if item.kind in _LAST else 0, item.depth, item.start - item.stop, item.start
+
+
+class _Sketcher:
+    """Numbers what is visible, and finds for every leaf the box that stands for it."""
+
+    def __init__(self, outline: Outline, opened: set[int]) -> None:
+        self.outline, self.opened, self.labels, self.tree = outline, opened, Labels(outline), outline.tree
+        leaves = len(self.tree.node)
+        self.count = 0
+        self.box = np.full(leaves, -1, np.int64)  # leaf -> the number of its box
+        self.lane = np.full(leaves, -1, np.int64)  # leaf -> the part that lines between lanes end at
+        self.same = np.arange(leaves)  # leaf -> the one of the first round that stands for it
+        self.is_first = np.ones(leaves, bool)  # whether it is in the first round of every open repeat around it
+        self.varies = np.zeros(leaves, bool)  # whether its shape is another in each round
+        self.repeats: list[Item] = []  # the open ones
+
+    def sketch(self) -> Sketch:
+        root = self.outline.root
+        parts = tuple(self._part(item, 0) for item in self.outline.children(root))
+        lines = [*self._tensors(), *self._again(), *self._kept()]
+        return Sketch(_short(root.type), parts, tuple(lines), self.outline)
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    def _part(self, item: Item, depth: int) -> Part:
+        number, is_open = self.count, id(item) in self.opened
+        self.count += 1
+        inner: tuple[Part, ...] = ()
+        if is_open:
+            inner = tuple(self._part(child, depth + 1) for child in self.outline.children(item))
+        else:
+            self.box[item.start : item.end] = number
+        self._fold(item, is_open)
+        if item.kind == "lane" or (not is_open and any(child.kind == "lane" for child in item.parts or ())):
+            self.lane[item.start : item.end] = number
+        title = _short(self.labels.title(item))
+        if not is_open and not item.is_leaf:
+            title = f"+ {title}"
+        if item.repeat > 1:
+            title += f" ×{item.repeat:,}"
+        subtitle = _short(self.labels.heading(item) if is_open else self.labels.subtitle(item))
+        return Part(number, self._kind(item, is_open), title, subtitle, depth, item.repeat, item, inner)
+
+    def _kind(self, item: Item, is_open: bool) -> str:
+        if not item.is_leaf:
+            return "open" if is_open else "closed"
+        return "terminal" if self.outline.is_marker(item) else self.outline.operation_type(item).value
+
+    def _fold(self, item: Item, is_open: bool) -> None:
+        """Every round of a repeat is what the first one is."""
+        if item.repeat < 2:
+            return
+        first, rest = slice(item.start, item.stop), slice(item.stop, item.end)
+        for column in (self.box, self.same, self.lane):
+            column[rest] = np.tile(column[first], item.repeat - 1)
+        self.varies[item.start : item.end] |= item.alike_only
+        if is_open:
+            self.is_first[rest] = False
+            self.repeats.append(item)
+
+    # -- lines ---------------------------------------------------------------------------------------------------------
+
+    def _tensors(self) -> Iterator[Line]:
+        tree = self.tree
+        drawn = self.is_first[tree.target] & (self.box[tree.source] != self.box[tree.target])
+        yield from self._lines(tree.source[drawn], tree.output[drawn], tree.target[drawn], LineKind.TENSOR)
+
+    def _again(self) -> Iterator[Line]:
+        """From what one round of a repeat makes to what the next one, or a later one, does with it."""
+        tree = self.tree
+        for item in self.repeats:
+            size = item.stop - item.start
+            edges = slice(int(tree.first_edge[item.stop]), int(tree.first_edge[item.end]))
+            source, output, target = tree.source[edges], tree.output[edges], tree.target[edges]
+            round_of_source, round_of_target = (source - item.start) // size, (target - item.start) // size
+            within = item.start + (target - item.start) % size
+            handed = (source >= item.start) & (round_of_source < round_of_target) & self.is_first[within]
+            yield from self._lines(source[handed], output[handed], target[handed], LineKind.AGAIN)
+
+    def _lines(self, source: Array, output: Array, target: Array, kind: LineKind) -> Iterator[Line]:
+        """One line for each tensor and the box that takes it."""
+        rows = (self.box[source], self.box[target], self.same[source], output.clip(0, OUTPUTS - 1))
+        found = dict.fromkeys(zip(*(row.tolist() for row in rows), strict=True))
+        parallel = Counter((come, to) for come, to, _, _ in found)
+        labelled, bundled = set[int](), set[tuple[int, int]]()
+        for come, to, leaf, place in found:
+            many, tensor = parallel[come, to], leaf * OUTPUTS + place
+            if many > _PARALLEL:
+                if (come, to) not in bundled:
+                    bundled.add((come, to))
+                    yield Line(come, to, f"{many:,} tensors", kind, many)
+                continue
+            label = ""
+            if kind == LineKind.TENSOR and tensor not in labelled:  # a tensor that many take is labelled once
+                labelled.add(tensor)
+                label = self._new_shape(tensor)
+            yield Line(come, to, label, kind)
+
+    def _new_shape(self, tensor: int) -> str:
+        """The shape of a tensor unless it is known: that of what its maker reads first, or written on the box."""
+        tree, leaf = self.tree, tensor // OUTPUTS
+        if tree.graph.columns["node_kind"][tree.node[leaf]] != _OP or self.varies[leaf]:
+            return ""
+        shape = self.labels.shape(tensor)
+        first = int(tree.first_edge[leaf])
+        if first == tree.first_edge[leaf + 1]:
+            return shape
+        before = self.labels.shape(int(tree.source[first]) * OUTPUTS + int(tree.output[first]))
+        return "" if shape == before else _short(shape)
+
+    def _kept(self) -> Iterator[Line]:
+        """Activations kept for backward, gradients for an optimizer: one line for all from lane to lane."""
+        come, to = self.lane[self.tree.kept_source], self.lane[self.tree.kept_target]
+        between = (come >= 0) & (to >= 0) & (come != to)
+        counts = Counter(zip(come[between].tolist(), to[between].tolist(), strict=True))
+        for (source, target), many in sorted(counts.items()):
+            yield Line(source, target, f"{many:,} tensor{'s' if many > 1 else ''}", LineKind.KEPT, many)
+
+
+_OP = KINDS.index(NodeKind.OP)
+
+
+def _short(text: str) -> str:
+    """Text of one line that fits a box. What is not printable is shown as an escape; names come from anybody."""
+    shown = clean(text[: _LONGEST + 1])
+    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
