@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -442,10 +443,29 @@ def test_files_that_cannot_be_written(tmp_path: Path) -> None:
         tracker.export_graph(tmp_path / "graph.xyz")
 
 
-def test_pictures_are_not_there_yet(tmp_path: Path) -> None:
+def test_pictures_have_the_pixels_and_the_resolution_asked_for(tmp_path: Path) -> None:
     tracker = atlas.track_computational_graph(mlp(), image())
-    with pytest.raises(errors.NotAvailableError, match="export_graph"):
-        tracker.save_graph_png(tmp_path / "graph.png", width=2000, height=1500)
+    path = tracker.save_graph_png(tmp_path / "graph.png", width=2000, height=1500, dpi=150, node_size=60, font_size=12)
+    assert path == tmp_path / "graph.png"
+    data = path.read_bytes()
+    assert struct.unpack(">II", data[16:24]) == (2000, 1500)
+    per_metre = struct.unpack(">I", data[data.index(b"pHYs") + 4 :][:4])[0]
+    assert round(per_metre * 0.0254) == 150
+    default = tracker.save_graph_png(str(tmp_path / "default.png")).read_bytes()
+    assert struct.unpack(">II", default[16:24]) == (1200, 800)
+    without = tracker.save_graph_png(tmp_path / "without.png", show_legend=False).read_bytes()
+    assert without != default
+
+
+def test_pictures_that_cannot_be_written(tmp_path: Path) -> None:
+    tracker = atlas.track_computational_graph(mlp(), image())
+    with pytest.raises(errors.FileSystemError, match="does not exist"):
+        tracker.save_graph_png(tmp_path / "missing" / "graph.png")
+    assert not (tmp_path / "missing").exists()
+    with pytest.raises(errors.FileFormatError, match="png"):
+        tracker.save_graph_png(tmp_path / "graph.jpg")
+    with pytest.raises(errors.InvalidInputError, match="width=0"):
+        tracker.save_graph_png(tmp_path / "graph.png", width=0)
 
 
 # -- the zoo ----------------------------------------------------------------------------------------------------------

@@ -321,20 +321,20 @@ def parts() -> st.SearchStrategy[Part]:
     return st.recursive(
         single,
         lambda inner: st.one_of(
-            st.tuples(st.just("module"), st.sampled_from(ODD_NAMES), st.lists(inner, max_size=6)),
+            st.tuples(st.just("module"), st.sampled_from(ODD_NAMES), st.lists(inner, max_size=5)),
             st.tuples(st.just("branches"), st.sampled_from((2, 3, 5, 60)), inner),
             st.tuples(st.just("repeat"), st.integers(2, 12), st.lists(inner, min_size=1, max_size=4), st.booleans()),
-            st.tuples(st.just("dense"), st.integers(3, 9)),
+            st.tuples(st.just("dense"), st.integers(3, 5)),
             st.tuples(st.just("again"), st.integers(2, 5), st.lists(inner, min_size=1, max_size=3)),
         ),
-        max_leaves=10,
+        max_leaves=8,
     )
 
 
 @st.composite
-def nested_graphs(draw: st.DrawFn, most_ops: int = 1500) -> Graph:
+def nested_graphs(draw: st.DrawFn, most_ops: int = 250) -> Graph:
     """Any program: nested modules, skips, branches, loops, dense and odd parts; perhaps with a backward pass."""
-    program = draw(st.lists(parts(), max_size=6))
+    program = draw(st.lists(parts(), max_size=4))
     inputs, training = draw(st.integers(0, 3)), draw(st.sampled_from(("", "", "backward", "optimizer", "two steps")))
     return written(program, inputs=inputs, training=training, named=draw(st.sampled_from(ODD_NAMES)), most_ops=most_ops)
 

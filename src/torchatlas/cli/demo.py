@@ -1,4 +1,4 @@
-"""torchatlas demo: capture one training step of a small GPT, print its summary, save its graph."""
+"""torchatlas demo: capture one training step of a small GPT, print its summary, save its graph and a picture of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from torchatlas.cli._options import check_output, progress, show, verb
 
-NAMES = ("torchatlas-demo.atlas", "torchatlas-demo.json")
+NAMES = ("torchatlas-demo.atlas", "torchatlas-demo.json", "torchatlas-demo.png")
 
 
 @click.command()
@@ -17,7 +17,7 @@ NAMES = ("torchatlas-demo.atlas", "torchatlas-demo.json")
 )
 @verb
 def command(output: Path, as_json: bool) -> None:
-    """Capture one training step of a small GPT, print its summary and save its graph."""
+    """Capture one training step of a small GPT, print its summary, save its graph and draw it."""
     files = [output / name for name in NAMES]
     for file in files:
         check_output(file)

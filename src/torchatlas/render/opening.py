@@ -172,7 +172,7 @@ class _Sketcher:
         self.box = np.full(leaves, -1, np.int64)  # leaf -> the number of its box
         self.lane = np.full(leaves, -1, np.int64)  # leaf -> the part that lines between lanes end at
         self.same = np.arange(leaves)  # leaf -> the one of the first round that stands for it
-        self.is_first = np.ones(leaves, bool)  # whether it is in the first round of every open repeat around it
+        self.is_first = np.ones(leaves, bool)  # whether it is in the first round of every visible repeat around it
         self.varies = np.zeros(leaves, bool)  # whether its shape is another in each round
         self.repeats: list[Item] = []  # the open ones
 
@@ -216,8 +216,8 @@ class _Sketcher:
         for column in (self.box, self.same, self.lane):
             column[rest] = np.tile(column[first], item.repeat - 1)
         self.varies[item.start : item.end] |= item.alike_only
+        self.is_first[rest] = False
         if is_open:
-            self.is_first[rest] = False
             self.repeats.append(item)
 
     # -- lines ---------------------------------------------------------------------------------------------------------

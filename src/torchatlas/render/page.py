@@ -20,7 +20,7 @@ from torchatlas.render.layout.outline import OUTPUTS, Outline
 from torchatlas.render.layout.scene import Frame, Line, Scene
 from torchatlas.render.measures import MEASURES, Measure
 from torchatlas.render.svg import Canvas, number
-from torchatlas.render.theme import Theme
+from torchatlas.render.theme import Theme, mixed
 from torchatlas.units import format_bytes, format_count, format_flops, format_ns
 
 _LINE, _ARROW, _CORNER = 1.3, 6.5, 6.0
@@ -207,13 +207,14 @@ class Page:
 
     def _open(self, frame: Frame) -> None:
         canvas, tints = self.canvas, self.theme.tints
-        ground = tints[min(frame.depth + 1, len(tints) - 1)]
-        head = tints[min(frame.depth + 3, len(tints) - 1)]
+        level = min(frame.depth + 1, len(tints) - 3)
+        ground, head = tints[level], tints[level + 2]
         x, y, width, height = frame.x, frame.y, frame.width, frame.height
+        outline = mixed(self.theme.line, self.theme.soft, 0.3)
         if frame.item.repeat > 1:
             for behind in (STACK, STACK / 2):
-                canvas.rect(x + behind, y + behind, width, height, fill=ground, stroke=self.theme.line, radius=7)
-        canvas.rect(x, y, width, height, fill=ground, stroke=self.theme.line, radius=7)
+                canvas.rect(x + behind, y + behind, width, height, fill=ground, stroke=outline, radius=7)
+        canvas.rect(x, y, width, height, fill=ground, stroke=outline, radius=7)
         wide, tall = number(width - 14), number(HEAD - 7)
         d = f"M{number(x + 0.5)} {number(y + HEAD)}v-{tall}a6.5 6.5 0 0 1 6.5 -6.5h{wide}a6.5 6.5 0 0 1 6.5 6.5v{tall}z"
         canvas.path(d, fill=head, title=self.labels.tooltip(frame.item))
@@ -223,12 +224,12 @@ class Page:
         if frame.item.repeat > 1:
             self._badge(x + width - 8, y + 3, frame.item.repeat)
 
-    def _badge(self, right: float, y: float, times: int) -> None:
+    def _badge(self, right: float, y: float, times: int, size: float = SMALL) -> None:
         text = f"×{times:,}"
-        wide = text_width(text, SMALL, True) + 10
+        wide, tall = text_width(text, size, True) + 10, size * 1.45
         fill, ink = self.theme.terminal
-        self.canvas.rect(right - wide, y, wide, 16, fill=fill, radius=8)
-        self.canvas.text(right - wide / 2, y + 12, text, size=SMALL, fill=ink, bold=True, anchor="middle")
+        self.canvas.rect(right - wide, y, wide, tall, fill=fill, radius=tall / 2)
+        self.canvas.text(right - wide / 2, y + size * 1.09, text, size=size, fill=ink, bold=True, anchor="middle")
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 
@@ -327,8 +328,9 @@ class Page:
     def _entry(self, x: float, y: float, name: str, fill: str, stroke: str) -> None:
         size, ink = self.margins.words, self.theme.ink
         if not fill:
-            self._badge(x + _SWATCH + 4, y - 12, 3)
-            self.canvas.text(x + _SWATCH + 9, y, name.partition(" ")[2], size=size, fill=ink)
+            wide = text_width("×3", size, True) + 10
+            self._badge(x + wide, y - size * 1.09, 3, size)
+            self.canvas.text(x + wide + 5, y, name.partition(" ")[2], size=size, fill=ink)
             return
         self.canvas.rect(x, y - 11, _SWATCH, 13, fill=fill, stroke=stroke, radius=3)
         if name == "closed group":

@@ -20,6 +20,7 @@ _SIDE = 22.0  # left and right of a text, together
 _WIDEST = 190.0
 _TALLEST_TITLE = 260.0
 _PLUS = 14.0
+_LINE_END, _MOST_ENDS = 7.0, 150  # a box has room for the ends of so many lines
 
 
 @dataclass(eq=False)
@@ -76,15 +77,17 @@ class BoxMaker:
     def _signature(self, item: Item, opened: Collection[int]) -> Hashable:
         if id(item) not in opened:
             return (item.hash, item.name, item.repeat, len(item.inputs), len(item.outputs))
-        inner = tuple(self._signature(child, opened) for child in self.outline.children(item) if not child.is_leaf)
-        return (item.hash, item.name, item.repeat, len(item.inputs), len(item.outputs), inner)
+        pattern = self.outline.wiring(item).pattern
+        inner = tuple(self._signature(child, opened) for child in self.outline.children(item))
+        return (item.hash, item.name, item.repeat, pattern, inner)
 
     def _closed(self, item: Item) -> Box:
         title = clipped(self.labels.title(item), TITLE, _TALLEST_TITLE, bold=True)
         subtitle = clipped(self.labels.subtitle(item), SMALL, _WIDEST)
         repeated = item.repeat > 1
         more = (self.badge(item) + 6 if repeated else 0) + (0 if item.is_leaf else _PLUS)
-        width = max(64.0, text_width(title, TITLE, True) + _SIDE + more, text_width(subtitle, SMALL) + _SIDE)
+        ends = 24 + _LINE_END * min(max(len(item.inputs), len(item.outputs)), _MOST_ENDS)
+        width = max(64.0, text_width(title, TITLE, True) + _SIDE + more, text_width(subtitle, SMALL) + _SIDE, ends)
         height = max(36.0 if subtitle else 24.0, self.smallest)
         behind = STACK if repeated else 0.0
         return Box(item, width + behind, height + behind, title, subtitle)

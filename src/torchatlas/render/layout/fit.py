@@ -112,7 +112,7 @@ class Fitter:
         for part in heights:
             box = self.maker.box(self.outline.root, opened, self.height / self.least * part)
             scale = min(self.width / max(box.width, 1), self.height / max(box.height, 1), max(largest, self.least))
-            score = min(scale, comfortable) + 0.35 * max(scale - comfortable, 0) - 0.025 * box.wraps
+            score = min(scale, comfortable) + 0.25 * max(scale - comfortable, 0) - 0.05 * box.wraps
             if score > most:
                 best, most = Fit(box, scale, opened), score
             if scale >= enough:

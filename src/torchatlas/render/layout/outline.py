@@ -73,6 +73,7 @@ class Wiring:
     edges: list[tuple[int, int, int]]
     inside: dict[int, tuple[int, int]]  # a tensor that leaves -> the item it comes from and its number in there
     bundles: dict[int, int]  # lines that stand for many tensors, by number -> how many
+    pattern: tuple[tuple[int, ...], ...]  # equal for groups that are wired alike, within and to the outside
 
 
 class Outline:
@@ -280,7 +281,7 @@ class Outline:
             place = int(np.searchsorted(starts, inner, side="right")) - 1
             leaving[number] = place, inner * OUTPUTS + number % OUTPUTS
         self._tell(items, found, leaving)
-        return Wiring(found, leaving, bundles)
+        return Wiring(found, leaving, bundles, _pattern(item, found, leaving))
 
     def _bundles(self, items: list[Item]) -> dict[tuple[int, int], int]:
         """How many tensors one lane takes from another."""
@@ -329,6 +330,16 @@ class Outline:
 
 
 _OP = KINDS.index(NodeKind.OP)
+
+
+def _pattern(
+    item: Item, lines: list[tuple[int, int, int]], leaving: dict[int, tuple[int, int]]
+) -> tuple[tuple[int, ...], ...]:
+    """The lines of a group with its tensors numbered as they come."""
+    number: dict[int, int] = {}
+    inner = [(come, to, number.setdefault(tensor, len(number))) for come, to, tensor in lines]
+    outer = [(place, number.setdefault(tensor, len(number))) for place, tensor in leaving.values()]
+    return (*inner, *outer, tuple(number.get(tensor, -1) for tensor in item.inputs))
 
 
 def _gathered(kind: str, items: list[Item]) -> Item:

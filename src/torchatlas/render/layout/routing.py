@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from torchatlas.render.layout.layered import RANK_GAP, Layering, Net, Problem, layer
+from torchatlas.render.layout.layered import LINE_GAP, RANK_GAP, Layering, Net, Problem, layer
 
 TRACK = 8.0  # between two horizontal pieces of different nets
 _PORT_GAP = 14.0  # between the ends of lines on one box, where there is room
 _HEAD, _FOOT = 8.0, 14.0  # from a box to the first track, and from the last to the next boxes
 _APART = 7.0  # between the ends of two lines, at least
+_ON_EACH_OTHER = 20  # what it costs, in crossings, if lines lie on each other
 _SAME = 0.5  # closer than this is straight
 
 Point = tuple[float, float]
@@ -38,7 +39,7 @@ class Placed:
     columns: int = 1
 
 
-@dataclass
+@dataclass(eq=False)
 class _Track:
     """The horizontal piece of one net below a rank: where it comes down from, and where it goes down to."""
 
@@ -60,6 +61,7 @@ class _Router:
         self.enter: dict[tuple[int, Net], float] = {}
         self.leave: dict[tuple[int, Net], float] = {}
         self._ports()
+        self._straighten()
         self._heights()
 
     # -- where lines meet boxes --------------------------------------------------------------------------------------
@@ -99,6 +101,30 @@ class _Router:
             self._spread(
                 box, wishes, self.leave, [x[box] + at for (b, _), at in self.problem.leaves.items() if b == box]
             )
+
+    def _straighten(self) -> None:
+        """Move the points at which nets enter and leave the group over the ends of their lines, if there is room."""
+        layering, x = self.layering, self.layering.x
+        beside: dict[int, tuple[float, float]] = {}
+        for row in (layering.rows[0], layering.rows[-1]) if layering.rows else ():
+            for position, node in enumerate(row):
+                left, right = (
+                    row[position - 1] if position else None,
+                    row[position + 1] if position + 1 < len(row) else None,
+                )
+                low = -1e9 if left is None else x[left] + layering.width[left] + LINE_GAP
+                beside[node] = low, 1e9 if right is None else x[right] - LINE_GAP
+        sources, sinks = set(self.problem.sources), set(self.problem.sinks)
+        lines: dict[int, list[float]] = {}
+        for a, b, net in layering.segments:
+            if a in sources and not layering.is_point(b):
+                lines.setdefault(a, []).append(self.enter[b, net])
+            if b in sinks and not layering.is_point(a):
+                lines.setdefault(b, []).append(self.leave[layering.owner.get(a, a), net])
+        for point, ends in lines.items():
+            low, high = beside.get(point, (1.0, 0.0))
+            if len(ends) == 1 and abs(ends[0] - x[point]) <= _PORT_GAP and low <= ends[0] <= high:
+                x[point] = ends[0]
 
     def _end_of(self, node: int, net: Net) -> float:
         layering = self.layering
@@ -144,7 +170,7 @@ class _Router:
             _, drops = nets[rank[a]].setdefault((a, net), (self._out_of(a, net), []))
             drops.append(self._into(b, net))
         self.y = [0.0] * len(rank)
-        self.tracks: dict[tuple[int, Net], float] = {}
+        self.tracks: dict[tuple[int, Net], list[Point]] = {}  # where a net turns: down to its track, or its two
         top, tops, tall = 0.0, [], [max((height[node] for node in row), default=0.0) for row in rows]
         for level, row in enumerate(rows):
             tops.append(top)
@@ -158,10 +184,11 @@ class _Router:
                 for key, (trunk, drops) in nets[level].items()
                 if any(abs(drop - trunk) > _SAME for drop in drops)
             ]
+            tracks = _untangled(tracks)
             place = _assigned(tracks)
             below = top + tall[level] + _HEAD
             for track, number in zip(tracks, place, strict=True):
-                self.tracks[track.key] = below + number * TRACK
+                self.tracks.setdefault(track.key, []).append((track.trunk, below + number * TRACK))
             used = max(place, default=-1) + 1
             ports, ports_next = (all(layering.is_point(node) for node in r) for r in (row, rows[level + 1]))
             foot = 8.0 if ports_next else _FOOT
@@ -184,8 +211,9 @@ class _Router:
             for a, b in itertools.pairwise(chain):
                 end = self._into(b, net)
                 if abs(end - points[-1][0]) > _SAME:
-                    track = self.tracks[a, net]
-                    points += [(points[-1][0], track), (end, track)]
+                    for x, track in self.tracks[a, net]:
+                        points += [(x, points[-1][1]), (x, track)]
+                    points.append((end, points[-1][1]))
                 points.append((end, self.y[b]))
             routes.append(Route(net, u, v, points))
         ends = [layering.x[node] + layering.width[node] for node in range(len(layering.x))]
@@ -208,6 +236,23 @@ def _beside(at: float, taken: list[float], low: float, high: float) -> float:
             taken.append(place)
             return place
     return at
+
+
+def _untangled(tracks: list[_Track]) -> list[_Track]:
+    """Two nets that change places would lie on each other whichever runs above: one of them turns twice."""
+    found = list(tracks)
+    for i, one in enumerate(tracks):
+        for other in tracks[:i]:
+            if one in found and other in found and min(_price(one, other), _price(other, one)) >= _ON_EACH_OTHER:
+                at = found.index(other)
+                taken = [x for track in found for x in (track.trunk, *track.drops)]
+                middle = _beside(
+                    (one.trunk + other.trunk) / 2, taken, min(one.low, other.low), max(one.high, other.high)
+                )
+                low, high = min(middle, *other.drops), max(middle, *other.drops)
+                first = _Track(other.key, min(middle, other.trunk), max(middle, other.trunk), other.trunk, [middle])
+                found[at : at + 1] = [first, _Track(other.key, low, high, middle, other.drops)]
+    return found
 
 
 def _assigned(tracks: list[_Track]) -> list[int]:
@@ -249,4 +294,4 @@ def _assigned(tracks: list[_Track]) -> list[int]:
 def _price(upper: _Track, lower: _Track) -> int:
     """Crossings when one piece runs above another; lines that would lie on each other cost much more."""
     crossed = int(upper.low < lower.trunk < upper.high) + sum(lower.low < drop < lower.high for drop in upper.drops)
-    return crossed + 20 * any(abs(lower.trunk - drop) < 6 for drop in upper.drops)
+    return crossed + _ON_EACH_OTHER * any(abs(lower.trunk - drop) < 6 for drop in upper.drops)

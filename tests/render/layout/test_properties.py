@@ -1,0 +1,160 @@
+"""Any graph on any page: nothing overlaps, nothing is too small, every edge is drawn and none is invented."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from render import graphs
+from render.graphs import nested_graphs, written
+from render.layout.pages import drawn
+
+from torchatlas.errors import InvalidInputError
+from torchatlas.graph import Graph
+from torchatlas.render.layout import verify
+from torchatlas.render.layout.boxes import SMALL
+from torchatlas.render.picture import Picture
+
+PAGES = ((300, 200), (800, 600), (1200, 800), (1600, 1200), (700, 2400), (4000, 3000))
+FONTS = (6.0, 9.0, 12.0, 16.0)
+FEW = settings(
+    max_examples=70,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+
+
+def check(graph: Graph, picture: Picture, font: float) -> None:
+    """Everything that must hold of a picture."""
+    scene = picture.scene
+    assert verify.defects(scene) == []
+    account = verify.account(picture.outline, scene)
+    assert (account.missing, account.invented) == ([], [])
+    tree = picture.outline.tree
+    assert account.drawn + account.inside + account.repeated == len(tree.source)
+    assert account.kept == len(tree.kept_source)
+    assert picture.fit.scale * SMALL >= font - 1e-9
+    assert picture.smallest_text == picture.fit.scale * SMALL
+    assert all(size >= font - 0.01 for size in text_sizes(picture.svg)), min(text_sizes(picture.svg))
+    left, top, right, bottom = extent(picture)
+    assert left >= 0
+    assert top >= 0
+    assert right <= picture.width
+    assert bottom <= picture.height
+
+
+_GROUP = re.compile(r"translate\((\S+) (\S+)\) scale\((\S+)\)")
+
+
+def text_sizes(svg: str) -> set[float]:
+    """The sizes of all texts in pixels, as the SVG says them."""
+
+    def walk(element: ElementTree.Element, scale: float) -> None:
+        transform = _GROUP.search(element.get("transform", ""))
+        scale *= float(transform[3]) if transform else 1.0
+        if element.tag.endswith("text") and "".join(element.itertext()).strip():
+            found.add(float(element.get("font-size", "nan")) * scale)
+        for child in element:
+            walk(child, scale)
+
+    found: set[float] = set()
+    walk(ElementTree.fromstring(svg), 1.0)
+    return found
+
+
+def extent(picture: Picture) -> tuple[float, float, float, float]:
+    """What of the page the scene takes, in pixels."""
+    transform = _GROUP.search(picture.svg)
+    assert transform is not None
+    left, top, scale = map(float, transform.groups())
+    return left, top, left + picture.scene.width * scale, top + picture.scene.height * scale
+
+
+@FEW
+@given(nested_graphs(), st.sampled_from(PAGES), st.sampled_from(FONTS))
+def test_any_graph_on_any_page_is_readable_and_true(graph: Graph, page: tuple[int, int], font: float) -> None:
+    try:
+        picture = drawn(graph, *page, font)
+    except InvalidInputError as error:  # the least page it asks for must do
+        asked = re.search(r"use at least (\d+) x (\d+)", str(error))
+        assert asked is not None, error
+        assert page[0] < 800, "a page of this size can show at least one box"
+        picture = drawn(graph, max(int(asked[1]) + 1, page[0]), max(int(asked[2]) + 1, page[1]), font)
+    check(graph, picture, font)
+
+
+NAMED = {
+    "empty": Graph,
+    "one input": lambda: written([]),
+    "chain": lambda: graphs.chain(300),
+    "equal chain": lambda: graphs.chain(300, lambda number: "relu"),
+    "60 branches": lambda: graphs.branches(60),
+    "loop": lambda: graphs.recurrent_loop(50),
+    "tower": lambda: graphs.tower(12),
+    "tower of different blocks": lambda: graphs.tower(12, width=lambda number: 8 + number),
+    "dense": lambda: graphs.dense_block(12),
+    "mesh": lambda: written([("mesh", 12, seed) for seed in range(4)]),
+    "isolated": lambda: written([("alone", False)] * 9, inputs=3),
+    "training": lambda: written([("repeat", 6, [("linear", 8), ("chain", 2, True)], True)], training="two steps"),
+    "swapped outputs": lambda: written([("again", 3, [("op", "convolution", (1,), [3]), ("linear", 1)]), ("dense", 3)]),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_difficult_ones_on_three_pages(name: str) -> None:
+    for page, font in (((600, 400), 6.0), ((1600, 1200), 9.0), ((1200, 1600), 12.0)):
+        graph = NAMED[name]()
+        check(graph, drawn(graph, *page, font), font)
+
+
+@pytest.mark.parametrize("odd", graphs.ODD_NAMES, ids=lambda name: name[:6].encode("unicode_escape").decode())
+def test_odd_names_stay_text(odd: str) -> None:
+    graph = written([("module", odd, [("chain", 3, False), ("linear", 4)]), ("chain", 2, False)], named=odd)
+    picture = drawn(graph)
+    check(graph, picture, 9.0)
+    kinds = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(picture.svg).iter()}
+    assert kinds <= {"svg", "g", "rect", "path", "text", "title", "style", "defs", "polygon", "line", "desc", "circle"}
+    assert "<script" not in picture.svg
+
+
+def test_a_page_that_is_too_small_says_which_would_do() -> None:
+    with pytest.raises(InvalidInputError, match=r"use at least \d+ x \d+"):
+        drawn(graphs.branches(5), 40, 30, 16.0)
+
+
+def many() -> list[Graph]:
+    return [build() for name, build in NAMED.items() if name not in ("empty", "60 branches")]
+
+
+def digest() -> str:
+    return hashlib.sha256("".join(drawn(graph, 1000, 700).svg for graph in many()).encode()).hexdigest()
+
+
+def test_the_same_graph_gives_the_same_picture_here_and_in_another_process() -> None:
+    tests = Path(__file__).resolve().parents[2]
+    program = (
+        f"import sys; sys.path.insert(0, {str(tests)!r});"
+        "from render.layout.test_properties import digest; print(digest())"
+    )
+    first = digest()
+    assert digest() == first
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(tests.parent / "src")},
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert seen == {first}

@@ -1,0 +1,174 @@
+"""The verifier sees what is wrong: every defect that is planted in a good picture is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from render.graphs import Sketch, linear
+from render.layout.pages import drawn, frame
+
+from torchatlas.render.layout import verify
+from torchatlas.render.layout.boxes import HEAD, SMALL
+from torchatlas.render.layout.scene import Label, Line, Scene
+from torchatlas.render.picture import Picture
+
+
+@pytest.fixture
+def picture() -> Picture:
+    """Two branches in a module, and a box before and after it."""
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    x = sketch.op("tanh", x, shape=(2, 9))
+    with sketch.module("fork", "Fork"):
+        left, right = linear(sketch, x, "left", 4), sketch.op("sin", x, shape=(2, 4))
+        x = sketch.op("add", left, right)
+    sketch.output(sketch.op("exp", x))
+    found = drawn(sketch.graph())
+    assert verify.defects(found.scene) == []
+    account = verify.account(found.outline, found.scene)
+    assert (account.missing, account.invented) == ([], [])
+    assert frame(found.scene, "Fork").open
+    return found
+
+
+def moved(scene: Scene, which: str, dx: float = 0.0, dy: float = 0.0, **changes: object) -> Scene:
+    """The scene with one frame elsewhere, or otherwise."""
+    one = frame(scene, which)
+    other = replace(one, x=one.x + dx, y=one.y + dy, **changes)
+    return replace(scene, frames=[other if found is one else found for found in scene.frames])
+
+
+def touching(scene: Scene, title: str, end: int) -> Line:
+    """A line that begins (0) or ends (-1) at a box."""
+    one = frame(scene, title)
+    y = one.y if end else one.y + one.height
+    return next(
+        line
+        for line in scene.lines
+        if abs(line.points[end][1] - y) < 1 and one.x <= line.points[end][0] <= one.x + one.width
+    )
+
+
+def box_on_box(scene: Scene) -> Scene:
+    here, there = frame(scene, "Linear"), frame(scene, "sin")
+    return moved(scene, "Linear", there.x - here.x, there.y - here.y)
+
+
+def box_outside_its_group(scene: Scene) -> Scene:
+    return moved(scene, "add", dy=frame(scene, "Fork").height)
+
+
+def box_on_the_heading_of_its_group(scene: Scene) -> Scene:
+    return moved(scene, "sin", dy=frame(scene, "Fork").y - frame(scene, "sin").y)
+
+
+def box_off_the_page(scene: Scene) -> Scene:
+    return moved(scene, "tanh", dx=-scene.width)
+
+
+def text_too_wide(scene: Scene) -> Scene:
+    return moved(scene, "sin", title="sin" * 40)
+
+
+def second_text_too_wide(scene: Scene) -> Scene:
+    return moved(scene, "sin", subtitle="2×4 " * 40)
+
+
+def line_through_a_box(scene: Scene) -> Scene:
+    one = frame(scene, "Linear")
+    middle, net = one.y + one.height / 2, scene.lines[0].net
+    points = ((one.x - 10, middle), (one.x + one.width + 10, middle))
+    return replace(scene, lines=[*scene.lines, Line(net, points, False, 0)])
+
+
+def line_through_a_heading(scene: Scene) -> Scene:
+    one = frame(scene, "Fork")
+    points = ((one.x - 10, one.y + HEAD / 2), (one.x + one.width + 10, one.y + HEAD / 2))
+    return replace(scene, lines=[*scene.lines, Line(scene.lines[0].net, points, False, 0)])
+
+
+def two_nets_on_one_line(scene: Scene) -> Scene:
+    line = touching(scene, "tanh", 0)
+    (x, y), *_ = line.points
+    other = Line(line.net + 7, ((x + 1, y), (x + 1, y + 20)), False, line.level)
+    return replace(scene, lines=[*scene.lines, other])
+
+
+def label_on_a_box(scene: Scene) -> Scene:
+    one = frame(scene, "sin")
+    return replace(scene, labels=[*scene.labels, Label(one.x + 5, one.y + 14, "2×4", 0)])
+
+
+def label_on_a_line(scene: Scene) -> Scene:
+    x, y = touching(scene, "exp", 0).points[0]
+    return replace(scene, labels=[Label(x - 5, y + 11, "2×4", 0)])
+
+
+def label_on_a_label(scene: Scene) -> Scene:
+    label = Label(scene.width + 50, scene.height + 50, "2×4", 0)
+    return replace(scene, labels=[label, replace(label, x=label.x + SMALL / 2)])
+
+
+PLANTED: dict[Callable[[Scene], Scene], str] = {
+    box_on_box: "overlap",
+    box_outside_its_group: "outside its group",
+    box_on_the_heading_of_its_group: "outside its group",
+    box_off_the_page: "outside its group",
+    text_too_wide: "wider than its box",
+    second_text_too_wide: "wider than its box",
+    line_through_a_box: "runs through Linear",
+    line_through_a_heading: "runs through Fork",
+    two_nets_on_one_line: "lie on each other",
+    label_on_a_box: "lies on a box",
+    label_on_a_line: "lies on a line",
+    label_on_a_label: "lies on another",
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_defect_is_reported(picture: Picture, plant: Callable[[Scene], Scene]) -> None:
+    found = verify.defects(plant(picture.scene))
+    assert any(PLANTED[plant] in words for words in found), found
+
+
+def test_every_line_that_is_dropped_is_missed(picture: Picture) -> None:
+    scene = picture.scene
+    assert len(scene.lines) >= 8
+    for line in scene.lines:
+        without = replace(scene, lines=[other for other in scene.lines if other is not line])
+        assert verify.account(picture.outline, without).missing, line
+
+
+def test_a_line_that_is_added_is_called_invented(picture: Picture) -> None:
+    scene = picture.scene
+    start, stop = touching(scene, "tanh", 0), touching(scene, "exp", -1)
+    way = (start.points[0], (scene.width, start.points[0][1]), (scene.width, stop.points[-1][1]), stop.points[-1])
+    added = replace(scene, lines=[*scene.lines, Line(start.net, way, True, -1)])
+    assert verify.account(picture.outline, added).invented == [f"tanh -> exp ({start.net})"]
+
+
+def test_a_line_to_the_wrong_box_is_missed_and_invented(picture: Picture) -> None:
+    scene = picture.scene
+    line, there = touching(scene, "exp", -1), frame(scene, "tanh")
+    wrong = replace(line, points=(*line.points[:-1], (there.x + 20, there.y)))
+    account = verify.account(picture.outline, replace(scene, lines=[wrong if one is line else one for one in scene.lines]))
+    assert any("exp" in words for words in account.missing)
+    assert any("tanh" in words for words in account.invented)
+
+
+def test_a_line_that_carries_another_tensor_is_missed(picture: Picture) -> None:
+    """Inside a group a line must carry the net it says, not only lead to the right box."""
+    scene = picture.scene
+    line = touching(scene, "sin", -1)
+    other = replace(line, net=line.net + 1)
+    account = verify.account(picture.outline, replace(scene, lines=[other if one is line else one for one in scene.lines]))
+    assert account.missing
+    assert account.invented
+
+
+def test_every_edge_is_accounted_for_once(picture: Picture) -> None:
+    account = verify.account(picture.outline, picture.scene)
+    assert account.drawn == len(picture.outline.tree.source) == 7
+    assert (account.inside, account.repeated, account.kept) == (0, 0, 0)

@@ -1,0 +1,318 @@
+"""atlas.draw: what is on the page, in which size and colours, for real models and for what is no sensible request."""
+
+from __future__ import annotations
+
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from torch import nn
+from zoo import ZOO, Specimen
+
+import torchatlas as atlas
+from torchatlas.demo import training_step
+from torchatlas.graph import Graph
+from torchatlas.render.fonts import text_width
+from torchatlas.render.layout.verify import account, defects
+from torchatlas.render.picture import Picture
+from torchatlas.render.theme import DARK, LIGHT
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = x + self.down(self.up(self.norm(x)).relu())
+        return y
+
+
+def tower(blocks: int = 4) -> Graph:
+    model = nn.Sequential(nn.Linear(4, 8), *(Block(8) for _ in range(blocks)), nn.Linear(8, 2))
+    return atlas.capture(model, torch.ones(3, 4))
+
+
+def texts(picture: Picture) -> list[str]:
+    return ["".join(element.itertext()) for element in ElementTree.fromstring(picture.svg).iter(f"{SVG}text")]
+
+
+def problems(picture: Picture) -> list[str]:
+    found = account(picture.outline, picture.scene)
+    return [*defects(picture.scene), *found.missing, *found.invented]
+
+
+# -- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def test_blocks_that_repeat_are_drawn_once() -> None:
+    picture = atlas.draw(tower(4))
+    assert "×4" in texts(picture)
+    assert texts(picture).count("LayerNorm") == 1
+    assert {"Linear", "add", "relu", "output", "input"} <= set(texts(picture))
+    assert "0 · 4→8" in texts(picture)
+    assert "3×8" in texts(picture)  # a shape beside a line
+    assert problems(picture) == []
+
+
+def test_a_large_page_shows_all_and_a_small_one_less() -> None:
+    graph = training_step()
+    pages = [
+        atlas.draw(graph, width=width, height=height) for width, height in ((3000, 2400), (1600, 1200), (700, 500))
+    ]
+    assert pages[0].boxes > pages[1].boxes > pages[2].boxes >= 5
+    for page in pages:
+        assert problems(page) == []
+        assert page.smallest_text >= 9
+
+
+def test_forward_backward_and_optimizer_lie_in_lanes() -> None:
+    picture = atlas.draw(training_step())
+    lanes = [frame for frame in picture.scene.frames if frame.item.kind == "lane"]
+    assert [frame.title for frame in lanes] == ["forward", "backward", "optimizer"]
+    bundles = [line for line in picture.scene.lines if line.many > 1]
+    assert sum(line.many for line in bundles) > 50  # activations kept for backward, gradients for the step
+    assert any(text.endswith(" tensors") for text in texts(picture))
+    assert any("grad of weight" in text for text in texts(picture))
+
+
+def test_phases_choose_what_is_drawn() -> None:
+    graph = training_step()
+    forward = atlas.draw(graph, phases=["forward"])
+    assert not any(frame.item.kind == "lane" for frame in forward.scene.frames)
+    assert problems(forward) == []
+    both = atlas.draw(graph, phases=("forward", "backward"))
+    assert [frame.title for frame in both.scene.frames if frame.item.kind == "lane"] == ["forward", "backward"]
+
+
+def test_the_architecture_shows_modules() -> None:
+    graph = training_step()
+    modules = atlas.draw(graph, view="modules", phases=["forward"], width=3000, height=2400)
+    for frame in modules.scene.frames:
+        if frame.open and frame.item.kind == "module":
+            assert any(child.call >= 0 for child in modules.outline.children(frame.item))
+    assert modules.boxes < atlas.draw(graph, phases=["forward"], width=3000, height=2400).boxes
+    assert problems(modules) == []
+
+
+@pytest.mark.parametrize("specimen", ZOO, ids=str)
+def test_every_specimen_of_the_zoo(specimen: Specimen) -> None:
+    function, args, kwargs = specimen.build()
+    graph = atlas.capture(function, *args, kwargs=kwargs, backward=specimen.trains)
+    for width, height in ((1400, 1000), (420, 300)):
+        picture = atlas.draw(graph, width=width, height=height)
+        assert problems(picture) == []
+        assert picture.smallest_text >= 9
+        inside = picture.fit.scale * picture.scene.width <= width and picture.fit.scale * picture.scene.height <= height
+        assert inside
+
+
+# -- colours ---------------------------------------------------------------------------------------------------------
+
+
+def fills(picture: Picture) -> list[str]:
+    return [element.get("fill", "") for element in ElementTree.fromstring(picture.svg).iter(f"{SVG}rect")]
+
+
+@pytest.mark.parametrize("measure", ["time", "memory", "flops", "intensity", "gradient"])
+def test_boxes_are_coloured_by_a_measure(measure: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 2))
+    graph = atlas.capture(model, torch.randn(64, 64), backward=True, values="stats")
+    picture = atlas.draw(graph, color_by=measure)
+    assert LIGHT.heat(1.0)[0] in fills(picture)  # the most there is
+    assert any(text.startswith("0 to ") for text in texts(picture))
+    assert atlas.draw(graph).svg != picture.svg
+
+
+def test_the_heaviest_box_is_the_darkest() -> None:
+    model = nn.Sequential(nn.Linear(8, 1024), nn.ReLU(), nn.Linear(1024, 1))
+    picture = atlas.draw(atlas.capture(model, torch.randn(4, 8)), color_by="flops")
+    root = ElementTree.fromstring(picture.svg)
+    heaviest = [element for element in root.iter(f"{SVG}rect") if element.get("fill") == LIGHT.heat(1.0)[0]]
+    titles = {title.text for element in heaviest for title in element.iter(f"{SVG}title")}
+    assert {str(title).splitlines()[0] for title in titles} == {"Linear"}
+    assert "0 · 8→1024" in "".join(map(str, titles))
+
+
+def test_the_critical_path_is_marked() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heavy, self.light = nn.Linear(64, 64), nn.Linear(64, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.heavy(x) + self.light(x)
+            return y
+
+    graph = atlas.capture(Two(), torch.randn(2, 64))
+    picture = atlas.draw(graph, critical_path="flops")
+    marked = [
+        element
+        for element in ElementTree.fromstring(picture.svg).iter(f"{SVG}rect")
+        if element.get("stroke") == LIGHT.accent
+    ]
+    names = ["".join(element.itertext()).splitlines()[1] for element in marked]
+    assert any("heavy" in name for name in names)
+    assert not any("light" in name for name in names)
+    assert LIGHT.accent not in atlas.draw(graph).svg
+
+
+def test_dark_pages_are_dark() -> None:
+    assert fills(atlas.draw(tower(), theme="dark"))[0] == DARK.background
+
+
+# -- words -----------------------------------------------------------------------------------------------------------
+
+
+def test_title_legend_and_totals() -> None:
+    picture = atlas.draw(tower(), title="my model")
+    assert "my model" in texts(picture)
+    assert "Sequential" in texts(picture)
+    assert {"matmul", "norm", "pointwise"} <= set(texts(picture))
+    assert any("parameters" in text and "boxes shown" in text for text in texts(picture))
+    assert "matmul" not in texts(atlas.draw(tower(), legend=False))
+
+
+def test_nothing_is_written_outside_the_page() -> None:
+    for width, height in ((1600, 1200), (500, 360)):
+        picture = atlas.draw(training_step(), width=width, height=height)
+        root = ElementTree.fromstring(picture.svg)
+        for element in root.findall(f"{SVG}text"):  # title, legend and footer; boxes are checked by the verifier
+            x, size, text = float(element.get("x", 0)), float(element.get("font-size", 0)), "".join(element.itertext())
+            wide = text_width(text, size, element.get("font-weight") is not None)
+            left = x - wide if element.get("text-anchor") == "end" else x
+            assert left >= 0
+            assert left + wide <= width + 1
+
+
+def test_names_cannot_inject_markup() -> None:
+    hostile = '</text><script>alert(1)</script>&"<'
+    model = nn.Module()
+    model.add_module(hostile, nn.Linear(2, 2))
+    model.add_module("名前" * 3000, nn.Linear(2, 2))
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        for child in model.children():
+            x = child(x)
+        return x
+
+    model.forward = forward
+    picture = atlas.draw(atlas.capture(model, torch.ones(1, 2)), title=hostile)
+    root = ElementTree.fromstring(picture.svg)
+    assert not list(root.iter(f"{SVG}script"))
+    assert any(text.startswith("</text><script>") for text in texts(picture))
+    assert problems(picture) == []
+    assert picture.png().startswith(b"\x89PNG")
+
+
+# -- files and sizes -------------------------------------------------------------------------------------------------
+
+
+def test_files_by_suffix(tmp_path: Path) -> None:
+    graph = tower()
+    for name in ("graph.svg", "graph.png"):
+        assert graph.save(tmp_path / name) == tmp_path / name
+    ElementTree.parse(tmp_path / "graph.svg")
+    assert png_size((tmp_path / "graph.png").read_bytes()) == (1600, 1200)
+    picture = atlas.draw(graph, width=640, height=480)
+    assert png_size(picture.save(tmp_path / "small.png", dpi=300).read_bytes()) == (640, 480)
+    assert picture._repr_svg_() == picture.svg
+    assert graph._repr_svg_().startswith("<svg")
+
+
+def png_size(data: bytes) -> tuple[int, int]:
+    width, height = struct.unpack(">II", data[16:24])
+    return width, height
+
+
+def test_folders_that_are_missing_and_formats_that_are_none(tmp_path: Path) -> None:
+    picture = atlas.draw(tower())
+    with pytest.raises(atlas.errors.FileSystemError, match="does not exist"):
+        picture.save(tmp_path / "missing" / "graph.png")
+    assert not (tmp_path / "missing").exists()
+    (tmp_path / "taken.png").mkdir()
+    with pytest.raises(atlas.errors.FileSystemError, match="directory"):
+        picture.save(tmp_path / "taken.png")
+    with pytest.raises(atlas.errors.FileFormatError, match=r"\.svg or \.png"):
+        picture.save(tmp_path / "graph.gif")
+
+
+def test_graphs_with_nothing_or_little_in_them() -> None:
+    empty = atlas.draw(Graph())
+    assert empty.boxes == 0
+    assert "nothing was recorded" in texts(empty)
+    one = atlas.draw(atlas.capture(lambda: torch.ones(2)), width=300, height=200)
+    assert problems(one) == []
+    assert "ones" in texts(one)
+    assert one.smallest_text > 11  # a page with little on it is not left empty
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"width": 0}, "width=0"),
+        ({"height": -5}, "height=-5"),
+        ({"width": 1e3}, "width=1000.0"),
+        ({"height": 10**9}, "20,000"),
+        ({"width": 10, "height": 10}, "too few to show anything"),
+        ({"font_size": 0}, "font_size=0"),
+        ({"font_size": float("nan")}, "font_size=nan"),
+        ({"node_size": -1}, "node_size=-1"),
+        ({"view": "modles"}, "'modules'"),
+    ],
+)
+def test_sizes_that_are_none(options: dict[str, object], message: str) -> None:
+    with pytest.raises(atlas.errors.InvalidInputError, match=message):
+        atlas.draw(tower(), **options)  # type: ignore[arg-type]
+
+
+def test_words_that_are_unknown() -> None:
+    with pytest.raises(atlas.errors.UnknownNameError, match="did you mean 'time'"):
+        atlas.draw(tower(), color_by="tme")
+    with pytest.raises(atlas.errors.UnknownNameError, match="did you mean 'dark'"):
+        atlas.draw(tower(), theme="darkk")
+    with pytest.raises(ValueError, match="frward"):
+        atlas.draw(tower(), phases=["frward"])
+    with pytest.raises(atlas.errors.InvalidInputError, match="not Linear"):
+        atlas.draw(nn.Linear(1, 1))  # type: ignore[arg-type]
+    with pytest.raises(atlas.errors.AnalysisError, match="was timed"):
+        atlas.draw(atlas.capture(nn.Linear(2, 2), torch.ones(1, 2), fake=True), color_by="time")
+    with pytest.raises(atlas.errors.AnalysisError, match="backward=True"):
+        atlas.draw(tower(), color_by="gradient")
+
+
+def test_text_and_boxes_are_as_large_as_asked() -> None:
+    for font in (6, 9, 14, 20):
+        picture = atlas.draw(tower(), font_size=font, node_size=40)
+        assert picture.smallest_text >= font
+        assert min(frame.height for frame in picture.scene.closed) * picture.fit.scale >= 40 - 1e-6
+        sizes = [float(size) for size in re.findall(r'font-size="([\d.]+)"', picture.svg)]
+        drawn = [size * picture.fit.scale if size in (11, 12.5) else size for size in sizes]
+        assert min(drawn) >= font - 1e-6
+
+
+def test_the_same_graph_gives_the_same_picture_in_another_process(tmp_path: Path) -> None:
+    file = training_step().save(tmp_path / "step.atlas")
+    code = (
+        "import hashlib, torchatlas as atlas;"
+        f"print(hashlib.sha256(atlas.draw(atlas.load({str(file)!r})).svg.encode()).hexdigest())"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
