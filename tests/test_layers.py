@@ -21,7 +21,7 @@ LAYERS = [
     {"analysis"},
     {"partition"},
     {"render", "export"},
-    {"tracker", "demo"},
+    {"tracker", "demo", "torchviz"},
     {"cli"},
     {"__main__"},
 ]

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from torchatlas.analysis.diff import compare
     from torchatlas.analysis.formulas import OpCall, Work, formula
     from torchatlas.analysis.memory import memory
+    from torchatlas.autograd.walk import autograd_graph
     from torchatlas.capturing import capture, recording
     from torchatlas.render.picture import draw
     from torchatlas.render.plots import plot
     from torchatlas.render.table import module_bars, module_table
+    from torchatlas.torchviz import make_dot
     from torchatlas.tracker import (
         ComputationalGraphTracker,
         analyze_computational_graph,
@@ -33,11 +35,13 @@ _LAZY = {
     "OpCall": "torchatlas.analysis.formulas",
     "Work": "torchatlas.analysis.formulas",
     "analyze_computational_graph": "torchatlas.tracker",
+    "autograd_graph": "torchatlas.autograd.walk",
     "capture": "torchatlas.capturing",
     "compare": "torchatlas.analysis.diff",
     "cost": "torchatlas.analysis.cost",
     "draw": "torchatlas.render.picture",
     "formula": "torchatlas.analysis.formulas",
+    "make_dot": "torchatlas.torchviz",
     "memory": "torchatlas.analysis.memory",
     "module_bars": "torchatlas.render.table",
     "module_table": "torchatlas.render.table",
@@ -63,6 +67,7 @@ __all__ = [
     "Role",
     "Work",
     "analyze_computational_graph",
+    "autograd_graph",
     "capture",
     "compare",
     "cost",
@@ -70,6 +75,7 @@ __all__ = [
     "errors",
     "formula",
     "load",
+    "make_dot",
     "memory",
     "module_bars",
     "module_table",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from hypothesis import note
 from hypothesis import strategies as st
 
 from torchatlas.graph import Graph, Layout, Module, Operation, Tables
@@ -208,7 +209,7 @@ class Sketch:
         )
 
 
-# -- graphs with a name: one difficulty each ----------------------------------------------------------------------------
+# -- graphs with a name: one difficulty each ---------------------------------------------------------------------------
 
 
 def linear(sketch: Sketch, x: int, name: str = "linear", width: int = 3) -> int:
@@ -289,7 +290,7 @@ def dense_block(layers: int) -> Graph:
     return sketch.graph()
 
 
-# -- random graphs -------------------------------------------------------------------------------------------------------
+# -- random graphs -----------------------------------------------------------------------------------------------------
 
 ODD_NAMES = (
     "plain",
@@ -336,7 +337,9 @@ def nested_graphs(draw: st.DrawFn, most_ops: int = 250) -> Graph:
     """Any program: nested modules, skips, branches, loops, dense and odd parts; perhaps with a backward pass."""
     program = draw(st.lists(parts(), max_size=4))
     inputs, training = draw(st.integers(0, 3)), draw(st.sampled_from(("", "", "backward", "optimizer", "two steps")))
-    return written(program, inputs=inputs, training=training, named=draw(st.sampled_from(ODD_NAMES)), most_ops=most_ops)
+    named = draw(st.sampled_from(ODD_NAMES))
+    note(f"written({program!r}, inputs={inputs}, training={training!r}, named={named[:50]!r}, most_ops={most_ops})")
+    return written(program, inputs=inputs, training=training, named=named, most_ops=most_ops)
 
 
 def written(

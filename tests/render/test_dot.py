@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -16,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from render.graphs import Sketch as Writing
-from render.graphs import chain, dense_block, nested_graphs, recurrent_loop, tower
+from render.graphs import chain, nested_graphs, recurrent_loop, tower
 from synthetic import random_graph
 from torch import nn
 from zoo import ZOO, Specimen
@@ -219,6 +220,8 @@ def check(graph: Graph, most_boxes: int) -> Cluster:
         if attributes.get("style") == "bold":
             ends = (attributes.get("ltail", ""), attributes.get("lhead", ""))
             known = (int(end.removeprefix("cluster_")) if end else box for end, box in zip(ends, pair, strict=True))
+            for box, end in zip((come, to), ends, strict=True):
+                assert end == "" or box in next(c for c in read.walk() if c.name == end).all_nodes()
             thick[tuple(known)] = int(label.split()[0].replace(",", ""))
         elif attributes.get("style") != "dashed":
             many = re.fullmatch(r"([\d,]+) tensors", label)
@@ -271,13 +274,32 @@ def test_a_loop_hands_its_state_to_its_next_round() -> None:
 
 def test_a_dense_block_hands_on_without_a_shape() -> None:
     """Its rounds differ in size: a shape on what leaves them would be that of the first."""
-    read = check(dense_block(8), 200)
+    writing = Writing()
+    features = [writing.input("x", (2, 8))]
+    for number in range(8):
+        with writing.module(f"layer{number}", "Layer"):
+            joined = writing.op("cat", *features, shape=(2, 8 * len(features)))
+            features.append(writing.op("grow", joined, shape=(2, 3 + number)))
+    writing.output(writing.op("stack", *features[1:], shape=(9, 9)))
+    read = check(writing.graph(), 200)
     (block,) = read.inner
     assert "×8" in shown(block.attributes["label"])
-    leaving = [more for a, b, more in read.edges if a in block.nodes and b not in block.nodes]
-    assert leaving
-    assert not any("label" in more for more in leaving)
-    assert any(more.get("style") == "dashed" for a, b, more in read.edges)
+    leaving = [more for come, to, more in read.edges if come in block.nodes and to not in block.nodes]
+    assert leaving == [{}]
+    assert any(more.get("style") == "dashed" for _, _, more in read.edges)
+
+
+def test_hundreds_of_steps_are_closed_and_joined() -> None:
+    """More lanes than a page has room for: they are cut into segments, and thick edges lead from one to the next."""
+    writing = Writing()
+    x = writing.input()
+    for writing.iteration in range(150):
+        x = writing.op(f"step{writing.iteration}", x)
+    found = sketch(writing.graph(), 1)
+    segments = [part.number for part in found.parts if part.kind == "closed"]
+    thick = [(line.source, line.target, line.many) for line in found.lines if line.kind == LineKind.KEPT]
+    assert 10 < len(segments) <= 30
+    assert thick == [(come, to, 1) for come, to in itertools.pairwise(segments)]
 
 
 def test_levels_open_from_the_outside_in() -> None:

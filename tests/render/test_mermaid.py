@@ -153,11 +153,11 @@ def test_no_text_leaves_its_label(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["1. one", "- one", "+ one", "* one", "# one", "> one", "_a_ **b**", "...", "http://a.b"]
+    "text", ["1. one", "- one", "+ one", "* one", "# one", "> one", "_a_ **b**", "...", "http://a.b", "www.a"]
 )
 def test_labels_hold_no_markdown(text: str) -> None:
     written = re.sub(r"#\d+;", "", escaped(text))
-    assert not re.search(r"^\d+\.|[-+*>_/:]", written)
+    assert not re.search(r"^\d+\.|[-+*>_/:]|www\.", written)
 
 
 def test_what_mermaid_would_refuse_is_closed() -> None:

@@ -17,8 +17,9 @@ _MOST_LINES = 500
 _MOST_CHARACTERS = 50_000
 _FEWEST_BOXES = 8
 
-# Letters, digits and a few signs that mean nothing to Mermaid, nor to the Markdown in its labels; a dot within a word.
-_UNSAFE = re.compile(r"[^\w ,.×→·…]|_|\.(?!\w)|(?<!\w)\.")
+# All but letters, digits and a few signs that mean nothing to Mermaid, nor to the Markdown that its labels are read as.
+# A dot is safe within a word, unless that makes it an address.
+_UNSAFE = re.compile(r"[^\w ,.×→·…]|_|\.(?!\w)|(?<!\w)\.|(?<=[wW]{3})\.")
 
 
 @WRITERS.add(".mmd")

@@ -178,22 +178,23 @@ class _Sketcher:
 
     def sketch(self) -> Sketch:
         root = self.outline.root
-        parts = tuple(self._part(item, 0) for item in self.outline.children(root))
+        parts = tuple(self._part(item, 0, False) for item in self.outline.children(root))
         lines = [*self._tensors(), *self._again(), *self._kept()]
         return Sketch(_short(root.type), parts, tuple(lines), self.outline)
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
-    def _part(self, item: Item, depth: int) -> Part:
+    def _part(self, item: Item, depth: int, in_lane: bool) -> Part:
         number, is_open = self.count, id(item) in self.opened
         self.count += 1
         inner: tuple[Part, ...] = ()
         if is_open:
-            inner = tuple(self._part(child, depth + 1) for child in self.outline.children(item))
+            within = in_lane or item.kind == "lane"
+            inner = tuple(self._part(child, depth + 1, within) for child in self.outline.children(item))
         else:
             self.box[item.start : item.end] = number
         self._fold(item, is_open)
-        if item.kind == "lane" or (not is_open and any(child.kind == "lane" for child in item.parts or ())):
+        if not in_lane and not item.is_leaf and (item.kind == "lane" or not is_open):  # else closed around lanes
             self.lane[item.start : item.end] = number
         title = _short(self.labels.title(item))
         if not is_open and not item.is_leaf:

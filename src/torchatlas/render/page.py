@@ -291,7 +291,7 @@ class Page:
         graph, scene = self.graph, self.scene
         is_op = graph.columns["node_kind"] == KINDS.index(NodeKind.OP)
         words = [f"{int(is_op.sum()):,} ops"]
-        if parameters := graph.scopes[""].parameters:
+        if parameters := self.labels.parameters_of(""):
             words.append(f"{format_count(parameters)} parameters")
         if 0 < len(graph) <= _COUNTED:
             words += _work(graph)

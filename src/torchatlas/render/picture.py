@@ -60,8 +60,8 @@ def draw(
     _check(graph, width, height, font_size, node_size, view)
     look = Look(theme_named(theme), title, legend, color_by, critical_path, max(float(font_size), 6.0), width, height)
     tree = build(graph, phases=None if phases is None else [Phase(phase) for phase in phases])
-    outline, fit, margins = _fitted(tree, look, float(font_size), float(node_size), view == "modules")
-    labels = Labels(outline)
+    labels, fit, margins = _fitted(tree, look, float(font_size), float(node_size), view == "modules")
+    outline = labels.outline
     scene = SceneMaker(outline, labels).scene(fit.box)
     svg = Page(look, margins, outline, labels, scene, fit.scale).markup()
     opened = sum(frame.open for frame in scene.frames)
@@ -71,15 +71,16 @@ def draw(
 
 def _fitted(
     tree: Tree, look: Look, font_size: float, node_size: float, modules_only: bool
-) -> tuple[Outline, Fit, Margins]:
+) -> tuple[Labels, Fit, Margins]:
     needed = (0.0, 0.0)
     for most in _MOST_CHILDREN:
         outline = Outline(tree, most_children=most, modules_only=modules_only)
         margins = Margins.of(look, outline)
-        fitter = Fitter(outline, Labels(outline), *margins.room(look), font_size, node_size)
+        labels = Labels(outline)
+        fitter = Fitter(outline, labels, *margins.room(look), font_size, node_size)
         fit = fitter.fit()
         if fit.scale >= fitter.least:
-            return outline, fit, margins
+            return labels, fit, margins
         needed = fit.box.width * fitter.least, fit.box.height * fitter.least
     more = (look.width - margins.room(look)[0], look.height - margins.room(look)[1])
     raise InvalidInputError(

@@ -153,7 +153,9 @@ def test_a_line_to_the_wrong_box_is_missed_and_invented(picture: Picture) -> Non
     scene = picture.scene
     line, there = touching(scene, "exp", -1), frame(scene, "tanh")
     wrong = replace(line, points=(*line.points[:-1], (there.x + 20, there.y)))
-    account = verify.account(picture.outline, replace(scene, lines=[wrong if one is line else one for one in scene.lines]))
+    account = verify.account(
+        picture.outline, replace(scene, lines=[wrong if one is line else one for one in scene.lines])
+    )
     assert any("exp" in words for words in account.missing)
     assert any("tanh" in words for words in account.invented)
 
@@ -163,7 +165,9 @@ def test_a_line_that_carries_another_tensor_is_missed(picture: Picture) -> None:
     scene = picture.scene
     line = touching(scene, "sin", -1)
     other = replace(line, net=line.net + 1)
-    account = verify.account(picture.outline, replace(scene, lines=[other if one is line else one for one in scene.lines]))
+    account = verify.account(
+        picture.outline, replace(scene, lines=[other if one is line else one for one in scene.lines])
+    )
     assert account.missing
     assert account.invented
 

@@ -55,6 +55,7 @@ class BoxMaker:
         self._known: dict[Hashable, Box] = {}
         self._solved: dict[Hashable, Solved] = {}
         self.solved = 0
+        self.work = 0  # how many lines were laid out so far: what a search may spend is limited by it
 
     def box(self, item: Item, opened: Collection[int], height: float) -> Box:
         """The box of an item that should be no higher than `height`; `opened` holds the ids of open items."""
@@ -122,7 +123,9 @@ class BoxMaker:
         problem = Problem(sizes, self._edges(item, inner, sources, sinks), enters, leaves, sources, sinks)
         flipped = self._acyclic(problem, len(items))
         before = self._solved.setdefault((id(item), *map(id, inner)), Solved())
+        worked = before.work
         placed = place_within(problem, height - over, before)
+        self.work += before.work - worked
         routes = [_turned(route, flipped) for route in placed.routes] if flipped else placed.routes
         left, top = (0.0, 0.0) if is_root else (PAD, HEAD + (0.0 if item.inputs else 10.0))
         body = placed.width + 2 * left + (18.0 if item.repeat > 1 else 0.0)

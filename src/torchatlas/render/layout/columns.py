@@ -30,12 +30,14 @@ class Solved:
 
     whole: dict[tuple[int, ...], Placed] = field(default_factory=dict)
     columns: dict[tuple[int, int], Column] = field(default_factory=dict)
+    work: int = 0
 
 
 def place_within(problem: Problem, height: float, solved: Solved) -> Placed:
     """Solve a problem in as many columns as it takes to stay within a height, if that is possible at all."""
     if () not in solved.whole:
         solved.whole[()] = place(problem)
+        solved.work += solved.whole[()].work
     placed = solved.whole[()]
     ports = {*problem.sources, *problem.sinks}
     if placed.height <= height or len(problem.sizes) - len(ports) < 3:
@@ -71,6 +73,7 @@ def place_within(problem: Problem, height: float, solved: Solved) -> Placed:
             for box in boxes:
                 column[box] = bisect_right(cuts, row[rank[box]]) - 1
             solved.whole[key] = _Columns(problem, column, cuts, solved.columns).placed()
+            solved.work += solved.whole[key].work
         placed = solved.whole[key]
         if placed.height <= height:
             break
@@ -114,9 +117,11 @@ class _Columns:
             if column[u] >= 0 and column[v] >= 0 and column[u] != column[v]:
                 self.goes_to.setdefault((u, net), set()).add(column[v])
         self.solved: list[Column] = []
+        self.work = 0
         for c, rows in enumerate(itertools.pairwise(cuts)):
             if rows not in known:
                 known[rows] = self._solve(c)
+                self.work += known[rows][1].work
             self.solved.append(known[rows])
 
     def _solve(self, c: int) -> Column:
@@ -160,7 +165,7 @@ class _Columns:
             ends = [route.points[-1][0] for route in self.routes if route.target == port]
             self.places[port] = (ends[0] if ends else self.width, self.bottom)
         crossings = sum(placed.crossings for _, placed in self.solved)
-        return Placed(self.width, self.bottom, self.places, self.routes, crossings, self.count)
+        return Placed(self.width, self.bottom, self.places, self.routes, crossings, self.count, self.work)
 
     def _lanes(self) -> None:
         """Room for the lines between columns: below each, below all, in the gaps and above."""

@@ -20,6 +20,7 @@ _COMFORTABLE = 11.0  # text of this size is large enough: fewer cuts are better 
 _LARGEST = 24.0
 _FULL = 0.42  # boxes with their gaps never filled more of a page than this
 _BEAM, _MOVES, _MOST_TRIALS = 2, 2, 50
+_MOST_WORK = 8_000  # lines between ranks: about half a second
 _MISSES = 8  # so many groups that do not fit any more, and the page is full
 _GROUP, _AGAIN = 0.5, 0.4  # what a closed group, and a box like one shown before, are worth beside a new one
 _CROSSING, _CUT = 0.12, 0.1  # and what a crossing, or a cut into columns, costs
@@ -53,9 +54,12 @@ class Fitter:
 
     def fit(self) -> Fit:
         start = frozenset({id(self.outline.root)})
-        best = beam = [(self._worth(self._scaled(start, _QUICK)), start)]
+        first = self._scaled(start, _QUICK, enough=self.least)
+        if first.scale < self.least:  # not even the outermost boxes fit: somebody must cut them first
+            return first
+        best = beam = [(self._worth(first), start)]
         seen = {start}
-        while beam and self.trials < _MOST_TRIALS:
+        while beam and not self._is_spent:
             found = []
             for _, opened in beam:
                 fitting = 0
@@ -70,17 +74,21 @@ class Fitter:
                         fitting += 1
                     else:
                         self._failed.add(trial)
-                    if fitting == _MOVES or self.trials >= _MOST_TRIALS:
+                    if fitting == _MOVES or self._is_spent:
                         break
             found.sort(key=lambda entry: -entry[0])
             beam = found[:_BEAM]
             best = max(best, beam[:1], key=lambda entry: entry[0][0] if entry else -1e9)
         return self._scaled(self._filled(best[0][1]), _HEIGHTS)
 
+    @property
+    def _is_spent(self) -> bool:
+        return self.trials >= _MOST_TRIALS or self.maker.work >= _MOST_WORK
+
     def _filled(self, opened: frozenset[int]) -> frozenset[int]:
         """Spend what room is left on single groups, from the outside in."""
         misses = 0
-        while misses < _MISSES:
+        while misses < _MISSES and self.maker.work < 1.5 * _MOST_WORK:
             left = sorted(self._closed(opened), key=lambda item: (item.depth, item.start - item.stop))
             for item in left:
                 trial = opened | {id(item)}

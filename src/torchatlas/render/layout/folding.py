@@ -34,6 +34,8 @@ def folded(tree: Tree, items: list[Item]) -> list[Item]:
             if runs[length - 1, at] < length:
                 continue
             most = 1 + int(runs[length - 1, at]) // length
+            if most * length <= times * period:
+                continue
             count = _repeats(tree, items[at : at + length * most], length, most)
             if count * length > times * period and count > 1:
                 times, period = count, length
@@ -110,37 +112,36 @@ def _repeats(tree: Tree, items: list[Item], period: int, most: int) -> int:
     if any(item.repeat > 1 for item in items):
         return 1
     start, size = items[0].start, items[period - 1].stop - items[0].start
-
-    def entering(unit: int) -> Array:
-        begin = start + unit * size
-        edges = slice(tree.first_edge[begin], tree.first_edge[begin + size])
-        source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
-        outside = source < begin
-        near = source >= begin - size
-        code = np.where(near, source - begin, source + _FAR)
-        return np.stack([target - begin, code, output])[:, outside]
-
-    def leaving(unit: int) -> Array:
-        begin = start + unit * size
-        edges = tree.by_source[tree.first_read[begin] : tree.first_read[begin + size]]
-        far = edges[tree.target[edges] >= begin + 2 * size]
-        return np.stack([tree.source[far] - begin, tree.target[far], tree.output[far]])
-
-    pattern, sent = None, leaving(0)
-    count = 1
-    while count < most:
-        codes = entering(count)
-        if pattern is None:
-            pattern = codes
-            if not (codes[1] < 0).any():  # not a chain
-                break
-        if not np.array_equal(codes, pattern):
-            break
-        if count > 1 and not np.array_equal(leaving(count - 1), sent):
-            break
-        count += 1
+    edges = slice(tree.first_edge[start + size], tree.first_edge[start + size * most])
+    source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
+    unit = (target - start) // size
+    begin = start + unit * size
+    code = np.where(source >= begin - size, source - begin, source + _FAR)  # within, or before, the unit; or anywhere
+    entering = source < begin
+    rows, unit = np.stack([target - begin, code, output], axis=1)[entering], unit[entering]
+    if not (rows[unit == 1, 1] < 0).any():  # not a chain
+        return 1
+    count = 1 + _alike(rows, unit - 1, most - 1)
+    leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
+    source, target, output = tree.source[leaving], tree.target[leaving], tree.output[leaving]
+    unit = (source - start) // size
+    far = target >= start + (unit + 2) * size
+    rows, unit = np.stack([source - start - unit * size, target, output], axis=1)[far], unit[far]
+    count = min(count, 1 + _alike(rows, unit, count))  # the last may send what it makes anywhere
     # What all but the last send far away goes beyond the last, not to one of the units themselves.
-    return count if not (sent[1] < start + size * count).any() else 1
+    return count if not (rows[unit == 0, 1] < start + size * count).any() else 1
+
+
+def _alike(rows: Array, unit: Array, units: int) -> int:
+    """How many units from the first on have the same rows as the first."""
+    counts = np.bincount(unit, minlength=units)[:units]
+    differ = np.flatnonzero(counts != counts[0])
+    same = int(differ[0]) if len(differ) else units
+    if not counts[0]:
+        return same
+    block = rows[: same * counts[0]].reshape(same, int(counts[0]), -1)
+    differ = np.flatnonzero((block != block[0]).any(axis=(1, 2)))
+    return int(differ[0]) if len(differ) else same
 
 
 def _unit(items: list[Item], times: int, period: int) -> Item:

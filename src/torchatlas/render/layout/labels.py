@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from functools import cached_property
 
 import numpy as np
 
-from torchatlas.graph.columns import KINDS, PHASES, ROLES
+from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import NodeKind, OperationType, Phase, Role
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
@@ -81,7 +83,10 @@ class Labels:
         first, last = columns["output_ptr"][node], columns["output_ptr"][node + 1]
         if first + output >= last:
             return ""
-        layout = self.graph.tables.layouts[columns["value_layout"][columns["output_value"][first + output]]]
+        value = columns["output_value"][first + output]
+        if value < 0:  # it returned None there
+            return ""
+        layout = self.graph.tables.layouts[columns["value_layout"][value]]
         return "×".join(map(str, layout.shape)) if layout.shape else "scalar"
 
     def _operation(self, leaf: int) -> str:
@@ -90,7 +95,7 @@ class Labels:
         if columns["node_kind"][node] != KINDS.index(NodeKind.OP):
             name = columns["node_name"][node]
             return self.graph.tables.names[name] if name >= 0 else "input"
-        name = short_name(self.graph.tables.operations[columns["node_operation"][node]].name)
+        name = short_name(self.graph.tables.operations[columns["node_operation"][node]].name).rpartition("::")[2]
         if _ATTENTION.search(name):
             return "attention" + (" backward" if name.endswith("backward") else "")
         while (shorter := _KERNEL.sub("", name)) != name and shorter:
@@ -116,11 +121,36 @@ class Labels:
         if item.call < 0:
             return 0
         path = self.graph.tables.modules[self.graph.columns["call_module"][item.call]].path
-        return self.graph.scopes[path].parameters
+        return self.parameters_of(path)
+
+    def parameters_of(self, path: str) -> int:
+        """The same by path; of everything for the empty one."""
+        names, sums = self._sizes
+        if not path:
+            return int(sums[-1])
+        first, last = bisect_left(names, path + "."), bisect_left(names, path + "/")  # the character after the dot
+        return int(sums[last] - sums[first])
+
+    @cached_property
+    def _sizes(self) -> tuple[list[str], Array]:
+        """The names of all parameters, sorted, and the sums of their elements; tied ones once."""
+        columns, tables = self.graph.columns, self.graph.tables
+        is_parameter = columns["value_role"] == ROLES.index(Role.PARAMETER)
+        rows = np.flatnonzero(is_parameter & (columns["value_view_of"] < 0))
+        _, first = np.unique(columns["value_storage"][rows], return_index=True)
+        rows = rows[first]
+        sizes = [math.prod(size for size in row.shape if isinstance(size, int)) for row in tables.layouts]
+        names = [tables.names[name] if name >= 0 else "" for name in columns["value_parameter"][rows].tolist()]
+        elements = [sizes[layout] for layout in columns["value_layout"][rows].tolist()]
+        found = sorted(zip(names, elements, strict=True))
+        sums = np.concatenate([[0], np.cumsum([many for _, many in found], dtype=np.int64)])
+        return [name for name, _ in found], sums
 
     def _detail(self, item: Item) -> str:
-        """What a layer turns into what: 64→128, 3×3."""
+        """What a layer turns into what: 64→128, 3×3. What accumulates a gradient: for whom."""
         kind = self.outline.operation_type(item)
+        if kind == OperationType.ACCUMULATE:
+            return self._leaf(item.start)
         shape = self._weight(item)
         title = self.title(item).lower()
         if shape is None:
@@ -140,6 +170,7 @@ class Labels:
         if columns["node_phase"][node] != PHASES.index(Phase.BACKWARD):
             return ""
         values = columns["output_value"][columns["output_ptr"][node] : columns["output_ptr"][node + 1]]
+        values = values[values >= 0]
         roles, names = columns["value_role"][values], columns["value_parameter"][values]
         made = [
             self.graph.tables.names[name]
@@ -147,6 +178,17 @@ class Labels:
             if role == _GRADIENT and name >= 0
         ]
         return "grad of " + ", ".join(name.rpartition(".")[2] for name in made) if made else ""
+
+    def _leaf(self, leaf: int) -> str:
+        columns, node = self.graph.columns, self.tree.node[leaf]
+        values = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]]
+        own = [value for value in values if columns["value_producer"][value] < 0]
+        if not own:
+            return ""
+        layout = self.graph.tables.layouts[columns["value_layout"][own[0]]]
+        name = columns["value_parameter"][own[0]]
+        shape = "×".join(map(str, layout.shape)) or "scalar"
+        return f"{self.graph.tables.names[name]} · {shape}" if name >= 0 else shape
 
     def _features(self, leaf: int) -> str:
         """The last sizes of what a product takes and makes."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 BOX_GAP, LINE_GAP = 18.0, 11.0  # least distance between two boxes of a rank, and between a line and its neighbour
 RANK_GAP = 24.0
 _SWEEPS = 8
+_LARGE = 250  # lines between ranks; with more, fewer sweeps must do
 _DESCENTS = 24
 _TALL = 50.0  # boxes at least so tall may span ranks
 _USUAL = 34.0  # the height of a usual box
@@ -228,14 +229,15 @@ class _Layerer:
         layering = self.layering
         best = sum(map(self._crossings, layering.rows[:-1]))
         kept = [list(row) for row in layering.rows]
-        for sweep in range(_SWEEPS):
+        large = len(layering.segments) > _LARGE
+        for sweep in range(_SWEEPS // 2 if large else _SWEEPS):
             if not best:
                 break
             down = sweep % 2 == 0
             rows = layering.rows[1:] if down else layering.rows[-2::-1]
             for row in rows:
                 self._sort_row(row, self.up if down else self.down)
-            self._exchange()
+            self._exchange(2 if large else 6)
             total = sum(map(self._crossings, layering.rows[:-1]))
             if total < best:
                 best, kept = total, [list(row) for row in layering.rows]
@@ -256,9 +258,9 @@ class _Layerer:
         for position, node in enumerate(row):
             place[node] = position
 
-    def _exchange(self) -> None:
+    def _exchange(self, rounds: int) -> None:
         place, fraction = self.place, self.fraction
-        for _ in range(6):
+        for _ in range(rounds):
             better = False
             for row in self.layering.rows:
                 for position in range(len(row) - 1):

@@ -37,6 +37,7 @@ class Placed:
     routes: list[Route]
     crossings: int
     columns: int = 1
+    work: int = 0  # lines between ranks that were laid out to get there
 
 
 @dataclass(eq=False)
@@ -225,7 +226,7 @@ class _Router:
                 route.points = [(x - left, y) for x, y in route.points]
         width = max([*ends, *every], default=0.0) - min(left, 0.0)
         places = [(layering.x[box], self.y[box]) for box in range(layering.count)]
-        return Placed(width, self.height, places, routes, layering.crossings)
+        return Placed(width, self.height, places, routes, layering.crossings, work=len(layering.segments))
 
 
 def _beside(at: float, taken: list[float], low: float, high: float) -> float:

@@ -294,7 +294,14 @@ def _mix(x: Array) -> Array:
 
 def digests(texts: Iterable[str]) -> Array:
     """A stable 64-bit number for every text."""
-    found = [int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts]
+    known: dict[str, int] = {}
+    found = []
+    for text in texts:
+        number = known.get(text)
+        if number is None:
+            digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+            number = known[text] = int.from_bytes(digest, "little")
+        found.append(number)
     return np.array(found or [0], np.uint64)
 
 

@@ -1,0 +1,1 @@
+"""The graph that autograd builds behind a tensor."""

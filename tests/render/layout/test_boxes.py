@@ -1,0 +1,142 @@
+"""Boxes: as wide as their words, open ones around what is in them, equal ones laid out once."""
+
+from __future__ import annotations
+
+import pytest
+from render.graphs import Sketch, chain, recurrent_loop, tower
+from render.layout.pages import every_item, labelled
+
+from torchatlas.graph import Graph
+from torchatlas.render.fonts import text_width
+from torchatlas.render.layout.boxes import HEAD, SMALL, STACK, TITLE, Box, BoxMaker
+from torchatlas.render.layout.outline import Item, Outline
+
+
+def maker(graph: Graph, smallest: float = 0.0) -> tuple[Outline, BoxMaker]:
+    outline, labels = labelled(graph)
+    return outline, BoxMaker(outline, labels, smallest)
+
+
+def wired(outline: Outline) -> list[Item]:
+    """Every item, told which tensors enter and leave it, as opening from the outside in does."""
+    found = []
+    for item in every_item(outline):
+        if not item.is_leaf:
+            outline.wiring(item)
+        found.append(item)
+    return found
+
+
+def opened(graph: Graph, height: float = 1e9) -> tuple[Outline, BoxMaker, Box]:
+    outline, make = maker(graph)
+    every = {id(item) for item in wired(outline) if not item.is_leaf}
+    return outline, make, make.box(outline.root, every, height)
+
+
+def test_a_closed_box_is_wide_enough_for_its_words() -> None:
+    outline, make = maker(tower(2, width=lambda number: 8 + number))
+    for item in wired(outline)[1:]:
+        box = make.box(item, (), 0.0)
+        assert not box.open
+        assert box.width >= text_width(box.title, TITLE, True)
+        assert box.width >= text_width(box.subtitle, SMALL)
+        assert box.height >= TITLE + (SMALL if box.subtitle else 0)
+
+
+def test_a_smallest_height_is_kept() -> None:
+    outline, make = maker(chain(3), smallest=80)
+    assert all(make.box(item, (), 0.0).height >= 80 for item in wired(outline)[1:])
+
+
+def test_a_name_of_10000_characters_is_cut() -> None:
+    sketch = Sketch()
+    x = sketch.input()
+    with sketch.module("m" * 10_000, "T" * 10_000):
+        x = sketch.op("tanh", sketch.op("relu", x))
+    sketch.output(x)
+    outline, make = maker(sketch.graph())
+    for item in wired(outline)[1:]:
+        box = make.box(item, (), 0.0)
+        assert box.width < 400
+        if item.type:
+            assert box.title.endswith("…")
+
+
+def test_a_repeat_has_room_for_what_looks_out_behind_it() -> None:
+    outline, make = maker(tower(12))
+    wired(outline)
+    (folded,) = (item for item in every_item(outline) if item.repeat > 1)
+    once = Item(
+        "module", folded.start, folded.stop, folded.hash + 1, folded.group, folded.call, folded.type, folded.name
+    )
+    many, one = make.box(folded, (), 0.0), make.box(once, (), 0.0)
+    assert many.height == one.height + STACK
+    assert many.width >= one.width + STACK
+
+
+def test_an_open_box_holds_its_inner_boxes_and_leaves_its_heading_free() -> None:
+    _, _, root = opened(tower(3, width=lambda number: 8 + number))
+    stack = [root]
+    seen = 0
+    while stack:
+        box = stack.pop()
+        stack += [inner for inner in box.inner if inner.open]
+        for inner, (x, y) in zip(box.inner, box.places, strict=False):
+            seen += 1
+            assert x + box.origin[0] >= 0
+            assert x + box.origin[0] + inner.width <= box.width + 1e-6
+            assert y + box.origin[1] >= (HEAD if box is not root else 0)
+            assert y + box.origin[1] + inner.height <= box.height + 1e-6
+    assert seen > 12
+    assert root.boxes == 3 * 4 + 2
+
+
+def test_equal_groups_share_one_layout() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    for number in range(3):
+        with sketch.module("shared", "Shared"):
+            x = sketch.op("add", sketch.op("relu", x), x)
+        x = sketch.op(f"between{number}", x)
+    sketch.output(x)
+    _, make, root = opened(sketch.graph())
+    shared = [inner for inner in root.inner if inner.open]
+    assert len(shared) == 3
+    assert len({id(box) for box in shared}) == 1
+    assert make.solved == 2
+
+
+def test_groups_that_send_out_different_tensors_do_not_share_one() -> None:
+    """The first sends out what its relu made, the second what its add made."""
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    out = []
+    for number in range(2):
+        with sketch.module("shared", "Shared"):
+            inner = sketch.op("relu", x)
+            last = sketch.op("tanh", inner)
+        out.append(inner if number == 0 else last)
+        x = sketch.op(f"between{number}", out[-1])
+    sketch.output(x)
+    _, _, root = opened(sketch.graph())
+    one, two = (inner for inner in root.inner if inner.open)
+    assert one is not two
+
+
+@pytest.mark.parametrize("height", [400.0, 600.0, 800.0])
+def test_a_lower_page_makes_a_wider_box(height: float) -> None:
+    _, _, tall = opened(chain(60))
+    _, _, low = opened(chain(60), height)
+    assert low.height < tall.height
+    assert low.width > tall.width
+    assert low.wraps > 0
+    assert tall.wraps == 0
+    assert low.height <= height * 1.1
+
+
+def test_a_layout_that_fits_is_not_made_again_for_a_higher_page() -> None:
+    outline, make = maker(recurrent_loop(3, odd_step=1))
+    every = {id(item) for item in wired(outline) if not item.is_leaf}
+    first = make.box(outline.root, every, 5000)
+    assert first.natural
+    assert make.box(outline.root, every, 9000) is first

@@ -1,0 +1,129 @@
+"""The outline: items cover their group, single-op modules are boxes, small ops are gathered, too many are cut."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from render.graphs import Sketch, chain, linear, nested_graphs, tower, written
+from render.layout.pages import every_item, outlined
+
+from torchatlas.graph import Graph
+from torchatlas.render.layout.outline import MOST_CHILDREN, OUTPUTS, Outline
+
+FEW = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+
+
+def kinds(outline: Outline) -> list[tuple[str, str, str]]:
+    return [(item.kind, item.type, item.name) for item in outline.children(outline.root)]
+
+
+@FEW
+@given(nested_graphs())
+def test_items_lie_side_by_side_and_cover_their_group(graph: Graph) -> None:
+    outline = outlined(graph)
+    for item in every_item(outline):
+        if item.is_leaf:
+            assert item.stop == item.start + 1
+            continue
+        at = item.start
+        for child in outline.children(item):
+            assert child.start == at
+            assert child.parent is item
+            assert child.depth == item.depth + 1
+            at = child.end
+        assert at == item.stop
+
+
+@FEW
+@given(nested_graphs())
+def test_lines_join_items_and_what_leaves_a_group_comes_from_one(graph: Graph) -> None:
+    outline = outlined(graph)
+    for item in every_item(outline):
+        if item.is_leaf:
+            continue
+        items, wiring = outline.children(item), outline.wiring(item)
+        for come, to, _ in wiring.edges:
+            assert -1 <= come < len(items)
+            assert 0 <= to < len(items)
+            assert come != to
+        assert set(wiring.inside) == set(item.outputs)
+        for place, tensor in wiring.inside.values():
+            assert items[place].start <= tensor // OUTPUTS < items[place].stop
+            assert tensor in items[place].outputs
+        entering = {tensor for come, _, tensor in wiring.edges if come < 0}
+        assert entering <= set(item.inputs)
+
+
+def test_the_page_is_the_frame_of_the_model() -> None:
+    outline = outlined(tower(3, width=lambda number: 8 + number))
+    assert outline.root.type == "Tower"
+    assert kinds(outline) == [
+        ("leaf", "", ""),
+        ("module", "Block", "0"),
+        ("module", "Block", "1"),
+        ("module", "Block", "2"),
+        ("leaf", "", ""),
+    ]
+
+
+def test_a_module_with_one_op_is_that_op_and_one_with_one_module_is_that_module() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    with sketch.module("outer", "Outer"), sketch.module("inner", "Inner"):
+        x = sketch.op("add", sketch.op("relu", x), x)
+    x = linear(sketch, x, "head", 4)
+    sketch.output(x)
+    assert kinds(outlined(sketch.graph()))[1:3] == [("module", "Inner", "outer.inner"), ("leaf", "Linear", "head")]
+
+
+def test_small_ops_between_modules_are_gathered() -> None:
+    def graph(count: int) -> Graph:
+        sketch = Sketch()
+        x = linear(sketch, sketch.input("x", (2, 8)), "first", 8)
+        for number in range(4):
+            x = linear(sketch, x, f"more{number}", 8 + number)
+        for number in range(count):
+            x = sketch.op(("exp", "sin", "cos", "neg", "abs", "log", "sqrt")[number], x)
+        with sketch.module("last", "Last"):
+            x = sketch.op("mul", sketch.op("relu", x), x)
+        sketch.output(x)
+        return sketch.graph()
+
+    assert "functional" not in [kind for kind, _, _ in kinds(outlined(graph(3)))]
+    outline = outlined(graph(7))
+    (gathered,) = (item for item in outline.children(outline.root) if item.kind == "functional")
+    assert gathered.stop - gathered.start == 7
+    assert not outline.can_open(gathered)
+
+
+def test_far_too_many_items_are_cut_into_segments() -> None:
+    short, long = outlined(chain(MOST_CHILDREN - 2)), outlined(chain(3 * MOST_CHILDREN))
+    assert {item.kind for item in short.children(short.root)} == {"leaf"}
+    items = long.children(long.root)
+    assert len(items) <= MOST_CHILDREN
+    assert "segment" in {item.kind for item in items}
+    assert sum(item.end - item.start for item in items) == 3 * MOST_CHILDREN + 2
+    few = outlined(chain(40), most_children=8)
+    assert len(few.children(few.root)) <= 9
+
+
+def test_markers_are_what_the_program_is_given_and_returns() -> None:
+    outline = outlined(chain(3))
+    assert [outline.is_marker(item) for item in outline.children(outline.root)] == [True, False, False, False, True]
+
+
+def test_what_one_lane_takes_from_another_is_one_line() -> None:
+    outline = outlined(written([("linear", 4), ("linear", 5), ("chain", 4, False)], training="optimizer"))
+    wiring, items = outline.wiring(outline.root), outline.children(outline.root)
+    lanes = {items[u].name: items[v].name for u, v, tensor in wiring.edges if tensor < 0}
+    assert lanes == {"forward": "backward", "backward": "optimizer"}
+    from_lanes = [leaf for leaf in outline.tree.kept_source if leaf >= items[1].start]  # what is given has no lane
+    assert sum(wiring.bundles.values()) == len(from_lanes) == 7
+
+
+def test_a_tensor_has_one_number_at_all_depths() -> None:
+    outline = outlined(tower(12))
+    block = next(item for item in every_item(outline) if item.repeat > 1)
+    size = block.stop - block.start
+    last = block.start + 11 * size + size - 1  # what the last block makes is drawn as what the first one does
+    assert outline.net(last * OUTPUTS) == outline.net((block.start + size - 1) * OUTPUTS)
+    assert outline.net(-3) == -3

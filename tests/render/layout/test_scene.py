@@ -1,0 +1,68 @@
+"""The scene: every box once at its place, lines between them, shapes where they are new and there is room."""
+
+from __future__ import annotations
+
+from render.graphs import Sketch, chain, recurrent_loop, tower
+from render.layout.pages import drawn, frame
+
+from torchatlas.render.layout.boxes import HEAD, STACK
+
+
+def test_every_box_is_there_once_and_the_page_itself_is_none() -> None:
+    scene = drawn(tower(3, width=lambda number: 8 + number), 2400, 1800).scene
+    titles = [found.title for found in scene.frames]
+    assert titles.count("Block") == 3
+    assert titles.count("Linear") == 6
+    assert "Tower" not in titles
+    assert len(scene.closed) == len(scene.frames) - 3
+    assert len({id(found.item) for found in scene.frames}) == len(scene.frames)
+
+
+def test_inner_boxes_lie_in_their_group_below_its_heading() -> None:
+    scene = drawn(tower(2, width=lambda number: 8 + number)).scene
+    by_item = {id(found.item): found for found in scene.frames}
+    inner = [found for found in scene.frames if found.depth == 1]
+    assert inner
+    for found in inner:
+        above = by_item[id(found.item.parent)]
+        assert above.x <= found.x
+        assert found.x + found.width <= above.x + above.width
+        assert above.y + HEAD <= found.y
+        assert found.y + found.height <= above.y + above.height
+
+
+def test_a_repeat_shows_one_dashed_line_back() -> None:
+    scene = drawn(recurrent_loop(20)).scene
+    cell = frame(scene, "Cell")
+    assert cell.item.repeat == 20
+    if cell.open:
+        (back,) = (line for line in scene.lines if line.returning)
+        assert back.points[0][1] > back.points[-1][1]
+        assert all(cell.x <= x <= cell.x + cell.width + STACK for x, _ in back.points)
+    assert sum(line.returning for line in scene.lines) == int(cell.open)
+
+
+def test_shapes_are_written_where_they_change() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    x = sketch.op("relu", x)
+    x = sketch.op("mean", x, shape=(2,))
+    x = sketch.op("exp", x)
+    sketch.output(x)
+    scene = drawn(sketch.graph()).scene
+    assert [label.text for label in scene.labels] == ["2"]
+    assert scene.wanted_labels == 1
+
+
+def test_lines_have_no_corners_that_are_none() -> None:
+    for graph in (chain(30), recurrent_loop(5, odd_step=2), tower(4, width=lambda number: 8 + number)):
+        for line in drawn(graph).scene.lines:
+            for (ax, ay), (bx, by), (cx, cy) in zip(line.points, line.points[1:], line.points[2:], strict=False):
+                assert not (abs(ax - bx) < 0.3 and abs(bx - cx) < 0.3)
+                assert not (abs(ay - by) < 0.3 and abs(by - cy) < 0.3)
+
+
+def test_only_lines_to_boxes_have_arrows_and_bundles_say_how_many() -> None:
+    scene = drawn(chain(4)).scene
+    assert all(line.arrow and line.many == 1 for line in scene.lines)
+    assert len(scene.lines) == 5
