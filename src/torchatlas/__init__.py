@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchatlas.analysis.memory import memory
     from torchatlas.autograd.walk import autograd_graph
     from torchatlas.capturing import capture, recording
+    from torchatlas.execute.traced import TracedModel, trace
     from torchatlas.render.picture import draw
     from torchatlas.render.plots import plot
     from torchatlas.render.table import module_bars, module_table
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "ComputationalGraphTracker": "torchatlas.tracker",
     "OpCall": "torchatlas.analysis.formulas",
+    "TracedModel": "torchatlas.execute.traced",
     "Work": "torchatlas.analysis.formulas",
     "analyze_computational_graph": "torchatlas.tracker",
     "autograd_graph": "torchatlas.autograd.walk",
@@ -48,6 +50,7 @@ _LAZY = {
     "peak_for_batch": "torchatlas.analysis.batch",
     "plot": "torchatlas.render.plots",
     "recording": "torchatlas.capturing",
+    "trace": "torchatlas.execute.traced",
     "track_computational_graph": "torchatlas.tracker",
 }
 
@@ -65,6 +68,7 @@ __all__ = [
     "OperationType",
     "Phase",
     "Role",
+    "TracedModel",
     "Work",
     "analyze_computational_graph",
     "autograd_graph",
@@ -82,6 +86,7 @@ __all__ = [
     "peak_for_batch",
     "plot",
     "recording",
+    "trace",
     "track_computational_graph",
 ]
 

@@ -17,6 +17,8 @@ from torch._C._autograd import _get_sequence_nr as next_sequence_nr
 from torch._C._autograd import _unsafe_set_version_counter as set_version_counters
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy
 from torch._C._dynamo.eval_frame import set_code_exec_strategy as _set_strategy
+from torch._C._functorch import get_dynamic_layer_stack_depth as functorch_depth
+from torch._C._functorch import pop_dynamic_layer_stack_and_undo_to_depth as undo_functorch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule as CompilersGraph
@@ -37,6 +39,7 @@ __all__ = [
     "compilers_module_call",
     "current_autograd_node",
     "dispatch_mode_stack",
+    "functorch_depth",
     "inductor_backend",
     "inductor_graph",
     "is_wrapper",
@@ -51,6 +54,7 @@ __all__ = [
     "set_version_counters",
     "sharding_propagator",
     "tensor_data",
+    "undo_functorch",
 ]
 
 COMPILED_NAME = "__compiled_fn_"  # how the names of compiled graphs begin, in the code that torch.compile puts in place

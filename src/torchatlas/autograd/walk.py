@@ -9,14 +9,13 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from torchatlas.errors import AnalysisError, InvalidInputError
-from torchatlas.graph import EdgeKind, Graph, NodeKind, Phase, Role
-from torchatlas.graph.arguments import Call, encode
-from torchatlas.graph.columns import COLUMNS, EDGE_KINDS, KINDS, PHASES, ROLES, Array, Layout, Operation, Tables
+from torchatlas.graph import Graph, Phase, Role
+from torchatlas.graph.builder import Builder
+from torchatlas.graph.columns import Layout, Operation
 from torchatlas.operations import operation_type
 
 # Freeing a graph that Python has looked at recurses in C, and at 50,000 nodes in a row the stack is gone. Until walking
@@ -48,8 +47,8 @@ def autograd_graph(
     return _graph(nodes, edges, names)
 
 
-def _in_order(roots: list[Any]) -> tuple[list[Any], list[tuple[int, int, int, int]]]:
-    """Nodes as the engine would run them, and edges: from, which of its outputs, to, which of its inputs."""
+def _in_order(roots: list[Any]) -> tuple[list[Any], list[tuple[int, int, int]]]:
+    """Nodes as the engine would run them, and edges: from, to, to which of its inputs."""
     seen: dict[Any, list[tuple[Any, int]]] = {}
     waiting: dict[Any, int] = dict.fromkeys(roots, 0)
     stack = list(waiting)
@@ -70,22 +69,20 @@ def _in_order(roots: list[Any]) -> tuple[list[Any], list[tuple[int, int, int, in
     ready = [(-_number(node), place, node) for place, node in enumerate(waiting) if not waiting[node]]
     heapq.heapify(ready)
     order: dict[Any, int] = {}
-    edges: list[tuple[int, int, int, int]] = []
-    came: list[tuple[Any, int, Any, int]] = []
+    came: list[tuple[Any, Any, int]] = []
     place = len(waiting)
     while ready:
         *_, node = heapq.heappop(ready)
         order[node] = len(order)
-        for output, (following, index) in enumerate(seen[node]):
+        for following, index in seen[node]:
             if following is None:
                 continue
-            came.append((node, output, following, index))
+            came.append((node, following, index))
             waiting[following] -= 1
             if not waiting[following]:
                 place += 1
                 heapq.heappush(ready, (-_number(following), place, following))
-    edges = [(order[node], output, order[following], index) for node, output, following, index in came]
-    return list(order), edges
+    return list(order), [(order[node], order[following], index) for node, following, index in came]
 
 
 def _number(node: Any) -> int:
@@ -93,86 +90,40 @@ def _number(node: Any) -> int:
     return _FIRST if number > _FIRST else number
 
 
-def _graph(nodes: list[Any], edges: list[tuple[int, int, int, int]], names: dict[int, str]) -> Graph:
-    tables = Tables(arguments=[encode(Call())], threads=[""], devices=[])
-    operations: dict[str, int] = {}
-    layouts: dict[Layout, int] = {}
-    texts: dict[str, int] = {}
-    devices: dict[str, int] = {}
-    values: list[tuple[int, int, int, int]] = []  # layout, producer, output, name
-    storages: dict[int, tuple[int, int]] = {}  # value of a leaf -> bytes, device
-    inputs: list[list[int]] = [[] for _ in nodes]
-    outputs: list[list[int]] = [[] for _ in nodes]
-    rows: list[tuple[int, int, int, int, int]] = []
-    for source, output, target, index in edges:
-        layout = _layout(nodes[target], index)
-        value = len(values)
-        values.append((layouts.setdefault(layout, len(layouts)), source, len(outputs[source]), -1))
-        outputs[source].append(value)
-        rows.append((source, target, len(outputs[source]) - 1, len(inputs[target]), value))
-        inputs[target].append(value)
-        del output
+def _graph(nodes: list[Any], edges: list[tuple[int, int, int]], names: dict[int, str]) -> Graph:
+    builder = Builder()
+    arriving: list[list[int]] = [[] for _ in nodes]
+    leaving: list[list[tuple[int, int]]] = [[] for _ in nodes]
+    for source, target, index in edges:
+        leaving[source].append((target, index))
     for number, node in enumerate(nodes):
         leaf = getattr(node, "variable", None)
-        if leaf is None:
-            continue
-        name = names.get(id(leaf), "")
-        layout = Layout(
-            tuple(leaf.shape), tuple(leaf.stride()), str(leaf.dtype).removeprefix("torch."), str(leaf.device)
+        if leaf is not None:
+            arriving[number].append(_leaf(builder, leaf, names.get(id(leaf), "")))
+        outputs = []
+        for output, (target, index) in enumerate(leaving[number]):
+            layout = _layout(nodes[target], index)
+            outputs.append(builder.value(layout, Role.TEMPORARY, producer=number, output=output))
+            arriving[target].append(outputs[-1])
+        operation = Operation(node.name(), operation_type(node.name()))
+        sequence = _number(node)
+        builder.node(
+            operation,
+            phase=Phase.BACKWARD,
+            inputs=arriving[number],
+            outputs=outputs,
+            sequence_nr=sequence if sequence < _FIRST else -1,
         )
-        values.append(
-            (layouts.setdefault(layout, len(layouts)), -1, -1, texts.setdefault(name, len(texts)) if name else -1)
-        )
-        inputs[number].append(len(values) - 1)
-        size = leaf.numel() * leaf.element_size()
-        storages[len(values) - 1] = size, devices.setdefault(str(leaf.device), len(devices))
-    found = [operations.setdefault(node.name(), len(operations)) for node in nodes]
-    tables.operations = [Operation(name, operation_type(name)) for name in operations]
-    tables.layouts, tables.names, tables.devices = list(layouts), list(texts), list(devices)
-    count, many = len(nodes), len(values)
-    leaf_value = np.array([producer < 0 for _, producer, _, _ in values], bool)
-    place = {value: number for number, value in enumerate(storages)}
-    sequence = [_number(node) for node in nodes]
-    columns: dict[str, Any] = {
-        name: np.full(_length(unit, count, many, len(rows)), -1) for name, (_, unit) in COLUMNS.items()
-    }
-    columns |= {
-        "node_kind": np.full(count, KINDS.index(NodeKind.OP)),
-        "node_operation": found,
-        "node_phase": np.full(count, PHASES.index(Phase.BACKWARD)),
-        "node_arguments": np.zeros(count),
-        "node_sequence_nr": [number if number < _FIRST else -1 for number in sequence],
-        "node_iteration": np.zeros(count),
-        "node_thread": np.zeros(count),
-        "input_ptr": np.cumsum([0, *map(len, inputs)]),
-        "output_ptr": np.cumsum([0, *map(len, outputs)]),
-        "input_value": [value for mine in inputs for value in mine],
-        "input_written": np.zeros(sum(map(len, inputs))),
-        "output_value": [value for mine in outputs for value in mine],
-        "value_storage": [place.get(value, -1) for value in range(many)],
-        "storage_bytes": [size for size, _ in storages.values()],
-        "storage_device": [device for _, device in storages.values()],
-        "storage_born": np.full(len(storages), -1),
-        "storage_died": np.full(len(storages), -1),
-        "storage_role": np.full(len(storages), ROLES.index(Role.PARAMETER)),
-        "value_layout": [value[0] for value in values],
-        "value_producer": [value[1] for value in values],
-        "value_output_index": [value[2] for value in values],
-        "value_parameter": [value[3] for value in values],
-        "value_role": np.where(leaf_value, ROLES.index(Role.PARAMETER), ROLES.index(Role.TEMPORARY)),
-        "value_offset": np.zeros(many),
-        "value_version": np.zeros(many),
-    }
-    for number, name in enumerate(("source", "target", "output_index", "input_index", "value")):
-        columns[f"edge_{name}"] = [row[number] for row in rows]
-    columns["edge_kind"] = np.full(len(rows), EDGE_KINDS.index(EdgeKind.DATA))
-    typed: dict[str, Array] = {name: np.ascontiguousarray(columns[name], dtype) for name, (dtype, _) in COLUMNS.items()}
-    metadata = {"torch": torch.__version__.partition("+")[0]}
-    return Graph(typed, tables, source="autograd", metadata=metadata)
+    return builder.graph("autograd", metadata={"torch": torch.__version__.partition("+")[0]})
 
 
-def _length(unit: str, nodes: int, values: int, edges: int) -> int:
-    return {"node": nodes, "node+1": nodes + 1, "value": values, "edge": edges}.get(unit, 0)
+def _leaf(builder: Builder, leaf: torch.Tensor, name: str) -> int:
+    """The tensor whose gradient a node accumulates."""
+    dtype, device = str(leaf.dtype).removeprefix("torch."), str(leaf.device)
+    strided = leaf.layout is torch.strided
+    layout = Layout(tuple(leaf.shape), tuple(leaf.stride()) if strided else None, dtype, device)
+    storage = builder.storage(leaf.numel() * leaf.element_size(), device, Role.PARAMETER)
+    return builder.value(layout, Role.PARAMETER, storage=storage, name=name)
 
 
 def _layout(node: Any, index: int) -> Layout:

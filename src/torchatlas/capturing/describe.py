@@ -19,10 +19,15 @@ from torchatlas.operations import operation_type
 
 @functools.lru_cache(maxsize=4096)
 def operation_row(plan: Plan) -> Operation:
-    """The operator with its formal arguments and their defaults."""
-    schema = getattr(plan.operator, "_schema", None)
+    """The operator of a plan."""
+    return operation_of(plan.name, plan.operator)
+
+
+def operation_of(name: str, operator: Any) -> Operation:
+    """An operator with its formal arguments and their defaults."""
+    schema = getattr(operator, "_schema", None)
     parameters = [] if schema is None else [_parameter(argument) for argument in schema.arguments]
-    return Operation(plan.name, operation_type(plan.name), tuple(parameters))
+    return Operation(name, operation_type(name), tuple(parameters))
 
 
 def _parameter(argument: Any) -> Parameter:

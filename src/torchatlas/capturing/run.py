@@ -17,7 +17,7 @@ from torch import nn
 
 from torchatlas.capturing.describe import portable, source_row
 from torchatlas.capturing.finish import graph_of
-from torchatlas.capturing.keep import VALUES, Keeper
+from torchatlas.capturing.keep import VALUES, Keeper, ReplayKeeper
 from torchatlas.capturing.modules import CALL_ROW, Watch
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.stream import Recorder, let_go
@@ -68,12 +68,18 @@ class Recording:
         if model is not None and not isinstance(model, nn.Module):
             raise InvalidModelError(f"recording(model) takes a torch.nn.Module, not {type(model).__name__}.")
         self.failure: Failure | None = None
-        self._keeper = Keeper(values) if values is not None else None
-        if guard is None and self._keeper is None:
+        self._keeper = Keeper(values) if values in ("stats", "all") else None
+        self._replay = ReplayKeeper() if values == "replay" else None
+        if guard is None and values is None:
             self._recorder = Recorder.take()
         else:
-            keep = None if self._keeper is None else self._keeper.keep
-            self._recorder = Recorder(guard=None if guard is None else guard.before_write, keep=keep)
+            self._recorder = Recorder(
+                guard=None if guard is None else guard.before_write,
+                keep=None if self._keeper is None else self._keeper.keep,
+                around=None if self._replay is None else self._replay.around,
+            )
+        if self._replay is not None:
+            self._replay.recorder = self._recorder
         if guard is not None:
             guard.recorder = self._recorder
         self._watch = Watch(
@@ -119,6 +125,8 @@ class Recording:
     def _end(self, error: BaseException | None) -> None:
         self._recorder.stop()
         self._watch.stop()
+        if self._replay is not None:
+            self._replay.finish()
         self._state = "done"
         if error is not None:
             self.failure = self._describe_failure(error)
@@ -174,6 +182,8 @@ class Recording:
         graph.notes += self._notes(graph)
         if self._keeper is not None:
             graph.recorded = self._keeper.recorded(graph)
+        if self._replay is not None:
+            graph.recorded = self._replay.recorded(graph)
         if self._state == "done":
             self._graph = graph
             self._recorder.release()
@@ -197,6 +207,8 @@ class Recording:
         def place(tensor: torch.Tensor) -> TensorRef | dict[str, TensorRef]:
             first, found = len(numbers), dict(parts(tensor))
             numbers.extend(self._recorder.number_of(part) for part in found.values())
+            if self._replay is not None:
+                self._replay.returned(list(found.values()))
             references = {suffix.removeprefix("."): TensorRef(first + i) for i, suffix in enumerate(found)}
             return references if len(references) > 1 else TensorRef(first)
 
@@ -270,7 +282,8 @@ def recording(
 
     The code has exactly the effects it has alone. `model` names the modules; without it they are named after their
     class. With `track_tensor_ops=False` only module calls are recorded, at almost no cost. `values` keeps what every
-    node produced: "all" the tensors, "stats" their minimum, maximum, mean, deviation and count of non-finite numbers.
+    node produced: "all" the tensors, "stats" their minimum, maximum, mean, deviation and count of non-finite numbers;
+    "replay" keeps what `atlas.verify` needs to run it all again.
     """
     if not track_tensor_ops:
         from torchatlas.capturing.coarse import CoarseRecording

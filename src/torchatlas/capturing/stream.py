@@ -73,7 +73,11 @@ class Recorder:
     """One recording. `start` and `stop` put it on and off the dispatcher of this thread."""
 
     def __init__(
-        self, *, guard: Callable[[Any], None] | None = None, keep: Callable[[Any, list[Any]], None] | None = None
+        self,
+        *,
+        guard: Callable[[Any], None] | None = None,
+        keep: Callable[[Any, list[Any]], None] | None = None,
+        around: Callable[[Plan, Callable[[Any, Any], Any]], Callable[[Any, Any], Any]] | None = None,
     ) -> None:
         self.stream: list[Any] = []
         self.plans: list[Plan] = []
@@ -97,6 +101,7 @@ class Recorder:
         self.resized_early: dict[int, tuple[int, int]] = {}  # id of that reference -> storage number, bytes before
         self._counters = [itertools.count(), itertools.count()]  # of tensors and storages
         self._guard, self._keep = guard, keep
+        self._around = around  # wraps the recording function of every operator
         self._environment = self._make_environment()
         self._ordered_environment = [self._environment[name] for name in ENVIRONMENT]
         self._mode = _Mode(self)
@@ -121,7 +126,8 @@ class Recorder:
         self.current[:], self.end, self.failure = (-1, None), None, None
         self._counters[:] = itertools.count(), itertools.count()
         # Not one that a thread may still be writing to, nor one whose tables have grown.
-        ours_alone = self._guard is None and self._keep is None and not self._forked and not self._mode.over
+        watched = self._guard is not None or self._keep is not None or self._around is not None
+        ours_alone = not watched and not self._forked and not self._mode.over
         if ours_alone and len(_IDLE) < _MOST_IDLE and max(len(self.codes), len(self._sizes)) <= _MOST_KEPT:
             _IDLE.append(self)
 
@@ -250,7 +256,8 @@ class Recorder:
         plan = plan_for(operator, guarded=self._guard is not None, kept=self._keep is not None)
         if plan.bookkeeping:
             return _device_of if operator is torch.ops.prim.device.default else self._unrecorded(operator)
-        return bind(plan, self.add_plan(plan), self._ordered_environment)
+        run = bind(plan, self.add_plan(plan), self._ordered_environment)
+        return run if self._around is None else self._around(plan, run)
 
     def add_plan(self, plan: Plan) -> int:
         """The number that rows of a plan begin with."""
@@ -513,6 +520,11 @@ def _code_kind(file: str) -> int:
     if file.startswith(_LIBRARY) and "-packages" + os.sep not in file:
         return _SKIP
     return _USER
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is the user's, and not torch's, Python's or ours."""
+    return _code_kind(file) == _USER
 
 
 def user_line(frame: types.FrameType | None) -> tuple[types.CodeType, int] | None:

@@ -53,13 +53,14 @@ def test_a_name_of_10000_characters_is_cut() -> None:
     x = sketch.input()
     with sketch.module("m" * 10_000, "T" * 10_000):
         x = sketch.op("tanh", sketch.op("relu", x))
-    sketch.output(x)
+    sketch.output(sketch.op("exp", x))
     outline, make = maker(sketch.graph())
-    for item in wired(outline)[1:]:
-        box = make.box(item, (), 0.0)
-        assert box.width < 400
-        if item.type:
-            assert box.title.endswith("…")
+    (module,) = (item for item in wired(outline) if item.kind == "module" and item is not outline.root)
+    closed = make.box(module, (), 0.0)
+    assert closed.width < 400
+    assert closed.title.endswith("T…")
+    assert closed.subtitle.endswith("m…")
+    assert make.box(outline.root, {id(outline.root), id(module)}, 1e9).width < 600
 
 
 def test_a_repeat_has_room_for_what_looks_out_behind_it() -> None:
@@ -81,6 +82,7 @@ def test_an_open_box_holds_its_inner_boxes_and_leaves_its_heading_free() -> None
     while stack:
         box = stack.pop()
         stack += [inner for inner in box.inner if inner.open]
+        assert box is root or box.origin[1] >= HEAD
         for inner, (x, y) in zip(box.inner, box.places, strict=False):
             seen += 1
             assert x + box.origin[0] >= 0

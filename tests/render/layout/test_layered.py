@@ -117,6 +117,16 @@ def test_over_many_small_problems_crossings_are_within_a_tenth_of_the_fewest() -
     assert ours <= 1.1 * best
 
 
+def test_exchanging_neighbours_helps_where_means_are_stuck() -> None:
+    """60 meshes of four rows: 3,130 crossings when this was written, 3,422 with sweeps by means alone."""
+    rng, total = random.Random(1), 0
+    for _ in range(60):
+        pairs = [(u, v) for first in (0, 8, 16) for u in range(first, first + 8) for v in range(first + 8, first + 16)]
+        edges = [(u, v, u) for u, v in pairs if rng.random() < 0.25]
+        total += layer(Problem([(60.0, 30.0)] * 32, edges)).crossings
+    assert total <= 3250
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_trees_have_no_crossings(seed: int) -> None:
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Lines: pieces of different nets never lie on each other, none runs through a box, and all arrive where they should."""
+"""Lines: those of different nets never lie on each other, none runs through a box, all arrive where they should."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchatlas.render.layout.layered import Problem
-from torchatlas.render.layout.routing import Placed, place
+from torchatlas.render.layout.routing import Placed, _assigned, _Track, place
 
 FEW = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 Piece = tuple[float, float, float, float]
@@ -138,3 +138,20 @@ def test_many_lines_into_one_box_have_room() -> None:
     count = 12
     edges = [(u, count, u) for u in range(count)]
     assert shared(place(Problem([(64.0, 30.0)] * (count + 1), edges))) == []
+
+
+_PLACES = st.integers(0, 40).map(lambda step: 10.0 * step)
+
+
+@FEW
+@given(st.lists(st.tuples(_PLACES, st.lists(_PLACES, min_size=1, max_size=3)), max_size=12))
+def test_no_two_pieces_that_meet_are_on_one_track(nets: list[tuple[float, list[float]]]) -> None:
+    tracks = [
+        _Track((number, number), min(trunk, *drops), max(trunk, *drops), trunk, drops)
+        for number, (trunk, drops) in enumerate(nets)
+    ]
+    assigned = _assigned(tracks)
+    assert len(assigned) == len(tracks)
+    for (one, at), (other, there) in combinations(zip(tracks, assigned, strict=True), 2):
+        if at == there:
+            assert one.high < other.low or other.high < one.low

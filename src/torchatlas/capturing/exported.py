@@ -1,0 +1,326 @@
+"""torch.export's program -> Graph: the same nouns as a recorded run, with symbolic sizes, and no times or memory."""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchatlas.capturing.describe import operation_of, portable
+from torchatlas.capturing.plans import operator_name
+from torchatlas.capturing.stream import is_users
+from torchatlas.graph import Graph, NodeKind, OperationType, Role
+from torchatlas.graph.arguments import Call, Constant, TensorRef, encode
+from torchatlas.graph.builder import Builder
+from torchatlas.graph.columns import Layout, Operation
+from torchatlas.graph.nouns import SourceLine
+from torchatlas.torch_private import OpOverload
+
+_ROLES = {"PARAMETER": Role.PARAMETER, "BUFFER": Role.BUFFER, "CONSTANT_TENSOR": Role.CONSTANT}
+_WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint")
+_INPUT, _OUTPUT = Operation("input", OperationType.MOVEMENT), Operation("output", OperationType.MOVEMENT)
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)\n(?: +(?P<text>.*))?')
+
+
+def graph_of_export(program: Any, model: nn.Module, inputs: list[Any]) -> tuple[Graph, dict[str, int]]:
+    """The graph of an exported program, and for each of its nodes that has one the number of ours.
+
+    `inputs` are the example's, flat: they say what symbolic sizes were.
+    """
+    return _Reader(program, model).read(inputs)
+
+
+class _Reader:
+    def __init__(self, program: Any, model: nn.Module) -> None:
+        self.program, self.model, self.builder = program, model, Builder()
+        self.values: dict[Any, Any] = {}  # fx node -> a value, a list of values, or what it stands for in an argument
+        self.state: dict[int, tuple[int, int]] = {}  # value -> its storage and version
+        self.numbers: dict[str, int] = {}
+        self.stack: list[tuple[str, int]] = []  # the running module calls
+        self.shared: dict[int, int] = {}  # id of a tensor of the model -> its storage
+
+    def read(self, inputs: list[Any]) -> tuple[Graph, dict[str, int]]:
+        specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
+        given = iter(inputs)
+        sizes: dict[str, int] = {}
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder":
+                spec = specs[node.name]
+                if spec.kind.name == "USER_INPUT":
+                    self._input(node, next(given, None), sizes)
+                else:
+                    self._outside(node, spec)
+            elif node.op == "call_function":
+                self._call(node)
+            elif node.op == "get_attr":
+                self.values[node] = Constant("opaque", str(node.target))
+            elif node.op == "output":
+                self._output(node)
+        metadata = {"torch": torch.__version__.partition("+")[0], "sizes": sizes}
+        return self.builder.graph("export", metadata=metadata), self.numbers
+
+    # -- what comes in -----------------------------------------------------------------------------------------------
+
+    def _outside(self, node: Any, spec: Any) -> None:
+        fake: Any = node.meta.get("val")
+        role = _ROLES.get(spec.kind.name, Role.CONSTANT)
+        if not isinstance(fake, torch.Tensor):
+            self.values[node] = Constant("opaque", spec.kind.name.lower())
+            return
+        found = _attribute(self.model, spec.target)
+        storage = self.shared.get(id(found)) if found is not None else None  # tied weights
+        if storage is None:
+            storage = self.builder.storage(_bytes(fake), str(fake.device), role)
+            if found is not None:
+                self.shared[id(found)] = storage
+        value = self.builder.value(_layout(fake), role, storage=storage, name=spec.target)
+        self.values[node], self.state[value] = value, (storage, 0)
+
+    def _input(self, node: Any, given: Any, sizes: dict[str, int]) -> None:
+        fake = node.meta.get("val")
+        if not isinstance(fake, torch.Tensor):
+            self.values[node] = _symbol(fake)
+            if isinstance(fake, torch.SymInt) and isinstance(given, int):
+                sizes[str(fake)] = given
+            return
+        for size, known in zip(map(str, fake.shape), getattr(given, "shape", ()), strict=False):
+            if size.isidentifier():
+                sizes[size] = int(known)
+        number = self.builder.next_node
+        storage = self.builder.storage(_bytes(fake), str(fake.device), Role.INPUT, number)
+        value = self.builder.value(_layout(fake), Role.INPUT, storage=storage, producer=number, output=0)
+        self.values[node], self.state[value] = value, (storage, 0)
+        self.numbers[node.name] = self.builder.node(_INPUT, kind=NodeKind.INPUT, outputs=[value], name=node.name)
+
+    def _output(self, node: Any) -> None:
+        inputs: list[int] = []
+        text = encode(Call(tuple(self._argument(item, inputs) for item in node.args)))
+        number = self.builder.node(_OUTPUT, kind=NodeKind.OUTPUT, inputs=inputs, arguments=text, name="output")
+        self.numbers[node.name] = number
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def _call(self, node: Any) -> None:
+        made = node.meta.get("val")
+        body = self._body(node)
+        if body is not None:
+            self._inline(node, *body)
+            return
+        if node.target is operator.getitem and isinstance(self.values.get(node.args[0]), list):
+            self.values[node] = self.values[node.args[0]][node.args[1]]
+            return
+        if not _tensors(made) and not _writes(node.target):  # sizes and checks
+            self.values[node] = _symbol(made)
+            return
+        inputs: list[int] = []
+        places: dict[str, list[int]] = {}  # argument name -> which inputs it holds
+        schema = getattr(node.target, "_schema", None)
+        names = [argument.name for argument in schema.arguments] if schema is not None else []
+        args = []
+        for position, item in enumerate(node.args):
+            before = len(inputs)
+            args.append(self._argument(item, inputs))
+            if position < len(names):
+                places[names[position]] = list(range(before, len(inputs)))
+        kwargs = {}
+        for name, item in node.kwargs.items():
+            before = len(inputs)
+            kwargs[name] = self._argument(item, inputs)
+            places[name] = list(range(before, len(inputs)))
+        number = self.builder.next_node
+        written = [place for name in _written(node.target) for place in places.get(name, ())]
+        for place in written:
+            storage, version = self.state[inputs[place]]
+            self.state[inputs[place]] = storage, version + 1
+        outputs: list[int] = []
+        self.values[node] = self._made(node.target, made, number, inputs, places, outputs)
+        self.numbers[node.name] = self.builder.node(
+            _operation(node.target),
+            inputs=inputs,
+            outputs=outputs,
+            written=written,
+            arguments=encode(Call(tuple(args), kwargs)),
+            call=self._module_call(node),
+            source=_source(node.meta.get("stack_trace")),
+        )
+
+    def _body(self, node: Any) -> tuple[Any, tuple[Any, ...]] | None:
+        """The graph inside a node that only sets a mode around it (no_grad, autocast), and what it takes."""
+        if getattr(node.target, "__name__", "") not in _WRAPPERS:
+            return None
+        for place, item in enumerate(node.args):
+            if isinstance(item, torch.fx.Node) and item.op == "get_attr":
+                return _attribute(item.graph.owning_module, str(item.target)), node.args[place + 1 :]
+        return None
+
+    def _inline(self, node: Any, body: Any, operands: tuple[Any, ...]) -> None:
+        given = iter(operands)
+        for inner in body.graph.nodes:
+            if inner.op == "placeholder":
+                operand = next(given)
+                self.values[inner] = self.values[operand] if isinstance(operand, torch.fx.Node) else portable(operand)
+            elif inner.op == "get_attr":
+                self.values[inner] = Constant("opaque", str(inner.target))
+            elif inner.op == "call_function":
+                self._call(inner)
+            elif inner.op == "output":
+                results = inner.args[0]
+                several = isinstance(results, (list, tuple))
+                found = [self.values.get(item) for item in (results if several else [results])]
+                self.values[node] = found if several else found[0]
+
+    def _argument(self, item: Any, inputs: list[int]) -> Any:
+        """An argument as it is written down: tensors by the place they get among the inputs."""
+        if isinstance(item, torch.fx.Node):
+            known = self.values[item]
+            if (
+                isinstance(known, int)
+                and not isinstance(known, bool)
+                and isinstance(item.meta.get("val"), torch.Tensor)
+            ):
+                inputs.append(known)
+                return TensorRef(len(inputs) - 1)
+            if isinstance(known, list):
+                inputs += [value for value in known if value is not None]
+                return [TensorRef(len(inputs) - len(known) + place) for place in range(len(known))]
+            return known
+        if isinstance(item, (list, tuple)):
+            return [self._argument(part, inputs) for part in item]
+        if isinstance(item, dict):
+            return {str(key): self._argument(part, inputs) for key, part in item.items()}
+        return portable(item)
+
+    def _made(
+        self, target: Any, made: Any, number: int, inputs: list[int], places: dict[str, list[int]], outputs: list[int]
+    ) -> Any:
+        """Values for what a node returns: new memory, or that of the argument which the schema says it aliases."""
+        returns = getattr(getattr(target, "_schema", None), "returns", [])
+        several = isinstance(made, (list, tuple))
+        found: list[int | None] = []
+        for index, fake in enumerate(made if several else [made]):
+            if not isinstance(fake, torch.Tensor):
+                found.append(None)
+                continue
+            alias = returns[min(index, len(returns) - 1)].alias_info if returns else None
+            base = self._aliased(target, alias, places, inputs)
+            if base is None:
+                storage = self.builder.storage(_bytes(fake), str(fake.device), Role.ACTIVATION, number)
+                version, view_of, role = 0, -1, Role.ACTIVATION
+            else:
+                (storage, version), view_of = self.state[base], base
+                role = self.builder.role_of(base)
+            value = self.builder.value(
+                _layout(fake),
+                role,
+                storage=storage,
+                producer=number,
+                output=len(outputs),
+                version=version,
+                view_of=view_of,
+            )
+            self.state[value] = storage, version
+            outputs.append(value)
+            found.append(value)
+        return found if several else found[0]
+
+    def _aliased(self, target: Any, alias: Any, places: dict[str, list[int]], inputs: list[int]) -> int | None:
+        if alias is None:
+            return None
+        for argument in target._schema.arguments:
+            mine = argument.alias_info
+            if mine is not None and mine.before_set & alias.before_set and places.get(argument.name):
+                return inputs[places[argument.name][0]]
+        return None
+
+    def _module_call(self, node: Any) -> int:
+        """The module call a node belongs to; calls are told apart by the keys that export gives them."""
+        wanted = [
+            (key, path.partition("@")[0], kind)
+            for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items()
+            if "_empty_nn_module_stack" not in path
+        ]
+        same = 0
+        while same < min(len(wanted), len(self.stack)) and wanted[same][0] == self.stack[same][0]:
+            same += 1
+        del self.stack[same:]
+        for key, path, kind in wanted[same:]:
+            parent = self.stack[-1][1] if self.stack else -1
+            name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+            self.stack.append((key, self.builder.call(path, name.rpartition(".")[2], parent)))
+        return self.stack[-1][1] if self.stack else -1
+
+
+def _attribute(owner: Any, path: str) -> Any:
+    found = owner
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _operation(target: Any) -> Operation:
+    if isinstance(target, OpOverload) or hasattr(target, "_schema"):
+        return operation_of(operator_name(target), target)
+    name = getattr(target, "__name__", str(target))
+    module = getattr(target, "__module__", "") or ""
+    return operation_of(f"higher_order.{name}" if "higher_order" in module else f"{module}.{name}", target)
+
+
+def _written(target: Any) -> list[str]:
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return []
+    return [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+
+
+def _writes(target: Any) -> bool:
+    return bool(_written(target))
+
+
+def _tensors(made: Any) -> bool:
+    if isinstance(made, (list, tuple)):
+        return any(isinstance(part, torch.Tensor) for part in made)
+    return isinstance(made, torch.Tensor)
+
+
+def _symbol(made: Any) -> Any:
+    """What stands in arguments for a number that is computed from sizes."""
+    if isinstance(made, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return Constant("symbol", str(made))
+    return made if isinstance(made, (bool, int, float, str)) else None
+
+
+def _size(size: Any) -> int | str:
+    return int(str(size)) if str(size).isdecimal() else str(size)  # export may hide a number in a symbol
+
+
+def _layout(fake: torch.Tensor) -> Layout:
+    strided = fake.layout is torch.strided
+    return Layout(
+        tuple(_size(size) for size in fake.shape),
+        tuple(_size(step) for step in fake.stride()) if strided else None,
+        str(fake.dtype).removeprefix("torch."),
+        str(fake.device),
+        "strided" if strided else str(fake.layout).removeprefix("torch."),
+    )
+
+
+def _bytes(fake: torch.Tensor) -> int:
+    """What it takes; unknown for symbolic sizes."""
+    total = fake.element_size()
+    for size in map(_size, fake.shape):
+        if isinstance(size, str):
+            return -1
+        total *= size
+    return total
+
+
+def _source(trace: str | None) -> SourceLine | None:
+    """The innermost line that is the user's, from the text of a stack."""
+    found = [match for match in _FRAME.finditer(trace or "") if is_users(match["file"])]
+    if not found:
+        return None
+    last = found[-1]
+    return SourceLine(last["file"], int(last["line"]), last["function"].strip(), (last["text"] or "").strip())

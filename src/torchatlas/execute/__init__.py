@@ -1,0 +1,1 @@
+"""Running graphs: what was captured once is executed again."""

@@ -1,0 +1,102 @@
+"""Names in a graph -> operators and arguments of torch, and which operators a graph may call at all.
+
+A graph may come from a file that somebody else wrote. Only operators of known namespaces are looked up, and of those
+not the ones that reach outside of the process's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from torchatlas.capturing.compiled import GRAPH as INDUCTOR_GRAPH
+from torchatlas.errors import CaptureError, InvalidInputError, NotAvailableError
+from torchatlas.graph.arguments import Constant, TensorRef
+from torchatlas.graph.columns import Operation
+from torchatlas.graph.nouns import OperationType
+from torchatlas.torch_private import OpOverload
+
+NAMESPACES = frozenset({"aten", "mkl", "mkldnn", "prims", "quantized", "torchvision"})
+# Of those namespaces: what opens files, prints, or takes over memory by address.
+FORBIDDEN = frozenset(
+    {"_print", "_storage_use_count", "from_file", "load", "pin_memory", "_pin_memory", "record_stream", "save", "warn"}
+)
+_CONSTANTS: dict[str, tuple[type, Callable[[str], Any]]] = {
+    "dtype": (torch.dtype, lambda name: getattr(torch, name, None)),
+    "layout": (torch.layout, lambda name: getattr(torch, name, None)),
+    "memory_format": (torch.memory_format, lambda name: getattr(torch, name, None)),
+    "device": (torch.device, torch.device),
+}
+
+
+def operator(operation: Operation, allow: Iterable[str] = ()) -> Any:
+    """The operator of a row of the operation table; NotAvailableError says why there is none."""
+    name = operation.name
+    if name.startswith("higher_order."):
+        raise NotAvailableError(
+            f"{name} cannot be replayed: a higher-order operator is one node, and the functions it was given are not "
+            "in the graph."
+        )
+    if name.startswith(f"{INDUCTOR_GRAPH}."):
+        raise NotAvailableError(
+            f"{name} cannot be replayed: what inductor compiled is one opaque node. Record the program without "
+            'torch.compile, or with backend="aot_eager".'
+        )
+    if operation.type == OperationType.COMMUNICATION:
+        raise NotAvailableError(
+            f"{name} cannot be replayed: a collective takes part in what other processes do, and they are not here."
+        )
+    namespace, _, rest = name.partition(".")
+    packet, _, overload = rest.rpartition(".")
+    if namespace not in NAMESPACES and namespace not in allow:
+        raise NotAvailableError(
+            f"{name} is not run: operators of {namespace!r} are not on the list of what a graph may call. If you "
+            f"trust the graph, pass allow=[{namespace!r}]."
+        )
+    if packet in FORBIDDEN or packet.removesuffix("_copy") in FORBIDDEN:
+        raise NotAvailableError(f"{name} is not run: it reaches outside of the program, and a graph may not do that.")
+    found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
+    if not isinstance(found, OpOverload) or str(found) != name:
+        raise NotAvailableError(
+            f"{name} is not known to torch {torch.__version__} here. Import the package that defines it, or replay "
+            "with the version of torch that recorded it."
+        )
+    return found
+
+
+def argument(item: Any, tensors: list[Any], generator: torch.Generator | None) -> Any:
+    """A decoded argument as torch takes it: tensors in place of references, torch's constants in place of names."""
+    if isinstance(item, TensorRef):
+        if not 0 <= item.index < len(tensors):
+            raise CaptureError(f"an argument refers to input {item.index} of {len(tensors)}.")
+        return tensors[item.index]
+    if isinstance(item, Constant):
+        return _constant(item, generator)
+    if isinstance(item, (list, tuple)):
+        return type(item)(argument(part, tensors, generator) for part in item)
+    if isinstance(item, dict):
+        return {key: argument(part, tensors, generator) for key, part in item.items()}
+    return item
+
+
+def _constant(item: Constant, generator: torch.Generator | None) -> Any:
+    if item.kind == "generator":
+        if generator is None:  # it was passed, and nothing was drawn from it
+            return torch.Generator(torch.device(item.name))
+        return generator
+    if item.kind in _CONSTANTS:
+        kind, find = _CONSTANTS[item.kind]
+        found = find(item.name)
+        if not isinstance(found, kind):
+            raise InvalidInputError(f"torch has no {item.kind} named {item.name!r}.")
+        return found
+    raise NotAvailableError(f"its argument, an object of {item.name}, is not in the graph: only its type was recorded.")
+
+
+def dtype_named(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise InvalidInputError(f"torch has no dtype named {name!r}.")
+    return found

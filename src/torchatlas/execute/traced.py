@@ -1,0 +1,477 @@
+"""A model -> a TracedModel: traced once by torch.export, run many times, with every node's value at hand."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchatlas.capturing.exported import graph_of_export
+from torchatlas.capturing.restore import Restorer
+from torchatlas.errors import CaptureError, InputMismatchError, InvalidInputError, InvalidModelError, NodeNotFoundError
+from torchatlas.execute.program import Failed, Program, Taken, compiled
+from torchatlas.graph import Graph, GraphNode
+from torchatlas.registry import near_names
+from torchatlas.torch_private import FakeTensor, functorch_depth, pytree, undo_functorch
+
+Leaf = Any
+
+
+@dataclass(frozen=True, eq=False)
+class NodeIO:
+    """What one node took and made in one run. Indexing by "inputs", "output", "hyperparameters" works as well."""
+
+    inputs: tuple[Any, ...]
+    output: Any
+    hyperparameters: dict[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in ("inputs", "output", "hyperparameters"):
+            raise KeyError(name)
+        return getattr(self, name)
+
+
+class NodeValues(Mapping[str, NodeIO]):
+    """Node name -> what it took and made, in the order in which the nodes ran. `output` is the model's."""
+
+    def __init__(self, entries: dict[str, NodeIO], output: Any) -> None:
+        self._entries, self.output = entries, output
+
+    def __getitem__(self, name: str) -> NodeIO:
+        if name not in self._entries:
+            near = " or ".join(map(repr, near_names(name, self._entries)))
+            raise NodeNotFoundError(f"no value of {name!r} was kept" + (f"; did you mean {near}?" if near else ""))
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<values of {len(self)} nodes>"
+
+
+@dataclass(frozen=True, eq=False)
+class _Variant:
+    """One trace: for sizes that differ from the example's where they may, or are 1 where the example's were."""
+
+    program: Program
+    graph: Graph
+    names: dict[str, str]  # fx node -> node of the graph
+    in_spec: Any
+    out_spec: Any
+    leaves: list[tuple[str, Any]]  # of the inputs: name, and a fake tensor or the constant it was
+    constants: dict[str, Any] = field(default_factory=dict)  # what is not the model's own
+
+
+class TracedModel:
+    """A model as a graph that runs. Parameters are the model's own: training one trains the other.
+
+    `input_for_graph` are example inputs: a tensor, or a tuple of them. `dynamic_shapes="auto"` lets every size that the
+    model does not fix be another one later; None fixes all; otherwise it is what torch.export takes. `device` says
+    where to trace and run: the example is moved there, and the model must be there. `check` runs the example once both
+    ways: what export did not see, an assignment to `.data` say, is an error then and not a wrong number later.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        input_for_graph: Any,
+        device: Any = None,
+        dynamic_shapes: Any = "auto",
+        *,
+        kwargs: Mapping[str, Any] | None = None,
+        check: bool = True,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise InvalidModelError(f"a traced model is made of a torch.nn.Module, not {type(model).__name__}.")
+        args = tuple(input_for_graph) if isinstance(input_for_graph, (tuple, list)) else (input_for_graph,)
+        named = dict(kwargs or {})
+        if device is not None:
+            args, named = _moved((args, named), torch.device(device))
+            _check_device(model, torch.device(device))
+        self.model, self.dynamic_shapes = model, dynamic_shapes
+        self.notes: list[str] = []
+        if model.training:
+            self.notes.append("traced in training mode: dropout and batch statistics are part of the graph")
+        self._variants = self._traced(args, named)
+        if check:
+            self._check(args, named)
+
+    @property
+    def graph(self) -> Graph:
+        """The traced computation, with the sizes that may vary as symbols."""
+        return self._variants[0].graph
+
+    @property
+    def topological_order(self) -> list[GraphNode]:
+        return self.graph.topological_order()
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns for these inputs."""
+        return self._run(args, kwargs)[0]
+
+    def predict(
+        self,
+        *args: Any,
+        nodes: Iterable[str] | None = None,
+        callback: Callable[[str, Any], None] | None = None,
+        **kwargs: Any,
+    ) -> NodeValues:
+        """Run it and give what every node took and made, or only `nodes`, by name or by module path.
+
+        With a `callback` nothing is kept: it is called with each node's name and value as they come.
+        """
+        output, variant, taken = self._run(args, kwargs, nodes=nodes, everything=nodes is None, callback=callback)
+        entries = {}
+        for fx_name, entry in taken.items():
+            if fx_name in variant.names:
+                name = variant.names[fx_name]
+                entries[name] = NodeIO(entry.inputs, entry.output, self._hyperparameters(variant, name, entry))
+        return NodeValues(entries, output)
+
+    def run(self, *args: Any, edit: Mapping[str, Callable[[Any], Any]] | None = None, **kwargs: Any) -> Any:
+        """What the model returns when the values of some nodes, or outputs of modules, are changed on the way."""
+        return self._run(args, kwargs, edit=edit)[0]
+
+    def _run(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        nodes: Iterable[str] | None = None,
+        everything: bool = False,
+        edit: Mapping[str, Callable[[Any], Any]] | None = None,
+        callback: Callable[[str, Any], None] | None = None,
+    ) -> tuple[Any, _Variant, dict[str, Taken]]:
+        variant, flat = self._matching(args, kwargs)
+        keep = None if everything and callback is None else {self._fx_name(variant, name) for name in nodes or ()}
+        edits = {self._fx_name(variant, name): change for name, change in (edit or {}).items()}
+        watch = None
+        if callback is not None:
+
+            def watch(name: str, value: Any) -> None:
+                if name in variant.names:
+                    callback(variant.names[name], value)
+
+        try:
+            results, taken = variant.program.run(
+                flat, _Constants(self.model, variant.constants), keep=keep, edits=edits, watch=watch
+            )
+        except Failed as failed:
+            raise self._explained(variant, failed) from failed.error
+        return pytree.tree_unflatten(results, variant.out_spec), variant, taken
+
+    def _explained(self, variant: _Variant, failed: Failed) -> Exception:
+        node = variant.graph[variant.names[failed.name]] if failed.name in variant.names else None
+        where = failed.name if node is None else f"{node.name} ({node.operation})"
+        if node is not None and node.source is not None:
+            where += f", {node.source}"
+        kind = InputMismatchError if isinstance(failed.error, RuntimeError) else CaptureError
+        first = (str(failed.error).splitlines() or [""])[0]
+        return kind(f"running the traced model failed at {where}: {type(failed.error).__name__}: {first}")
+
+    def _hyperparameters(self, variant: _Variant, name: str, taken: Taken) -> dict[str, Any]:
+        """What a node was called with by name: its attributes, and weights and biases as tensors."""
+        node = variant.graph[name]
+        found: dict[str, Any] = dict(node.attributes)
+        for value in node.inputs:
+            if value.parameter:
+                constants = _Constants(self.model, variant.constants)
+                found[value.parameter.rpartition(".")[2]] = constants[value.parameter]
+        return found
+
+    def _fx_name(self, variant: _Variant, name: str) -> str:
+        """The node of a name; for a module path the last node of its first call, which makes its output."""
+        graph = variant.graph
+        found = name if name in graph else None
+        if found is None and name in graph.scopes:
+            inside = graph.where(scope=name)
+            found = inside[-1].name if inside else None
+        if found is None:
+            near = " or ".join(map(repr, near_names(name, [*(node.name for node in graph.nodes), *graph.scopes])))
+            raise NodeNotFoundError(
+                f"no node or module is named {name!r}" + (f"; did you mean {near}?" if near else "")
+            )
+        return next(fx_name for fx_name, ours in variant.names.items() if ours == found)
+
+    # -- inputs ------------------------------------------------------------------------------------------------------
+
+    def _matching(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Variant, list[Any]]:
+        """The trace that serves these inputs, and the inputs in its order."""
+        problems = []
+        for variant in self._variants:
+            flat = self._flat(variant, args, kwargs)
+            problem = _mismatch(variant, flat)
+            if problem is None:
+                return variant, flat
+            problems.append(problem)
+        raise InputMismatchError(problems[0])
+
+    def _flat(self, variant: _Variant, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        if spec == variant.in_spec:
+            return list(flat)
+        traced_args, traced_kwargs = pytree.tree_unflatten([None] * len(variant.leaves), variant.in_spec)
+        signature = inspect.signature(self.model.forward)
+        positional = list(signature.parameters)[: len(traced_args)]
+        try:  # the same call, written otherwise
+            given = signature.bind(*args, **kwargs).arguments
+            again = tuple(given[name] for name in positional), {name: given[name] for name in traced_kwargs}
+            flat, spec = pytree.tree_flatten(again)
+            same = spec == variant.in_spec and not set(given) - {*positional, *traced_kwargs}
+        except (TypeError, KeyError):
+            same = False
+        if not same:
+            wanted, found = ", ".join(name for name, _ in variant.leaves), _described(args, kwargs)
+            raise InvalidInputError(f"the model was traced with the inputs {wanted}; these are {found}.")
+        return list(flat)
+
+    # -- tracing -----------------------------------------------------------------------------------------------------
+
+    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[_Variant]:
+        """The trace of the example; before it, if a size of it is 1, which export would fix, that of a wider one."""
+        found = [self._variant(args, kwargs, args, kwargs)]
+        if self.dynamic_shapes != "auto":
+            return found
+        leaves = pytree.tree_leaves((args, kwargs))
+        ones = {(n, dim) for n, leaf in enumerate(leaves) for dim, size in enumerate(_shape(leaf)) if size == 1}
+        for wanted in (ones, {(n, dim) for n, dim in ones if dim == 0}):
+            while wanted:
+                try:
+                    wider_args, wider_kwargs = _widened((args, kwargs), wanted)
+                    wider = self._variant(wider_args, wider_kwargs, args, kwargs)
+                except CaptureError:
+                    break
+                free = {(n, dim) for n, dim in wanted if not str(_shape(wider.leaves[n][1])[dim]).isdecimal()}
+                if free == wanted:
+                    return [wider, *found]
+                wanted = free  # some were fixed all the same, by a loop over them say
+        if ones:
+            self.notes.append("sizes that are 1 in the example are fixed: the model does not take them wider")
+            found[0].graph.notes.append(self.notes[-1])
+        return found
+
+    def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Compare with the model itself, under the same random numbers; both are left as found."""
+        name, results = type(self.model).__name__, []
+        for run in (self.model, self):
+            with Restorer(self.model, (args, kwargs), None, whole=True), torch.random.fork_rng(devices=[]):
+                try:
+                    results.append(_copied(run(*args, **kwargs)))
+                except Exception as error:
+                    which = "the model" if run is self.model else "the traced program"
+                    raise CaptureError(f"{which} of {name} does not run on its own example: {error}") from error
+        difference = _difference(*map(pytree.tree_leaves, results))
+        if difference is None:
+            raise CaptureError(
+                f"the traced program does not compute what {name} computes: torch.export did not see all that its "
+                "forward does, such as an assignment to .data, to a Python object, or numbers of its own generator."
+            )
+        if difference:
+            note = f"differs from the model by up to {difference:.2g}: it takes a fused path there that is not traced"
+            self.notes.append(note)
+            for variant in self._variants:
+                variant.graph.notes.append(note)
+
+    def _variant(self, args: Any, kwargs: Any, example_args: Any, example_kwargs: Any) -> _Variant:
+        program = _exported(self.model, args, kwargs, self.dynamic_shapes)
+        flat = pytree.tree_leaves((args, kwargs))
+        graph, numbers = graph_of_export(program, self.model, pytree.tree_leaves((example_args, example_kwargs)))
+        graph.notes += self.notes
+        names = {fx_name: graph.nodes[number].name for fx_name, number in numbers.items()}
+        specs = program.graph_signature.input_specs
+        own = {spec.arg.name: spec.target for spec in specs if spec.kind.name != "USER_INPUT"}
+        placeholders = [n for n in program.graph.nodes if n.op == "placeholder" and n.name not in own]
+        leaves = [(node.name, node.meta.get("val", given)) for node, given in zip(placeholders, flat, strict=True)]
+        constants = dict(program.constants)
+        if any(isinstance(constant, FakeTensor) for constant in constants.values()):
+            raise CaptureError(
+                f"{type(self.model).__name__} makes tensors while it is traced that would have to be kept, such as the "
+                "parameters of a module made in forward. Make them in __init__."
+            )
+        for node in program.graph.nodes:
+            if node.op == "get_attr":
+                constants[str(node.target)] = _attribute(program.graph_module, str(node.target))
+        spec = program.call_spec
+        return _Variant(compiled(program.graph, own), graph, names, spec.in_spec, spec.out_spec, leaves, constants)
+
+    def __repr__(self) -> str:
+        return f"<TracedModel of {type(self.model).__name__}: {len(self.graph):,} nodes>"
+
+
+def trace(
+    model: nn.Module,
+    *args: Any,
+    dynamic_shapes: Any = "auto",
+    kwargs: Mapping[str, Any] | None = None,
+    **model_kwargs: Any,
+) -> TracedModel:
+    """Trace a model with example inputs; see TracedModel."""
+    return TracedModel(model, args, dynamic_shapes=dynamic_shapes, kwargs={**(kwargs or {}), **model_kwargs})
+
+
+def _copied(tree: Any) -> Any:
+    """A result that outlives the restoring of what it may share memory with."""
+    return pytree.tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf, tree)
+
+
+def _difference(wanted: list[Any], got: list[Any]) -> float | None:
+    """The largest difference of two results, 0 for equal ones; None if they are not the same result at all."""
+    if len(wanted) != len(got):
+        return None
+    most = 0.0
+    for one, other in zip(wanted, got, strict=True):
+        if not isinstance(one, torch.Tensor) or one.layout is not torch.strided or one.is_nested or one.is_quantized:
+            continue
+        if not isinstance(other, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
+            return None
+        if not torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True):
+            return None
+        if one.numel() and one.is_floating_point():
+            apart = (one.double() - other.double()).abs().nan_to_num()
+            most = max(most, float(apart.max()))
+    return most
+
+
+class _Constants(Mapping[str, Any]):
+    """Parameters and buffers as the model has them now, and what the trace itself holds."""
+
+    def __init__(self, model: nn.Module, others: dict[str, Any]) -> None:
+        self._model, self._others = model, others
+
+    def __getitem__(self, name: str) -> Any:
+        return self._others[name] if name in self._others else _attribute(self._model, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._others)
+
+    def __len__(self) -> int:
+        return len(self._others)
+
+
+def _attribute(owner: Any, path: str) -> Any:
+    for part in path.split("."):
+        owner = getattr(owner, part)
+    return owner
+
+
+def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Any:
+    """Non-strict first: it is quicker and takes more."""
+    shapes = dynamic_shapes
+    if dynamic_shapes == "auto":
+        automatic = torch.export.Dim.AUTO
+
+        def free(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return None
+            return {dim: automatic for dim, size in enumerate(leaf.shape) if size != 1}  # export would fix those at 1
+
+        shapes = _shapes_of(model, args, kwargs, free)
+    first: Exception | None = None
+    for strict in (False, True):
+        depth = functorch_depth()
+        try:
+            return torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes, strict=strict)
+        except Exception as error:  # export raises whatever the model, or the tracer, raises
+            first = first or error
+            undo_functorch(depth)  # a transform that was interrupted stays on
+    assert first is not None
+    raise _refused(model, first) from first
+
+
+def _shapes_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], free: Callable[[Any], Any]) -> Any:
+    """What may vary, in the structure that export wants: by name, as the model's signature binds the arguments."""
+    signature = inspect.signature(model.forward)
+    bound = signature.bind(*args, **kwargs).arguments
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD and name in bound:
+            bound.update(bound.pop(name))
+    return pytree.tree_map(free, dict(bound))
+
+
+def _refused(model: nn.Module, error: Exception) -> CaptureError:
+    text = str(error)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    lines = [
+        line.strip() for line in text.splitlines() if line.strip().startswith("File ") and "site-packages" not in line
+    ]
+    where = f" ({lines[-1]})" if lines else ""
+    return CaptureError(
+        f"torch.export cannot trace {type(model).__name__}: {type(error).__name__}: {first}{where}. If it branches on "
+        "the values of tensors, use torch.where or torch.cond, or record the path it takes with atlas.capture."
+    )
+
+
+def _mismatch(variant: _Variant, flat: list[Any]) -> str | None:
+    """What is wrong with inputs, in words."""
+    known: dict[str, int] = {}
+    for (name, wanted), given in zip(variant.leaves, flat, strict=True):
+        if not isinstance(wanted, torch.Tensor):
+            if not isinstance(wanted, (torch.SymInt, torch.SymFloat, torch.SymBool)) and wanted != given:
+                return f"input {name} is {given!r}, but {wanted!r} was traced and is part of the graph: trace again."
+            continue
+        if not isinstance(given, torch.Tensor):
+            return f"input {name} is a {type(given).__name__}, not a tensor."
+        if given.dtype != wanted.dtype:
+            return f"input {name} has dtype {given.dtype}; the model was traced with {wanted.dtype}."
+        if given.device.type != wanted.device.type:
+            return f"input {name} is on {given.device}; the model was traced on {wanted.device}."
+        if given.dim() != wanted.dim():
+            return f"input {name} has {given.dim()} dimensions; the model was traced with {wanted.dim()}."
+        for dim, (size, fixed) in enumerate(zip(given.shape, map(str, wanted.shape), strict=True)):
+            if fixed.isdecimal():
+                if size != int(fixed):
+                    return f"input {name} has size {size} in dimension {dim}; the model fixes it to {fixed}."
+            elif fixed.isidentifier():
+                if known.setdefault(fixed, size) != size:
+                    other = known[fixed]
+                    return f"input {name} has size {size} in dimension {dim}, which must be {other}, as elsewhere."
+                if size < 2:
+                    return f"input {name} has size {size} in dimension {dim}; it was traced for sizes from 2."
+    return None
+
+
+def _shape(leaf: Any) -> tuple[Any, ...]:
+    return tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else ()
+
+
+def _widened(tree: Any, ones: set[tuple[int, int]]) -> Any:
+    """Tensors with some of their sizes of 1 doubled: (which leaf, which dimension)."""
+    leaves, spec = pytree.tree_flatten(tree)
+    wider = [
+        leaf.repeat([2 if (n, dim) in ones else 1 for dim in range(leaf.dim())])
+        if any(leaf_number == n for leaf_number, _ in ones)
+        else leaf
+        for n, leaf in enumerate(leaves)
+    ]
+    return pytree.tree_unflatten(wider, spec)
+
+
+def _moved(tree: Any, device: torch.device) -> Any:
+    return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, tree)
+
+
+def _check_device(model: nn.Module, device: torch.device) -> None:
+    elsewhere = {p.device.type for p in [*model.parameters(), *model.buffers()]} - {device.type}
+    if elsewhere:
+        raise InvalidInputError(
+            f"device={str(device)!r}, but the model is on {', '.join(sorted(elsewhere))}. "
+            f"Move it first: model.to({str(device)!r})."
+        )
+
+
+def _described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def one(item: Any) -> str:
+        return f"a tensor of {tuple(item.shape)}" if isinstance(item, torch.Tensor) else type(item).__name__
+
+    parts = [one(item) for item in args] + [f"{name}={one(item)}" for name, item in kwargs.items()]
+    return ", ".join(parts) if parts else "none"

@@ -1,0 +1,139 @@
+"""A graph captured with values="replay" -> the proof that it is what happened: replayed, every bit compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchatlas.capturing.keep import NO_DIGEST, fingerprint
+from torchatlas.errors import CaptureError
+from torchatlas.execute.kept import array
+from torchatlas.execute.replay import Machine, Place, Unplayed, place
+from torchatlas.graph import Graph
+from torchatlas.graph.columns import Array
+
+# Outputs that are workspaces: kernels leave parts of them unwritten.
+WORKSPACES = {"aten.mkldnn_rnn_layer.default": (3,)}
+
+
+@dataclass(frozen=True)
+class Difference(Place):
+    """An output of an op that is not what the capture saw."""
+
+    output: int
+    largest: float | None = None  # the largest difference, where the captured value is in the graph
+
+    def __str__(self) -> str:
+        by = f" by at most {self.largest:g}" if self.largest is not None else ""
+        return f"output {self.output} of {super().__str__()} differs{by}"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a replay compared with the capture. True when all of it is equal, bit for bit."""
+
+    ops: int  # how many the graph has
+    replayed: int
+    outputs: int  # compared: what ops returned or wrote
+    outputs_equal: int
+    storages: int  # compared: those from outside, as they are in the end
+    storages_equal: int
+    uninitialized: int  # outputs not compared: they hold whatever was in memory
+    patches: dict[str, int] = field(default_factory=dict)  # memory no recorded op had written: why -> how many times
+    first_difference: Difference | None = None
+    changed_storages: tuple[str, ...] = ()  # storages from outside that ended differently, by name where they have one
+    unplayed: tuple[Unplayed, ...] = ()
+
+    def __bool__(self) -> bool:
+        equal = self.outputs == self.outputs_equal and self.storages == self.storages_equal
+        return equal and self.replayed == self.ops and not self.unplayed
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'verified' if self else 'NOT verified'}: {self.replayed:,} of {self.ops:,} ops replayed, "
+            f"{self.outputs_equal:,} of {self.outputs:,} outputs and {self.storages_equal:,} of {self.storages:,} "
+            "storages from outside are equal to the bit"
+        ]
+        if self.first_difference is not None:
+            lines.append(f"first difference: {self.first_difference}")
+        elif self.changed_storages:
+            lines.append(f"ended differently: {', '.join(self.changed_storages)}")
+        lines += [str(op) for op in self.unplayed]
+        if self.uninitialized:
+            lines.append(f"not compared: {self.uninitialized:,} outputs of uninitialized memory")
+        lines += [f"memory {why}: {count:,} times; the bytes were kept" for why, count in self.patches.items()]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON holds."""
+        return {"verified": bool(self), **asdict(self)}
+
+
+def verify(graph: Graph, *, allow: Iterable[str] = ()) -> Verification:
+    """Run a graph captured with values="replay" once more and compare all it computes with the capture, bit for bit.
+
+    `allow` adds namespaces of custom operators to those a graph may call.
+    """
+    machine, tally = Machine(graph, allow), _Tally(graph)
+    machine.run(tally.compare)
+    return Verification(
+        ops=len(machine.ops),
+        replayed=machine.done,
+        outputs=tally.outputs,
+        outputs_equal=tally.equal,
+        storages=len(machine.ended),
+        storages_equal=sum(machine.ended.values()),
+        uninitialized=tally.skipped,
+        patches=dict(Counter(patch[-1] for patch in machine.kept.patches)),
+        first_difference=tally.first,
+        changed_storages=tuple(_storage_name(graph, n) for n, same in machine.ended.items() if not same),
+        unplayed=() if machine.stopped is None else (machine.stopped,),
+    )
+
+
+class _Tally:
+    """Counts what is equal and remembers the first output that is not."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.pointers, self.digests = array(graph, "digest_pointers").tolist(), array(graph, "digests")
+        self.outputs = self.equal = self.skipped = 0
+        self.first: Difference | None = None
+
+    def compare(self, op: int, node: int, leaves: list[Any]) -> None:
+        expected = self.digests[self.pointers[op] : self.pointers[op + 1]]
+        name = self.graph.nodes[node].operation
+        uncompared = WORKSPACES.get(name, ())
+        if len(leaves) != len(expected):
+            raise CaptureError(f"it returned {len(leaves)} results; when it was captured, {len(expected)}.")
+        for index, (leaf, digest) in enumerate(zip(leaves, expected, strict=True)):
+            if index in uncompared or digest.tobytes() == NO_DIGEST:
+                self.skipped += 1
+                continue
+            self.outputs += 1
+            if fingerprint(leaf) == digest.tobytes():
+                self.equal += 1
+            elif self.first is None:
+                largest = _largest_difference(leaf, self.graph.recorded.get(f"{node}:{index}"))
+                self.first = Difference(*place(self.graph, node), index, largest)
+
+
+def _largest_difference(now: Any, then: Array | None) -> float | None:
+    if then is None or not isinstance(now, torch.Tensor) or now.layout is not torch.strided:
+        return None
+    before = torch.from_numpy(np.asarray(then))
+    if before.shape != now.shape or before.is_complex() or now.is_complex() or not now.numel():
+        return None
+    return float((now.cpu().double() - before.double()).abs().max())
+
+
+def _storage_name(graph: Graph, number: int) -> str:
+    columns = graph.columns
+    names = columns["value_parameter"][columns["value_storage"] == number]
+    named = names[names >= 0]
+    return graph.tables.names[named[0]] if len(named) else f"storage {number}"
