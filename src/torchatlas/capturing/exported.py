@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,17 +21,40 @@ from torchatlas.graph.nouns import SourceLine
 from torchatlas.torch_private import OpOverload
 
 _ROLES = {"PARAMETER": Role.PARAMETER, "BUFFER": Role.BUFFER, "CONSTANT_TENSOR": Role.CONSTANT}
-_WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint")
+# What sets a mode around a part of a graph, and how many arguments say which.
+_BLOCKS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4, "tag_activation_checkpoint": 0}
 _INPUT, _OUTPUT = Operation("input", OperationType.MOVEMENT), Operation("output", OperationType.MOVEMENT)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)\n(?: +(?P<text>.*))?')
 
 
 def graph_of_export(program: Any, model: nn.Module, inputs: list[Any]) -> tuple[Graph, dict[str, int]]:
-    """The graph of an exported program, and for each of its nodes that has one the number of ours.
+    """The graph of an exported program, and for each of its nodes that has one, by name, the number of ours.
+
+    A node inside a block is named after the block as well: "wrap_with_autocast.linear".
 
     `inputs` are the example's, flat: they say what symbolic sizes were.
     """
     return _Reader(program, model).read(inputs)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of an exported graph that runs without gradients, under autocast or in a checkpoint."""
+
+    kind: str
+    settings: tuple[Any, ...]
+    body: Any  # a GraphModule
+    operands: tuple[Any, ...]
+
+
+def block_of(node: Any) -> Block | None:
+    """The block that a node of an exported graph stands for; None for any other node."""
+    kind = getattr(node.target, "__name__", "")
+    if kind not in _BLOCKS:
+        return None
+    settings = _BLOCKS[kind]
+    body = attribute(node.graph.owning_module, str(node.args[settings].target))
+    return Block(kind, tuple(node.args[:settings]), body, tuple(node.args[settings + 1 :]))
 
 
 class _Reader:
@@ -39,6 +63,7 @@ class _Reader:
         self.values: dict[Any, Any] = {}  # fx node -> a value, a list of values, or what it stands for in an argument
         self.state: dict[int, tuple[int, int]] = {}  # value -> its storage and version
         self.numbers: dict[str, int] = {}
+        self.prefix = ""  # of the blocks that are being read
         self.stack: list[tuple[str, int]] = []  # the running module calls
         self.shared: dict[int, int] = {}  # id of a tensor of the model -> its storage
 
@@ -70,7 +95,7 @@ class _Reader:
         if not isinstance(fake, torch.Tensor):
             self.values[node] = Constant("opaque", spec.kind.name.lower())
             return
-        found = _attribute(self.model, spec.target)
+        found = attribute(self.model, spec.target)
         storage = self.shared.get(id(found)) if found is not None else None  # tied weights
         if storage is None:
             storage = self.builder.storage(_bytes(fake), str(fake.device), role)
@@ -105,9 +130,9 @@ class _Reader:
 
     def _call(self, node: Any) -> None:
         made = node.meta.get("val")
-        body = self._body(node)
-        if body is not None:
-            self._inline(node, *body)
+        block = block_of(node)
+        if block is not None:
+            self._inline(node, block)
             return
         if node.target is operator.getitem and isinstance(self.values.get(node.args[0]), list):
             self.values[node] = self.values[node.args[0]][node.args[1]]
@@ -137,7 +162,7 @@ class _Reader:
             self.state[inputs[place]] = storage, version + 1
         outputs: list[int] = []
         self.values[node] = self._made(node.target, made, number, inputs, places, outputs)
-        self.numbers[node.name] = self.builder.node(
+        self.numbers[self.prefix + node.name] = self.builder.node(
             _operation(node.target),
             inputs=inputs,
             outputs=outputs,
@@ -147,18 +172,10 @@ class _Reader:
             source=_source(node.meta.get("stack_trace")),
         )
 
-    def _body(self, node: Any) -> tuple[Any, tuple[Any, ...]] | None:
-        """The graph inside a node that only sets a mode around it (no_grad, autocast), and what it takes."""
-        if getattr(node.target, "__name__", "") not in _WRAPPERS:
-            return None
-        for place, item in enumerate(node.args):
-            if isinstance(item, torch.fx.Node) and item.op == "get_attr":
-                return _attribute(item.graph.owning_module, str(item.target)), node.args[place + 1 :]
-        return None
-
-    def _inline(self, node: Any, body: Any, operands: tuple[Any, ...]) -> None:
-        given = iter(operands)
-        for inner in body.graph.nodes:
+    def _inline(self, node: Any, block: Block) -> None:
+        given, outer = iter(block.operands), self.prefix
+        self.prefix = f"{outer}{node.name}."
+        for inner in block.body.graph.nodes:
             if inner.op == "placeholder":
                 operand = next(given)
                 self.values[inner] = self.values[operand] if isinstance(operand, torch.fx.Node) else portable(operand)
@@ -171,6 +188,7 @@ class _Reader:
                 several = isinstance(results, (list, tuple))
                 found = [self.values.get(item) for item in (results if several else [results])]
                 self.values[node] = found if several else found[0]
+        self.prefix = outer
 
     def _argument(self, item: Any, inputs: list[int]) -> Any:
         """An argument as it is written down: tensors by the place they get among the inputs."""
@@ -253,7 +271,8 @@ class _Reader:
         return self.stack[-1][1] if self.stack else -1
 
 
-def _attribute(owner: Any, path: str) -> Any:
+def attribute(owner: Any, path: str) -> Any:
+    """What is at a dotted path; None if there is nothing."""
     found = owner
     for part in path.split("."):
         found = getattr(found, part, None)

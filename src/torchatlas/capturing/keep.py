@@ -101,16 +101,18 @@ def _statistics(tensor: torch.Tensor) -> Array | None:
 DIGEST_BYTES = 16
 NO_DIGEST = bytes(DIGEST_BYTES)  # of what is not to be compared: it holds whatever was in memory
 REPLAY = "-1:"  # how the keys begin that belong to no node
-# What these return holds whatever was in memory.
+# What these return holds whatever was in memory; what the others make room for does.
 # fmt: off
 UNINITIALIZED = frozenset({
     "aten.empty.memory_format", "aten.empty_like.default", "aten.empty_permuted.default", "aten.empty_strided.default",
-    "aten.new_empty.default", "aten.new_empty_strided.default", "aten.resize_.default", "aten.resize_as_.default",
-    "aten.empty.out", "aten._empty_affine_quantized.default", "aten.empty_quantized.default",
+    "aten.new_empty.default", "aten.new_empty_strided.default",
 })
 # fmt: on
+_RESIZES = frozenset({"aten.resize_.default", "aten.resize_as_.default", "aten.empty.out"})
+# Kernels that return, or write, a workspace of bytes and leave parts of it as they were.
+_WITH_WORKSPACE = frozenset({"aten.mkldnn_rnn_layer.default", "aten.mkldnn_rnn_layer_backward.default"})
 TAKES_STORAGE = frozenset({"aten.set_.source_Storage", "aten.set_.source_Storage_storage_offset"})
-CHANGED, UNWRITTEN = "changed outside of the recorded ops", "read before anything was written to it"
+CHANGED, UNWRITTEN = "changed outside of the recorded ops", "taken by an op before all of it was written"
 
 
 @dataclass(eq=False)
@@ -156,9 +158,7 @@ class ReplayKeeper:
         self._patches: list[Patch] = []
         self._generators: list[torch.Generator] = []
         self._states: dict[int, torch.Tensor] = {}  # of each generator, after the last op that changed it
-        self._draws: list[
-            tuple[int, int, torch.Tensor | None]
-        ] = []  # op, generator, its state if nothing known left it
+        self._draws: list[tuple[int, int, torch.Tensor | None]] = []  # op, generator, its state unless an op left it so
         self._settings: list[tuple[int, dict[str, Any]]] = []
         self._views: list[tuple[int, int, int]] = []  # op, input, 1 for conjugated and 2 for negated views
         self._odd: dict[int, weakref.ref[Any]] = {}  # tensors that are more than a view of a storage, by id
@@ -179,16 +179,16 @@ class ReplayKeeper:
                     with _aside():
                         self._before(inputs, grad)
                         generator = generator or default_generator(_device(inputs, kwargs))
-                        state = None if generator is None else generator.get_state()
+                        state = generator.get_state()
                     out = run(args, kwargs)
                     with _aside():
-                        if generator is not None and state is not None:
-                            self._drawn(generator, state)
+                        self._drawn(generator, state)
                         self._after(plan, out, written_tensors(plan, args, kwargs))
                     self._ops += 1
                     return out
             finally:
-                args = kwargs = inputs = out = None  # a traceback keeps this frame
+                del args, kwargs  # a traceback keeps this frame
+                inputs, out = [], None
 
         return watched
 
@@ -260,23 +260,26 @@ class ReplayKeeper:
                     memory.filled = torch.zeros_like(memory.content)
         for tensor in written:
             if _is_view_of_storage(tensor) and not isinstance(tensor, FakeTensor):
-                self._note_write(tensor, uninitialized)
+                self._note_write(tensor, plan.name in _RESIZES)
         for item in leaves:
-            known = not uninitialized and (any(item is other for other in written) or not self._is_unwritten(item))
-            self._digests.append(fingerprint(item) if known else NO_DIGEST)
+            unknown = _is_workspace(plan, item) or self._is_unwritten(item)
+            self._digests.append(NO_DIGEST if unknown else fingerprint(item))
         self._pointers.append(len(self._digests))
 
-    def _note_write(self, tensor: torch.Tensor, uninitialized: bool) -> None:
+    def _note_write(self, tensor: torch.Tensor, resizes: bool) -> None:
         storage = tensor.untyped_storage()
         memory, content = self._memories[id(storage)], as_bytes(storage)
-        if len(content) != len(memory.content):  # out= of another size
-            memory.content, memory.filled = content.clone(), None
-        else:
-            begin, end = _span(tensor)
-            self._own(memory)[begin:end] = content[begin:end]
-        if uninitialized:
-            memory.filled = torch.zeros_like(memory.content)
-        elif memory.filled is not None:
+        before = len(memory.content)
+        if len(content) != before:  # resized, or out= of another size
+            filled = torch.full_like(content, 255) if memory.filled is None else memory.filled
+            memory.content = content.clone()
+            memory.filled = torch.zeros_like(content)
+            memory.filled[:before] = filled[: len(content)][:before]
+        if resizes:
+            return
+        begin, end = _span(tensor)
+        self._own(memory)[begin:end] = content[begin:end]
+        if memory.filled is not None:
             _elements(memory.filled, tensor).fill_(-1)
 
     def _is_unwritten(self, item: Any) -> bool:
@@ -355,7 +358,10 @@ class ReplayKeeper:
         if tensor.is_quantized and tensor.qscheme() is torch.per_tensor_affine:
             more = {"scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
             return {"kind": "quantized", "parts": self._kept([tensor.int_repr()]), **more}
-        return {"kind": f"{type(tensor).__qualname__} of layout {tensor.layout}"}
+        if tensor.is_nested and tensor.layout is torch.strided and tensor.is_contiguous():
+            return {"kind": "nested", "parts": self._kept(list(tensor.unbind()))}
+        kind = "zero" if not tensor.is_nested and tensor.layout is torch.strided else str(tensor.layout)
+        return {"kind": f"{type(tensor).__qualname__} ({kind.removeprefix('torch.')})"}
 
     def _kept(self, parts: list[torch.Tensor]) -> list[list[Any]]:
         """Where in the list of parts each one is, with its dtype and shape."""
@@ -415,7 +421,8 @@ def settings() -> dict[str, Any]:
     return {
         "threads": torch.get_num_threads(),
         "dtype": dtype_name(torch.get_default_dtype()),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "deterministic": torch.get_deterministic_debug_mode(),
+        "matmul": torch.get_float32_matmul_precision(),
         "mkldnn": bool(torch.backends.mkldnn.enabled),
         "grad": torch.is_grad_enabled(),  # the LSTM kernel asks whether to fill a workspace
     }
@@ -483,14 +490,19 @@ def default_generator(device: torch.device) -> torch.Generator:
 
 def _is_view_of_storage(tensor: torch.Tensor) -> bool:
     """Whether a tensor is no more than a view of a storage that holds bytes."""
-    if isinstance(tensor, FakeTensor) or tensor.device.type == "meta":
+    if isinstance(tensor, FakeTensor) or tensor.device.type == "meta" or tensor.is_nested or tensor.is_quantized:
         return False
-    return (
-        not tensor.is_nested
-        and tensor.layout is torch.strided
-        and not tensor.is_quantized
-        and bool(storages_of(tensor))
-    )
+    return tensor.layout is torch.strided and any(not is_void(storage) for storage in storages_of(tensor))
+
+
+def is_void(storage: Any) -> bool:
+    """Whether a storage has a size and no memory: forward-mode differentiation makes zeros of that kind."""
+    if not storage.nbytes():
+        return False
+    try:
+        return not storage.data_ptr()
+    except RuntimeError:  # "an invalid python storage"
+        return True
 
 
 def as_bytes(storage: Any) -> torch.Tensor:
@@ -500,11 +512,15 @@ def as_bytes(storage: Any) -> torch.Tensor:
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     """From which byte of its storage to which a tensor reaches."""
-    size, begin = tensor.element_size(), tensor.storage_offset() * tensor.element_size()
+    size, begin = tensor.element_size(), int(tensor.storage_offset()) * tensor.element_size()
     if not tensor.numel():
         return begin, begin
-    reach = sum((count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True))
+    reach = sum(int(count - 1) * int(step) for count, step in zip(tensor.shape, tensor.stride(), strict=True))
     return begin, begin + (reach + 1) * size
+
+
+def _is_workspace(plan: Plan, item: Any) -> bool:
+    return plan.name in _WITH_WORKSPACE and isinstance(item, torch.Tensor) and item.dtype is torch.uint8
 
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -512,11 +528,12 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 def _elements(content: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """The bytes in a flat tensor that a tensor covers in its storage, as integers of its size."""
-    size, shape, stride, offset = tensor.element_size(), tensor.shape, tensor.stride(), tensor.storage_offset()
+    size, shape, stride = tensor.element_size(), tuple(tensor.shape), tensor.stride()
+    offset = tensor.storage_offset()
     if size > 8:  # complex128
         shape, stride, offset = (*shape, size // 8), (*(step * size // 8 for step in stride), 1), offset * size // 8
     found = torch.empty(0, dtype=_INTEGERS[min(size, 8)], device=content.device)
-    return found.set_(content.untyped_storage(), offset, shape, stride)  # type: ignore[call-overload, no-any-return]
+    return found.set_(content.untyped_storage(), offset, shape, stride)
 
 
 def _all_filled(filled: torch.Tensor, tensor: torch.Tensor) -> bool:
@@ -567,8 +584,8 @@ def fingerprint(item: Any) -> bytes:
         parts = [item.to_dense()]
     elif item.is_quantized:
         parts = [item.int_repr()]
-    elif not storages_of(item):
-        return NO_DIGEST
+    elif all(is_void(storage) for storage in storages_of(item)):
+        return digest(torch.empty(0, dtype=torch.uint8), f"{item.dtype} {tuple(item.shape)} {item.stride()}")
     else:
         return digest(dense_bytes(item), f"{item.dtype} {tuple(item.shape)} {item.stride()}")
     made = hashlib.sha256(f"{item.dtype} {item.layout}".encode())

@@ -26,7 +26,8 @@ class Settings(Struct, frozen=True):
 
     threads: int
     dtype: str
-    deterministic: bool
+    deterministic: int
+    matmul: str
     mkldnn: bool
     grad: bool
 
@@ -148,7 +149,9 @@ def apply(chosen: Settings) -> None:
     if now.dtype != chosen.dtype:
         torch.set_default_dtype(dtype_named(chosen.dtype))
     if now.deterministic != chosen.deterministic:
-        torch.use_deterministic_algorithms(chosen.deterministic)
+        torch.set_deterministic_debug_mode(chosen.deterministic)
+    if now.matmul != chosen.matmul:
+        torch.set_float32_matmul_precision(chosen.matmul)
     if now.mkldnn != chosen.mkldnn:
         torch.backends.mkldnn.set_flags(chosen.mkldnn)
     torch.set_grad_enabled(chosen.grad)
@@ -166,15 +169,19 @@ def fresh_storage(kept: Array, misaligned: int, device: str) -> Any:
 
 def built(graph: Graph, recipe: Recipe, layout: Layout) -> torch.Tensor:
     """A tensor that is more than a view of a storage, made of the parts that were kept."""
-    parts = [_part(graph, *part) for part in recipe.parts]
+    parts: list[Any] = [_part(graph, *part) for part in recipe.parts]
     if recipe.kind == "sparse_coo" and recipe.shape is not None and len(parts) == 2:
-        return torch.sparse_coo_tensor(*parts, recipe.shape, is_coalesced=recipe.coalesced, check_invariants=True)
+        make: Any = torch.sparse_coo_tensor
+        sparse: torch.Tensor = make(*parts, recipe.shape, is_coalesced=recipe.coalesced, check_invariants=True)
+        return sparse
     if recipe.kind in _COMPRESSED and recipe.shape is not None and len(parts) == 3:
         make = getattr(torch, f"{recipe.kind}_tensor")
         return make(*parts, recipe.shape, check_invariants=True)  # type: ignore[no-any-return]
     if recipe.kind == "quantized" and len(parts) == 1:
         make = torch.ops.aten._make_per_tensor_quantized_tensor.default
         return make(parts[0], recipe.scale, recipe.zero_point)  # type: ignore[no-any-return]
+    if recipe.kind == "nested":
+        return torch.nested.nested_tensor(parts)
     raise NotAvailableError(f"a tensor from outside, a {recipe.kind} of {layout.dtype}, was not kept.")
 
 

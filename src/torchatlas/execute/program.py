@@ -7,13 +7,14 @@ that is recorded is what the node produced: it is copied just before a later op 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from torchatlas.torch_private import OpOverload
+from torchatlas.capturing.exported import Block, attribute, block_of
+from torchatlas.torch_private import OpOverload, pytree
 
 Edits = Mapping[str, Callable[[Any], Any]]
 
@@ -25,26 +26,18 @@ class Register:
     number: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Instruction:
     """One call. `plain` holds (register, None) or (-1, constant) per argument when no argument is nested."""
 
-    name: str  # the node's
+    name: str  # the node's; empty for what is no node, such as the beginning of a no_grad block
     result: int
     target: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     plain: tuple[tuple[int, Any], ...] | None
-    reads: tuple[int, ...]
-    overwrites: tuple[int, ...] = ()  # registers whose memory the call writes to
-
-    def call(self, registers: list[Any]) -> Any:
-        try:
-            if self.plain is not None:
-                return self.target(*[registers[r] if r >= 0 else c for r, c in self.plain])
-            return self.target(*_filled(self.args, registers), **_filled(self.kwargs, registers))
-        except Exception as error:
-            raise Failed(self.name, error) from error
+    reads: tuple[int, ...]  # once for each time, in the order of the arguments
+    writes: tuple[int, ...] = ()  # registers whose memory the call writes to
 
 
 @dataclass(eq=False)
@@ -56,7 +49,8 @@ class Program:
     constants: dict[int, str]  # register -> parameter, buffer or constant of the model, by name
     instructions: list[Instruction]
     outputs: list[Any]  # registers or constants
-    _dead: list[tuple[int, ...]] = field(default_factory=list)  # per instruction, what is not read after it
+    attached: dict[int, Any] = field(default_factory=dict)  # register -> what the trace itself holds
+    _steps: list[tuple[Instruction, tuple[int, ...]]] = field(default_factory=list)  # and what is not read after it
 
     def __post_init__(self) -> None:
         last: dict[int, int] = {}
@@ -64,17 +58,17 @@ class Program:
             last[instruction.result] = position  # perhaps nobody reads it
             for register in instruction.reads:
                 last[register] = position
-        stays = {item.number for item in self.outputs if isinstance(item, Register)} | self.constants.keys()
+        stays = set(_registers(self.outputs))
         dead: list[list[int]] = [[] for _ in self.instructions]
         for register, position in last.items():
             if register not in stays:
                 dead[position].append(register)
-        self._dead = list(map(tuple, dead))
+        self._steps = list(zip(self.instructions, map(tuple, dead), strict=True))
 
     def run(
         self,
         arguments: list[Any],
-        constants: Mapping[str, Any],
+        constants: Callable[[str], Any],
         *,
         keep: Collection[str] | None = (),
         edits: Edits | None = None,
@@ -83,73 +77,118 @@ class Program:
         """Run it. Returns the results, flat, and what the nodes to `keep` took and made, by name; None keeps all."""
         registers: list[Any] = [None] * len(self.names)
         for register, name in self.constants.items():
-            registers[register] = constants[name]
+            registers[register] = constants(name)
+        for register, item in self.attached.items():
+            registers[register] = item
         for register, argument in zip(self.inputs, arguments, strict=True):
             registers[register] = argument
-        recorder = _Recorder(self.names, registers, keep, edits or {}, watch)
-        if recorder.is_idle:
-            for instruction, dead in zip(self.instructions, self._dead, strict=True):
-                registers[instruction.result] = instruction.call(registers)
-                for register in dead:
-                    registers[register] = None
-        else:
-            for register in self.inputs:
-                recorder.made(register)
-            for instruction, dead in zip(self.instructions, self._dead, strict=True):
-                recorder.called(instruction)
-                registers[instruction.result] = instruction.call(registers)
-                recorder.made(instruction.result)
-                for register in dead:
-                    registers[register] = recorder.cells[register] = None
+        del arguments  # so that an input, too, is freed after its last use, if the caller lets go of it
+        recorder = _Recorder(self, registers, keep, edits or {}, watch)
+        try:
+            if recorder.is_idle:
+                self._run(registers)
+            else:
+                self._run_recorded(registers, recorder)
+        except BaseException:
+            for mode in reversed([item for item in registers if type(item) is _Mode]):
+                mode.end()
+            raise
         return [_filled(item, registers) for item in self.outputs], recorder.values()
+
+    def _run(self, registers: list[Any]) -> None:
+        for instruction, dead in self._steps:
+            try:
+                if (plain := instruction.plain) is not None:
+                    result = instruction.target(*[registers[r] if r >= 0 else c for r, c in plain])
+                else:
+                    args, kwargs = _filled(instruction.args, registers), _filled(instruction.kwargs, registers)
+                    result = instruction.target(*args, **kwargs)
+                    args = kwargs = None
+            except Exception as error:
+                raise Failed(instruction.name, error) from error
+            registers[instruction.result] = result
+            for register in dead:
+                registers[register] = None
+            result = None  # it may be dead
+
+    def _run_recorded(self, registers: list[Any], recorder: _Recorder) -> None:
+        for register in self.inputs:
+            recorder.made(register)
+        for instruction, dead in self._steps:
+            recorder.called(instruction)
+            try:
+                args, kwargs = _filled(instruction.args, registers), _filled(instruction.kwargs, registers)
+                registers[instruction.result] = instruction.target(*args, **kwargs)
+                args = kwargs = None
+            except Exception as error:
+                raise Failed(instruction.name, error) from error
+            if instruction.name:
+                recorder.made(instruction.result)
+            for register in dead:
+                registers[register] = None
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What a node took, in the order of its registers, and made."""
+    """What a node took, in the order of its arguments, and made."""
 
     inputs: tuple[Any, ...]
     output: Any
 
 
+@dataclass(eq=False, slots=True)
+class _Cell:
+    """One state of what a register holds; all who saw that state share it."""
+
+    value: Any
+    register: int
+
+
 class _Recorder:
     """Keeps, edits or hands on what nodes take and make.
 
-    A kept value lies in a cell, which all who saw that state of it share: before an op writes to its memory the cell
-    gets a copy, and whoever looks later gets a new cell.
+    A kept value lies in a cell: before an op writes to its memory the cell gets a copy, and whoever looks later gets a
+    new cell. Who shares memory is seen from the storages while it runs: schemas do not always say so.
     """
 
     def __init__(
         self,
-        names: list[str],
+        program: Program,
         registers: list[Any],
         keep: Collection[str] | None,
         edits: Edits,
         watch: Callable[[str, Any], None] | None,
     ) -> None:
-        self.names, self.registers, self.keep, self.edits, self.watch = names, registers, keep, edits, watch
-        self.cells: list[list[Any] | None] = [None] * len(registers)
-        self.kept: dict[str, tuple[list[list[Any]], list[Any]]] = {}
+        self.names, self.registers, self.keep, self.edits, self.watch = program.names, registers, keep, edits, watch
+        self.cells: list[_Cell | None] = [None] * len(registers)
+        self.kept: dict[str, tuple[list[_Cell], _Cell | None]] = {}
         self.is_idle = keep is not None and not keep and not edits and watch is None
+        written = not self.is_idle and any(instruction.writes for instruction in program.instructions)
+        self.in_memory: dict[int, list[_Cell]] | None = {} if written else None  # storage -> what lies in it
 
     def _wants(self, name: str) -> bool:
         return self.keep is None or name in self.keep
 
-    def _cell(self, register: int) -> list[Any]:
+    def _cell(self, register: int) -> _Cell:
         cell = self.cells[register]
         if cell is None:
-            cell = self.cells[register] = [self.registers[register]]
+            cell = self.cells[register] = _Cell(self.registers[register], register)
+            if self.in_memory is not None:
+                for storage in _storages(cell.value):
+                    self.in_memory.setdefault(storage, []).append(cell)
         return cell
 
     def called(self, instruction: Instruction) -> None:
         """Before a call: note what it takes, and copy what was kept of memory that it writes to."""
-        if self._wants(instruction.name):
-            self.kept[instruction.name] = [self._cell(register) for register in instruction.reads], []
-        for register in instruction.overwrites:
-            cell = self.cells[register]
-            if cell is not None:
-                cell[0] = _copied(cell[0])
-                self.cells[register] = None
+        if instruction.name and self._wants(instruction.name):
+            self.kept[instruction.name] = [self._cell(register) for register in instruction.reads], None
+        if self.in_memory is not None:
+            for register in instruction.writes:
+                for storage in _storages(self.registers[register]):
+                    for cell in self.in_memory.pop(storage, ()):
+                        if self.cells[cell.register] is cell:
+                            self.cells[cell.register] = None
+                            cell.value = _copied(cell.value)
 
     def made(self, register: int) -> None:
         name, registers = self.names[register], self.registers
@@ -162,7 +201,10 @@ class _Recorder:
             self.watch(name, registers[register])
 
     def values(self) -> dict[str, Taken]:
-        return {name: Taken(tuple(cell[0] for cell in taken), made[0]) for name, (taken, made) in self.kept.items()}
+        return {
+            name: Taken(tuple(cell.value for cell in taken), None if made is None else made.value)
+            for name, (taken, made) in self.kept.items()
+        }
 
 
 class Failed(Exception):
@@ -173,90 +215,133 @@ class Failed(Exception):
         self.name, self.error = name, error
 
 
+# -- from an fx graph --------------------------------------------------------------------------------------------------
+
+
 def compiled(graph: Any, constants: Mapping[str, str]) -> Program:
     """A program of an fx graph of functions. `constants` says which placeholders are the model's own, by name."""
-    number: dict[Any, int] = {}
-    names: list[str] = []
-    inputs: list[int] = []
-    held: dict[int, str] = {}
-    instructions: list[Instruction] = []
-    outputs: list[Any] = []
-    memory = _Memory()
-    for node in graph.nodes:
-        if node.op == "call_function" and _is_check(node.target):
-            continue
-        register = number[node] = len(names)
-        names.append(node.name)
-        if node.op == "placeholder":
-            if node.name in constants:
-                held[register] = constants[node.name]
-            else:
-                inputs.append(register)
-        elif node.op == "get_attr":
-            held[register] = str(node.target)
-        elif node.op == "call_function":
-            args, kwargs = _resolved(node.args, number), _resolved(node.kwargs, number)
-            reads = tuple(dict.fromkeys(number[other] for other in node.all_input_nodes))
-            plain = None
-            if not kwargs and not any(isinstance(item, (list, tuple, dict, slice)) for item in args):
-                plain = tuple((item.number, None) if isinstance(item, Register) else (-1, item) for item in args)
-            target = node.target._op if type(node.target) is OpOverload else node.target
-            overwrites = memory.called(node, number)
-            instructions.append(Instruction(node.name, register, target, args, kwargs, plain, reads, overwrites))
-        elif node.op == "output":
-            outputs = list(_resolved(node.args[0], number))
-    return Program(names, inputs, held, instructions, outputs)
+    compiler = _Compiler(constants)
+    outputs = compiler.read(graph, "")
+    lists = compiler.instructions, list(outputs), compiler.attached
+    return Program(compiler.names, compiler.inputs, compiler.held, *lists)
 
 
-class _Memory:
-    """Which registers may share memory, by what schemas say of views and writes."""
+class _Compiler:
+    def __init__(self, constants: Mapping[str, str]) -> None:
+        self.constants = constants
+        self.names: list[str] = []
+        self.inputs: list[int] = []
+        self.held: dict[int, str] = {}
+        self.attached: dict[int, Any] = {}
+        self.instructions: list[Instruction] = []
+        self.places: dict[Any, Any] = {}  # fx node -> a register, or what it stands for in an argument
 
-    def __init__(self) -> None:
-        self._home: dict[int, int] = {}  # register -> the first register of its memory
-        self._members: dict[int, list[int]] = {}
+    def _register(self, name: str) -> Register:
+        self.names.append(name)
+        return Register(len(self.names) - 1)
 
-    def called(self, node: Any, number: dict[Any, int]) -> tuple[int, ...]:
-        """Note a call; the registers whose memory it writes to."""
-        register, target = number[node], node.target
-        everything = [number[other] for other in node.all_input_nodes]
-        if not isinstance(target, OpOverload):
-            self._join(register, everything if target is operator.getitem else [])
-            return ()
-        schema = target._schema
-        given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
-        aliased: list[int] = []
-        written: list[int] = []
-        for argument in schema.arguments:
-            if argument.alias_info is not None:
-                mine = [number[item] for item in _nodes(given.get(argument.name))]
-                aliased += mine
-                written += mine if argument.alias_info.is_write else []
-        overwritten = dict.fromkeys(member for source in written for member in self._members[self._of(source)])
-        if any(returned.alias_info is not None for returned in schema.returns):
-            self._join(register, aliased)
-        else:
-            self._join(register, everything[:1] if schema.name.partition("::")[2] in _SOMETIMES_VIEWS else [])
-        return tuple(overwritten)
+    def read(self, graph: Any, prefix: str) -> Any:
+        """Instructions for the nodes of a graph; what it returns."""
+        for node in graph.nodes:
+            name = prefix + node.name
+            if node.op == "placeholder" and not prefix:  # those of an inner graph have been given their places
+                register = self.places[node] = self._register(name)
+                if node.name in self.constants:
+                    self.held[register.number] = self.constants[node.name]
+                else:
+                    self.inputs.append(register.number)
+            elif node.op == "get_attr":
+                register = self.places[node] = self._register(name)
+                self.attached[register.number] = attribute(graph.owning_module, str(node.target))
+            elif node.op == "call_function" and (block := block_of(node)) is not None:
+                self._block(node, block, name)
+            elif node.op == "call_function" and not _is_check(node.target):
+                self._call(node, name)
+            elif node.op == "output":
+                return self._resolved(node.args[0])
+        return ()
 
-    def _of(self, register: int) -> int:
-        home = self._home.setdefault(register, register)
-        self._members.setdefault(home, [register])
-        return home
+    def _call(self, node: Any, name: str) -> None:
+        args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
+        if node.target is operator.getitem and isinstance(args[0], (list, tuple)):  # of the results of a block
+            self.places[node] = args[0][args[1]]
+            return
+        register = self.places[node] = self._register(name)
+        target = node.target._op if type(node.target) is OpOverload else node.target
+        self._add(name, register, target, args, kwargs, _written(node.target, args, kwargs))
 
-    def _join(self, register: int, sources: list[int]) -> None:
-        home = self._of(sources[0]) if sources else register
-        self._home[register] = home
-        self._members.setdefault(home, []).append(register)
-        for source in sources[1:]:
-            other = self._of(source)
-            if other != home:
-                for member in self._members.pop(other):
-                    self._home[member] = home
-                    self._members[home].append(member)
+    def _add(
+        self,
+        name: str,
+        register: Register,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None,
+        writes: tuple[int, ...] = (),
+    ) -> None:
+        named, plain = kwargs or {}, None
+        if not named and not any(isinstance(item, (list, tuple, dict, slice)) for item in args):
+            plain = tuple((item.number, None) if isinstance(item, Register) else (-1, item) for item in args)
+        reads = tuple(_registers((args, named)))
+        self.instructions.append(Instruction(name, register.number, target, args, named, plain, reads, writes))
+
+    def _block(self, node: Any, block: Block, name: str) -> None:
+        """The nodes of a block between its beginning and its end: their values can be seen as well."""
+        for inner, operand in zip(
+            (inner for inner in block.body.graph.nodes if inner.op == "placeholder"), block.operands, strict=True
+        ):
+            self.places[inner] = self._resolved(operand)
+        mode = self._register("")
+        self._add("", mode, _Mode, (block.kind, block.settings))
+        self.places[node] = self.read(block.body.graph, f"{name}.")
+        self._add("", self._register(""), _Mode.end, (mode,))
+
+    def _resolved(self, item: Any) -> Any:
+        if isinstance(item, torch.fx.Node):
+            return self.places[item]
+        if isinstance(item, list):
+            return [self._resolved(part) for part in item]
+        if isinstance(item, tuple):
+            return tuple(self._resolved(part) for part in item)
+        if isinstance(item, Mapping):
+            return {key: self._resolved(part) for key, part in item.items()}
+        if isinstance(item, slice):
+            return slice(*(self._resolved(part) for part in (item.start, item.stop, item.step)))
+        return item
 
 
-# They return their argument, or a view of it, when there is nothing to do, and their schemas do not say so.
-_SOMETIMES_VIEWS = {"contiguous", "dropout", "expand_as", "flatten", "reshape", "reshape_as", "to", "type_as"}
+# -- modes -------------------------------------------------------------------------------------------------------------
+
+
+class _Mode:
+    """A mode that was begun. A checkpoint only saves memory in backward: its ops run as they are."""
+
+    def __init__(self, kind: str, settings: tuple[Any, ...]) -> None:
+        self._open: Any = None
+        if kind == "wrap_with_set_grad_enabled":
+            self._open = torch.set_grad_enabled(settings[0])  # it is on from now; the `with` only ends it
+        elif kind == "wrap_with_autocast":
+            device, dtype, enabled, cache = settings
+            self._open = torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=cache)
+            self._open.__enter__()
+
+    def end(self) -> None:
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+            self._open = None
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def _written(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    """The registers that a call writes to, by its schema."""
+    if not isinstance(target, OpOverload):
+        return ()
+    names = (argument.name for argument in target._schema.arguments)
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    written = [a.name for a in target._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return tuple(register for name in written for register in _registers(given.get(name)))
 
 
 def _is_check(target: Any) -> bool:
@@ -264,24 +349,17 @@ def _is_check(target: Any) -> bool:
     return str(target).startswith(("aten._assert_tensor_metadata", "aten.sym_constrain_range"))
 
 
-def _nodes(item: Any) -> list[Any]:
-    if isinstance(item, torch.fx.Node):
-        return [item]
-    return [node for part in item for node in _nodes(part)] if isinstance(item, (list, tuple)) else []
-
-
-def _resolved(item: Any, number: dict[Any, int]) -> Any:
-    if isinstance(item, torch.fx.Node):
-        return Register(number[item])
-    if isinstance(item, list):
-        return [_resolved(part, number) for part in item]
-    if isinstance(item, tuple):
-        return tuple(_resolved(part, number) for part in item)
-    if isinstance(item, Mapping):
-        return {key: _resolved(part, number) for key, part in item.items()}
-    if isinstance(item, slice):
-        return slice(*(_resolved(part, number) for part in (item.start, item.stop, item.step)))
-    return item
+def _registers(item: Any) -> Iterator[int]:
+    if isinstance(item, Register):
+        yield item.number
+    elif isinstance(item, (list, tuple)):
+        for part in item:
+            yield from _registers(part)
+    elif isinstance(item, Mapping):
+        for part in item.values():
+            yield from _registers(part)
+    elif isinstance(item, slice):
+        yield from _registers((item.start, item.stop, item.step))
 
 
 def _filled(item: Any, registers: list[Any]) -> Any:
@@ -291,15 +369,23 @@ def _filled(item: Any, registers: list[Any]) -> Any:
     if kind is list:
         return [_filled(part, registers) for part in item]
     if kind is tuple:
-        return tuple(_filled(part, registers) for part in item)
+        return tuple([_filled(part, registers) for part in item])
     if kind is dict:
-        return {key: _filled(part, registers) for key, part in item.items()}
+        return {key: _filled(part, registers) for key, part in item.items()} if item else item
     if kind is slice:
         return slice(*(_filled(part, registers) for part in (item.start, item.stop, item.step)))
     return item
 
 
-def _copied(value: Any) -> Any:
+def _storages(value: Any) -> list[int]:
+    """The memory that a value lies in."""
     if isinstance(value, torch.Tensor):
-        return value.clone()
-    return type(value)(_copied(part) for part in value) if isinstance(value, (list, tuple)) else value
+        try:
+            return [value.untyped_storage()._cdata]
+        except (NotImplementedError, RuntimeError):  # sparse: no op of an exported program writes to those
+            return []
+    return [s for part in value for s in _storages(part)] if isinstance(value, (list, tuple)) else []
+
+
+def _copied(value: Any) -> Any:
+    return pytree.tree_map(lambda part: part.clone() if isinstance(part, torch.Tensor) else part, value)

@@ -19,6 +19,7 @@ from torchatlas.capturing.keep import (
     as_bytes,
     default_generator,
     digest,
+    is_void,
     leaves_of,
     settings,
     written_tensors,
@@ -111,7 +112,8 @@ class Machine:
         self._storage_of: list[int] = columns["value_storage"].tolist()
         self._layout_of: list[int] = columns["value_layout"].tolist()
         self._offset_of: list[int] = columns["value_offset"].tolist()
-        self._last_of_value, self._last_of_storage = _last_uses(graph)
+        late = {patch[1] for patch in self.kept.patches if patch[0] >= self.kept.ops}  # written after the last op
+        self._last_of_value, self._last_of_storage = _last_uses(graph, late)
         self.done = 0
         self.ended: dict[int, bool] = {}  # storages from outside: whether they hold what they held in the end
         self.outputs: list[Any] = []
@@ -130,14 +132,17 @@ class Machine:
                         self.done += 1
                     elif kind == is_output:
                         self._returned(node)
+                    self._free(node)
                 except Exception as error:
-                    reason = str(error).partition("\n")[0] or type(error).__name__
-                    self.stopped, self.error = Unplayed(*place(self.graph, node), reason), error
+                    self._stop(node, error)
                     return
-                self._free(node)
             self._patch(self.done)
-            for number in list(map(int, self.kept.last)):
+            for number in map(int, self.kept.last):
                 self._end(number)
+
+    def _stop(self, node: int, error: Exception) -> None:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        self.stopped, self.error = Unplayed(*place(self.graph, node), reason), error
 
     def _step(self, op: int, node: int) -> list[Any]:
         if op in self._settings:
@@ -192,19 +197,22 @@ class Machine:
 
     def _view(self, value: int) -> torch.Tensor:
         layout, offset = self._layout(value), self._offset_of[value]
-        shape, stride = layout.shape, layout.stride
+        shape: Any = layout.shape
+        stride: Any = layout.stride
         if stride is None and layout.kind == "strided":  # of a lazy module: nothing is in it yet
             shape, stride = (0,), (1,)
         if stride is None or not all(isinstance(size, int) for size in (*shape, *stride)):
             raise NotAvailableError(f"a {layout.kind} tensor of {layout.dtype} came from outside and was not kept.")
         dtype = dtype_named(layout.dtype)
         if layout.device == "meta":
-            return torch.empty_strided(shape, stride, dtype=dtype, device="meta")  # type: ignore[arg-type]
+            return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
         storage = self._storage(self._storage_of[value])
-        reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))  # type: ignore[operator]
+        reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+        if is_void(storage):
+            raise NotAvailableError("a view of zeros that have no memory was made without an op.")
         if 0 not in shape and (offset + reach + 1) * dtype.itemsize > storage.nbytes():
             raise CaptureError(f"a tensor reaches outside of its storage of {storage.nbytes()} bytes.")
-        return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)  # type: ignore[call-overload, no-any-return]
+        return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)
 
     def _register(self, value: int, tensor: torch.Tensor) -> None:
         self._tensors[value] = tensor
@@ -219,7 +227,7 @@ class Machine:
     def _set(self, tensor: torch.Tensor, value: int) -> torch.Tensor:
         """A tensor made to show a storage: which one is known from what came of it."""
         view = self._view(value)
-        return tensor.set_(view.untyped_storage(), view.storage_offset(), view.shape, view.stride())  # type: ignore[call-overload, no-any-return]
+        return tensor.set_(view.untyped_storage(), view.storage_offset(), view.shape, view.stride())
 
     # -- storages ------------------------------------------------------------------------------------------------------
 
@@ -311,7 +319,8 @@ class Machine:
             for context in (no_dispatch_modes(), torch.inference_mode(False), torch.no_grad()):
                 stack.enter_context(context)
             for device in devices:
-                stack.enter_context(torch.autocast(device, enabled=False))
+                if torch.amp.is_autocast_available(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
             try:
                 yield
             finally:
@@ -327,8 +336,8 @@ def _plan(found: Any) -> Plan:
     return plan
 
 
-def _last_uses(graph: Graph) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """The values and the storages that are used for the last time at each node."""
+def _last_uses(graph: Graph, late: set[int]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """The values and the storages that are used for the last time at each node; some storages are used later still."""
     columns = graph.columns
     nodes = np.arange(len(graph))
     last = np.full(len(columns["value_storage"]), -1, np.int64)
@@ -337,8 +346,8 @@ def _last_uses(graph: Graph) -> tuple[dict[int, list[int]], dict[int, list[int]]
     storages = np.full(len(columns["storage_bytes"]), -1, np.int64)
     here = columns["value_storage"] >= 0
     np.maximum.at(storages, columns["value_storage"][here], last[here])
-    late = {patch[1] for patch in graph.metadata["replay"]["patches"] if patch[0] >= graph.metadata["replay"]["ops"]}
-    return _by_node(last), {node: [n for n in found if n not in late] for node, found in _by_node(storages).items()}
+    storages[list(late)] = len(graph)
+    return _by_node(last), _by_node(storages)
 
 
 def _by_node(last: Array) -> dict[int, list[int]]:

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import inspect
+import io
+import logging
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
 from torchatlas.capturing.exported import graph_of_export
 from torchatlas.capturing.restore import Restorer
-from torchatlas.errors import CaptureError, InputMismatchError, InvalidInputError, InvalidModelError, NodeNotFoundError
+from torchatlas.errors import (
+    CaptureError,
+    InputMismatchError,
+    InvalidInputError,
+    InvalidModelError,
+    NodeNotFoundError,
+    OutOfMemoryError,
+)
 from torchatlas.execute.program import Failed, Program, Taken, compiled
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.registry import near_names
 from torchatlas.torch_private import FakeTensor, functorch_depth, pytree, undo_functorch
 
-Leaf = Any
+_MOST_TRACES = 8  # of one model, for inputs that the first one does not serve
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +80,7 @@ class _Variant:
     in_spec: Any
     out_spec: Any
     leaves: list[tuple[str, Any]]  # of the inputs: name, and a fake tensor or the constant it was
+    guards: list[tuple[str, Any]]  # what export assumed of the sizes: as text and as code
     constants: dict[str, Any] = field(default_factory=dict)  # what is not the model's own
 
 
@@ -77,6 +91,9 @@ class TracedModel:
     model does not fix be another one later; None fixes all; otherwise it is what torch.export takes. `device` says
     where to trace and run: the example is moved there, and the model must be there. `check` runs the example once both
     ways: what export did not see, an assignment to `.data` say, is an error then and not a wrong number later.
+
+    Sizes of 0 or 1, and sizes for which the model takes another path, need a trace of their own: it is made when they
+    come, in the mode (training or not) of the first. `graph` is that of the first.
     """
 
     def __init__(
@@ -100,6 +117,8 @@ class TracedModel:
         self.notes: list[str] = []
         if model.training:
             self.notes.append("traced in training mode: dropout and batch statistics are part of the graph")
+        self._modes = {name: module.training for name, module in model.named_modules()}
+        self._served: dict[Any, _Variant] = {}  # what inputs look like -> the trace that serves them
         self._variants = self._traced(args, named)
         if check:
             self._check(args, named)
@@ -153,8 +172,12 @@ class TracedModel:
         callback: Callable[[str, Any], None] | None = None,
     ) -> tuple[Any, _Variant, dict[str, Taken]]:
         variant, flat = self._matching(args, kwargs)
-        keep = None if everything and callback is None else {self._fx_name(variant, name) for name in nodes or ()}
-        edits = {self._fx_name(variant, name): change for name, change in (edit or {}).items()}
+        keep = None
+        if not everything or callback is not None:
+            keep = {found for name in nodes or () for found in self._fx_names(variant, name)}
+        edits: dict[str, Callable[[Any], Any]] = {}
+        for name, change in (edit or {}).items():
+            edits.update(dict.fromkeys(self._fx_names(variant, name, edited=True), change))
         watch = None
         if callback is not None:
 
@@ -162,10 +185,13 @@ class TracedModel:
                 if name in variant.names:
                     callback(variant.names[name], value)
 
+        model, constants = self.model, variant.constants
+
+        def constant(name: str) -> Any:  # as the model has them now
+            return constants[name] if name in constants else _attribute(model, name)
+
         try:
-            results, taken = variant.program.run(
-                flat, _Constants(self.model, variant.constants), keep=keep, edits=edits, watch=watch
-            )
+            results, taken = variant.program.run(flat, constant, keep=keep, edits=edits, watch=watch)
         except Failed as failed:
             raise self._explained(variant, failed) from failed.error
         return pytree.tree_unflatten(results, variant.out_spec), variant, taken
@@ -173,11 +199,17 @@ class TracedModel:
     def _explained(self, variant: _Variant, failed: Failed) -> Exception:
         node = variant.graph[variant.names[failed.name]] if failed.name in variant.names else None
         where = failed.name if node is None else f"{node.name} ({node.operation})"
+        if node is not None and node.scope.path:
+            where += f" in module {node.scope.path}"
         if node is not None and node.source is not None:
             where += f", {node.source}"
-        kind = InputMismatchError if isinstance(failed.error, RuntimeError) else CaptureError
         first = (str(failed.error).splitlines() or [""])[0]
-        return kind(f"running the traced model failed at {where}: {type(failed.error).__name__}: {first}")
+        text = f"running the traced model failed at {where}: {type(failed.error).__name__}: {first}"
+        if isinstance(failed.error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in first:
+            return OutOfMemoryError(f"{text}. Keep fewer values, with nodes=[...], or take smaller inputs.")
+        if isinstance(failed.error, (RuntimeError, IndexError)):
+            return InputMismatchError(text)
+        return CaptureError(text)
 
     def _hyperparameters(self, variant: _Variant, name: str, taken: Taken) -> dict[str, Any]:
         """What a node was called with by name: its attributes, and weights and biases as tensors."""
@@ -185,45 +217,78 @@ class TracedModel:
         found: dict[str, Any] = dict(node.attributes)
         for value in node.inputs:
             if value.parameter:
-                constants = _Constants(self.model, variant.constants)
-                found[value.parameter.rpartition(".")[2]] = constants[value.parameter]
+                own = variant.constants
+                found[value.parameter.rpartition(".")[2]] = (
+                    own[value.parameter] if value.parameter in own else _attribute(self.model, value.parameter)
+                )
         return found
 
-    def _fx_name(self, variant: _Variant, name: str) -> str:
-        """The node of a name; for a module path the last node of its first call, which makes its output."""
+    def _fx_names(self, variant: _Variant, name: str, *, edited: bool = False) -> list[str]:
+        """The node of a name; for a module path the nodes that make the output of each of its calls."""
         graph = variant.graph
-        found = name if name in graph else None
-        if found is None and name in graph.scopes:
-            inside = graph.where(scope=name)
-            found = inside[-1].name if inside else None
-        if found is None:
+        if name in graph:
+            found = [name]
+        elif name in graph.scopes:
+            made = _outputs_of(graph, name)
+            if edited and any(len(nodes) > 1 for nodes in made):
+                several = next(nodes for nodes in made if len(nodes) > 1)
+                raise InvalidInputError(f"module {name!r} makes several values; edit one of its nodes: {several}.")
+            found = [node for nodes in made for node in nodes]
+        else:
             near = " or ".join(map(repr, near_names(name, [*(node.name for node in graph.nodes), *graph.scopes])))
             raise NodeNotFoundError(
                 f"no node or module is named {name!r}" + (f"; did you mean {near}?" if near else "")
             )
-        return next(fx_name for fx_name, ours in variant.names.items() if ours == found)
+        return [fx_name for fx_name, ours in variant.names.items() if ours in found]
 
     # -- inputs ------------------------------------------------------------------------------------------------------
 
     def _matching(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Variant, list[Any]]:
         """The trace that serves these inputs, and the inputs in its order."""
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        first = self._variants[0]
+        if spec != first.in_spec:
+            flat = self._flat(first, args, kwargs)
+        looks = tuple(_looks(leaf) for leaf in flat)
+        if (known := self._served.get(looks)) is not None:
+            return known, flat
+        bound = _bound(self.model, *pytree.tree_unflatten(flat, first.in_spec))
         problems = []
         for variant in self._variants:
-            flat = self._flat(variant, args, kwargs)
-            problem = _mismatch(variant, flat)
+            problem, again = _mismatch(variant, flat), False
             if problem is None:
+                problem, again = _broken_guard(variant, bound), True
+            if problem is None:
+                self._served[looks] = variant
                 return variant, flat
-            problems.append(problem)
-        raise InputMismatchError(problems[0])
+            problems.append((problem, again or problem.endswith(_FROM_TWO)))
+        if self.dynamic_shapes == "auto" and all(again for _, again in problems):
+            self._served[looks] = variant = self._again(*pytree.tree_unflatten(flat, first.in_spec), problems[0][0])
+            return variant, flat
+        raise InputMismatchError(problems[0][0])
+
+    def _again(self, args: tuple[Any, ...], kwargs: dict[str, Any], problem: str) -> _Variant:
+        """One more trace, in the mode of the first."""
+        if len(self._variants) >= _MOST_TRACES:
+            raise InputMismatchError(
+                f"{problem} The model was traced {_MOST_TRACES} times already, for other sizes: make a new TracedModel."
+            )
+        with Restorer(self.model, (args, kwargs)):
+            for name, module in self.model.named_modules():
+                module.training = self._modes.get(name, module.training)
+            try:
+                variant = self._variant(args, kwargs, args, kwargs)
+            except CaptureError as error:
+                raise InputMismatchError(f"{problem} It cannot be traced for these either: {error}") from error
+        self._variants.append(variant)
+        return variant
 
     def _flat(self, variant: _Variant, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        flat, spec = pytree.tree_flatten((args, kwargs))
-        if spec == variant.in_spec:
-            return list(flat)
+        """The same call, written otherwise, in the order of the trace."""
         traced_args, traced_kwargs = pytree.tree_unflatten([None] * len(variant.leaves), variant.in_spec)
         signature = inspect.signature(self.model.forward)
         positional = list(signature.parameters)[: len(traced_args)]
-        try:  # the same call, written otherwise
+        try:
             given = signature.bind(*args, **kwargs).arguments
             again = tuple(given[name] for name in positional), {name: given[name] for name in traced_kwargs}
             flat, spec = pytree.tree_flatten(again)
@@ -232,7 +297,7 @@ class TracedModel:
             same = False
         if not same:
             wanted, found = ", ".join(name for name, _ in variant.leaves), _described(args, kwargs)
-            raise InvalidInputError(f"the model was traced with the inputs {wanted}; these are {found}.")
+            raise InvalidInputError(f"the model was traced with the inputs {wanted or 'none'}; these are {found}.")
         return list(flat)
 
     # -- tracing -----------------------------------------------------------------------------------------------------
@@ -262,25 +327,32 @@ class TracedModel:
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Compare with the model itself, under the same random numbers; both are left as found."""
-        name, results = type(self.model).__name__, []
+        name, results, reached = type(self.model).__name__, [], []
         for run in (self.model, self):
             with Restorer(self.model, (args, kwargs), None, whole=True), torch.random.fork_rng(devices=[]):
                 try:
-                    results.append(_copied(run(*args, **kwargs)))
+                    result = run(*args, **kwargs)
                 except Exception as error:
                     which = "the model" if run is self.model else "the traced program"
                     raise CaptureError(f"{which} of {name} does not run on its own example: {error}") from error
+                reached.append(_gradients_of(self.model, result))
+                results.append(_copied(result))
         difference = _difference(*map(pytree.tree_leaves, results))
         if difference is None:
             raise CaptureError(
                 f"the traced program does not compute what {name} computes: torch.export did not see all that its "
                 "forward does, such as an assignment to .data, to a Python object, or numbers of its own generator."
             )
+        for note in _gradient_notes(*reached):
+            self._note(note)
         if difference:
             note = f"differs from the model by up to {difference:.2g}: it takes a fused path there that is not traced"
-            self.notes.append(note)
-            for variant in self._variants:
-                variant.graph.notes.append(note)
+            self._note(note)
+
+    def _note(self, note: str) -> None:
+        self.notes.append(note)
+        for variant in self._variants:
+            variant.graph.notes.append(note)
 
     def _variant(self, args: Any, kwargs: Any, example_args: Any, example_kwargs: Any) -> _Variant:
         program = _exported(self.model, args, kwargs, self.dynamic_shapes)
@@ -293,16 +365,18 @@ class TracedModel:
         placeholders = [n for n in program.graph.nodes if n.op == "placeholder" and n.name not in own]
         leaves = [(node.name, node.meta.get("val", given)) for node, given in zip(placeholders, flat, strict=True)]
         constants = dict(program.constants)
+        example = _bound(self.model, args, kwargs)
+        guards = [(text, compile(text, "<what export assumed>", "eval")) for text in program._guards_code]
         if any(isinstance(constant, FakeTensor) for constant in constants.values()):
             raise CaptureError(
                 f"{type(self.model).__name__} makes tensors while it is traced that would have to be kept, such as the "
                 "parameters of a module made in forward. Make them in __init__."
             )
-        for node in program.graph.nodes:
-            if node.op == "get_attr":
-                constants[str(node.target)] = _attribute(program.graph_module, str(node.target))
-        spec = program.call_spec
-        return _Variant(compiled(program.graph, own), graph, names, spec.in_spec, spec.out_spec, leaves, constants)
+        spec, runs = program.call_spec, compiled(program.graph, own)
+        variant = _Variant(runs, graph, names, spec.in_spec, spec.out_spec, leaves, guards, constants)
+        if (broken := _broken_guard(variant, example)) is not None:
+            raise CaptureError(f"torch.export assumed what its own example does not keep: {broken}")
+        return variant
 
     def __repr__(self) -> str:
         return f"<TracedModel of {type(self.model).__name__}: {len(self.graph):,} nodes>"
@@ -342,22 +416,6 @@ def _difference(wanted: list[Any], got: list[Any]) -> float | None:
     return most
 
 
-class _Constants(Mapping[str, Any]):
-    """Parameters and buffers as the model has them now, and what the trace itself holds."""
-
-    def __init__(self, model: nn.Module, others: dict[str, Any]) -> None:
-        self._model, self._others = model, others
-
-    def __getitem__(self, name: str) -> Any:
-        return self._others[name] if name in self._others else _attribute(self._model, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._others)
-
-    def __len__(self) -> int:
-        return len(self._others)
-
-
 def _attribute(owner: Any, path: str) -> Any:
     for part in path.split("."):
         owner = getattr(owner, part)
@@ -379,23 +437,79 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], d
     first: Exception | None = None
     for strict in (False, True):
         depth = functorch_depth()
-        try:
-            return torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes, strict=strict)
-        except Exception as error:  # export raises whatever the model, or the tracer, raises
-            first = first or error
-            undo_functorch(depth)  # a transform that was interrupted stays on
+        with Restorer(model, (args, kwargs)), _quietly() as said:
+            try:
+                program = torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes, strict=strict)
+            except Exception as error:  # export raises whatever the model, or the tracer, raises
+                first = first or error
+                undo_functorch(depth)  # a transform that was interrupted stays on
+                continue
+        _check_state(model, said)
+        return program
     assert first is not None
     raise _refused(model, first) from first
 
 
+@contextmanager
+def _quietly() -> Iterator[list[str]]:
+    """Export says much on its way, also of attempts that we make again otherwise. Yields its warnings.
+
+    What the model itself prints to stderr is passed on: export prints nothing there but the graph of a failure.
+    """
+    written, said = io.StringIO(), []
+    handlers = {
+        handler
+        for name in ("torch", *logging.root.manager.loggerDict)
+        if name == "torch" or name.startswith("torch.")
+        for handler in logging.getLogger(name).handlers
+    }
+    for handler in handlers:
+        handler.addFilter(_reject)
+    try:
+        with warnings.catch_warnings(record=True) as caught, redirect_stderr(written):
+            warnings.simplefilter("always")
+            try:
+                yield said
+            finally:
+                said += [str(warning.message) for warning in caught]
+    finally:
+        for handler in handlers:
+            handler.removeFilter(_reject)
+
+
+def _reject(record: logging.LogRecord) -> bool:
+    return False
+
+
+def _check_state(model: nn.Module, said: list[str]) -> None:
+    """Tensors that forward assigns to attributes, not to buffers, would stay as they were: wrong from the second run."""
+    for warning in said:
+        head, found, _ = warning.partition(" assigned during export")
+        names = [word.strip(",") for word in head.split() if word.startswith("self.")] if found else []
+        # a recurrent module lists its weights once more; export puts its own in their place while it traces
+        if names := [name for name in names if "._flat_weights[" not in name]:
+            raise CaptureError(
+                f"{type(model).__name__} assigns {', '.join(names)} in forward, which a traced program cannot do. "
+                "Register such tensors with register_buffer and write to them."
+            )
+
+
 def _shapes_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], free: Callable[[Any], Any]) -> Any:
     """What may vary, in the structure that export wants: by name, as the model's signature binds the arguments."""
+    return pytree.tree_map(free, _bound(model, args, kwargs))
+
+
+def _bound(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name."""
     signature = inspect.signature(model.forward)
-    bound = signature.bind(*args, **kwargs).arguments
+    try:
+        bound = dict(signature.bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        raise InvalidInputError(f"{type(model).__name__}.forward{signature} does not take these: {error}.") from error
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD and name in bound:
             bound.update(bound.pop(name))
-    return pytree.tree_map(free, dict(bound))
+    return bound
 
 
 def _refused(model: nn.Module, error: Exception) -> CaptureError:
@@ -436,8 +550,28 @@ def _mismatch(variant: _Variant, flat: list[Any]) -> str | None:
                     other = known[fixed]
                     return f"input {name} has size {size} in dimension {dim}, which must be {other}, as elsewhere."
                 if size < 2:
-                    return f"input {name} has size {size} in dimension {dim}; it was traced for sizes from 2."
+                    return f"input {name} has size {size} in dimension {dim}; {_FROM_TWO}"
     return None
+
+
+_FROM_TWO = "it was traced for sizes from 2."
+
+
+def _broken_guard(variant: _Variant, bound: dict[str, Any]) -> str | None:
+    """What export assumed of the sizes, on the way through the model that the example took, and is not so here."""
+    names = {**SYMPY_INTERP, "L": bound}
+    for text, code in variant.guards:
+        if not eval(code, names):
+            said = text.replace("L['", "").replace("']", "").replace(".size()", ".shape")
+            return f"the model was traced where {said}, and takes another path for these sizes."
+    return None
+
+
+def _looks(leaf: Any) -> Any:
+    """All that a trace may depend on."""
+    if isinstance(leaf, torch.Tensor):
+        return tuple(leaf.shape), leaf.dtype, leaf.device.type
+    return type(leaf), leaf if isinstance(leaf, (bool, int, float, str, type(None))) else repr(leaf)
 
 
 def _shape(leaf: Any) -> tuple[Any, ...]:
@@ -458,6 +592,55 @@ def _widened(tree: Any, ones: set[tuple[int, int]]) -> Any:
 
 def _moved(tree: Any, device: torch.device) -> Any:
     return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, tree)
+
+
+def _outputs_of(graph: Graph, path: str) -> list[list[str]]:
+    """For each call of a module, the nodes that make what others take from it; the last node if nobody does."""
+    columns, paths = graph.columns, [module.path for module in graph.tables.modules]
+    parents, modules = columns["call_parent"].tolist(), columns["call_module"].tolist()
+    inside: list[int] = []  # call -> the outermost call of the module that it is a part of, or -1
+    for call, parent in enumerate(parents):
+        outer = inside[parent] if parent >= 0 else -1
+        inside.append(outer if outer >= 0 or paths[modules[call]] != path else call)
+    of_node = [inside[call] if call >= 0 else -1 for call in columns["node_call"].tolist()]
+    leaving: dict[int, list[int]] = {}
+    last: dict[int, int] = {}
+    for node, call in enumerate(of_node):
+        if call >= 0:
+            last[call] = node
+    for source, target in zip(columns["edge_source"].tolist(), columns["edge_target"].tolist(), strict=True):
+        if of_node[source] >= 0 and of_node[source] != of_node[target]:
+            leaving.setdefault(of_node[source], []).append(source)
+    return [[graph.nodes[n].name for n in sorted({*leaving.get(call, [last[call]])})] for call in last]
+
+
+def _gradients_of(model: nn.Module, result: Any) -> tuple[set[str], set[str]]:
+    """Which parameters gradients of a result reach, and which autograd Functions written in Python they pass."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    waiting = [leaf.grad_fn for leaf in leaves if leaf.grad_fn is not None]
+    reached, own, seen = set(), set(), set()
+    while waiting:
+        node: Any = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if (variable := getattr(node, "variable", None)) is not None:
+            reached.add(names.get(id(variable), "an input"))
+        elif isinstance(node, torch.autograd.function.BackwardCFunction) and "checkpoint" not in type(node).__module__:
+            own.add(type(node).__name__.removesuffix("Backward"))
+        waiting += [other for other, _ in node.next_functions if other is not None]
+    return reached, own
+
+
+def _gradient_notes(model: tuple[set[str], set[str]], traced: tuple[set[str], set[str]]) -> Iterator[str]:
+    """What to know before a traced model is trained."""
+    if more := sorted(traced[0] - model[0]):
+        yield f"gradients reach {', '.join(more)}, unlike the model's: torch.inference_mode is not traced, no_grad is"
+    if fewer := sorted(model[0] - traced[0]):
+        yield f"gradients do not reach {', '.join(fewer)}, as the model's do"
+    if own := sorted(model[1] - traced[1]):
+        yield f"gradients are those of the ops inside {', '.join(own)}, whose own backward, or hook, is not traced"
 
 
 def _check_device(model: nn.Module, device: torch.device) -> None:

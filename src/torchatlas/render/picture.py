@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchatlas.errors import InvalidInputError
@@ -82,11 +83,24 @@ def _fitted(
         if fit.scale >= fitter.least:
             return labels, fit, margins
         needed = fit.box.width * fitter.least, fit.box.height * fitter.least
-    more = (look.width - margins.room(look)[0], look.height - margins.room(look)[1])
+    wide, tall = _least_page(look, outline, needed)
     raise InvalidInputError(
         f"{look.width} x {look.height} pixels are too few to show anything at font_size={font_size:g}: "
-        f"use at least {needed[0] + more[0]:.0f} x {needed[1] + more[1]:.0f}, or a smaller font."
+        f"use at least {wide} x {tall}, or a smaller font."
     )
+
+
+def _least_page(look: Look, outline: Outline, needed: tuple[float, float]) -> tuple[int, int]:
+    """The smallest page with room for so much: margins grow with the page."""
+    wide, tall = look.width, look.height
+    for _ in range(60):
+        page = replace(look, width=wide, height=tall)
+        room = Margins.of(page, outline).room(page)
+        if room[0] >= needed[0] and room[1] >= needed[1]:
+            break
+        wide += max(0, math.ceil(needed[0] - room[0]))
+        tall += max(0, math.ceil(needed[1] - room[1]))
+    return wide, tall
 
 
 def _check(graph: Any, width: Any, height: Any, font_size: Any, node_size: Any, view: str) -> None:

@@ -44,6 +44,7 @@ class Box:
     crossings: int = 0
     wraps: int = 0  # cuts into columns
     natural: bool = True  # nothing in it was cut: it serves for every height it fits
+    tangles: int = 0  # lines that lie on each other
 
 
 class BoxMaker:
@@ -157,6 +158,7 @@ class BoxMaker:
             placed.crossings + sum(box.crossings for box in inner),
             wraps,
             wraps == 0 and all(box.natural for box in inner) and tall + behind <= height,
+            placed.tangles + sum(box.tangles for box in inner),
         )
 
     def _edges(self, item: Item, inner: list[Box], sources: range, sinks: range) -> list[tuple[int, int, Net]]:

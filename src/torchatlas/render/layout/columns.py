@@ -165,7 +165,8 @@ class _Columns:
             ends = [route.points[-1][0] for route in self.routes if route.target == port]
             self.places[port] = (ends[0] if ends else self.width, self.bottom)
         crossings = sum(placed.crossings for _, placed in self.solved)
-        return Placed(self.width, self.bottom, self.places, self.routes, crossings, self.count, self.work)
+        tangles = sum(placed.tangles for _, placed in self.solved)
+        return Placed(self.width, self.bottom, self.places, self.routes, crossings, self.count, self.work, tangles)
 
     def _lanes(self) -> None:
         """Room for the lines between columns: below each, below all, in the gaps and above."""

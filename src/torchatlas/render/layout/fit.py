@@ -16,6 +16,7 @@ from torchatlas.render.layout.outline import Item, Outline
 
 _HEIGHTS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.72, 0.68, 0.62, 0.56, 0.5, 0.44, 0.38, 0.32)
 _QUICK = (1.0, 0.92, 0.84)  # lower ones are only wider
+_HOPELESS = 0.88  # at less than this of the smallest scale another height does not help
 _COMFORTABLE = 11.0  # text of this size is large enough: fewer cuts are better than larger text
 _LARGEST = 24.0
 _FULL = 0.42  # boxes with their gaps never filled more of a page than this
@@ -120,10 +121,12 @@ class Fitter:
         for part in heights:
             box = self.maker.box(self.outline.root, opened, self.height / self.least * part)
             scale = min(self.width / max(box.width, 1), self.height / max(box.height, 1), max(largest, self.least))
+            if box.tangles:  # lines on each other are as bad as text that cannot be read
+                scale = min(scale, self.least * 0.99)
             score = min(scale, comfortable) + 0.25 * max(scale - comfortable, 0) - 0.05 * box.wraps
             if score > most:
                 best, most = Fit(box, scale, opened), score
-            if scale >= enough:
+            if scale >= enough or (heights is _QUICK and scale < self.least * _HOPELESS):
                 break
         assert best is not None
         return best

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 BOX_GAP, LINE_GAP = 18.0, 11.0  # least distance between two boxes of a rank, and between a line and its neighbour
 RANK_GAP = 24.0
 _SWEEPS = 8
+_SIFTS = 4
 _LARGE = 250  # lines between ranks; with more, fewer sweeps must do
 _DESCENTS = 24
 _TALL = 50.0  # boxes at least so tall may span ranks
@@ -241,8 +242,44 @@ class _Layerer:
             total = sum(map(self._crossings, layering.rows[:-1]))
             if total < best:
                 best, kept = total, [list(row) for row in layering.rows]
-        layering.rows, layering.crossings = kept, best
+        layering.rows = kept
         self._index()
+        for _ in range(_SIFTS if best and not large else 0):
+            moved = [self._sift(row) for row in layering.rows]
+            if not any(moved):
+                break
+            best = sum(map(self._crossings, layering.rows[:-1]))
+        layering.crossings = best
+
+    def _sift(self, row: list[int]) -> bool:
+        """Put every node of a row where it causes the fewest crossings; whether any moved."""
+        moved = False
+        for node in list(row) if len(row) > 1 else ():
+            others = [other for other in row if other != node]
+            here, least, best = 0, 0, 0
+            at = row.index(node)
+            for position, other in enumerate(others, 1):  # from the far left, one step to the right at a time
+                here += self._gain(node, other)
+                if here < least:
+                    least, best = here, position
+            now = sum(self._gain(node, other) for other in others[:at])
+            if least < now:
+                row[:] = [*others[:best], node, *others[best:]]
+                for position, other in enumerate(row):
+                    self.place[other] = position
+                moved = True
+        return moved
+
+    def _gain(self, a: int, b: int) -> int:
+        """Crossings of the lines of two nodes when a lies right of b, less those when it lies left of it."""
+        place, fraction, gain = self.place, self.fraction, 0
+        for near in (self.up, self.down):
+            ends = [place[other] + fraction[other, b] for other in near[b]]
+            for other in near[a]:
+                at = place[other] + fraction[other, a]
+                for end in ends:
+                    gain += (at < end) - (at > end)
+        return gain
 
     def _sort_row(self, row: list[int], near: list[list[int]]) -> None:
         place, fraction = self.place, self.fraction

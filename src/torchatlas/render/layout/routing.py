@@ -38,6 +38,7 @@ class Placed:
     crossings: int
     columns: int = 1
     work: int = 0  # lines between ranks that were laid out to get there
+    tangles: int = 0  # pairs of lines that lie on each other: too many change places at once
 
 
 @dataclass(eq=False)
@@ -49,6 +50,7 @@ class _Track:
     high: float
     trunk: float
     drops: list[float]
+    part: int = 0  # 1 for the second piece of a net that turns twice
 
 
 def place(problem: Problem) -> Placed:
@@ -171,6 +173,7 @@ class _Router:
             _, drops = nets[rank[a]].setdefault((a, net), (self._out_of(a, net), []))
             drops.append(self._into(b, net))
         self.y = [0.0] * len(rank)
+        self.tangles = 0
         self.tracks: dict[tuple[int, Net], list[Point]] = {}  # where a net turns: down to its track, or its two
         top, tops, tall = 0.0, [], [max((height[node] for node in row), default=0.0) for row in rows]
         for level, row in enumerate(rows):
@@ -185,8 +188,9 @@ class _Router:
                 for key, (trunk, drops) in nets[level].items()
                 if any(abs(drop - trunk) > _SAME for drop in drops)
             ]
-            tracks = _untangled(tracks)
+            tracks = _untangled(tracks, [x for trunk, drops in nets[level].values() for x in (trunk, *drops)])
             place = _assigned(tracks)
+            self.tangles += _tangles(tracks, place)
             below = top + tall[level] + _HEAD
             for track, number in zip(tracks, place, strict=True):
                 self.tracks.setdefault(track.key, []).append((track.trunk, below + number * TRACK))
@@ -226,7 +230,8 @@ class _Router:
                 route.points = [(x - left, y) for x, y in route.points]
         width = max([*ends, *every], default=0.0) - min(left, 0.0)
         places = [(layering.x[box], self.y[box]) for box in range(layering.count)]
-        return Placed(width, self.height, places, routes, layering.crossings, work=len(layering.segments))
+        work = len(layering.segments)
+        return Placed(width, self.height, places, routes, layering.crossings, work=work, tangles=self.tangles)
 
 
 def _beside(at: float, taken: list[float], low: float, high: float) -> float:
@@ -239,21 +244,49 @@ def _beside(at: float, taken: list[float], low: float, high: float) -> float:
     return at
 
 
-def _untangled(tracks: list[_Track]) -> list[_Track]:
-    """Two nets that change places would lie on each other whichever runs above: one of them turns twice."""
-    found = list(tracks)
-    for i, one in enumerate(tracks):
-        for other in tracks[:i]:
-            if one in found and other in found and min(_price(one, other), _price(other, one)) >= _ON_EACH_OTHER:
-                at = found.index(other)
-                taken = [x for track in found for x in (track.trunk, *track.drops)]
-                middle = _beside(
-                    (one.trunk + other.trunk) / 2, taken, min(one.low, other.low), max(one.high, other.high)
-                )
-                low, high = min(middle, *other.drops), max(middle, *other.drops)
-                first = _Track(other.key, min(middle, other.trunk), max(middle, other.trunk), other.trunk, [middle])
-                found[at : at + 1] = [first, _Track(other.key, low, high, middle, other.drops)]
+def _untangled(tracks: list[_Track], taken: list[float]) -> list[_Track]:
+    """Nets that change places in a ring would lie on each other in any order: one of each ring turns twice.
+
+    `taken` is where lines come down in this gap, also straight ones.
+    """
+    found, turned = list(tracks), set[tuple[int, Net]]()
+    while True:
+        ring = [found[i] for i in _ring(found) if found[i].key not in turned]
+        if not ring:
+            break
+        one = min(ring, key=lambda track: (len(track.drops), track.high - track.low))
+        turned.add(one.key)
+        at = found.index(one)
+        middle = _beside((one.low + one.high) / 2, taken, one.low - 100, one.high + 100)
+        first = _Track(one.key, min(middle, one.trunk), max(middle, one.trunk), one.trunk, [middle])
+        second = _Track(one.key, min(middle, *one.drops), max(middle, *one.drops), middle, one.drops, 1)
+        found[at : at + 1] = [first, second]
     return found
+
+
+def _ring(tracks: list[_Track]) -> list[int]:
+    """Pieces of which each must run above the next, and the last above the first; empty if there are none."""
+    below: list[list[int]] = [[] for _ in tracks]
+    for i, one in enumerate(tracks):
+        for j, other in enumerate(tracks):
+            near = i != j and one.low <= other.high + 5 and other.low <= one.high + 5
+            if near and _price(other, one) >= _ON_EACH_OTHER:
+                below[i].append(j)
+    state = [0] * len(tracks)  # 1 while on the way, 2 when done
+    for start in range(len(tracks)):
+        way, choices = [start], [iter(below[start])]
+        while way and state[start] != 2:
+            state[way[-1]] = 1
+            following = next(choices[-1], None)
+            if following is None:
+                state[way.pop()] = 2
+                choices.pop()
+            elif state[following] == 1:
+                return way[way.index(following) :]
+            elif state[following] == 0:
+                way.append(following)
+                choices.append(iter(below[following]))
+    return []
 
 
 def _assigned(tracks: list[_Track]) -> list[int]:
@@ -292,7 +325,19 @@ def _assigned(tracks: list[_Track]) -> list[int]:
     return [number[i] for i in range(count)]
 
 
+def _tangles(tracks: list[_Track], place: list[int]) -> int:
+    """Pairs of pieces that still lie on each other."""
+    return sum(
+        _price(one, other) >= _ON_EACH_OTHER
+        for i, one in enumerate(tracks)
+        for j, other in enumerate(tracks)
+        if place[i] < place[j] and one.low <= other.high + 5 and other.low <= one.high + 5
+    )
+
+
 def _price(upper: _Track, lower: _Track) -> int:
     """Crossings when one piece runs above another; lines that would lie on each other cost much more."""
+    if upper.key == lower.key:
+        return 0 if upper.part < lower.part else 2 * _ON_EACH_OTHER
     crossed = int(upper.low < lower.trunk < upper.high) + sum(lower.low < drop < lower.high for drop in upper.drops)
     return crossed + _ON_EACH_OTHER * any(abs(lower.trunk - drop) < 6 for drop in upper.drops)
