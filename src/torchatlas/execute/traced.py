@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import logging
-import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, GuardOnDataDependentSymNode
 
 from torchatlas.capturing.exported import graph_of_export
 from torchatlas.capturing.restore import Restorer
+from torchatlas.capturing.stream import is_users
 from torchatlas.errors import (
     CaptureError,
     InputMismatchError,
@@ -252,7 +253,7 @@ class TracedModel:
         looks = tuple(_looks(leaf) for leaf in flat)
         if (known := self._served.get(looks)) is not None:
             return known, flat
-        bound = _bound(self.model, *pytree.tree_unflatten(flat, first.in_spec))
+        bound = _guarded(self.model, *pytree.tree_unflatten(flat, first.in_spec))
         problems = []
         for variant in self._variants:
             problem, again = _mismatch(variant, flat), False
@@ -365,7 +366,7 @@ class TracedModel:
         placeholders = [n for n in program.graph.nodes if n.op == "placeholder" and n.name not in own]
         leaves = [(node.name, node.meta.get("val", given)) for node, given in zip(placeholders, flat, strict=True)]
         constants = dict(program.constants)
-        example = _bound(self.model, args, kwargs)
+        example = _guarded(self.model, args, kwargs)
         guards = [(text, compile(text, "<what export assumed>", "eval")) for text in program._guards_code]
         if any(isinstance(constant, FakeTensor) for constant in constants.values()):
             raise CaptureError(
@@ -436,7 +437,7 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], d
         shapes = _shapes_of(model, args, kwargs, free)
     first: Exception | None = None
     for strict in (False, True):
-        depth = functorch_depth()
+        depth, parts = functorch_depth(), _parts(model)
         with Restorer(model, (args, kwargs)), _quietly() as said:
             try:
                 program = torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes, strict=strict)
@@ -444,6 +445,12 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], d
                 first = first or error
                 undo_functorch(depth)  # a transform that was interrupted stays on
                 continue
+            made = sorted(_parts(model) - parts)
+        if made:
+            raise CaptureError(
+                f"{type(model).__name__} makes {', '.join(made)} in forward, which a traced program cannot do. "
+                "Make them in __init__, or run the model once before."
+            )
         _check_state(model, said)
         return program
     assert first is not None
@@ -454,9 +461,9 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], d
 def _quietly() -> Iterator[list[str]]:
     """Export says much on its way, also of attempts that we make again otherwise. Yields its warnings.
 
-    What the model itself prints to stderr is passed on: export prints nothing there but the graph of a failure.
+    When it fails it also prints its graph so far to stderr; what the model itself prints there gets lost with it.
     """
-    written, said = io.StringIO(), []
+    said: list[str] = []
     handlers = {
         handler
         for name in ("torch", *logging.root.manager.loggerDict)
@@ -466,7 +473,7 @@ def _quietly() -> Iterator[list[str]]:
     for handler in handlers:
         handler.addFilter(_reject)
     try:
-        with warnings.catch_warnings(record=True) as caught, redirect_stderr(written):
+        with warnings.catch_warnings(record=True) as caught, redirect_stderr(io.StringIO()):
             warnings.simplefilter("always")
             try:
                 yield said
@@ -479,6 +486,12 @@ def _quietly() -> Iterator[list[str]]:
 
 def _reject(record: logging.LogRecord) -> bool:
     return False
+
+
+def _parts(model: nn.Module) -> set[str]:
+    """What a model consists of, by name."""
+    groups: Any = (model.named_modules(), model.named_parameters(), model.named_buffers())
+    return {name for group in groups for name, _ in group}
 
 
 def _check_state(model: nn.Module, said: list[str]) -> None:
@@ -512,16 +525,21 @@ def _bound(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> d
     return bound
 
 
+def _guarded(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What guards speak of: arguments by name, and all of them flat, as those of strict export do."""
+    return {"flat_args": pytree.tree_leaves((args, kwargs)), **_bound(model, args, kwargs)}
+
+
 def _refused(model: nn.Module, error: Exception) -> CaptureError:
     text = str(error)
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    lines = [
-        line.strip() for line in text.splitlines() if line.strip().startswith("File ") and "site-packages" not in line
-    ]
-    where = f" ({lines[-1]})" if lines else ""
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__).rstrip(".")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    where = f", at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+    out = "Record what it does with atlas.capture instead."
+    if "data-dependent" in text or isinstance(error, GuardOnDataDependentSymNode):
+        out = f"It depends on the values of tensors there: use torch.where or torch.cond. {out}"
     return CaptureError(
-        f"torch.export cannot trace {type(model).__name__}: {type(error).__name__}: {first}{where}. If it branches on "
-        "the values of tensors, use torch.where or torch.cond, or record the path it takes with atlas.capture."
+        f"torch.export cannot trace {type(model).__name__}: {type(error).__name__}: {first}{where}. {out}"
     )
 
 
@@ -627,7 +645,7 @@ def _gradients_of(model: nn.Module, result: Any) -> tuple[set[str], set[str]]:
         seen.add(node)
         if (variable := getattr(node, "variable", None)) is not None:
             reached.add(names.get(id(variable), "an input"))
-        elif isinstance(node, torch.autograd.function.BackwardCFunction) and "checkpoint" not in type(node).__module__:
+        elif isinstance(node, torch.autograd.function.BackwardCFunction):
             own.add(type(node).__name__.removesuffix("Backward"))
         waiting += [other for other, _ in node.next_functions if other is not None]
     return reached, own

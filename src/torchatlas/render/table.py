@@ -6,54 +6,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from html import escape
 from itertools import groupby
 from typing import Any
 
-import numpy as np
-
-from torchatlas.analysis.counting import count
-from torchatlas.analysis.storages import KEYS, storages_of
-from torchatlas.analysis.summary import memory_usage, operations_mask
+from torchatlas.analysis.modules import NO_MACS, Figures, OwnFigures, Shape, outputs_by_path, sum_of
+from torchatlas.analysis.summary import memory_usage
 from torchatlas.errors import AnalysisError, InvalidInputError, MissingDependencyError
-from torchatlas.graph import Graph, NodeKind, Phase, Role, Scope
-from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
+from torchatlas.graph import Graph, Role, Scope
+from torchatlas.graph.columns import PHASES, ROLES
 from torchatlas.render.bars import BarRow, Column, Fitted, Line, ModuleBars, cut, grid, plain, text_width, wrapped
 from torchatlas.render.outline import headline
 from torchatlas.tables import clean
 from torchatlas.units import format_bytes, format_count, format_ns
-
-Shape = tuple[int | str, ...]
 
 _NUMBERED = re.compile(r"(.*?)(\d+)$")
 _LONGEST = 120  # characters of a cell in HTML
 # Colours are the page's own: text inherits, lines are half-transparent grey.
 _TABLE = "border-collapse:collapse;background:none;margin:6px 0;white-space:pre;font-variant-numeric:tabular-nums"
 _LINE = "border-bottom:1px solid rgba(127,127,127,.4)"
-_NO_MACS = "no MACs: "
-_UNDERWAY = (Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER)  # what runs then takes no output of a module's call
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What modules have and did. None is unknown, or does not apply; the counts say when a sum is "at least"."""
-
-    parameters: int = 0  # elements, tied ones once
-    trained: int | None = None  # of them, those that got a gradient; None where backward was not recorded
-    macs: int | None = None  # multiply-adds of all phases
-    forward_macs: int | None = None
-    uncosted: int = 0  # operations without a cost formula: the MACs are "at least"
-    forward_uncosted: int = 0
-    time_ns: int | None = None
-    untimed: int = 0  # operations that were not timed
-    allocated_bytes: int | None = None  # by its operations, in all
-    kept_bytes: int | None = None  # of them, activations that backward found alive
-    unsized: int = 0  # allocations whose size is unknown
-
-    def to_dict(self) -> dict[str, int | None]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,211 +191,6 @@ def _row_notes(rows: Sequence[ModuleRow]) -> Iterator[str]:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def sum_of(parts: Iterable[Figures]) -> Figures:
-    """The sum; unknown only where every part is."""
-    listed = list(parts)
-    if len(listed) == 1:
-        return listed[0]
-    found: dict[str, Any] = {}
-    for one in fields(Figures):
-        known = [number for part in listed if (number := getattr(part, one.name)) is not None]
-        found[one.name] = sum(known) if known else (None if one.default is None else 0)
-    return Figures(**found)
-
-
-class _Own:
-    """The figures of each module without what is below it, by path."""
-
-    def __init__(self, graph: Graph, sizes: Mapping[str, int] | None) -> None:
-        self.graph, self.notes = graph, list[str]()
-        self._paths = graph.index.paths
-        self._path = graph.index.path_of_call[graph.columns["node_call"]]
-        columns = {**self._macs(sizes), **self._memory(), **self._trained()}  # what is unknown has no column
-        number = {path: position for position, path in enumerate(self._paths)}
-        self.by_path = {
-            scope.path: self._figures(scope, number.get(scope.path), columns) for scope in graph.scopes.values()
-        }
-
-    def _figures(self, scope: Scope, at: int | None, columns: dict[str, list[int]]) -> Figures:
-        return Figures(
-            parameters=scope.parameters - sum(child.parameters for child in scope.children),
-            time_ns=scope.own_time_ns,
-            untimed=scope.untimed - sum(child.untimed for child in scope.children),
-            **{name: 0 if at is None else column[at] for name, column in columns.items()},
-        )
-
-    def _sums(self, path: Array, amount: Array) -> list[int]:
-        found = np.zeros(len(self._paths), np.int64)
-        np.add.at(found, path, amount)
-        whole: list[int] = found.tolist()
-        return whole
-
-    def _macs(self, sizes: Mapping[str, int] | None) -> dict[str, list[int]]:
-        try:
-            if self.graph.source == "autograd":
-                raise AnalysisError("an autograd graph has no arguments to cost")
-            counts = count(self.graph, sizes)
-        except (AnalysisError, InvalidInputError) as error:
-            if sizes is not None:
-                raise
-            self.notes.append(f"{_NO_MACS}{error}")  # all else is known: the table is worth having without them
-            return {}
-        known = np.flatnonzero(counts.is_op & (counts.macs >= 0))
-        unknown = np.flatnonzero(counts.is_op & (counts.macs < 0))
-        if counts.uncosted:
-            listed = ", ".join(f"{name} ({times:,})" for name, times in counts.uncosted.items())
-            self.notes.append(f"without a cost formula, so in no MACs: {listed}")
-        if not len(known) and len(unknown):
-            return {}
-        forward = self.graph.columns["node_phase"] == PHASES.index(Phase.FORWARD)
-        path, macs = self._path, counts.macs
-        return {
-            "macs": self._sums(path[known], macs[known]),
-            "forward_macs": self._sums(path[known], macs[known] * forward[known]),
-            "uncosted": self._sums(path[unknown], np.ones(len(unknown), np.int64)),
-            "forward_uncosted": self._sums(path[unknown], forward[unknown]),
-        }
-
-    def _memory(self) -> dict[str, list[int]]:
-        if self.graph.peak_bytes is None:
-            return {}
-        columns = self.graph.columns
-        made = columns["storage_born"] >= 0
-        path, size = self._path[columns["storage_born"][made]], columns["storage_bytes"][made]
-        found = {"allocated_bytes": self._sums(path, np.maximum(size, 0)), "unsized": self._sums(path, size < 0)}
-        if self._has_backward:
-            storages = storages_of(self.graph)
-            kept = made & (storages.category == KEYS.index("saved_activations"))
-            found["kept_bytes"] = self._sums(self._path[columns["storage_born"][kept]], storages.bytes[kept])
-        return found
-
-    @property
-    def _has_backward(self) -> bool:
-        return Phase.BACKWARD in self.graph.scopes[""].operations_by_phase
-
-    def _trained(self) -> dict[str, list[int]]:
-        """Elements of parameters that got a gradient. The graph does not know which of the others are frozen."""
-        if not self._has_backward:
-            return {}
-        columns, names = self.graph.columns, self.graph.tables.names
-        role, named = columns["value_role"], columns["value_parameter"]
-        gradients = named[(role == ROLES.index(Role.GRADIENT)) & (named >= 0)]
-        reached = {names[one] for one in np.unique(gradients).tolist()}
-        number = {path: position for position, path in enumerate(self._paths)}
-        found, seen = [0] * len(self._paths), set[int]()
-        whole = (role == ROLES.index(Role.PARAMETER)) & (columns["value_view_of"] < 0) & (named >= 0)
-        for value in np.flatnonzero(whole).tolist():
-            name, storage = names[int(named[value])], int(columns["value_storage"][value])
-            if name not in reached or storage in seen:
-                continue
-            seen.add(storage)
-            path = name.rpartition(".")[0]
-            while path not in number:
-                path = path.rpartition(".")[0]
-            shape = self.graph.tables.layouts[int(columns["value_layout"][value])].shape
-            found[number[path]] += int(np.prod([size if isinstance(size, int) else 0 for size in shape], dtype=object))
-        return {"trained": found}
-
-
-# -- what a module's call hands on -------------------------------------------------------------------------------------
-
-
-def outputs_by_path(graph: Graph) -> dict[str, tuple[Shape, ...]]:
-    """By module the shapes that its first call hands to operations outside it, those of its last operation first.
-
-    A call that made nothing (a Dropout when evaluating) has none. What nobody took is that of its last operation.
-    """
-    columns, index = graph.columns, graph.index
-    calls, layout = len(columns["call_parent"]), columns["value_layout"]
-    found: dict[str, list[int]] = {}
-    if calls:
-        numbers, first = np.unique(index.path_of_call[:-1], return_index=True)
-        handed = _handed_on(graph, first)
-        last = _last_made(graph)
-        for number, call in zip(numbers.tolist(), first.tolist(), strict=True):
-            found[index.paths[number]] = handed.get(call) or last.get(call, [])
-    if len(leaving := np.flatnonzero(columns["node_kind"] == KINDS.index(NodeKind.OUTPUT))):
-        found[""] = index.inputs(int(leaving[0])).tolist()  # in the order the model returns them
-    shapes = [row.shape for row in graph.tables.layouts]
-    return {path: tuple(shapes[int(layout[value])] for value in values) for path, values in found.items()}
-
-
-def _handed_on(graph: Graph, wanted: Array) -> dict[int, list[int]]:
-    """By call the values made in it, or in calls inside it, that forward takes outside it."""
-    columns = graph.columns
-    parent, (begin, end) = columns["call_parent"], _intervals(columns["call_parent"])
-    is_wanted = np.zeros(len(parent) + 1, bool)
-    is_wanted[wanted] = True
-    late = np.isin(columns["node_phase"], [PHASES.index(phase) for phase in _UNDERWAY])
-    taker = np.repeat(np.arange(len(graph)), np.diff(columns["input_ptr"]))
-    value, producer = columns["input_value"], columns["value_producer"][columns["input_value"]]
-    # A buffer that a call writes is not its result: the next call takes it, and that is all.
-    state = np.isin(
-        columns["value_role"][value], [ROLES.index(r) for r in (Role.BUFFER, Role.GRADIENT, Role.OPTIMIZER_STATE)]
-    )
-    chosen = (producer >= 0) & ~late[taker] & ~late[producer] & ~state
-    if _module_calls_only(graph):  # a view that a function between modules made has the module as its producer
-        chosen &= np.isin(value, columns["output_value"])
-    value, inside, outside = value[chosen], columns["node_call"][producer[chosen]], columns["node_call"][taker[chosen]]
-    pairs = []
-    while len(value):  # climb from where it was made until the call that also takes it
-        leaves = (inside >= 0) & ~((begin[inside] <= begin[outside]) & (begin[outside] < end[inside]))
-        value, inside, outside = value[leaves], inside[leaves], outside[leaves]
-        pairs.append(np.stack([inside, value])[:, is_wanted[inside]])
-        inside = parent[inside]
-    found: dict[int, list[int]] = {}
-    if not pairs:
-        return found
-    call, value = np.unique(np.concatenate(pairs, axis=1), axis=1)
-    made, slot = columns["value_producer"][value], columns["value_output_index"][value]
-    order = np.lexsort((slot, -made, call))
-    for one, handed in zip(call[order].tolist(), value[order].tolist(), strict=True):
-        found.setdefault(one, []).append(handed)
-    return found
-
-
-def _intervals(parent: Array) -> tuple[Array, Array]:
-    """When each call, and last no call, begins and ends if calls are numbered as they nest: inside is between."""
-    calls = len(parent)
-    above, size = parent.tolist(), [1] * calls
-    for call in range(calls - 1, -1, -1):
-        if above[call] >= 0:
-            size[above[call]] += size[call]
-    begin, free = [0] * calls, [*[0] * calls, 0]  # the last is for calls that no call encloses
-    for call in range(calls):
-        begin[call] = free[above[call]]
-        free[above[call]] += size[call]
-        free[call] = begin[call] + 1
-    return np.array([*begin, -1]), np.array([*(np.array(begin, np.int64) + np.array(size, np.int64)), -1])
-
-
-def _last_made(graph: Graph) -> dict[int, list[int]]:
-    """By call what its last operation of forward made.
-
-    Where only module calls were recorded that is known of innermost modules alone: what others do last is not seen.
-    """
-    columns = graph.columns
-    late = np.isin(columns["node_phase"], [PHASES.index(phase) for phase in _UNDERWAY])
-    makes = np.flatnonzero(operations_mask(graph) & ~late & (np.diff(columns["output_ptr"]) > 0))
-    last = np.full(len(columns["call_parent"]) + 1, -1, np.int64)
-    last[columns["node_call"][makes]] = makes  # in order: the last assignment stays
-    last[-1] = -1
-    above, latest = columns["call_parent"].tolist(), last.tolist()
-    if not _module_calls_only(graph):
-        for call in range(len(above) - 1, -1, -1):
-            if above[call] >= 0:
-                latest[above[call]] = max(latest[above[call]], latest[call])
-    made = {call: graph.index.outputs(node) for call, node in enumerate(latest[:-1]) if node >= 0}
-    return {call: values[values >= 0].tolist() for call, values in made.items()}
-
-
-def _module_calls_only(graph: Graph) -> bool:
-    return any(operation.name.startswith("nn.") for operation in graph.tables.operations)  # no operator's name does
-
-
-# -- rows --------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Branch:
     """Modules that are alike, with what is below them."""
@@ -436,7 +204,7 @@ class _Tree:
     """The module tree of a graph with its figures."""
 
     def __init__(self, graph: Graph, sizes: Mapping[str, int] | None) -> None:
-        self._root, found = graph.scopes[""], _Own(graph, sizes)
+        self._root, found = graph.scopes[""], OwnFigures(graph, sizes)
         self._own, self.notes = found.by_path, found.notes
         self._outputs = outputs_by_path(graph)
         self._total: dict[str, Figures] = {}
@@ -551,7 +319,7 @@ def module_bars(graph: Graph, by: str = "time", depth: int | None = None, **opti
     table = module_table(graph, depth, **options)
     whole = getattr(table.totals, _BARS[by])
     if whole is None:
-        why = next((note for note in table.notes if by == "macs" and note.startswith(_NO_MACS)), f"no {by} is known")
+        why = next((note for note in table.notes if by == "macs" and note.startswith(NO_MACS)), f"no {by} is known")
         raise AnalysisError(f"This graph has no {by} to draw: {why}. Draw another: by={_drawable(table.totals)}.")
     cell = {"time": _time, "macs": _macs, "memory": _allocated, "parameters": _parameters}[by]
     rows = []
