@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from zoo import ZOO, Specimen, leaves_of, loss_of, specimens, tensors_in
 import torchatlas as atlas
 from torchatlas.capturing.keep import CHANGED, UNWRITTEN
 from torchatlas.errors import CaptureError, FileFormatError, InvalidInputError, NotAvailableError, StateError
+from torchatlas.execute.kept import fresh_storage
 from torchatlas.execute.ops import FORBIDDEN, NAMESPACES, operator
 from torchatlas.execute.replay import Machine, replay
 from torchatlas.execute.verify import Verification, verify
@@ -75,6 +78,8 @@ def test_a_replayed_training_step_is_equal_to_the_bit(specimen: Specimen) -> Non
     found = verify(graph)
     assert found or specimen.name in UNEQUAL, str(found)
     assert CHANGED not in found.patches
+    plain = atlas.capture(model, *args, kwargs=kwargs, backward=True, optimizer=optimizer)
+    assert [node.operation for node in graph.nodes] == [node.operation for node in plain.nodes]
     assert found.ops == found.replayed == len(graph.where(kind="op"))
 
 
@@ -89,9 +94,9 @@ def test_outputs_gradients_and_parameters_are_those_of_the_program() -> None:
     loss_of(expected).backward()
     optimizer.step()
     assert torch.equal(again.outputs[0], expected)
-    assert again.tensors.keys() == dict(model.named_parameters()).keys() | {"input"}
+    assert again.state.keys() == dict(model.named_parameters()).keys()
     for name, parameter in model.named_parameters():
-        assert torch.equal(again.tensors[name], parameter)
+        assert torch.equal(again.state[name], parameter)
         assert parameter.grad is not None
         assert torch.equal(again.gradients[name], parameter.grad)
 
@@ -188,6 +193,13 @@ def conjugated() -> None:
     x + y, torch.imag(y) + 1
 
 
+def transposed_in_place() -> None:
+    x = torch.ones(2, 3) * 2
+    other = x.data  # no op
+    x.t_()
+    other + torch.ones(2, 3)
+
+
 def resized() -> None:
     x = torch.ones(4)
     x.resize_(10)[4:] = 2
@@ -264,6 +276,7 @@ def training() -> None:
 PROGRAMS = [
     tied,
     conjugated,
+    transposed_in_place,
     resized,
     in_inference_mode,
     lstm,
@@ -306,6 +319,16 @@ def test_kinds_of_tensors_from_outside(kind: str) -> None:
     graph = recorded(lambda: program(tensor))
     assert (kind == "misaligned") == bool(graph.metadata["replay"]["misaligned"])
     assert verify(graph)
+
+
+@pytest.mark.parametrize("off", [0, 4, 16, 63])
+def test_a_storage_begins_as_far_from_a_multiple_of_64(off: int) -> None:
+    kept = np.arange(100, dtype=np.uint8)
+    storage = fresh_storage(kept, off, "cpu")
+    assert storage.data_ptr() % 64 == off
+    assert list(storage) == kept.tolist()
+    storage[0] = 7
+    assert kept[0] == 0
 
 
 def test_what_numpy_writes_is_kept_and_told() -> None:
@@ -416,7 +439,7 @@ def test_an_op_that_fails_is_named_with_the_reason() -> None:
     assert (found.ops, found.replayed) == (3, 0)
     assert found.unplayed[0].operation == "aten.ones.default"
     assert "negative dimension" in found.unplayed[0].reason
-    with pytest.raises(CaptureError, match="could not be replayed: .*negative dimension") as caught:
+    with pytest.raises(CaptureError, match=r"could not be replayed: .*negative dimension") as caught:
         replay(graph)
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -481,9 +504,10 @@ def test_a_replay_leaves_everything_as_found(fails: bool) -> None:
     before, kept = world(), {key: array.copy() for key, array in graph.recorded.items()}
     assert bool(verify(graph)) != fails
     assert world() == before
-    with torch.inference_mode(), torch.autocast("cpu"), atlas.recording() as rec:
+    with torch.inference_mode(), torch.autocast("cpu"):
         inside = world()
-        assert bool(verify(graph)) != fails
+        with atlas.recording() as rec:
+            assert bool(verify(graph)) != fails
         assert world() == inside
     assert len(rec.graph) == 0  # a replay is no part of the program around it
     assert all(torch.equal(now, then) for now, then in zip(model.parameters(), before_capture, strict=True))
@@ -511,6 +535,30 @@ def test_keeping_has_no_effect_on_the_program(record: bool) -> None:
         return [*(p.detach() for p in model.parameters()), x.grad, torch.get_rng_state()]  # type: ignore[list-item]
 
     assert all(torch.equal(a, b) for a, b in zip(run(None), run("replay"), strict=True))
+
+
+def test_tensors_die_when_they_die_without_keeping() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        x, rec = torch.ones(3), atlas.recording(values="replay")
+        rec.start()
+        y = x * 2
+        tensor, storage = weakref.ref(y), weakref.ref(y.untyped_storage())
+        del y
+        assert tensor() is storage() is None
+        with pytest.raises(RuntimeError, match="must match") as caught:
+            x + torch.ones(4)
+        rec.stop(caught.value)
+        tensor = weakref.ref(x)
+        del x
+        assert caught.value is not None  # its traceback leads through the recorder
+        assert tensor() is None
+        assert rec._replay is not None
+        assert rec._replay.recorder is None
+    finally:
+        gc.enable()
+    assert verify(rec.graph)
 
 
 # -- what cannot be replayed says so -----------------------------------------------------------------------------------

@@ -393,7 +393,7 @@ class ReplayKeeper:
             "misaligned": {str(number): off for number, (_, off) in self._first.items() if off},
             "last": {str(number): digest.hex() for number, digest in self._last.items()},
         }
-        digests = np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, DIGEST_BYTES)
+        digests = np.frombuffer(bytearray(b"".join(self._digests)), np.uint8).reshape(-1, DIGEST_BYTES)
         return {
             f"{REPLAY}digests": digests,
             f"{REPLAY}digest_pointers": np.array(self._pointers, np.int64),
@@ -430,20 +430,19 @@ def settings() -> dict[str, Any]:
 
 def leaves_of(out: Any, written: list[torch.Tensor]) -> list[Any]:
     """The tensors and numbers an op returned, in order, then what it wrote and did not return."""
-    found: list[Any] = []
-
-    def walk(item: Any) -> None:
-        if isinstance(item, (list, tuple)):
-            for part in item:
-                walk(part)
-        elif isinstance(item, (torch.Tensor, bool, int, float, complex)):
-            found.append(item)
-
-    walk(out)
+    found = _leaves(out)
+    seen = {id(item) for item in found}
     for tensor in written:
-        if not any(tensor is other for other in found):
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
             found.append(tensor)
     return found
+
+
+def _leaves(item: Any) -> list[Any]:
+    if isinstance(item, (list, tuple)):
+        return [leaf for part in item for leaf in _leaves(part)]
+    return [item] if isinstance(item, (torch.Tensor, bool, int, float, complex)) else []
 
 
 def written_tensors(plan: Plan, args: Any, kwargs: Any) -> list[torch.Tensor]:

@@ -93,7 +93,9 @@ class Program:
             for mode in reversed([item for item in registers if type(item) is _Mode]):
                 mode.end()
             raise
-        return [_filled(item, registers) for item in self.outputs], recorder.values()
+        results = [_filled(item, registers) for item in self.outputs]
+        recorder.returned("output", results)
+        return results, recorder.values()
 
     def _run(self, registers: list[Any]) -> None:
         for instruction, dead in self._steps:
@@ -165,6 +167,11 @@ class _Recorder:
         self.is_idle = keep is not None and not keep and not edits and watch is None
         written = not self.is_idle and any(instruction.writes for instruction in program.instructions)
         self.in_memory: dict[int, list[_Cell]] | None = {} if written else None  # storage -> what lies in it
+        self.written: set[int] = set()  # storages
+        self.outside: set[int] = set()  # those of the model and the caller
+        if written:
+            outside = [*program.inputs, *program.constants, *program.attached]
+            self.outside.update(storage for register in outside for storage in _storages(registers[register]))
 
     def _wants(self, name: str) -> bool:
         return self.keep is None or name in self.keep
@@ -185,10 +192,15 @@ class _Recorder:
         if self.in_memory is not None:
             for register in instruction.writes:
                 for storage in _storages(self.registers[register]):
-                    for cell in self.in_memory.pop(storage, ()):
-                        if self.cells[cell.register] is cell:
-                            self.cells[cell.register] = None
-                            cell.value = _copied(cell.value)
+                    self.written.add(storage)
+                    self._copy(storage)
+
+    def _copy(self, storage: int) -> None:
+        assert self.in_memory is not None
+        for cell in self.in_memory.pop(storage, ()):
+            if self.cells[cell.register] is cell:
+                self.cells[cell.register] = None
+                cell.value = _copied(cell.value)
 
     def made(self, register: int) -> None:
         name, registers = self.names[register], self.registers
@@ -200,7 +212,13 @@ class _Recorder:
         if self.watch is not None:
             self.watch(name, registers[register])
 
+    def returned(self, name: str, results: list[Any]) -> None:
+        if not self.is_idle and self._wants(name):
+            self.kept[name] = [_Cell(result, -1) for result in results], None
+
     def values(self) -> dict[str, Taken]:
+        for storage in self.written & self.outside:  # the next run will write to it again
+            self._copy(storage)
         return {
             name: Taken(tuple(cell.value for cell in taken), None if made is None else made.value)
             for name, (taken, made) in self.kept.items()
@@ -268,6 +286,8 @@ class _Compiler:
             return
         register = self.places[node] = self._register(name)
         target = node.target._op if type(node.target) is OpOverload else node.target
+        if node.target is torch.ops.aten.copy_.default:
+            target = _copy
         self._add(name, register, target, args, kwargs, _written(node.target, args, kwargs))
 
     def _add(
@@ -321,8 +341,8 @@ class _Mode:
         if kind == "wrap_with_set_grad_enabled":
             self._open = torch.set_grad_enabled(settings[0])  # it is on from now; the `with` only ends it
         elif kind == "wrap_with_autocast":
-            device, dtype, enabled, cache = settings
-            self._open = torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=cache)
+            device, dtype, enabled, _ = settings  # export notes that it has turned the cache of casts off, for itself
+            self._open = torch.autocast(device, dtype=dtype, enabled=enabled)
             self._open.__enter__()
 
     def end(self) -> None:
@@ -347,6 +367,14 @@ def _written(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
 def _is_check(target: Any) -> bool:
     """What export adds to hold its assumptions: the inputs are checked before the program runs."""
     return str(target).startswith(("aten._assert_tensor_metadata", "aten.sym_constrain_range"))
+
+
+def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:
+    """Export ends with a copy to each buffer that was assigned, also after `self.count += 1`: a copy to itself.
+
+    That one would only tell autograd that what it saved was overwritten.
+    """
+    return target if source is target else torch.ops.aten.copy_.default._op(target, source, non_blocking)
 
 
 def _registers(item: Any) -> Iterator[int]:

@@ -35,7 +35,7 @@ from torchatlas.graph.columns import KINDS, ROLES, Array, Layout
 from torchatlas.graph.nouns import NodeKind, Role
 from torchatlas.torch_private import no_dispatch_modes
 
-_LASTING = (Role.PARAMETER, Role.BUFFER, Role.INPUT)
+_LASTING = (Role.PARAMETER, Role.BUFFER)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Replay:
     """What running a graph again computed."""
 
     outputs: tuple[Any, ...]  # what the program returned, one entry per output node, in its structure
-    tensors: dict[str, torch.Tensor]  # parameters, buffers and inputs by name, as they are in the end
+    state: dict[str, torch.Tensor]  # parameters and buffers by name, as they are in the end
     gradients: dict[str, torch.Tensor]  # by the name of the parameter
 
 
@@ -162,9 +162,9 @@ class Machine:
             kwargs = {key: argument(item, tensors, generator) for key, item in (call.kwargs or {}).items()}
             out = plan.operator(*args, **kwargs)
             written = written_tensors(plan, args, kwargs)
-        leaves = leaves_of(out, written)
+        leaves, changed = leaves_of(out, written), {id(tensor) for tensor in written}
         for value, tensor in zip(values, tensors, strict=True):
-            if any(tensor is other for other in written):  # it may have another shape now, and others have not
+            if id(tensor) in changed:  # it may have another shape now, and others of this value have not
                 self._tensors.pop(value, None)
         returned = [item for item in leaves_of(out, []) if isinstance(item, torch.Tensor)]
         for value, tensor in zip(values_made, returned, strict=False):
@@ -311,21 +311,19 @@ class Machine:
         """No gradients, no modes, no autocast; generators and settings are afterwards as before."""
         devices = {device.partition(":")[0] for device in self.graph.tables.devices} - {"meta"}
         before = Settings(**settings())
-        defaults = [
-            default_generator(torch.device(device)) for device, is_default in self.kept.generators if is_default
-        ]
-        states = [generator.get_state() for generator in defaults]
         with ExitStack() as stack:
             for context in (no_dispatch_modes(), torch.inference_mode(False), torch.no_grad()):
                 stack.enter_context(context)
             for device in devices:
                 if torch.amp.is_autocast_available(device):
                     stack.enter_context(torch.autocast(device, enabled=False))
+            drawn_from = [default_generator(torch.device(d)) for d, is_default in self.kept.generators if is_default]
+            states = [generator.get_state() for generator in drawn_from]
             try:
                 yield
             finally:
                 apply(before)
-                for generator, state in zip(defaults, states, strict=True):
+                for generator, state in zip(drawn_from, states, strict=True):
                     generator.set_state(state)
 
 

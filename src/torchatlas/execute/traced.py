@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,7 +42,12 @@ class NodeIO:
 
     inputs: tuple[Any, ...]
     output: Any
-    hyperparameters: dict[str, Any]
+    _hyperparameters: Callable[[], dict[str, Any]] = field(repr=False)
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """What it was called with by name; weights and biases are the model's own."""
+        return self._hyperparameters()
 
     def __getitem__(self, name: str) -> Any:
         if name not in ("inputs", "output", "hyperparameters"):
@@ -155,7 +161,8 @@ class TracedModel:
         for fx_name, entry in taken.items():
             if fx_name in variant.names:
                 name = variant.names[fx_name]
-                entries[name] = NodeIO(entry.inputs, entry.output, self._hyperparameters(variant, name, entry))
+                made = output if fx_name == "output" else entry.output
+                entries[name] = NodeIO(entry.inputs, made, partial(self._hyperparameters, variant, name))
         return NodeValues(entries, output)
 
     def run(self, *args: Any, edit: Mapping[str, Callable[[Any], Any]] | None = None, **kwargs: Any) -> Any:
@@ -186,13 +193,9 @@ class TracedModel:
                 if name in variant.names:
                     callback(variant.names[name], value)
 
-        model, constants = self.model, variant.constants
-
-        def constant(name: str) -> Any:  # as the model has them now
-            return constants[name] if name in constants else _attribute(model, name)
-
+        constants = _constants(self.model, variant.constants)
         try:
-            results, taken = variant.program.run(flat, constant, keep=keep, edits=edits, watch=watch)
+            results, taken = variant.program.run(flat, constants, keep=keep, edits=edits, watch=watch)
         except Failed as failed:
             raise self._explained(variant, failed) from failed.error
         return pytree.tree_unflatten(results, variant.out_spec), variant, taken
@@ -212,16 +215,14 @@ class TracedModel:
             return InputMismatchError(text)
         return CaptureError(text)
 
-    def _hyperparameters(self, variant: _Variant, name: str, taken: Taken) -> dict[str, Any]:
+    def _hyperparameters(self, variant: _Variant, name: str) -> dict[str, Any]:
         """What a node was called with by name: its attributes, and weights and biases as tensors."""
         node = variant.graph[name]
         found: dict[str, Any] = dict(node.attributes)
         for value in node.inputs:
             if value.parameter:
-                own = variant.constants
-                found[value.parameter.rpartition(".")[2]] = (
-                    own[value.parameter] if value.parameter in own else _attribute(self.model, value.parameter)
-                )
+                constants = _constants(self.model, variant.constants)
+                found[value.parameter.rpartition(".")[2]] = constants(value.parameter)
         return found
 
     def _fx_names(self, variant: _Variant, name: str, *, edited: bool = False) -> list[str]:
@@ -263,12 +264,13 @@ class TracedModel:
                 self._served[looks] = variant
                 return variant, flat
             problems.append((problem, again or problem.endswith(_FROM_TWO)))
-        if self.dynamic_shapes == "auto" and all(again for _, again in problems):
-            self._served[looks] = variant = self._again(*pytree.tree_unflatten(flat, first.in_spec), problems[0][0])
+        if self.dynamic_shapes == "auto" and any(again for _, again in problems):
+            example = pytree.tree_unflatten(flat, first.in_spec)
+            self._served[looks] = variant = self._again(*example, problem=problems[0][0])
             return variant, flat
         raise InputMismatchError(problems[0][0])
 
-    def _again(self, args: tuple[Any, ...], kwargs: dict[str, Any], problem: str) -> _Variant:
+    def _again(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, problem: str) -> _Variant:
         """One more trace, in the mode of the first."""
         if len(self._variants) >= _MOST_TRACES:
             raise InputMismatchError(
@@ -328,7 +330,7 @@ class TracedModel:
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Compare with the model itself, under the same random numbers; both are left as found."""
-        name, results, reached = type(self.model).__name__, [], []
+        name, results, reached, left = type(self.model).__name__, [], [], []
         for run in (self.model, self):
             with Restorer(self.model, (args, kwargs), None, whole=True), torch.random.fork_rng(devices=[]):
                 try:
@@ -338,12 +340,15 @@ class TracedModel:
                     raise CaptureError(f"{which} of {name} does not run on its own example: {error}") from error
                 reached.append(_gradients_of(self.model, result))
                 results.append(_copied(result))
+                left.append(pytree.tree_flatten(_copied((args, kwargs))))
         difference = _difference(*map(pytree.tree_leaves, results))
         if difference is None:
             raise CaptureError(
                 f"the traced program does not compute what {name} computes: torch.export did not see all that its "
                 "forward does, such as an assignment to .data, to a Python object, or numbers of its own generator."
             )
+        if left[0][1] != left[1][1] or _difference(left[0][0], left[1][0]) is None:
+            self._note("the model changes a list or dictionary that it is given; the traced model leaves it as it is")
         for note in _gradient_notes(*reached):
             self._note(note)
         if difference:
@@ -417,10 +422,25 @@ def _difference(wanted: list[Any], got: list[Any]) -> float | None:
     return most
 
 
-def _attribute(owner: Any, path: str) -> Any:
-    for part in path.split("."):
-        owner = getattr(owner, part)
-    return owner
+def _constants(model: nn.Module, others: Mapping[str, Any]) -> Callable[[str], Any]:
+    """Parameters and buffers by name, as the model has them now, and what the trace itself holds."""
+    owners: dict[str, Any] = {"": model}  # each module is looked up once in a run
+
+    def owner_of(path: str) -> Any:
+        if path not in owners:
+            parent, _, name = path.rpartition(".")
+            owners[path] = getattr(owner_of(parent), name)
+        return owners[path]
+
+    def constant(name: str) -> Any:
+        if name in others:
+            return others[name]
+        path, _, last = name.rpartition(".")
+        owner = owners[path] if path in owners else owner_of(path)
+        found = owner._parameters.get(last) if isinstance(owner, nn.Module) else None
+        return getattr(owner, last) if found is None else found
+
+    return constant
 
 
 def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Any:
@@ -438,12 +458,14 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], d
     first: Exception | None = None
     for strict in (False, True):
         depth, parts = functorch_depth(), _parts(model)
+        hooks = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
         with Restorer(model, (args, kwargs)), _quietly() as said:
             try:
                 program = torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes, strict=strict)
             except Exception as error:  # export raises whatever the model, or the tracer, raises
                 first = first or error
                 undo_functorch(depth)  # a transform that was interrupted stays on
+                _allow_saved_tensor_hooks(hooks)
                 continue
             made = sorted(_parts(model) - parts)
         if made:
@@ -455,6 +477,14 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], d
         return program
     assert first is not None
     raise _refused(model, first) from first
+
+
+def _allow_saved_tensor_hooks(message: str | None) -> None:
+    """As they were before an interrupted transform forbade them, for the whole thread."""
+    if message is None:
+        torch._C._autograd._saved_tensors_hooks_enable()
+    else:
+        torch._C._autograd._saved_tensors_hooks_disable(message)
 
 
 @contextmanager
@@ -495,7 +525,7 @@ def _parts(model: nn.Module) -> set[str]:
 
 
 def _check_state(model: nn.Module, said: list[str]) -> None:
-    """Tensors that forward assigns to attributes, not to buffers, would stay as they were: wrong from the second run."""
+    """Tensors that forward assigns to attributes, not to buffers, would stay as they were, wrong in the second run."""
     for warning in said:
         head, found, _ = warning.partition(" assigned during export")
         names = [word.strip(",") for word in head.split() if word.startswith("self.")] if found else []
@@ -533,7 +563,8 @@ def _guarded(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def _refused(model: nn.Module, error: Exception) -> CaptureError:
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__).rstrip(".")
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in stack if frame.line and is_users(frame.filename)]
     where = f", at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
     out = "Record what it does with atlas.capture instead."
     if "data-dependent" in text or isinstance(error, GuardOnDataDependentSymNode):
@@ -546,6 +577,7 @@ def _refused(model: nn.Module, error: Exception) -> CaptureError:
 def _mismatch(variant: _Variant, flat: list[Any]) -> str | None:
     """What is wrong with inputs, in words."""
     known: dict[str, int] = {}
+    small: str | None = None  # said last: another trace helps there
     for (name, wanted), given in zip(variant.leaves, flat, strict=True):
         if not isinstance(wanted, torch.Tensor):
             if not isinstance(wanted, (torch.SymInt, torch.SymFloat, torch.SymBool)) and wanted != given:
@@ -568,8 +600,8 @@ def _mismatch(variant: _Variant, flat: list[Any]) -> str | None:
                     other = known[fixed]
                     return f"input {name} has size {size} in dimension {dim}, which must be {other}, as elsewhere."
                 if size < 2:
-                    return f"input {name} has size {size} in dimension {dim}; {_FROM_TWO}"
-    return None
+                    small = f"input {name} has size {size} in dimension {dim}; {_FROM_TWO}"
+    return small
 
 
 _FROM_TWO = "it was traced for sizes from 2."

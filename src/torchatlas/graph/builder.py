@@ -66,7 +66,7 @@ class Builder:
         )
 
     def role_of(self, value: int) -> Role:
-        return ROLES[self._columns["value_role"][value]]
+        return ROLES[int(self._columns["value_role"][value])]
 
     def call(self, path: str, type_name: str, parent: int = -1, kind: str = "module") -> int:
         """A call of a module."""
