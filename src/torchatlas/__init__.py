@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from torchatlas.analysis.memory import memory
     from torchatlas.autograd.walk import autograd_graph
     from torchatlas.capturing import capture, recording
+    from torchatlas.execute.compatibility import check_compatibility
     from torchatlas.execute.traced import TracedModel, trace
+    from torchatlas.execute.verify import verify
     from torchatlas.render.picture import draw
     from torchatlas.render.plots import plot
     from torchatlas.render.table import module_bars, module_table
@@ -39,6 +41,7 @@ _LAZY = {
     "analyze_computational_graph": "torchatlas.tracker",
     "autograd_graph": "torchatlas.autograd.walk",
     "capture": "torchatlas.capturing",
+    "check_compatibility": "torchatlas.execute.compatibility",
     "compare": "torchatlas.analysis.diff",
     "cost": "torchatlas.analysis.cost",
     "draw": "torchatlas.render.picture",
@@ -52,6 +55,7 @@ _LAZY = {
     "recording": "torchatlas.capturing",
     "trace": "torchatlas.execute.traced",
     "track_computational_graph": "torchatlas.tracker",
+    "verify": "torchatlas.execute.verify",
 }
 
 load = Graph.load
@@ -73,6 +77,7 @@ __all__ = [
     "analyze_computational_graph",
     "autograd_graph",
     "capture",
+    "check_compatibility",
     "compare",
     "cost",
     "draw",
@@ -88,6 +93,7 @@ __all__ = [
     "recording",
     "trace",
     "track_computational_graph",
+    "verify",
 ]
 
 

@@ -18,7 +18,7 @@ MODELS = ["mlp", "tied_weights", "lstm_cell_loop", "inplace_on_view", "multi_out
 
 
 def graph_of(model: nn.Module, *args: Any, dynamic: bool = True) -> tuple[Graph, dict[str, int], Any]:
-    free = [{dim: torch.export.Dim.AUTO for dim in range(arg.dim())} for arg in args]
+    free = [dict.fromkeys(range(arg.dim()), torch.export.Dim.AUTO) for arg in args]
     program = torch.export.export(model, args, dynamic_shapes=tuple(free) if dynamic else None)
     return (*graph_of_export(program, model, list(args)), program)
 

@@ -672,6 +672,17 @@ def test_damaged_files(damage: Callable[[Any, Any], None], error: type[Exception
     refused(graph, error, ".")
 
 
+@pytest.mark.parametrize("changes", [{"stride": (-1, 1)}, {"shape": (2**40, 4)}, {"stride": (1,)}, {"dtype": "save"}])
+def test_a_layout_cannot_reach_outside_of_its_storage(changes: dict[str, Any]) -> None:
+    graph = step()
+    layouts = graph.tables.layouts
+    weight = next(value for value in graph.values if value.parameter == "0.weight")
+    place = int(graph.columns["value_layout"][weight.id])
+    layouts[place] = dataclasses.replace(layouts[place], **changes)
+    found = verify(graph)
+    assert (found.replayed, len(found.unplayed)) == (0, 1)
+
+
 def test_missing_and_short_storages_are_told_at_the_op() -> None:
     for damage in (lambda key, arrays: arrays.pop(key), lambda key, arrays: arrays.update({key: arrays[key][:5]})):
         graph = step()

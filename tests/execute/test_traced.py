@@ -276,7 +276,7 @@ def test_predict_gives_inputs_output_and_hyperparameters() -> None:
     assert torch.equal(convolution["inputs"][0], x)
     assert convolution.hyperparameters["weight"] is model.block[0].weight
     assert convolution.hyperparameters["stride"] == [1, 1]
-    assert list(values)[0] == "x"
+    assert next(iter(values)) == "x"
     assert torch.equal(values["output"].output, model(x))
     with pytest.raises(NodeNotFoundError, match=r"did you mean 'block\.0\.conv2d'"):
         values["block.0.conv2"]
@@ -310,7 +310,8 @@ def test_only_the_asked_nodes_are_kept() -> None:
     values = atlas.trace(model, x).predict(x, nodes=["block.1", "head.linear"])
     assert [name.rpartition(".")[0] for name in values] == ["block.1", "head"]
     with torch.no_grad():
-        assert torch.equal(values[list(values)[0]].output, model.block[1](model.block[0](x)))  # before the ReLU wrote
+        first = next(iter(values.values()))
+        assert torch.equal(first.output, model.block[1](model.block[0](x)))  # before the ReLU wrote to it
     with pytest.raises(NodeNotFoundError, match="did you mean"):
         atlas.trace(model, x).predict(x, nodes=["blok.1"])
 

@@ -117,7 +117,7 @@ def _check(graph: Graph, kept: Kept) -> None:
     generators, storages = len(kept.generators), len(graph.columns["storage_bytes"])
     sound = (
         all(0 <= generator < generators for _, generator, _ in kept.draws)
-        and all(0 <= patch[1] < storages and patch[2] >= 0 for patch in kept.patches)
+        and all(0 <= patch[1] < storages and min(patch[2], patch[3]) >= 0 for patch in kept.patches)
         and all(number.isdecimal() and int(number) < storages for number in [*kept.misaligned, *kept.last])
         and all(0 <= off < 64 for off in kept.misaligned.values())
         and all(0 < chosen.threads <= _MOST_THREADS for _, chosen in kept.settings)
@@ -160,7 +160,7 @@ def apply(chosen: Settings) -> None:
 def fresh_storage(kept: Array, misaligned: int, device: str) -> Any:
     """A storage of its own that holds these bytes, as far from a multiple of 64 as the first one was."""
     if not misaligned:
-        return torch.from_numpy(kept.copy()).clone().to(device).untyped_storage()
+        return torch.tensor(kept, device=device).untyped_storage()
     room = np.empty(len(kept) + 128, np.uint8)
     begin = (misaligned - room.ctypes.data) % 64
     room[begin : begin + len(kept)] = kept
@@ -189,7 +189,7 @@ _COMPRESSED = ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
 
 
 def _part(graph: Graph, number: int, dtype: str, shape: list[int]) -> torch.Tensor:
-    kept, kind = torch.from_numpy(content(graph, f"part/{number}").copy()), dtype_named(dtype)
+    kept, kind = torch.tensor(content(graph, f"part/{number}")), dtype_named(dtype)
     if int(np.prod(shape, dtype=object)) * kind.itemsize != len(kept) or min(shape, default=0) < 0:
         raise FileFormatError(f"What a replay starts from is damaged: part {number} has {len(kept)} bytes.")
     return torch.empty(0, dtype=kind).set_(kept.untyped_storage(), 0, shape)  # type: ignore[call-overload, no-any-return]

@@ -32,7 +32,7 @@ from torchatlas.execute.ops import argument, dtype_named, operator
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, decode
 from torchatlas.graph.columns import KINDS, ROLES, Array, Layout
-from torchatlas.graph.nouns import NodeKind, Role
+from torchatlas.graph.nouns import NodeKind, OperationType, Role
 from torchatlas.torch_private import no_dispatch_modes
 
 _LASTING = (Role.PARAMETER, Role.BUFFER)
@@ -92,7 +92,8 @@ class Machine:
         self.graph, self.kept, self._keeps = graph, kept_in(graph), keeps
         columns, tables, allowed = graph.columns, graph.tables, frozenset(allow)
         self.ops: list[int] = np.flatnonzero(columns["node_kind"] == KINDS.index(NodeKind.OP)).tolist()
-        used = np.unique(columns["node_operation"][self.ops]).tolist()
+        used: list[int] = np.unique(columns["node_operation"][self.ops]).tolist()
+        used.sort(key=lambda row: tables.operations[row].type != OperationType.COMMUNICATION)  # the plainest reason
         self._plans = {row: _plan(operator(tables.operations[row], allowed)) for row in used}
         self._calls: dict[int, Call] = {}
         self._storages: dict[int, Any] = {}
@@ -207,9 +208,11 @@ class Machine:
         if layout.device == "meta":
             return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
         storage = self._storage(self._storage_of[value])
-        reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+        reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=False))
         if is_void(storage):
             raise NotAvailableError("a view of zeros that have no memory was made without an op.")
+        if min(0, offset, *shape, *stride) < 0 or len(shape) != len(stride):
+            raise CaptureError(f"a tensor has the shape {shape}, the strides {stride} and begins at {offset}.")
         if 0 not in shape and (offset + reach + 1) * dtype.itemsize > storage.nbytes():
             raise CaptureError(f"a tensor reaches outside of its storage of {storage.nbytes()} bytes.")
         return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)
@@ -243,7 +246,7 @@ class Machine:
         """Put in place what was in memory before an op although no recorded op had written it."""
         for position in self._patches.get(op, ()):
             _, number, offset, size, _ = self.kept.patches[position]
-            storage, part = self._storage(number), torch.from_numpy(content(self.graph, f"patch/{position}"))
+            storage, part = self._storage(number), torch.tensor(content(self.graph, f"patch/{position}"))
             if storage.nbytes() != size:
                 storage.resize_(size)
             as_bytes(storage)[offset : offset + len(part)] = part.to(storage.device)
@@ -303,7 +306,7 @@ class Machine:
             found = default_generator(torch.device(device)) if is_default else torch.Generator(torch.device(device))
             self._generators[number] = found
         if self.kept.draws[position][2]:
-            self._generators[number].set_state(torch.from_numpy(content(self.graph, f"state/{position}").copy()))
+            self._generators[number].set_state(torch.tensor(content(self.graph, f"state/{position}")))
         return self._generators[number]
 
     @contextmanager

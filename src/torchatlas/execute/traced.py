@@ -136,6 +136,11 @@ class TracedModel:
         return self._variants[0].graph
 
     @property
+    def input_shapes(self) -> dict[str, tuple[int | str, ...]]:
+        """The shape of each tensor given, with symbols for the sizes that may be others: {"x": ("s0", 3, 224, 224)}."""
+        return {node.name: tuple(node.outputs[0].shape) for node in self.graph.where(kind="input")}
+
+    @property
     def topological_order(self) -> list[GraphNode]:
         return self.graph.topological_order()
 

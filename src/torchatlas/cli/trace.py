@@ -1,0 +1,96 @@
+"""torchatlas trace TARGET: trace a model by torch.export, say which sizes may vary, and save the graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchatlas.analysis.cost import cost
+from torchatlas.cli import _target
+from torchatlas.cli._options import check_output, print_json, progress, stdout_to_stderr, verb
+from torchatlas.errors import InvalidInputError
+from torchatlas.tables import text_table
+from torchatlas.units import format_count
+
+
+@click.command()
+@click.argument("target")
+@click.option("--inputs", multiple=True, metavar="SHAPE", help="An example input: [NAME=][DTYPE:]SHAPE. Repeatable.")
+@click.option("--train", is_flag=True, help="Trace in training mode, with dropout and batch statistics.")
+@click.option("--fixed", is_flag=True, help="Fix every size to the example's.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Save the graph (.atlas, .json ...).")
+@verb
+def command(target: str, inputs: tuple[str, ...], train: bool, fixed: bool, output: Path | None, as_json: bool) -> None:
+    """Trace TARGET and print its nodes, what may vary in size, and what to know about it.
+
+    TARGET is module:callable or path.py:callable, where the callable is a model, a model class, or a function without
+    arguments that returns a model, (model, args) or (model, args, kwargs).
+
+    \b
+    torchatlas trace models.gpt:build --inputs int64:2,16 --output gpt.atlas
+    """
+    parsed = _target.parse_target(target)
+    check_output(output)
+    if parsed.is_script:
+        raise InvalidInputError(f"{target} is a script; name the model in it: {target}:build.")
+    with stdout_to_stderr(as_json), _target.program(parsed), _target.found(parsed) as item:
+        model, args, kwargs = _model(item, parsed, inputs)
+        import torchatlas as atlas
+
+        with progress(f"tracing {parsed}"):
+            traced = atlas.TracedModel(
+                model.train(train), args, dynamic_shapes=None if fixed else "auto", kwargs=kwargs
+            )
+    graph = traced.graph
+    if output is not None:
+        graph.save(output)
+    counts = Counter(str(node.operation_type) for node in graph.where(kind="op"))
+    report = cost(graph)
+    facts: dict[str, Any] = {
+        "target": str(parsed),
+        "output": None if output is None else str(output),
+        "nodes": len(graph),
+        "input_shapes": {name: list(shape) for name, shape in traced.input_shapes.items()},
+        "sizes": graph.metadata["sizes"],
+        "operations": dict(counts.most_common()),
+        "macs": report.macs,
+        "uncosted": sorted(report.uncosted),
+        "notes": list(graph.notes),
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(_text(facts))
+
+
+def _model(item: Any, target: _target.Target, inputs: tuple[str, ...]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The model that a target is or makes, and its example."""
+    from torch import nn
+
+    args, kwargs = _target.example_inputs(inputs, fake=False)
+    made = item if isinstance(item, nn.Module) else item()
+    if isinstance(made, tuple) and 2 <= len(made) <= 3 and isinstance(made[0], nn.Module) and not inputs:
+        model, positional, named = (*made, {})[:3]
+        return model, tuple(positional) if isinstance(positional, (tuple, list)) else (positional,), dict(named)
+    made = made[0] if isinstance(made, tuple) and made else made
+    if not isinstance(made, nn.Module):
+        raise InvalidInputError(f"{target} is or returns {type(made).__name__}, not a model; only models are traced.")
+    return made, tuple(args), kwargs
+
+
+def _text(facts: dict[str, Any]) -> str:
+    rows = [("nodes", f"{facts['nodes']:,}"), ("multiply-adds", format_count(facts["macs"]))]
+    rows += [(f"input {name}", f"({', '.join(map(str, shape))})") for name, shape in facts["input_shapes"].items()]
+    if facts["sizes"]:
+        rows.append(("may vary", ", ".join(f"{name} ({size} here)" for name, size in facts["sizes"].items())))
+    else:
+        rows.append(("may vary", "no size"))
+    rows += [(kind, f"{count:,}") for kind, count in facts["operations"].items()]
+    if facts["uncosted"]:
+        rows.append(("without a cost formula", ", ".join(facts["uncosted"])))
+    rows += [("note", note) for note in facts["notes"]]
+    text = text_table((facts["target"], ""), rows, widest=400)
+    return text + (f"\nwritten: {facts['output']}" if facts["output"] else "")
