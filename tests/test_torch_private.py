@@ -291,6 +291,16 @@ def sharding() -> None:
     assert callable(torch_private.sharding_propagator()._propagate_tensor_meta_non_cached)
 
 
+def interrupted_transforms() -> None:
+    """A transform that was interrupted while it ran is taken off again."""
+    before = torch_private.functorch_depth()
+    torch._C._functorch._vmap_increment_nesting(2, "error")
+    assert torch_private.functorch_depth() == before + 1
+    torch_private.undo_functorch(before)
+    assert torch_private.functorch_depth() == before
+    assert torch.rand(2).shape == (2,)
+
+
 CANARIES: dict[str, Callable[[], None]] = {
     "COMPILED_NAME": compiled_name,
     "CompilersGraph": compilers_graph,
@@ -309,6 +319,8 @@ CANARIES: dict[str, Callable[[], None]] = {
     "inductor_backend": inductor,
     "inductor_graph": inductor,
     "never_compiled": frames_left_alone,
+    "functorch_depth": interrupted_transforms,
+    "undo_functorch": interrupted_transforms,
     "is_wrapper": wrappers,
     "next_sequence_nr": sequence_numbers,
     "pop_mode": popped_modes,
