@@ -291,6 +291,27 @@ def sharding() -> None:
     assert callable(torch_private.sharding_propagator()._propagate_tensor_meta_non_cached)
 
 
+def forbidden_hooks() -> None:
+    """Saved-tensor hooks are forbidden, and allowed again, for the whole thread."""
+    before = torch_private.saved_tensor_hooks_forbidden()
+    torch_private.restore_saved_tensor_hooks("not here")
+    assert torch_private.saved_tensor_hooks_forbidden() == "not here"
+    torch_private.restore_saved_tensor_hooks(before)
+    assert torch_private.saved_tensor_hooks_forbidden() == before
+
+
+def assumed_sizes() -> None:
+    """Guards are Python expressions that speak of the arguments as L['x']."""
+
+    class Small(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 if x.shape[0] > 4 else x - 1
+
+    free = {"x": {0: torch.export.Dim.AUTO}}
+    program = torch.export.export(Small(), (torch.ones(3, 2),), dynamic_shapes=free, strict=False)
+    assert any("L['x']" in text and "4" in text for text in torch_private.export_guards(program))
+
+
 def interrupted_transforms() -> None:
     """A transform that was interrupted while it ran is taken off again."""
     before = torch_private.functorch_depth()
@@ -321,6 +342,9 @@ CANARIES: dict[str, Callable[[], None]] = {
     "never_compiled": frames_left_alone,
     "functorch_depth": interrupted_transforms,
     "undo_functorch": interrupted_transforms,
+    "saved_tensor_hooks_forbidden": forbidden_hooks,
+    "restore_saved_tensor_hooks": forbidden_hooks,
+    "export_guards": assumed_sizes,
     "is_wrapper": wrappers,
     "next_sequence_nr": sequence_numbers,
     "pop_mode": popped_modes,

@@ -14,6 +14,8 @@ import torch.utils._python_dispatch as _modes
 import torch.utils._pytree as pytree
 from torch._C import _current_autograd_node as current_autograd_node
 from torch._C._autograd import _get_sequence_nr as next_sequence_nr
+from torch._C._autograd import _saved_tensors_hooks_disable, _saved_tensors_hooks_enable
+from torch._C._autograd import _saved_tensors_hooks_get_disabled_error_message as saved_tensor_hooks_forbidden
 from torch._C._autograd import _unsafe_set_version_counter as set_version_counters
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy
 from torch._C._dynamo.eval_frame import set_code_exec_strategy as _set_strategy
@@ -39,6 +41,7 @@ __all__ = [
     "compilers_module_call",
     "current_autograd_node",
     "dispatch_mode_stack",
+    "export_guards",
     "functorch_depth",
     "inductor_backend",
     "inductor_graph",
@@ -51,6 +54,8 @@ __all__ = [
     "push_mode",
     "pytree",
     "remove_mode",
+    "restore_saved_tensor_hooks",
+    "saved_tensor_hooks_forbidden",
     "set_version_counters",
     "sharding_propagator",
     "tensor_data",
@@ -91,6 +96,19 @@ def sharding_propagator() -> Any:
 def process_group_named(name: str) -> Any:
     """The process group behind the name that functional collectives are given. RuntimeError or ValueError if none."""
     return torch.distributed.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined, arg-type]
+
+
+def restore_saved_tensor_hooks(message: str | None) -> None:
+    """Allow or forbid them in this thread, as `saved_tensor_hooks_forbidden` told: a transform may have left it so."""
+    if message is None:
+        _saved_tensors_hooks_enable()
+    else:
+        _saved_tensors_hooks_disable(message)
+
+
+def export_guards(program: Any) -> list[str]:
+    """What torch.export assumed of the sizes of inputs, as Python expressions over L, the arguments by name."""
+    return list(program._guards_code)
 
 
 _Function = _TypeVar("_Function", bound=_Callable[..., Any])

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from zoo import ZOO, Specimen, leaves_of, loss_of, specimens, tensors_in
 
 import torchatlas as atlas
-from torchatlas.capturing.keep import CHANGED, UNWRITTEN
+from torchatlas.capturing.replaying import CHANGED, UNWRITTEN
 from torchatlas.errors import CaptureError, FileFormatError, InvalidInputError, NotAvailableError, StateError
 from torchatlas.execute.kept import fresh_storage
 from torchatlas.execute.ops import FORBIDDEN, NAMESPACES, operator

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from render.models import HOSTILE, Layers
 from rich.cells import cell_len
 from rich.console import Console
 from support import tiny_gpt2
@@ -32,22 +33,7 @@ from torchatlas.render.table import Figures, ModuleRow, ModuleTable, module_bars
 
 GOLDEN = Path(__file__).parent / "golden"
 OVERWRITE = "TORCHATLAS_OVERWRITE_GOLDEN" in os.environ
-HOSTILE = "[bold red]Evil[/] <script>alert(1)</script>\x1b[31m\n& \N{RIGHT-TO-LEFT OVERRIDE}"
 every_specimen = pytest.mark.parametrize("specimen", ZOO, ids=lambda specimen: specimen.name)
-
-
-class Layers(nn.Module):
-    """Layers that are alike, except that `twice` is called a second time."""
-
-    def __init__(self, count: int, twice: int | None = None) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(count))
-        self.twice = twice
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for number, layer in enumerate(self.layers):
-            x = layer(layer(x)) if number == self.twice else layer(x)
-        return x
 
 
 class Wide(nn.Module):

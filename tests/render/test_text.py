@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from render.models import HOSTILE, Layers
 from synthetic import random_graph
 from torch import nn
 
@@ -24,21 +25,6 @@ from torchatlas.render.text import summary_text
 
 GOLDEN = Path(__file__).parent / "golden"
 OVERWRITE = "TORCHATLAS_OVERWRITE_GOLDEN" in os.environ
-HOSTILE = "[bold red]Evil[/] <script>alert(1)</script>\x1b[31m\n& \N{RIGHT-TO-LEFT OVERRIDE}"
-
-
-class Layers(nn.Module):
-    """Layers that are alike, except that `twice` is called a second time."""
-
-    def __init__(self, count: int, twice: int | None = None) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(count))
-        self.twice = twice
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for number, layer in enumerate(self.layers):
-            x = layer(layer(x)) if number == self.twice else layer(x)
-        return x
 
 
 class Wide(nn.Module):

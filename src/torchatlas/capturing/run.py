@@ -17,8 +17,9 @@ from torch import nn
 
 from torchatlas.capturing.describe import portable, source_row
 from torchatlas.capturing.finish import graph_of
-from torchatlas.capturing.keep import VALUES, Keeper, ReplayKeeper
+from torchatlas.capturing.keep import VALUES, Keeper
 from torchatlas.capturing.modules import CALL_ROW, Watch
+from torchatlas.capturing.replaying import ReplayKeeper
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.stream import Recorder, let_go
 from torchatlas.capturing.wrappers import parts

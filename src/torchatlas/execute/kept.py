@@ -10,8 +10,8 @@ import torch
 from msgspec import Struct
 
 from torchatlas.capturing.compiled import GRAPH as INDUCTOR_GRAPH
-from torchatlas.capturing.keep import DIGEST_BYTES, REPLAY
-from torchatlas.capturing.keep import settings as settings_now
+from torchatlas.capturing.replaying import DIGEST_BYTES, REPLAY
+from torchatlas.capturing.replaying import settings as settings_now
 from torchatlas.errors import FileFormatError, NotAvailableError, StateError
 from torchatlas.execute.ops import dtype_named, operator
 from torchatlas.graph import Graph

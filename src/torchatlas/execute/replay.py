@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.keep import (
+from torchatlas.capturing.plans import Plan, plan_for
+from torchatlas.capturing.replaying import (
     REPLAY,
     TAKES_STORAGE,
     as_bytes,
@@ -24,7 +25,6 @@ from torchatlas.capturing.keep import (
     settings,
     written_tensors,
 )
-from torchatlas.capturing.plans import Plan, plan_for
 from torchatlas.capturing.stream import storages_of
 from torchatlas.errors import CaptureError, NotAvailableError
 from torchatlas.execute.kept import Settings, apply, built, content, fresh_storage, kept_in

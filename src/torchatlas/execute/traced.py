@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import io
-import logging
-import traceback
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, GuardOnDataDependentSymNode
 
 from torchatlas.capturing.exported import graph_of_export
 from torchatlas.capturing.restore import Restorer
-from torchatlas.capturing.stream import is_users
 from torchatlas.errors import (
     CaptureError,
     InputMismatchError,
@@ -28,10 +21,21 @@ from torchatlas.errors import (
     NodeNotFoundError,
     OutOfMemoryError,
 )
+from torchatlas.execute.exporting import exported
+from torchatlas.execute.likeness import copied, difference, gradient_notes, gradients_of
+from torchatlas.execute.matching import (
+    FROM_TWO,
+    broken_guard,
+    check_device,
+    described,
+    guarded,
+    looks,
+    mismatch,
+)
 from torchatlas.execute.program import Failed, Program, Taken, compiled
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.registry import near_names
-from torchatlas.torch_private import FakeTensor, functorch_depth, pytree, undo_functorch
+from torchatlas.torch_private import FakeTensor, export_guards, pytree
 
 _MOST_TRACES = 8  # of one model, for inputs that the first one does not serve
 
@@ -119,7 +123,7 @@ class TracedModel:
         named = dict(kwargs or {})
         if device is not None:
             args, named = _moved((args, named), torch.device(device))
-            _check_device(model, torch.device(device))
+            check_device(model, torch.device(device))
         self.model, self.dynamic_shapes = model, dynamic_shapes
         self.notes: list[str] = []
         if model.training:
@@ -256,22 +260,22 @@ class TracedModel:
         first = self._variants[0]
         if spec != first.in_spec:
             flat = self._flat(first, args, kwargs)
-        looks = tuple(_looks(leaf) for leaf in flat)
-        if (known := self._served.get(looks)) is not None:
+        seen = tuple(looks(leaf) for leaf in flat)
+        if (known := self._served.get(seen)) is not None:
             return known, flat
-        bound = _guarded(self.model, *pytree.tree_unflatten(flat, first.in_spec))
+        bound = guarded(self.model, *pytree.tree_unflatten(flat, first.in_spec))
         problems = []
         for variant in self._variants:
-            problem, again = _mismatch(variant, flat), False
+            problem, again = mismatch(variant.leaves, flat), False
             if problem is None:
-                problem, again = _broken_guard(variant, bound), True
+                problem, again = broken_guard(variant.guards, bound), True
             if problem is None:
-                self._served[looks] = variant
+                self._served[seen] = variant
                 return variant, flat
-            problems.append((problem, again or problem.endswith(_FROM_TWO)))
+            problems.append((problem, again or problem.endswith(FROM_TWO)))
         if self.dynamic_shapes == "auto" and any(again for _, again in problems):
             example = pytree.tree_unflatten(flat, first.in_spec)
-            self._served[looks] = variant = self._again(*example, problem=problems[0][0])
+            self._served[seen] = variant = self._again(*example, problem=problems[0][0])
             return variant, flat
         raise InputMismatchError(problems[0][0])
 
@@ -304,7 +308,7 @@ class TracedModel:
         except (TypeError, KeyError):
             same = False
         if not same:
-            wanted, found = ", ".join(name for name, _ in variant.leaves), _described(args, kwargs)
+            wanted, found = ", ".join(name for name, _ in variant.leaves), described(args, kwargs)
             raise InvalidInputError(f"the model was traced with the inputs {wanted or 'none'}; these are {found}.")
         return list(flat)
 
@@ -343,21 +347,21 @@ class TracedModel:
                 except Exception as error:
                     which = "the model" if run is self.model else "the traced program"
                     raise CaptureError(f"{which} of {name} does not run on its own example: {error}") from error
-                reached.append(_gradients_of(self.model, result))
-                results.append(_copied(result))
-                left.append(pytree.tree_flatten(_copied((args, kwargs))))
-        difference = _difference(*map(pytree.tree_leaves, results))
-        if difference is None:
+                reached.append(gradients_of(self.model, result))
+                results.append(copied(result))
+                left.append(pytree.tree_flatten(copied((args, kwargs))))
+        apart = difference(*map(pytree.tree_leaves, results))
+        if apart is None:
             raise CaptureError(
                 f"the traced program does not compute what {name} computes: torch.export did not see all that its "
                 "forward does, such as an assignment to .data, to a Python object, or numbers of its own generator."
             )
-        if left[0][1] != left[1][1] or _difference(left[0][0], left[1][0]) is None:
+        if left[0][1] != left[1][1] or difference(left[0][0], left[1][0]) is None:
             self._note("the model changes a list or dictionary that it is given; the traced model leaves it as it is")
-        for note in _gradient_notes(*reached):
+        for note in gradient_notes(*reached):
             self._note(note)
-        if difference:
-            note = f"differs from the model by up to {difference:.2g}: it takes a fused path there that is not traced"
+        if apart:
+            note = f"differs from the model by up to {apart:.2g}: it takes a fused path there that is not traced"
             self._note(note)
 
     def _note(self, note: str) -> None:
@@ -366,7 +370,7 @@ class TracedModel:
             variant.graph.notes.append(note)
 
     def _variant(self, args: Any, kwargs: Any, example_args: Any, example_kwargs: Any) -> _Variant:
-        program = _exported(self.model, args, kwargs, self.dynamic_shapes)
+        program = exported(self.model, args, kwargs, self.dynamic_shapes)
         flat = pytree.tree_leaves((args, kwargs))
         graph, numbers = graph_of_export(program, self.model, pytree.tree_leaves((example_args, example_kwargs)))
         graph.notes += self.notes
@@ -376,8 +380,8 @@ class TracedModel:
         placeholders = [n for n in program.graph.nodes if n.op == "placeholder" and n.name not in own]
         leaves = [(node.name, node.meta.get("val", given)) for node, given in zip(placeholders, flat, strict=True)]
         constants = dict(program.constants)
-        example = _guarded(self.model, args, kwargs)
-        guards = [(text, compile(text, "<what export assumed>", "eval")) for text in program._guards_code]
+        example = guarded(self.model, args, kwargs)
+        guards = [(text, compile(text, "<what export assumed>", "eval")) for text in export_guards(program)]
         if any(isinstance(constant, FakeTensor) for constant in constants.values()):
             raise CaptureError(
                 f"{type(self.model).__name__} makes tensors while it is traced that would have to be kept, such as the "
@@ -385,7 +389,7 @@ class TracedModel:
             )
         spec, runs = program.call_spec, compiled(program.graph, own)
         variant = _Variant(runs, graph, names, spec.in_spec, spec.out_spec, leaves, guards, constants)
-        if (broken := _broken_guard(variant, example)) is not None:
+        if (broken := broken_guard(variant.guards, example)) is not None:
             raise CaptureError(f"torch.export assumed what its own example does not keep: {broken}")
         return variant
 
@@ -402,29 +406,6 @@ def trace(
 ) -> TracedModel:
     """Trace a model with example inputs; see TracedModel."""
     return TracedModel(model, args, dynamic_shapes=dynamic_shapes, kwargs={**(kwargs or {}), **model_kwargs})
-
-
-def _copied(tree: Any) -> Any:
-    """A result that outlives the restoring of what it may share memory with."""
-    return pytree.tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf, tree)
-
-
-def _difference(wanted: list[Any], got: list[Any]) -> float | None:
-    """The largest difference of two results, 0 for equal ones; None if they are not the same result at all."""
-    if len(wanted) != len(got):
-        return None
-    most = 0.0
-    for one, other in zip(wanted, got, strict=True):
-        if not isinstance(one, torch.Tensor) or one.layout is not torch.strided or one.is_nested or one.is_quantized:
-            continue
-        if not isinstance(other, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
-            return None
-        if not torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True):
-            return None
-        if one.numel() and one.is_floating_point():
-            apart = (one.double() - other.double()).abs().nan_to_num()
-            most = max(most, float(apart.max()))
-    return most
 
 
 def _constants(model: nn.Module, others: Mapping[str, Any]) -> Callable[[str], Any]:
@@ -446,187 +427,6 @@ def _constants(model: nn.Module, others: Mapping[str, Any]) -> Callable[[str], A
         return getattr(owner, last) if found is None else found
 
     return constant
-
-
-def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Any:
-    """Non-strict first: it is quicker and takes more."""
-    shapes = dynamic_shapes
-    if dynamic_shapes == "auto":
-        automatic = torch.export.Dim.AUTO
-
-        def free(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor):
-                return None
-            return {dim: automatic for dim, size in enumerate(leaf.shape) if size != 1}  # export would fix those at 1
-
-        shapes = _shapes_of(model, args, kwargs, free)
-    first: Exception | None = None
-    for strict in (False, True):
-        depth, parts = functorch_depth(), _parts(model)
-        hooks = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
-        with Restorer(model, (args, kwargs)), _quietly() as said:
-            try:
-                program = torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes, strict=strict)
-            except Exception as error:  # export raises whatever the model, or the tracer, raises
-                first = first or error
-                undo_functorch(depth)  # a transform that was interrupted stays on
-                _allow_saved_tensor_hooks(hooks)
-                continue
-            made = sorted(_parts(model) - parts)
-        if made:
-            raise CaptureError(
-                f"{type(model).__name__} makes {', '.join(made)} in forward, which a traced program cannot do. "
-                "Make them in __init__, or run the model once before."
-            )
-        _check_state(model, said)
-        return program
-    assert first is not None
-    raise _refused(model, first) from first
-
-
-def _allow_saved_tensor_hooks(message: str | None) -> None:
-    """As they were before an interrupted transform forbade them, for the whole thread."""
-    if message is None:
-        torch._C._autograd._saved_tensors_hooks_enable()
-    else:
-        torch._C._autograd._saved_tensors_hooks_disable(message)
-
-
-@contextmanager
-def _quietly() -> Iterator[list[str]]:
-    """Export says much on its way, also of attempts that we make again otherwise. Yields its warnings.
-
-    When it fails it also prints its graph so far to stderr; what the model itself prints there gets lost with it.
-    """
-    said: list[str] = []
-    handlers = {
-        handler
-        for name in ("torch", *logging.root.manager.loggerDict)
-        if name == "torch" or name.startswith("torch.")
-        for handler in logging.getLogger(name).handlers
-    }
-    for handler in handlers:
-        handler.addFilter(_reject)
-    try:
-        with warnings.catch_warnings(record=True) as caught, redirect_stderr(io.StringIO()):
-            warnings.simplefilter("always")
-            try:
-                yield said
-            finally:
-                said += [str(warning.message) for warning in caught]
-    finally:
-        for handler in handlers:
-            handler.removeFilter(_reject)
-
-
-def _reject(record: logging.LogRecord) -> bool:
-    return False
-
-
-def _parts(model: nn.Module) -> set[str]:
-    """What a model consists of, by name."""
-    groups: Any = (model.named_modules(), model.named_parameters(), model.named_buffers())
-    return {name for group in groups for name, _ in group}
-
-
-def _check_state(model: nn.Module, said: list[str]) -> None:
-    """Tensors that forward assigns to attributes, not to buffers, would stay as they were, wrong in the second run."""
-    for warning in said:
-        head, found, _ = warning.partition(" assigned during export")
-        names = [word.strip(",") for word in head.split() if word.startswith("self.")] if found else []
-        # a recurrent module lists its weights once more; export puts its own in their place while it traces
-        if names := [name for name in names if "._flat_weights[" not in name]:
-            raise CaptureError(
-                f"{type(model).__name__} assigns {', '.join(names)} in forward, which a traced program cannot do. "
-                "Register such tensors with register_buffer and write to them."
-            )
-
-
-def _shapes_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], free: Callable[[Any], Any]) -> Any:
-    """What may vary, in the structure that export wants: by name, as the model's signature binds the arguments."""
-    return pytree.tree_map(free, _bound(model, args, kwargs))
-
-
-def _bound(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by name."""
-    signature = inspect.signature(model.forward)
-    try:
-        bound = dict(signature.bind(*args, **kwargs).arguments)
-    except TypeError as error:
-        raise InvalidInputError(f"{type(model).__name__}.forward{signature} does not take these: {error}.") from error
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD and name in bound:
-            bound.update(bound.pop(name))
-    return bound
-
-
-def _guarded(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What guards speak of: arguments by name, and all of them flat, as those of strict export do."""
-    return {"flat_args": pytree.tree_leaves((args, kwargs)), **_bound(model, args, kwargs)}
-
-
-def _refused(model: nn.Module, error: Exception) -> CaptureError:
-    text = str(error)
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__).rstrip(".")
-    stack = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in stack if frame.line and is_users(frame.filename)]
-    where = f", at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
-    out = "Record what it does with atlas.capture instead."
-    if "data-dependent" in text or isinstance(error, GuardOnDataDependentSymNode):
-        out = f"It depends on the values of tensors there: use torch.where or torch.cond. {out}"
-    return CaptureError(
-        f"torch.export cannot trace {type(model).__name__}: {type(error).__name__}: {first}{where}. {out}"
-    )
-
-
-def _mismatch(variant: _Variant, flat: list[Any]) -> str | None:
-    """What is wrong with inputs, in words."""
-    known: dict[str, int] = {}
-    small: str | None = None  # said last: another trace helps there
-    for (name, wanted), given in zip(variant.leaves, flat, strict=True):
-        if not isinstance(wanted, torch.Tensor):
-            if not isinstance(wanted, (torch.SymInt, torch.SymFloat, torch.SymBool)) and wanted != given:
-                return f"input {name} is {given!r}, but {wanted!r} was traced and is part of the graph: trace again."
-            continue
-        if not isinstance(given, torch.Tensor):
-            return f"input {name} is a {type(given).__name__}, not a tensor."
-        if given.dtype != wanted.dtype:
-            return f"input {name} has dtype {given.dtype}; the model was traced with {wanted.dtype}."
-        if given.device.type != wanted.device.type:
-            return f"input {name} is on {given.device}; the model was traced on {wanted.device}."
-        if given.dim() != wanted.dim():
-            return f"input {name} has {given.dim()} dimensions; the model was traced with {wanted.dim()}."
-        for dim, (size, fixed) in enumerate(zip(given.shape, map(str, wanted.shape), strict=True)):
-            if fixed.isdecimal():
-                if size != int(fixed):
-                    return f"input {name} has size {size} in dimension {dim}; the model fixes it to {fixed}."
-            elif fixed.isidentifier():
-                if known.setdefault(fixed, size) != size:
-                    other = known[fixed]
-                    return f"input {name} has size {size} in dimension {dim}, which must be {other}, as elsewhere."
-                if size < 2:
-                    small = f"input {name} has size {size} in dimension {dim}; {_FROM_TWO}"
-    return small
-
-
-_FROM_TWO = "it was traced for sizes from 2."
-
-
-def _broken_guard(variant: _Variant, bound: dict[str, Any]) -> str | None:
-    """What export assumed of the sizes, on the way through the model that the example took, and is not so here."""
-    names = {**SYMPY_INTERP, "L": bound}
-    for text, code in variant.guards:
-        if not eval(code, names):
-            said = text.replace("L['", "").replace("']", "").replace(".size()", ".shape")
-            return f"the model was traced where {said}, and takes another path for these sizes."
-    return None
-
-
-def _looks(leaf: Any) -> Any:
-    """All that a trace may depend on."""
-    if isinstance(leaf, torch.Tensor):
-        return tuple(leaf.shape), leaf.dtype, leaf.device.type
-    return type(leaf), leaf if isinstance(leaf, (bool, int, float, str, type(None))) else repr(leaf)
 
 
 def _shape(leaf: Any) -> tuple[Any, ...]:
@@ -667,49 +467,3 @@ def _outputs_of(graph: Graph, path: str) -> list[list[str]]:
         if of_node[source] >= 0 and of_node[source] != of_node[target]:
             leaving.setdefault(of_node[source], []).append(source)
     return [[graph.nodes[n].name for n in sorted({*leaving.get(call, [last[call]])})] for call in last]
-
-
-def _gradients_of(model: nn.Module, result: Any) -> tuple[set[str], set[str]]:
-    """Which parameters gradients of a result reach, and which autograd Functions written in Python they pass."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    waiting = [leaf.grad_fn for leaf in leaves if leaf.grad_fn is not None]
-    reached, own, seen = set(), set(), set()
-    while waiting:
-        node: Any = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if (variable := getattr(node, "variable", None)) is not None:
-            reached.add(names.get(id(variable), "an input"))
-        elif isinstance(node, torch.autograd.function.BackwardCFunction):
-            own.add(type(node).__name__.removesuffix("Backward"))
-        waiting += [other for other, _ in node.next_functions if other is not None]
-    return reached, own
-
-
-def _gradient_notes(model: tuple[set[str], set[str]], traced: tuple[set[str], set[str]]) -> Iterator[str]:
-    """What to know before a traced model is trained."""
-    if more := sorted(traced[0] - model[0]):
-        yield f"gradients reach {', '.join(more)}, unlike the model's: torch.inference_mode is not traced, no_grad is"
-    if fewer := sorted(model[0] - traced[0]):
-        yield f"gradients do not reach {', '.join(fewer)}, as the model's do"
-    if own := sorted(model[1] - traced[1]):
-        yield f"gradients are those of the ops inside {', '.join(own)}, whose own backward, or hook, is not traced"
-
-
-def _check_device(model: nn.Module, device: torch.device) -> None:
-    elsewhere = {p.device.type for p in [*model.parameters(), *model.buffers()]} - {device.type}
-    if elsewhere:
-        raise InvalidInputError(
-            f"device={str(device)!r}, but the model is on {', '.join(sorted(elsewhere))}. "
-            f"Move it first: model.to({str(device)!r})."
-        )
-
-
-def _described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    def one(item: Any) -> str:
-        return f"a tensor of {tuple(item.shape)}" if isinstance(item, torch.Tensor) else type(item).__name__
-
-    parts = [one(item) for item in args] + [f"{name}={one(item)}" for name, item in kwargs.items()]
-    return ", ".join(parts) if parts else "none"

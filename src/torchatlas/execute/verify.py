@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.keep import NO_DIGEST, fingerprint
+from torchatlas.capturing.replaying import NO_DIGEST, fingerprint
 from torchatlas.errors import CaptureError
 from torchatlas.execute.kept import array
 from torchatlas.execute.replay import Machine, Place, Unplayed, place

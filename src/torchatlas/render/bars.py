@@ -174,24 +174,40 @@ class BarRow:
     text: str  # the amount for people
 
 
-@dataclass(frozen=True, eq=False)
-class ModuleBars:
-    """The module tree with a bar for each module's share. Print it."""
+class Printed:
+    """What shows itself as lines: as plain text and by rich."""
 
-    title: str
-    by: str
-    rows: tuple[BarRow, ...] = field(repr=False)
-    notes: tuple[str, ...] = field(repr=False)
+    def lines(self, width: int) -> Iterator[Line]:
+        """The text with its styles, line by line."""
+        raise NotImplementedError
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        raise NotImplementedError
 
     def to_text(self, width: int | None = None) -> str:
         """Plain text, no line wider than `width`: by default the terminal's, but between 40 and 160."""
         return plain(self.lines(text_width(width)))
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        return json.dumps(self.as_dict(), ensure_ascii=False, allow_nan=False)
 
     def __str__(self) -> str:
         return self.to_text()
 
     def __rich__(self) -> Fitted:
         return Fitted(self.lines)
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleBars(Printed):
+    """The module tree with a bar for each module's share. Print it."""
+
+    title: str
+    by: str
+    rows: tuple[BarRow, ...] = field(repr=False)
+    notes: tuple[str, ...] = field(repr=False)
 
     def lines(self, width: int) -> Iterator[Line]:
         """The text with its styles, line by line."""
@@ -223,7 +239,3 @@ class ModuleBars:
         names = ("depth", "label", "path", "amount", "share")
         rows = [{name: getattr(row, name) for name in names} for row in self.rows]
         return {"title": self.title, "by": self.by, "rows": rows, "notes": list(self.notes)}
-
-    def to_json(self) -> str:
-        """One JSON object."""
-        return json.dumps(self.as_dict(), ensure_ascii=False, allow_nan=False)

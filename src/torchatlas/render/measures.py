@@ -93,7 +93,7 @@ def _work(graph: Graph) -> tuple[Array, Array]:
 def _sums(outline: Outline, per_node: Array) -> Callable[[Item], float]:
     """Sums over the leaves of an item, all its repeats included. What has no box counts where its tensor comes from."""
     tree = outline.tree
-    home = np.where(tree.is_leaf, tree.leaf_of_node, -1)
+    home = tree.leaf_of_node
     known = home >= 0
     totals = np.zeros(len(tree.node) + 1)
     totals[1:] = np.cumsum(np.bincount(home[known], per_node[known], minlength=len(tree.node)))

@@ -260,16 +260,10 @@ class _Sketcher:
             yield Line(come, to, label, kind)
 
     def _new_shape(self, tensor: int) -> str:
-        """The shape of a tensor unless it is known: that of what its maker reads first, or written on the box."""
-        tree, leaf = self.tree, tensor // OUTPUTS
-        if tree.graph.columns["node_kind"][tree.node[leaf]] != _OP or self.varies[leaf]:
-            return ""
-        shape = self.labels.shape(tensor)
-        first = int(tree.first_edge[leaf])
-        if first == tree.first_edge[leaf + 1]:
-            return shape
-        before = self.labels.shape(int(tree.source[first]) * OUTPUTS + int(tree.output[first]))
-        return "" if shape == before else _short(shape)
+        """The shape of a tensor unless it is known, or written on the box."""
+        leaf = tensor // OUTPUTS
+        is_op = self.tree.graph.columns["node_kind"][self.tree.node[leaf]] == _OP
+        return _short(self.labels.new_shape(tensor)) if is_op and not self.varies[leaf] else ""
 
     def _kept(self) -> Iterator[Line]:
         """Activations kept for backward, gradients for an optimizer: one line for all from lane to lane."""

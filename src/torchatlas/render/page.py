@@ -256,9 +256,9 @@ class Page:
     # -- words ---------------------------------------------------------------------------------------------------------
 
     def _title(self) -> None:
-        look, margins, root = self.look, self.margins, self.outline.root
+        look, margins = self.look, self.margins
         room = look.width - 2 * margins.side
-        title = clipped(look.title or root.type or "computation", margins.title, room, True)
+        title = clipped(look.title or self._model() or "computation", margins.title, room, True)
         base = margins.title * 1.2 + 6
         self.canvas.text(margins.side, base, title, size=margins.title, fill=self.theme.ink, bold=True)
         left = margins.side + text_width(title, margins.title, True) + margins.words
@@ -266,10 +266,14 @@ class Page:
         self.canvas.text(left, base, beside, size=margins.words * 1.15, fill=self.theme.soft)
         self.canvas.rect(margins.side, base + margins.title * 0.45, room, 1, fill=self.theme.line)
 
+    def _model(self) -> str:
+        """The class of the model, if there is one around all."""
+        return next((module.type for module in self.graph.tables.modules if not module.path), self.outline.root.type)
+
     def _kind(self) -> str:
         """The model's class beside a title of one's own, and which phases there are."""
         root = self.outline.root
-        names = [] if not self.look.title or root.type == self.look.title else [root.type]
+        names = [] if not self.look.title or self._model() == self.look.title else [self._model()]
         names += [item.name for item in self.outline.children(root) if item.kind == "lane"]
         return " · ".join(dict.fromkeys(name for name in names if name))
 

@@ -4,7 +4,6 @@ time and memory, as text, rich, HTML, JSON and pandas. Repeated modules fold int
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -17,7 +16,7 @@ from torchatlas.analysis.summary import memory_usage
 from torchatlas.errors import AnalysisError, InvalidInputError, MissingDependencyError
 from torchatlas.graph import Graph, Role, Scope
 from torchatlas.graph.columns import PHASES, ROLES
-from torchatlas.render.bars import BarRow, Column, Fitted, Line, ModuleBars, cut, grid, plain, text_width, wrapped
+from torchatlas.render.bars import BarRow, Column, Line, ModuleBars, Printed, cut, grid, wrapped
 from torchatlas.render.outline import headline
 from torchatlas.tables import clean
 from torchatlas.units import format_bytes, format_count, format_ns
@@ -62,7 +61,7 @@ class ModuleRow:
 
 
 @dataclass(frozen=True, eq=False)
-class ModuleTable:
+class ModuleTable(Printed):
     """The modules of a graph with their figures, parents first. Print it, or let a notebook show it."""
 
     title: str
@@ -78,16 +77,6 @@ class ModuleTable:
     def totals(self) -> Figures:
         """The figures of the whole graph."""
         return self.rows[0].total
-
-    def to_text(self, width: int | None = None) -> str:
-        """Plain text, no line wider than `width`: by default the terminal's, but between 40 and 160."""
-        return plain(self.lines(text_width(width)))
-
-    def __str__(self) -> str:
-        return self.to_text()
-
-    def __rich__(self) -> Fitted:
-        return Fitted(self.lines)
 
     def lines(self, width: int) -> Iterator[Line]:
         """The text with its styles, line by line."""
@@ -113,10 +102,6 @@ class ModuleTable:
         return found | {"totals": self.totals.to_dict()} | lists
 
     to_dict = as_dict  # the name that other reports have
-
-    def to_json(self) -> str:
-        """One JSON object."""
-        return json.dumps(self.as_dict(), ensure_ascii=False, allow_nan=False)
 
     def to_pandas(self) -> Any:
         """A pandas.DataFrame with one row per row; what is unknown is <NA>. `own_` columns sum to the totals."""

@@ -72,8 +72,8 @@ class Labels:
         return " · ".join(part for part in (item.name, self._parameters(item), sizes) if part)
 
     def operations(self, item: Item) -> int:
-        """How many boxes there are in it when all is open."""
-        return (item.stop - item.start) * (item.repeat if item.kind == "lane" else 1)
+        """How many boxes there are in it when all is open: ops but for views and bookkeeping."""
+        return item.stop - item.start
 
     def shape(self, tensor: int) -> str:
         """The shape of a tensor as it was made."""
@@ -88,6 +88,15 @@ class Labels:
             return ""
         layout = self.graph.tables.layouts[columns["value_layout"][value]]
         return "×".join(map(str, layout.shape)) if layout.shape else "scalar"
+
+    def new_shape(self, tensor: int) -> str:
+        """The shape of a tensor where it is news: empty if it is that of the first thing its maker reads."""
+        shape, leaf = self.shape(tensor), tensor // OUTPUTS
+        first, last = self.tree.first_edge[leaf], self.tree.first_edge[leaf + 1]
+        if first == last:
+            return shape
+        before = int(self.tree.source[first]) * OUTPUTS + int(self.tree.output[first])
+        return "" if shape == self.shape(before) else shape
 
     def _operation(self, leaf: int) -> str:
         node = self.tree.node[leaf]

@@ -19,6 +19,7 @@ from torchatlas.render.layout.tree import LANES, Tree
 OUTPUTS = 1024  # a tensor is numbered by its leaf times this, plus which output it is
 MOST_CHILDREN = 120  # more than this in one group: cut into segments
 _SEGMENTS = 24
+_CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")  # classes that say nothing of what is in them
 _GLUE = 5  # so many small ops in a row between modules are drawn as one closed box
 _HEAVY = frozenset(
     {
@@ -133,7 +134,7 @@ class Outline:
     def _leaf(self, leaf: int) -> Item:
         return Item("leaf", leaf, leaf + 1, int(self.tree.leaf_hash[leaf]))
 
-    def _module(self, group: int, name: str = "") -> Item:
+    def _module(self, group: int, name: str = "", outer: str = "") -> Item:
         """A module call. One that only calls another stands for it, with both names; one with one op is that op."""
         tree = self.tree
         start, stop, call, lane = (int(x[group]) for x in (tree.start, tree.stop, tree.call, tree.lane))
@@ -141,12 +142,13 @@ class Outline:
             return Item("lane", start, stop, int(tree.group_hash[group]), group, name=LANES[lane % len(LANES)])
         module = tree.graph.tables.modules[tree.graph.columns["call_module"][call]]
         name = ".".join(part for part in (name, module.path.rpartition(".")[2]) if part)
+        kind = outer if outer and module.type in _CONTAINERS else module.type  # InvertedResidual says more
         inner = self._inner[self._first_inner[group] : self._first_inner[group + 1]]
         if len(inner) == 1 and tree.start[inner[0]] == start and tree.stop[inner[0]] == stop:
-            return self._module(int(inner[0]), name)
+            return self._module(int(inner[0]), name, kind)
         if stop - start == 1:
-            return Item("leaf", start, stop, int(tree.leaf_hash[start]) ^ 1, -1, call, module.type, name)
-        return Item("module", start, stop, int(tree.group_hash[group]), group, call, module.type, name)
+            return Item("leaf", start, stop, int(tree.leaf_hash[start]) ^ 1, -1, call, kind, name)
+        return Item("module", start, stop, int(tree.group_hash[group]), group, call, kind, name)
 
     def _arranged(self, parent: Item, items: list[Item]) -> list[Item]:
         items = [self._unwrapped(item) for item in self._without_glue(items)]

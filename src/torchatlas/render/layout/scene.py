@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
+from torchatlas.graph.columns import KINDS
+from torchatlas.graph.nouns import NodeKind
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.boxes import HEAD, SMALL, STACK, Box
 from torchatlas.render.layout.labels import Labels
@@ -12,6 +14,7 @@ from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
 from torchatlas.render.layout.routing import Point
 
 _LABEL_GAP = 5.0
+_INPUT = KINDS.index(NodeKind.INPUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +136,10 @@ class SceneMaker:
     # -- shapes beside lines -------------------------------------------------------------------------------------------
 
     def _wish(self, tensor: int, line: Line, room: tuple[float, float]) -> None:
-        """Label a tensor where its shape is new: not that of the first thing its maker reads."""
+        """Label a tensor where its shape is new."""
         tree = self.outline.tree
-        leaf = tensor // OUTPUTS
-        if tree.graph.columns["node_kind"][tree.node[leaf]] == 0 and line.level < 0:
-            return
-        first, last = tree.first_edge[leaf], tree.first_edge[leaf + 1]
-        shape = self.labels.shape(tensor)
-        before = {
-            self.labels.shape(int(tree.source[e]) * OUTPUTS + int(tree.output[e]))
-            for e in range(first, min(first + 1, last))
-        }
-        if shape and shape not in before:
+        is_given = tree.graph.columns["node_kind"][tree.node[tensor // OUTPUTS]] == _INPUT
+        if not (is_given and line.level < 0) and self.labels.new_shape(tensor):  # else it is written on the box
             self._wishes.setdefault(line.net, []).append((line.points, room))
 
     def _place_labels(self) -> None:

@@ -1,0 +1,517 @@
+"""Keeping what running a recording once more takes, and digests of all it made, to prove that it comes out the same."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchatlas.capturing.describe import dtype_name
+from torchatlas.capturing.keep import tensors_of
+from torchatlas.capturing.plans import Plan
+from torchatlas.capturing.stream import Recorder, storages_of
+from torchatlas.graph import Graph
+from torchatlas.graph.columns import Array
+from torchatlas.torch_private import FakeTensor, no_dispatch_modes
+
+DIGEST_BYTES = 16
+NO_DIGEST = bytes(DIGEST_BYTES)  # of what is not to be compared: it holds whatever was in memory
+REPLAY = "-1:"  # how the keys begin that belong to no node
+# What these return holds whatever was in memory; what the others make room for does.
+# fmt: off
+UNINITIALIZED = frozenset({
+    "aten.empty.memory_format", "aten.empty_like.default", "aten.empty_permuted.default", "aten.empty_strided.default",
+    "aten.new_empty.default", "aten.new_empty_strided.default",
+})
+# fmt: on
+_RESIZES = frozenset({"aten.resize_.default", "aten.resize_as_.default", "aten.empty.out"})
+# Kernels that return, or write, a workspace of bytes and leave parts of it as they were.
+_WITH_WORKSPACE = frozenset({"aten.mkldnn_rnn_layer.default", "aten.mkldnn_rnn_layer_backward.default"})
+TAKES_STORAGE = frozenset({"aten.set_.source_Storage", "aten.set_.source_Storage_storage_offset"})
+CHANGED, UNWRITTEN = "changed outside of the recorded ops", "taken by an op before all of it was written"
+
+
+@dataclass(eq=False)
+class _Memory:
+    """One storage the recording has met: its bytes as the recorded ops must have left them."""
+
+    reference: weakref.ref[Any]
+    number: int
+    content: torch.Tensor
+    external: bool
+    filled: torch.Tensor | None = None  # of memory that was made uninitialized: which bytes were written since
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Bytes that a storage held before an op although no recorded op put them there."""
+
+    op: int  # the how-manieth op
+    storage: int
+    offset: int  # in bytes
+    size: int  # of the whole storage
+    content: torch.Tensor
+    why: str
+
+
+class ReplayKeeper:
+    """Keeps what re-running takes (storages from outside as first used, states of generators, settings) and, for the
+    proof, a digest of everything that every op returned or wrote.
+
+    Beside every storage it keeps a copy of what the recorded ops have made of it: what differs from that when it is
+    next read was written past the dispatcher, by numpy say, and is kept as a patch.
+    """
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+        self._lock = threading.RLock()  # ops of several threads one by one: in the order of the stream
+        self._ops = 0
+        self._digests: list[bytes] = []
+        self._pointers = [0]
+        self._memories: dict[int, _Memory] = {}  # by id of the storage
+        self._first: dict[int, tuple[torch.Tensor, int]] = {}  # storage number -> bytes when first used, misalignment
+        self._last: dict[int, bytes] = {}  # storage number -> digest of what a storage from outside holds in the end
+        self._patches: list[Patch] = []
+        self._generators: list[torch.Generator] = []
+        self._states: dict[int, torch.Tensor] = {}  # of each generator, after the last op that changed it
+        self._draws: list[tuple[int, int, torch.Tensor | None]] = []  # op, generator, its state unless an op left it so
+        self._settings: list[tuple[int, dict[str, Any]]] = []
+        self._views: list[tuple[int, int, int]] = []  # op, input, 1 for conjugated and 2 for negated views
+        self._odd: dict[int, weakref.ref[Any]] = {}  # tensors that are more than a view of a storage, by id
+        self._recipes: list[dict[str, Any]] = []
+        self._parts: list[torch.Tensor] = []
+        self._fake = False
+
+    # -- called by the recorder --------------------------------------------------------------------------------------
+
+    def around(self, plan: Plan, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """The recording function of an operator, watched."""
+
+        def watched(args: Any, kwargs: Any) -> Any:
+            try:
+                with self._lock:
+                    inputs, grad = _inputs(plan, args, kwargs), torch.is_grad_enabled()
+                    generator = next((g for g in (*args, *kwargs.values()) if isinstance(g, torch.Generator)), None)
+                    with _aside():
+                        self._before(inputs, grad)
+                        generator = generator or default_generator(_device(inputs, kwargs))
+                        state = generator.get_state()
+                    out = run(args, kwargs)
+                    with _aside():
+                        self._drawn(generator, state)
+                        self._after(plan, out, written_tensors(plan, args, kwargs))
+                    self._ops += 1
+                    return out
+            finally:
+                del args, kwargs  # a traceback keeps this frame
+                inputs, out = [], None
+
+        return watched
+
+    def returned(self, tensors: list[torch.Tensor]) -> None:
+        """What a program returns may have met no op."""
+        with self._lock, _aside():
+            for tensor in tensors:
+                if _is_view_of_storage(tensor):
+                    self._arrive(tensor, reads=False)
+
+    def finish(self) -> None:
+        """Look once more at what came from outside. To be called before anything is put back."""
+        with self._lock, _aside():
+            for memory in list(self._memories.values()):
+                storage = memory.reference()
+                if storage is not None and memory.external:
+                    content = as_bytes(storage)
+                    self._compare(memory, content, 0, len(content))
+                    self._last[memory.number] = digest(content)
+            self._memories.clear()
+        self.recorder = None
+
+    # -- before and after an op --------------------------------------------------------------------------------------
+
+    def _before(self, inputs: list[tuple[Any, bool]], grad: bool) -> None:
+        now = {**settings(), "grad": grad}
+        if not self._settings or self._settings[-1][1] != now:
+            self._settings.append((self._ops, now))
+        for index, (tensor, reads) in enumerate(inputs):
+            if isinstance(tensor, FakeTensor):
+                self._fake = True
+            elif _is_view_of_storage(tensor):
+                self._arrive(tensor, reads)
+                if bits := tensor.is_conj() + 2 * tensor.is_neg():
+                    self._views.append((self._ops, index, bits))
+            elif (known := self._odd.get(id(tensor))) is None or known() is not tensor:
+                self._odd[id(tensor)] = weakref.ref(tensor)
+                self._recipes.append({"op": self._ops, "input": index, **self._recipe(tensor)})
+
+    def _arrive(self, tensor: torch.Tensor, reads: bool) -> None:
+        storage = tensor.untyped_storage()
+        memory = self._memories.get(id(storage))
+        if memory is None or memory.reference() is not storage:
+            self._remember(tensor, storage, external=True)
+            return
+        if not reads:
+            return
+        content = as_bytes(storage)
+        begin, end = _span(tensor)
+        if memory.filled is not None and not _all_filled(memory.filled, tensor):
+            self._patch(memory, content, begin, end, UNWRITTEN)
+            memory.filled[begin:end] = 255
+        else:
+            self._compare(memory, content, begin, end)
+
+    def _after(self, plan: Plan, out: Any, written: list[torch.Tensor]) -> None:
+        leaves, uninitialized = leaves_of(out, written), plan.name in UNINITIALIZED
+        for item in leaves:
+            if not isinstance(item, torch.Tensor) or isinstance(item, FakeTensor):
+                continue
+            if not _is_view_of_storage(item):
+                self._odd[id(item)] = weakref.ref(item)
+                continue
+            storage = item.untyped_storage()
+            memory = self._memories.get(id(storage))
+            if memory is None or memory.reference() is not storage:
+                memory = self._remember(item, storage, external=plan.name in TAKES_STORAGE)
+                if uninitialized:
+                    memory.filled = torch.zeros_like(memory.content)
+        for tensor in written:
+            if _is_view_of_storage(tensor) and not isinstance(tensor, FakeTensor):
+                self._note_write(tensor, plan.name in _RESIZES)
+        for item in leaves:
+            unknown = _is_workspace(plan, item) or self._is_unwritten(item)
+            self._digests.append(NO_DIGEST if unknown else fingerprint(item))
+        self._pointers.append(len(self._digests))
+
+    def _note_write(self, tensor: torch.Tensor, resizes: bool) -> None:
+        storage = tensor.untyped_storage()
+        memory, content = self._memories[id(storage)], as_bytes(storage)
+        before = len(memory.content)
+        if len(content) != before:  # resized, or out= of another size
+            filled = torch.full_like(content, 255) if memory.filled is None else memory.filled
+            memory.content = content.clone()
+            memory.filled = torch.zeros_like(content)
+            memory.filled[:before] = filled[: len(content)][:before]
+        if resizes:
+            return
+        begin, end = _span(tensor)
+        self._own(memory)[begin:end] = content[begin:end]
+        if memory.filled is not None:
+            _elements(memory.filled, tensor).fill_(-1)
+
+    def _is_unwritten(self, item: Any) -> bool:
+        """Whether an op returned a view of memory that nobody has written."""
+        if not isinstance(item, torch.Tensor) or not _is_view_of_storage(item):
+            return False
+        filled = self._memories[id(item.untyped_storage())].filled
+        return filled is not None and not _all_filled(filled, item)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def _remember(self, tensor: torch.Tensor, storage: Any, external: bool) -> _Memory:
+        assert self.recorder is not None
+        number = self.recorder.number_of(tensor) if external else self.recorder.number_of_result(tensor)
+        number_of_storage = self.recorder.storage_number(tensor)
+        assert number >= 0
+        assert number_of_storage is not None
+        key, memories = id(storage), self._memories
+
+        def died(reference: Any) -> None:
+            if (known := memories.get(key)) is not None and known.reference is reference:
+                del memories[key]
+
+        memory = _Memory(weakref.ref(storage, died), number_of_storage, as_bytes(storage).clone(), external)
+        memories[key] = memory
+        if external:
+            self._first.setdefault(memory.number, (memory.content, _misalignment(storage)))
+        return memory
+
+    def _own(self, memory: _Memory) -> torch.Tensor:
+        """The content, no longer shared with what is kept of the beginning."""
+        if memory.number in self._first and self._first[memory.number][0] is memory.content:
+            memory.content = memory.content.clone()
+        return memory.content
+
+    def _compare(self, memory: _Memory, content: torch.Tensor, begin: int, end: int) -> None:
+        if len(content) != len(memory.content):
+            memory.content = content.clone()
+            self._patches.append(Patch(self._ops, memory.number, 0, len(content), memory.content.clone(), CHANGED))
+        elif not _same(content, memory.content, begin, end):
+            self._patch(memory, content, begin, end, CHANGED)
+
+    def _patch(self, memory: _Memory, content: torch.Tensor, begin: int, end: int, why: str) -> None:
+        part = content[begin:end].clone()
+        self._own(memory)[begin:end] = part
+        self._patches.append(Patch(self._ops, memory.number, begin, len(content), part, why))
+
+    # -- generators, and tensors that are more than a view of a storage ----------------------------------------------
+
+    def _drawn(self, generator: torch.Generator, before: torch.Tensor) -> None:
+        number = next((i for i, known in enumerate(self._generators) if known is generator), -1)
+        if torch.equal(generator.get_state(), before):
+            return
+        if number < 0:
+            number = len(self._generators)
+            self._generators.append(generator)
+        known = number in self._states and torch.equal(self._states[number], before)
+        self._draws.append((self._ops, number, None if known else before))
+        self._states[number] = generator.get_state()
+
+    def _recipe(self, tensor: torch.Tensor) -> dict[str, Any]:
+        if tensor.device.type == "meta":
+            return {"kind": "meta"}
+        shape = None if tensor.is_nested else list(tensor.shape)
+        if tensor.layout is torch.sparse_coo:
+            parts = [tensor._indices(), tensor._values()]
+            return {
+                "kind": "sparse_coo",
+                "shape": shape,
+                "parts": self._kept(parts),
+                "coalesced": tensor.is_coalesced(),
+            }
+        if tensor.layout in _COMPRESSED:
+            parts = [getattr(tensor, name)() for name in _COMPRESSED[tensor.layout]]
+            return {"kind": str(tensor.layout).removeprefix("torch."), "shape": shape, "parts": self._kept(parts)}
+        if tensor.is_quantized and tensor.qscheme() is torch.per_tensor_affine:
+            more = {"scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
+            return {"kind": "quantized", "parts": self._kept([tensor.int_repr()]), **more}
+        if tensor.is_nested and tensor.layout is torch.strided and tensor.is_contiguous():
+            return {"kind": "nested", "parts": self._kept(list(tensor.unbind()))}
+        kind = "zero" if not tensor.is_nested and tensor.layout is torch.strided else str(tensor.layout)
+        return {"kind": f"{type(tensor).__qualname__} ({kind.removeprefix('torch.')})"}
+
+    def _kept(self, parts: list[torch.Tensor]) -> list[list[Any]]:
+        """Where in the list of parts each one is, with its dtype and shape."""
+        first = len(self._parts)
+        self._parts += [dense_bytes(part).clone() for part in parts]
+        return [[first + i, dtype_name(part.dtype), list(part.shape)] for i, part in enumerate(parts)]
+
+    # -- what goes into the graph ------------------------------------------------------------------------------------
+
+    def recorded(self, graph: Graph) -> dict[str, Array]:
+        """The bytes that were kept, under keys that belong to no node; the rest goes into the graph's metadata."""
+        arrays: dict[str, torch.Tensor] = {}
+        for number, (content, _) in self._first.items():
+            arrays[f"storage/{number}"] = content
+        for position, (_, _, state) in enumerate(self._draws):
+            if state is not None:
+                arrays[f"state/{position}"] = state
+        arrays |= {f"patch/{position}": patch.content for position, patch in enumerate(self._patches)}
+        arrays |= {f"part/{position}": part for position, part in enumerate(self._parts)}
+        graph.metadata["replay"] = {
+            "ops": self._ops,
+            "fake": self._fake,
+            "settings": [[op, chosen] for op, chosen in self._settings],
+            "generators": [[str(g.device), g is default_generator(g.device)] for g in self._generators],
+            "draws": [[op, generator, state is not None] for op, generator, state in self._draws],
+            "patches": [[p.op, p.storage, p.offset, p.size, p.why] for p in self._patches],
+            "views": [list(view) for view in self._views],
+            "recipes": self._recipes,
+            "misaligned": {str(number): off for number, (_, off) in self._first.items() if off},
+            "last": {str(number): digest.hex() for number, digest in self._last.items()},
+        }
+        digests = np.frombuffer(bytearray(b"".join(self._digests)), np.uint8).reshape(-1, DIGEST_BYTES)
+        return {
+            f"{REPLAY}digests": digests,
+            f"{REPLAY}digest_pointers": np.array(self._pointers, np.int64),
+            **{REPLAY + key: tensor.cpu().numpy() for key, tensor in arrays.items()},
+        }
+
+
+_COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """What we do is no part of the program, whoever else is watching."""
+    with no_dispatch_modes(), torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def settings() -> dict[str, Any]:
+    """What the result of an op may depend on beside its arguments."""
+    return {
+        "threads": torch.get_num_threads(),
+        "dtype": dtype_name(torch.get_default_dtype()),
+        "deterministic": torch.get_deterministic_debug_mode(),
+        "matmul": torch.get_float32_matmul_precision(),
+        "mkldnn": bool(torch.backends.mkldnn.enabled),
+        "grad": torch.is_grad_enabled(),  # the LSTM kernel asks whether to fill a workspace
+    }
+
+
+def leaves_of(out: Any, written: list[torch.Tensor]) -> list[Any]:
+    """The tensors and numbers an op returned, in order, then what it wrote and did not return."""
+    found = _leaves(out)
+    seen = {id(item) for item in found}
+    for tensor in written:
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            found.append(tensor)
+    return found
+
+
+def _leaves(item: Any) -> list[Any]:
+    if isinstance(item, (list, tuple)):
+        return [leaf for part in item for leaf in _leaves(part)]
+    return [item] if isinstance(item, (torch.Tensor, bool, int, float, complex)) else []
+
+
+def written_tensors(plan: Plan, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors an op writes, as its schema and plans.HIDDEN_WRITES say."""
+    places = [_argument(slot.name, slot.position, args, kwargs) for slot in plan.slots if slot.written]
+    if plan.hidden is not None and args[plan.hidden[1]]:
+        places += [args[position] for position in plan.hidden[0]]
+    return tensors_of(places)
+
+
+def _argument(name: str, position: int | None, args: Any, kwargs: Any) -> Any:
+    return args[position] if position is not None and position < len(args) else kwargs.get(name)
+
+
+def _inputs(plan: Plan, args: Any, kwargs: Any) -> list[tuple[Any, bool]]:
+    """The tensor arguments in the order of the graph's inputs, and whether their data is read: not by taking a view."""
+    found = []
+    for slot in plan.slots:
+        item = _argument(slot.name, slot.position, args, kwargs)
+        reads = not slot.overwritten and not _only_views(plan, slot.name)
+        found += [(tensor, reads) for tensor in tensors_of([item])]
+    return found
+
+
+def _only_views(plan: Plan, name: str) -> bool:
+    """Whether an argument is handed on as a view, and not written."""
+    for argument in plan.operator._schema.arguments:
+        if argument.name == name:
+            return argument.alias_info is not None and not argument.alias_info.is_write
+    return False
+
+
+def _device(inputs: list[tuple[Any, bool]], kwargs: Any) -> torch.device:
+    """Where an op runs."""
+    return torch.device(kwargs.get("device") or next((tensor.device for tensor, _ in inputs), "cpu"))
+
+
+def default_generator(device: torch.device) -> torch.Generator:
+    """The generator that ops on a device draw from when they are given none."""
+    if device.type == "cuda":
+        return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+    return torch.default_generator
+
+
+def _is_view_of_storage(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is no more than a view of a storage that holds bytes."""
+    if isinstance(tensor, FakeTensor) or tensor.device.type == "meta" or tensor.is_nested or tensor.is_quantized:
+        return False
+    return tensor.layout is torch.strided and any(not is_void(storage) for storage in storages_of(tensor))
+
+
+def is_void(storage: Any) -> bool:
+    """Whether a storage has a size and no memory: forward-mode differentiation makes zeros of that kind."""
+    if not storage.nbytes():
+        return False
+    try:
+        return not storage.data_ptr()
+    except RuntimeError:  # "an invalid python storage"
+        return True
+
+
+def as_bytes(storage: Any) -> torch.Tensor:
+    """A storage as one flat tensor of bytes, sharing its memory."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """From which byte of its storage to which a tensor reaches."""
+    size, begin = tensor.element_size(), int(tensor.storage_offset()) * tensor.element_size()
+    if not tensor.numel():
+        return begin, begin
+    reach = sum(int(count - 1) * int(step) for count, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (reach + 1) * size
+
+
+def _is_workspace(plan: Plan, item: Any) -> bool:
+    return plan.name in _WITH_WORKSPACE and isinstance(item, torch.Tensor) and item.dtype is torch.uint8
+
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _elements(content: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes in a flat tensor that a tensor covers in its storage, as integers of its size."""
+    size, shape, stride = tensor.element_size(), tuple(tensor.shape), tensor.stride()
+    offset = tensor.storage_offset()
+    if size > 8:  # complex128
+        shape, stride, offset = (*shape, size // 8), (*(step * size // 8 for step in stride), 1), offset * size // 8
+    found = torch.empty(0, dtype=_INTEGERS[min(size, 8)], device=content.device)
+    return found.set_(content.untyped_storage(), offset, shape, stride)
+
+
+def _all_filled(filled: torch.Tensor, tensor: torch.Tensor) -> bool:
+    return bool((_elements(filled, tensor) == -1).all())
+
+
+def _same(one: torch.Tensor, other: torch.Tensor, begin: int, end: int) -> bool:
+    """Whether two flat byte tensors are equal from here to there; by whole words, which is four times as fast."""
+    begin, words = begin - begin % 8, (end - begin + begin % 8) // 8 * 8
+    if not torch.equal(one[begin : begin + words].view(torch.int64), other[begin : begin + words].view(torch.int64)):
+        return False
+    return torch.equal(one[begin + words : end], other[begin + words : end])
+
+
+def _misalignment(storage: Any) -> int:
+    """How far a storage begins after a multiple of 64 bytes: some kernels sum in another order then."""
+    return int(storage.data_ptr() % 64) if storage.device.type == "cpu" else 0
+
+
+def dense_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a strided tensor in order, as bytes."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    whole, begin = as_bytes(plain.untyped_storage()), plain.storage_offset() * plain.element_size()
+    return whole[begin : begin + plain.numel() * plain.element_size()]
+
+
+def digest(content: torch.Tensor, about: str = "") -> bytes:
+    made = hashlib.sha256(about.encode())
+    if len(content):
+        content = content.cpu()  # not .numpy(): a storage that numpy has seen cannot be resized any more
+        made.update((ctypes.c_ubyte * len(content)).from_address(content.data_ptr()))
+    return made.digest()[:DIGEST_BYTES]
+
+
+def fingerprint(item: Any) -> bytes:
+    """A digest of a tensor's dtype, shape, strides and bytes, or of a number."""
+    if not isinstance(item, torch.Tensor):
+        return hashlib.sha256(repr(item).encode()).digest()[:DIGEST_BYTES]
+    if isinstance(item, FakeTensor) or item.device.type == "meta" or (item.is_nested and not storages_of(item)):
+        return hashlib.sha256(f"{item.dtype}".encode()).digest()[:DIGEST_BYTES]
+    if item.is_nested:
+        parts = [item.values()] if item.layout is torch.jagged else list(item.unbind())
+    elif item.layout is torch.sparse_coo:
+        parts = [item._indices(), item._values()]
+    elif item.layout in _COMPRESSED:
+        parts = [getattr(item, name)() for name in _COMPRESSED[item.layout]]
+    elif item.layout is not torch.strided:
+        parts = [item.to_dense()]
+    elif item.is_quantized:
+        parts = [item.int_repr()]
+    elif all(is_void(storage) for storage in storages_of(item)):
+        return digest(torch.empty(0, dtype=torch.uint8), f"{item.dtype} {tuple(item.shape)} {item.stride()}")
+    else:
+        return digest(dense_bytes(item), f"{item.dtype} {tuple(item.shape)} {item.stride()}")
+    made = hashlib.sha256(f"{item.dtype} {item.layout}".encode())
+    for part in parts:
+        made.update(fingerprint(part))
+    return made.digest()[:DIGEST_BYTES]

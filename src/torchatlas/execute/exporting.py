@@ -1,0 +1,145 @@
+"""A model and example inputs -> torch.export's program, or why there is none: quietly, and with torch left as found."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import logging
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from torchatlas.capturing.restore import Restorer
+from torchatlas.capturing.stream import is_users
+from torchatlas.errors import CaptureError, InvalidInputError
+from torchatlas.torch_private import (
+    functorch_depth,
+    pytree,
+    restore_saved_tensor_hooks,
+    saved_tensor_hooks_forbidden,
+    undo_functorch,
+)
+
+
+def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Any:
+    """Non-strict first: it is quicker and takes more."""
+    shapes = dynamic_shapes
+    if dynamic_shapes == "auto":
+        automatic = torch.export.Dim.AUTO
+
+        def free(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return None
+            return {dim: automatic for dim, size in enumerate(leaf.shape) if size != 1}  # export would fix those at 1
+
+        shapes = _shapes_of(model, args, kwargs, free)
+    first: Exception | None = None
+    for strict in (False, True):
+        depth, parts = functorch_depth(), _parts(model)
+        hooks = saved_tensor_hooks_forbidden()
+        with Restorer(model, (args, kwargs)), _quietly() as said:
+            try:
+                program = torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes, strict=strict)
+            except Exception as error:  # export raises whatever the model, or the tracer, raises
+                first = first or error
+                undo_functorch(depth)  # a transform that was interrupted stays on
+                restore_saved_tensor_hooks(hooks)
+                continue
+            made = sorted(_parts(model) - parts)
+        if made:
+            raise CaptureError(
+                f"{type(model).__name__} makes {', '.join(made)} in forward, which a traced program cannot do. "
+                "Make them in __init__, or run the model once before."
+            )
+        _check_state(model, said)
+        return program
+    assert first is not None
+    raise _refused(model, first) from first
+
+
+@contextmanager
+def _quietly() -> Iterator[list[str]]:
+    """Export says much on its way, also of attempts that we make again otherwise. Yields its warnings.
+
+    When it fails it also prints its graph so far to stderr; what the model itself prints there gets lost with it.
+    """
+    said: list[str] = []
+    handlers = {
+        handler
+        for name in ("torch", *logging.root.manager.loggerDict)
+        if name == "torch" or name.startswith("torch.")
+        for handler in logging.getLogger(name).handlers
+    }
+    for handler in handlers:
+        handler.addFilter(_reject)
+    try:
+        with warnings.catch_warnings(record=True) as caught, redirect_stderr(io.StringIO()):
+            warnings.simplefilter("always")
+            try:
+                yield said
+            finally:
+                said += [str(warning.message) for warning in caught]
+    finally:
+        for handler in handlers:
+            handler.removeFilter(_reject)
+
+
+def _reject(record: logging.LogRecord) -> bool:
+    return False
+
+
+def _parts(model: nn.Module) -> set[str]:
+    """What a model consists of, by name."""
+    groups: Any = (model.named_modules(), model.named_parameters(), model.named_buffers())
+    return {name for group in groups for name, _ in group}
+
+
+def _check_state(model: nn.Module, said: list[str]) -> None:
+    """Tensors that forward assigns to attributes, not to buffers, would stay as they were, wrong in the second run."""
+    for warning in said:
+        head, found, _ = warning.partition(" assigned during export")
+        names = [word.strip(",") for word in head.split() if word.startswith("self.")] if found else []
+        # a recurrent module lists its weights once more; export puts its own in their place while it traces
+        if names := [name for name in names if "._flat_weights[" not in name]:
+            raise CaptureError(
+                f"{type(model).__name__} assigns {', '.join(names)} in forward, which a traced program cannot do. "
+                "Register such tensors with register_buffer and write to them."
+            )
+
+
+def _shapes_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], free: Callable[[Any], Any]) -> Any:
+    """What may vary, in the structure that export wants: by name, as the model's signature binds the arguments."""
+    return pytree.tree_map(free, bound(model, args, kwargs))
+
+
+def bound(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name."""
+    signature = inspect.signature(model.forward)
+    try:
+        bound = dict(signature.bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        raise InvalidInputError(f"{type(model).__name__}.forward{signature} does not take these: {error}.") from error
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD and name in bound:
+            bound.update(bound.pop(name))
+    return bound
+
+
+def _refused(model: nn.Module, error: Exception) -> CaptureError:
+    text = str(error)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__).rstrip(".")
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in stack if frame.line and is_users(frame.filename)]
+    where = f", at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+    out = "Record what it does with atlas.capture instead."
+    if "data-dependent" in text or isinstance(error, GuardOnDataDependentSymNode):
+        out = f"It depends on the values of tensors there: use torch.where or torch.cond. {out}"
+    return CaptureError(
+        f"torch.export cannot trace {type(model).__name__}: {type(error).__name__}: {first}{where}. {out}"
+    )
