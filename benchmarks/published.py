@@ -1,10 +1,11 @@
 """Multiply-adds and parameters of torchvision's models against the figures that torchvision prints for its weights.
 
-    python benchmarks/published.py [MODEL ...] [--no-grad]
+    python benchmarks/published.py [MODEL ...] [--no-grad | --step]
 
 Without names: every weight of a classification, segmentation or video model, quantized ones included (as the float
 models they are made from). Each architecture and input size is captured once, from the meta device on fake tensors:
 nothing is downloaded, allocated or computed. Prints what differs, then the totals; the exit code is 1 if anything does.
+With --step a whole training step (forward, backward, AdamW) of each is costed instead: prints what has no formula.
 """
 
 from __future__ import annotations
@@ -115,13 +116,36 @@ def measured(case: Case, grad: bool = True) -> tuple[int, int]:
     return int(count(graph).macs.clip(0).sum()), graph.scopes[""].parameters
 
 
+def without_formula(case: Case) -> dict[str, int]:
+    """The operations of a training step that have no cost, and how often they run."""
+    with torch.device("meta"):
+        model, picture = case.build().train(), torch.empty((2, *case.shape[1:]))
+    graph = atlas.capture(model, picture, backward=True, optimizer=torch.optim.AdamW, fake=True)
+    assert len(graph.where(phase="backward")) > len(graph.where(phase="forward")) / 4
+    assert len(graph.where(phase="optimizer")) > 0
+    return count(graph).uncosted
+
+
+def cost_steps(cases: list[Case]) -> int:
+    wrong = 0
+    for case in cases:
+        if missing := without_formula(case):
+            wrong += 1
+            print(f"{case}: {missing}")
+    print(f"every operation has a cost in {len(cases) - wrong} of {len(cases)} training steps")
+    return int(wrong > 0)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*")
     parser.add_argument("--no-grad", action="store_true", help="as in inference: torch then takes its fast paths")
+    parser.add_argument("--step", action="store_true", help="cost training steps, and print what has no formula")
     options = parser.parse_args()
     torch.set_num_threads(1)
     lines = [(case, line) for case, line in published() if not options.models or case.model in options.models]
+    if options.step:
+        return cost_steps(list(dict.fromkeys(case for case, _ in lines)))
     known: dict[Case, tuple[int, int]] = {}
     began, wrong = time.process_time(), 0
     for case, line in lines:

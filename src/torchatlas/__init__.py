@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchatlas.analysis.memory import memory
     from torchatlas.autograd.walk import autograd_graph
     from torchatlas.capturing import capture, recording
+    from torchatlas.capturing.fx import from_fx
     from torchatlas.execute.compatibility import check_compatibility
     from torchatlas.execute.traced import TracedModel, trace
     from torchatlas.execute.verify import verify
@@ -46,6 +47,7 @@ _LAZY = {
     "cost": "torchatlas.analysis.cost",
     "draw": "torchatlas.render.picture",
     "formula": "torchatlas.analysis.formulas",
+    "from_fx": "torchatlas.capturing.fx",
     "make_dot": "torchatlas.torchviz",
     "memory": "torchatlas.analysis.memory",
     "module_bars": "torchatlas.render.table",
@@ -83,6 +85,7 @@ __all__ = [
     "draw",
     "errors",
     "formula",
+    "from_fx",
     "load",
     "make_dot",
     "memory",

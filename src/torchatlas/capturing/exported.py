@@ -169,7 +169,7 @@ class _Reader:
             written=written,
             arguments=encode(Call(tuple(args), kwargs)),
             call=self._module_call(node),
-            source=_source(node.meta.get("stack_trace")),
+            source=source_of(node.meta.get("stack_trace")),
         )
 
     def _inline(self, node: Any, block: Block) -> None:
@@ -336,7 +336,7 @@ def _bytes(fake: torch.Tensor) -> int:
     return total
 
 
-def _source(trace: str | None) -> SourceLine | None:
+def source_of(trace: str | None) -> SourceLine | None:
     """The innermost line that is the user's, from the text of a stack."""
     found = [match for match in _FRAME.finditer(trace or "") if is_users(match["file"])]
     if not found:

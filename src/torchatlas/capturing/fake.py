@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from torchatlas.torch_private import FakeCopyMode, FakeTensor, FakeTensorMode, n
 
 Program = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
 
+_NOTE = "ran on fake tensors: shapes, memory and structure are real, nothing was computed, so there are no times"
 # They hand a workspace to their backward whose size only the real kernel knows; their fake ones return no bytes.
 _WITH_WORKSPACE = ("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "cudnn_batch_norm")
 
@@ -51,13 +53,17 @@ def faked(
         raise
 
 
-def leave_workspaces_unknown(graph: Graph) -> None:
-    """What fake kernels call empty and is not has no known size: unknown is never zero."""
-    for name in _WITH_WORKSPACE:
+def without_pretence(graph: Graph) -> None:
+    """Take out of a recorded graph what fake tensors made up, and say that they ran."""
+    for column in ("node_time_ns", "node_start_ns"):  # how long it takes to pretend is nobody's concern
+        graph.columns[column][:] = -1
+    for name in _WITH_WORKSPACE:  # what fake kernels call empty and is not has no known size: unknown is never zero
         for node in graph.where(operation=name):
             for value in node.outputs:
                 if value.shape == (0,) and value.dtype == "uint8" and value.storage is not None:
                     graph.columns["storage_bytes"][value.storage.id] = -1
+    graph.notes.append(_NOTE)
+    graph.metadata["fake"] = True
 
 
 def _built(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module | None:
@@ -100,7 +106,9 @@ def _copied(mode: FakeTensorMode, model: Any, args: tuple[Any, ...], kwargs: dic
     for _, tensor in named_tensors((args, kwargs)):
         memo[id(tensor)] = _fake(mode, tensor)
     try:
-        with FakeCopyMode(mode):
+        with FakeCopyMode(mode), warnings.catch_warnings():
+            # How torch copies its own exported modules.
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
             return copy.deepcopy((model, args, kwargs, optimizer), memo)
     except Exception as error:
         raise CaptureError(
@@ -119,7 +127,8 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
         twin = mode.from_tensor(tensor.detach(), static_shapes=True)
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(twin, requires_grad=tensor.requires_grad)
-    return twin.requires_grad_(tensor.requires_grad)
+    twin.requires_grad_(tensor.requires_grad)
+    return twin if tensor.is_leaf else twin.clone()  # into a leaf nobody may write
 
 
 def _fake_inputs(

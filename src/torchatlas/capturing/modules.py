@@ -37,7 +37,7 @@ _STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
 class Owner:
     """A module or optimizer that was called. `path` is relative to `root`, the owner whose tree it belongs to."""
 
-    reference: weakref.ref[Any]
+    reference: Callable[[], Any]  # weak
     type: str
     path: str
     root: int
@@ -129,6 +129,15 @@ class Watch:
             self.on_model_result(result)
         return result
 
+    def call_named(self, path: str, kind: str, outer: int) -> int:
+        """A call inside `outer` of a module that a tracer noted: of the model's tree, by path and class."""
+        number = next((number for number, owner in enumerate(self.owners) if owner.path == path), None)
+        if number is None:
+            number = len(self.owners)
+            self.owners.append(Owner(lambda: None, kind, path, 0))
+        self.owners[number].type = kind  # a tracer leaves only the shell of the modules that it went into
+        return self._call(number, outer)
+
     def graph_called(self, inner: Any, cell: Cell, graph: Any, args: Any, kwargs: Any) -> Any:
         known = self._graphs.get(id(graph))
         if known is None or known[0]() is not graph:
@@ -204,7 +213,8 @@ class Watch:
                         self.tensors.setdefault(number_of(part), Named(role, prefix + name + suffix, root))
                         if part is not tensor:
                             self.wrapped.add((prefix + name, root))
-                    if (gradient := tensor.grad) is not None:
+                    gradient = tensor.grad if tensor.is_leaf else None  # torch warns about asking others
+                    if gradient is not None:
                         named = Named("gradient", prefix + name, root)
                         for _, part in parts(gradient):
                             self.tensors.setdefault(number_of(part), named)

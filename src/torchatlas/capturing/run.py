@@ -36,7 +36,6 @@ _SUMS_OUT_OF_PLACE = (
     "so backward allocates a little more than without it"
 )
 _BEGINNINGS = "the time of a collective is the time to begin it: what waits for it is no op, except wait_tensor"
-_FAKE = "ran on fake tensors: shapes, memory and structure are real, nothing was computed, so there are no times"
 
 
 @dataclass(frozen=True)
@@ -65,18 +64,19 @@ class Recording:
         values: str | None = None,
         only_inputs: bool = False,
         guard: Restorer | None = None,
+        after_op: Callable[[Any, list[Any]], None] | None = None,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise InvalidModelError(f"recording(model) takes a torch.nn.Module, not {type(model).__name__}.")
         self.failure: Failure | None = None
         self._keeper = Keeper(values) if values in ("stats", "all") else None
         self._replay = ReplayKeeper() if values == "replay" else None
-        if guard is None and values is None:
+        if guard is None and values is None and after_op is None:
             self._recorder = Recorder.take()
         else:
             self._recorder = Recorder(
                 guard=None if guard is None else guard.before_write,
-                keep=None if self._keeper is None else self._keeper.keep,
+                keep=after_op if self._keeper is None else self._keeper.keep,
                 around=None if self._replay is None else self._replay.around,
             )
         if self._replay is not None:
@@ -153,6 +153,22 @@ class Recording:
             if self._state == "running":  # nobody will stop it any more
                 self._end(error)
             raise
+
+    def open_call(self, path: str, type_name: str, outer: int | None) -> int:
+        """A call of a module that is known by path and class only, inside another or the one that runs."""
+        return self._watch.call_named(path, type_name, self._recorder.current[0] if outer is None else outer)
+
+    @contextmanager
+    def inside(self, call: int | None) -> Iterator[None]:
+        """What runs in here belongs to this call."""
+        current = self._recorder.current
+        before = current[0]
+        if call is not None:
+            current[0] = call
+        try:
+            yield
+        finally:
+            current[0] = before
 
     def leaves_with_new_gradients(self) -> list[torch.Tensor]:
         """Tensors from outside whose gradient came to be during the run."""
@@ -320,18 +336,14 @@ def capture(
     if fake:
         if values is not None:
             raise InvalidInputError(f"values={values!r} cannot be kept with fake=True: fake tensors have no values.")
-        from torchatlas.capturing.fake import faked, leave_workspaces_unknown
+        from torchatlas.capturing.fake import faked, without_pretence
 
         with (
             Restorer(model, (args, call_kwargs), optimizer),  # flags, random numbers, and a model that is fake already
             faked(model, args, call_kwargs, optimizer) as (model, args, call_kwargs, optimizer),
         ):
             graph = _captured(model, args, call_kwargs, backward, loss, optimizer, values, track_tensor_ops, None)
-        for column in ("node_time_ns", "node_start_ns"):  # how long it takes to pretend is nobody's concern
-            graph.columns[column][:] = -1
-        leave_workspaces_unknown(graph)
-        graph.notes.append(_FAKE)
-        graph.metadata["fake"] = True
+        without_pretence(graph)
         return graph
     check_call(model, args, call_kwargs)
     with Restorer(model, (args, call_kwargs), optimizer, whole=not track_tensor_ops) as restorer:
