@@ -151,19 +151,34 @@ def row(name: str, graph: Graph, page: tuple[int, int]) -> str:
 
 
 def time_large() -> None:
+    """Load, draw and PNG in turn, so that what else the machine does meets all three; ratios of each turn."""
     graph = large_graph()
     print(
         f"\nA graph of {len(graph):,} nodes, drawn in 1600x1200; the goal is at most {LARGE_LIMIT:g} times loading.\n"
     )
-    print("| file | load, s | load and render to PNG less loading, s | ratio |\n|---|---|---|---|")
+    print("| file | load, s | draw, s | PNG, s | ratio | ratio in CPU time |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for suffix in (".atlas", ".json"):
             path = Path(folder) / f"large{suffix}"
             graph.save(path)
-            load = seconds(lambda path=path: Graph.load(path), 3)  # type: ignore[misc]
-            render = seconds(lambda path=path: draw(Graph.load(path)).png(), 3) - load  # type: ignore[misc]
-            missed = "" if render <= LARGE_LIMIT * load else " **missed**"
-            print(f"| {suffix} | {load:.2f} | {render:.2f} | {render / load:.1f}{missed} |", flush=True)
+            turns = [_large_turn(path) for _ in range(_REPEATS + 1)][1:]
+            load, drawn, png, ratio, in_use = map(statistics.median, zip(*turns, strict=True))
+            missed = "" if ratio <= LARGE_LIMIT else " **missed**"
+            cells = (suffix, f"{load:.3f}", f"{drawn:.2f}", f"{png:.2f}", f"{ratio:.1f}{missed}", f"{in_use:.1f}")
+            print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def _large_turn(path: Path) -> tuple[float, float, float, float, float]:
+    """Seconds of loading, drawing and making a PNG; the last two over the first, as time passed and in CPU time."""
+    clocks = [(time.perf_counter(), time.process_time())]
+    graph = Graph.load(path)
+    clocks.append((time.perf_counter(), time.process_time()))
+    picture = draw(graph)
+    clocks.append((time.perf_counter(), time.process_time()))
+    picture.png()
+    clocks.append((time.perf_counter(), time.process_time()))
+    (load, drawn, png), used = ([b - a for a, b in itertools.pairwise(clock)] for clock in zip(*clocks, strict=True))
+    return load, drawn, png, (drawn + png) / load, (used[1] + used[2]) / used[0]
 
 
 # -- crossings against Graphviz ----------------------------------------------------------------------------------------

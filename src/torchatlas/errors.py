@@ -86,6 +86,10 @@ class MissingDependencyError(AtlasError, ImportError):
     """An optional package is not installed. The message holds the command that installs it."""
 
 
+class NotFiniteError(AtlasError, ArithmeticError):
+    """A node made NaN or infinity, and was asked not to."""
+
+
 class OutOfMemoryError(AtlasError, MemoryError):
     """The program or its recording did not fit in memory. Use smaller inputs, record fewer values, or `fake=True`."""
 

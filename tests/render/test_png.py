@@ -107,6 +107,17 @@ def test_other_scripts_may_use_the_fonts_of_the_machine(monkeypatch: pytest.Monk
     assert asked["skip_system_fonts"] is False
 
 
+def test_what_only_a_pointer_would_show_reads_no_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = seen(monkeypatch)
+    canvas = Canvas(60, 40, LIGHT)
+    canvas.rect(5, 5, 20, 20, fill="#000000", title="漢字 <&>")
+    _, _, with_title = pixels(to_png(canvas.markup(), width=60, height=40))
+    assert asked["skip_system_fonts"] is True
+    plain = Canvas(60, 40, LIGHT)
+    plain.rect(5, 5, 20, 20, fill="#000000")
+    assert with_title == pixels(to_png(plain.markup(), width=60, height=40))[2]
+
+
 def test_bold_is_bolder() -> None:
     def ink(bold: bool) -> int:
         canvas = Canvas(60, 40, LIGHT)

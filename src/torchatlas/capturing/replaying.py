@@ -98,7 +98,7 @@ class ReplayKeeper:
         def watched(args: Any, kwargs: Any) -> Any:
             try:
                 with self._lock:
-                    inputs, grad = _inputs(plan, args, kwargs), torch.is_grad_enabled()
+                    inputs, grad = inputs_of(plan, args, kwargs), torch.is_grad_enabled()
                     generator = next((g for g in (*args, *kwargs.values()) if isinstance(g, torch.Generator)), None)
                     with _aside():
                         self._before(inputs, grad)
@@ -381,7 +381,7 @@ def _argument(name: str, position: int | None, args: Any, kwargs: Any) -> Any:
     return args[position] if position is not None and position < len(args) else kwargs.get(name)
 
 
-def _inputs(plan: Plan, args: Any, kwargs: Any) -> list[tuple[Any, bool]]:
+def inputs_of(plan: Plan, args: Any, kwargs: Any) -> list[tuple[Any, bool]]:
     """The tensor arguments in the order of the graph's inputs, and whether their data is read: not by taking a view."""
     found = []
     for slot in plan.slots:

@@ -21,7 +21,7 @@ from torchatlas.capturing.keep import VALUES, Keeper
 from torchatlas.capturing.modules import CALL_ROW, Watch
 from torchatlas.capturing.replaying import ReplayKeeper
 from torchatlas.capturing.restore import Restorer
-from torchatlas.capturing.stream import Recorder, let_go
+from torchatlas.capturing.stream import Around, Recorder, let_go
 from torchatlas.capturing.wrappers import parts
 from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, StateError
 from torchatlas.graph import Graph, Phase, SourceLine
@@ -65,19 +65,20 @@ class Recording:
         only_inputs: bool = False,
         guard: Restorer | None = None,
         after_op: Callable[[Any, list[Any]], None] | None = None,
+        around: Around | None = None,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise InvalidModelError(f"recording(model) takes a torch.nn.Module, not {type(model).__name__}.")
         self.failure: Failure | None = None
         self._keeper = Keeper(values) if values in ("stats", "all") else None
         self._replay = ReplayKeeper() if values == "replay" else None
-        if guard is None and values is None and after_op is None:
+        if guard is None and values is None and after_op is None and around is None:
             self._recorder = Recorder.take()
         else:
             self._recorder = Recorder(
                 guard=None if guard is None else guard.before_write,
                 keep=after_op if self._keeper is None else self._keeper.keep,
-                around=None if self._replay is None else self._replay.around,
+                around=around if self._replay is None else self._replay.around,
             )
         if self._replay is not None:
             self._replay.recorder = self._recorder

@@ -69,6 +69,9 @@ _MOST_KEPT = 2048  # a recorder that has met more code objects or shapes is not 
 _PLAN_LOCK = threading.Lock()
 
 
+Around = Callable[[Plan, Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]  # wraps what records an operator
+
+
 class Recorder:
     """One recording. `start` and `stop` put it on and off the dispatcher of this thread."""
 
@@ -77,7 +80,7 @@ class Recorder:
         *,
         guard: Callable[[Any], None] | None = None,
         keep: Callable[[Any, list[Any]], None] | None = None,
-        around: Callable[[Plan, Callable[[Any, Any], Any]], Callable[[Any, Any], Any]] | None = None,
+        around: Around | None = None,
     ) -> None:
         self.stream: list[Any] = []
         self.plans: list[Plan] = []

@@ -8,7 +8,8 @@ import logging
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.stream import is_users
 from torchatlas.errors import CaptureError, InvalidInputError
+from torchatlas.execute.recurrent import any_length, restored
 from torchatlas.torch_private import (
     functorch_depth,
     pytree,
@@ -28,24 +30,21 @@ from torchatlas.torch_private import (
 
 
 def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Any:
-    """Non-strict first: it is quicker and takes more."""
-    shapes = dynamic_shapes
+    """Non-strict first: it is quicker and takes more. If neither way takes all sizes free, then only the batch's."""
+    attempts = [(dynamic_shapes, False), (dynamic_shapes, True)]
     if dynamic_shapes == "auto":
-        automatic = torch.export.Dim.AUTO
-
-        def free(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor):
-                return None
-            return {dim: automatic for dim, size in enumerate(leaf.shape) if size != 1}  # export would fix those at 1
-
-        shapes = _shapes_of(model, args, kwargs, free)
+        every, first_only = (_shapes_of(model, args, kwargs, partial(_free, most=most)) for most in (None, 1))
+        # what export knows of sizes it must solve for, and cannot always: googlenet's pools that round up, say
+        attempts = [(every, False), (every, True), *([(first_only, False)] if first_only != every else [])]
     first: Exception | None = None
-    for strict in (False, True):
+    for shapes, strict in attempts:
         depth, parts = functorch_depth(), _parts(model)
         hooks = saved_tensor_hooks_forbidden()
+        lengths = nullcontext() if strict else any_length()
         with Restorer(model, (args, kwargs)), _quietly() as said:
             try:
-                program = torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes, strict=strict)
+                with lengths:
+                    program = torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes, strict=strict)
             except Exception as error:  # export raises whatever the model, or the tracer, raises
                 first = first or error
                 undo_functorch(depth)  # a transform that was interrupted stays on
@@ -58,6 +57,7 @@ def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dy
                 "Make them in __init__, or run the model once before."
             )
         _check_state(model, said)
+        restored(program)
         return program
     assert first is not None
     raise _refused(model, first) from first
@@ -113,6 +113,13 @@ def _check_state(model: nn.Module, said: list[str]) -> None:
             )
 
 
+def _free(leaf: Any, most: int | None) -> Any:
+    """The dimensions of a tensor that may vary, among the first `most`. Export would fix those of size 1."""
+    if not isinstance(leaf, torch.Tensor):
+        return None
+    return {dim: torch.export.Dim.AUTO for dim, size in enumerate(leaf.shape[:most]) if size != 1}
+
+
 def _shapes_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], free: Callable[[Any], Any]) -> Any:
     """What may vary, in the structure that export wants: by name, as the model's signature binds the arguments."""
     return pytree.tree_map(free, bound(model, args, kwargs))
@@ -137,7 +144,7 @@ def _refused(model: nn.Module, error: Exception) -> CaptureError:
     stack = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in stack if frame.line and is_users(frame.filename)]
     where = f", at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
-    out = "Record what it does with atlas.capture instead."
+    out = 'Follow the path that these inputs take with fallback="capture", or record it with atlas.capture.'
     if "data-dependent" in text or isinstance(error, GuardOnDataDependentSymNode):
         out = f"It depends on the values of tensors there: use torch.where or torch.cond. {out}"
     return CaptureError(

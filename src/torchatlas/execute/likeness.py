@@ -63,3 +63,10 @@ def gradient_notes(model: tuple[set[str], set[str]], traced: tuple[set[str], set
         yield f"gradients do not reach {', '.join(fewer)}, as the model's do"
     if own := sorted(model[1] - traced[1]):
         yield f"gradients are those of the ops inside {', '.join(own)}, whose own backward, or hook, is not traced"
+
+
+def count_not_finite(tensor: torch.Tensor) -> int:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return 0
+    values = tensor._values() if tensor.is_sparse else tensor
+    return values.numel() - int(values.isfinite().sum())

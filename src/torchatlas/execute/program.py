@@ -90,7 +90,7 @@ class Program:
             else:
                 self._run_recorded(registers, recorder)
         except BaseException:
-            for mode in reversed([item for item in registers if type(item) is _Mode]):
+            for mode in reversed([item for item in registers if type(item) is Mode]):
                 mode.end()
             raise
         results = [_filled(item, registers) for item in self.outputs]
@@ -200,7 +200,7 @@ class _Recorder:
         for cell in self.in_memory.pop(storage, ()):
             if self.cells[cell.register] is cell:
                 self.cells[cell.register] = None
-                cell.value = _copied(cell.value)
+                cell.value = cloned(cell.value)
 
     def made(self, register: int) -> None:
         name, registers = self.names[register], self.registers
@@ -312,9 +312,9 @@ class _Compiler:
         ):
             self.places[inner] = self._resolved(operand)
         mode = self._register("")
-        self._add("", mode, _Mode, (block.kind, block.settings))
+        self._add("", mode, Mode, (block.kind, block.settings))
         self.places[node] = self.read(block.body.graph, f"{name}.")
-        self._add("", self._register(""), _Mode.end, (mode,))
+        self._add("", self._register(""), Mode.end, (mode,))
 
     def _resolved(self, item: Any) -> Any:
         if isinstance(item, torch.fx.Node):
@@ -333,7 +333,7 @@ class _Compiler:
 # -- modes -------------------------------------------------------------------------------------------------------------
 
 
-class _Mode:
+class Mode:
     """A mode that was begun. A checkpoint only saves memory in backward: its ops run as they are."""
 
     def __init__(self, kind: str, settings: tuple[Any, ...]) -> None:
@@ -415,5 +415,6 @@ def _storages(value: Any) -> list[int]:
     return [s for part in value for s in _storages(part)] if isinstance(value, (list, tuple)) else []
 
 
-def _copied(value: Any) -> Any:
+def cloned(value: Any) -> Any:
+    """Tensors of their own, still part of autograd's graph."""
     return pytree.tree_map(lambda part: part.clone() if isinstance(part, torch.Tensor) else part, value)

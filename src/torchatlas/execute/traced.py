@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,11 +19,11 @@ from torchatlas.errors import (
     InputMismatchError,
     InvalidInputError,
     InvalidModelError,
-    NodeNotFoundError,
-    OutOfMemoryError,
+    NotFiniteError,
 )
 from torchatlas.execute.exporting import exported
-from torchatlas.execute.likeness import copied, difference, gradient_notes, gradients_of
+from torchatlas.execute.following import NOTE, Followed, captured_path
+from torchatlas.execute.likeness import copied, count_not_finite, difference, gradient_notes, gradients_of
 from torchatlas.execute.matching import (
     FROM_TWO,
     broken_guard,
@@ -32,67 +33,14 @@ from torchatlas.execute.matching import (
     looks,
     mismatch,
 )
-from torchatlas.execute.program import Failed, Program, Taken, compiled
+from torchatlas.execute.program import Taken, compiled
+from torchatlas.execute.value_files import ValueFile
+from torchatlas.execute.values import NodeIO, NodeValues
+from torchatlas.execute.variant import Variant, place
 from torchatlas.graph import Graph, GraphNode
-from torchatlas.registry import near_names
 from torchatlas.torch_private import FakeTensor, export_guards, pytree
 
 _MOST_TRACES = 8  # of one model, for inputs that the first one does not serve
-
-
-@dataclass(frozen=True, eq=False)
-class NodeIO:
-    """What one node took and made in one run. Indexing by "inputs", "output", "hyperparameters" works as well."""
-
-    inputs: tuple[Any, ...]
-    output: Any
-    _hyperparameters: Callable[[], dict[str, Any]] = field(repr=False)
-
-    @property
-    def hyperparameters(self) -> dict[str, Any]:
-        """What it was called with by name; weights and biases are the model's own."""
-        return self._hyperparameters()
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in ("inputs", "output", "hyperparameters"):
-            raise KeyError(name)
-        return getattr(self, name)
-
-
-class NodeValues(Mapping[str, NodeIO]):
-    """Node name -> what it took and made, in the order in which the nodes ran. `output` is the model's."""
-
-    def __init__(self, entries: dict[str, NodeIO], output: Any) -> None:
-        self._entries, self.output = entries, output
-
-    def __getitem__(self, name: str) -> NodeIO:
-        if name not in self._entries:
-            near = " or ".join(map(repr, near_names(name, self._entries)))
-            raise NodeNotFoundError(f"no value of {name!r} was kept" + (f"; did you mean {near}?" if near else ""))
-        return self._entries[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __repr__(self) -> str:
-        return f"<values of {len(self)} nodes>"
-
-
-@dataclass(frozen=True, eq=False)
-class _Variant:
-    """One trace: for sizes that differ from the example's where they may, or are 1 where the example's were."""
-
-    program: Program
-    graph: Graph
-    names: dict[str, str]  # fx node -> node of the graph
-    in_spec: Any
-    out_spec: Any
-    leaves: list[tuple[str, Any]]  # of the inputs: name, and a fake tensor or the constant it was
-    guards: list[tuple[str, Any]]  # what export assumed of the sizes: as text and as code
-    constants: dict[str, Any] = field(default_factory=dict)  # what is not the model's own
 
 
 class TracedModel:
@@ -102,6 +50,8 @@ class TracedModel:
     model does not fix be another one later; None fixes all; otherwise it is what torch.export takes. `device` says
     where to trace and run: the example is moved there, and the model must be there. `check` runs the example once both
     ways: what export did not see, an assignment to `.data` say, is an error then and not a wrong number later.
+    `fallback="capture"` takes a model that torch.export refuses: it then runs itself, along the path that the example
+    took, and inputs for which it takes another one are refused.
 
     Sizes of 0 or 1, and sizes for which the model takes another path, need a trace of their own: it is made when they
     come, in the mode (training or not) of the first. `graph` is that of the first.
@@ -116,10 +66,13 @@ class TracedModel:
         *,
         kwargs: Mapping[str, Any] | None = None,
         check: bool = True,
+        fallback: str | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InvalidModelError(f"a traced model is made of a torch.nn.Module, not {type(model).__name__}.")
         args = tuple(input_for_graph) if isinstance(input_for_graph, (tuple, list)) else (input_for_graph,)
+        if fallback not in (None, "capture"):
+            raise InvalidInputError(f"fallback={fallback!r} is not one of None, 'capture'.")
         named = dict(kwargs or {})
         if device is not None:
             args, named = _moved((args, named), torch.device(device))
@@ -129,10 +82,15 @@ class TracedModel:
         if model.training:
             self.notes.append("traced in training mode: dropout and batch statistics are part of the graph")
         self._modes = {name: module.training for name, module in model.named_modules()}
-        self._served: dict[Any, _Variant] = {}  # what inputs look like -> the trace that serves them
-        self._variants = self._traced(args, named)
-        if check:
-            self._check(args, named)
+        self._served: dict[Any, Variant] = {}  # what inputs look like -> the trace that serves them
+        try:
+            self._variants = self._traced(args, named)
+            if check:
+                self._check(args, named)
+        except CaptureError:
+            if fallback is None:
+                raise
+            self._variants = [self._followed(args, named)]
 
     @property
     def graph(self) -> Graph:
@@ -159,24 +117,75 @@ class TracedModel:
         *args: Any,
         nodes: Iterable[str] | None = None,
         callback: Callable[[str, Any], None] | None = None,
+        save: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> NodeValues:
         """Run it and give what every node took and made, or only `nodes`, by name or by module path.
 
-        With a `callback` nothing is kept: it is called with each node's name and value as they come.
+        With a `callback` or a file nothing is kept. The callback is called with each node's name and value as they
+        come; `save="values.safetensors"` writes what these nodes make to a file, for models whose values do not fit.
         """
+        if save is not None:
+            return self._saved(save, args, kwargs, nodes, callback)
         output, variant, taken = self._run(args, kwargs, nodes=nodes, everything=nodes is None, callback=callback)
         entries = {}
         for fx_name, entry in taken.items():
             if fx_name in variant.names:
                 name = variant.names[fx_name]
                 made = output if fx_name == "output" else entry.output
-                entries[name] = NodeIO(entry.inputs, made, partial(self._hyperparameters, variant, name))
+                entries[name] = NodeIO(entry.inputs, made, partial(variant.hyperparameters, name, self.model))
         return NodeValues(entries, output)
 
-    def run(self, *args: Any, edit: Mapping[str, Callable[[Any], Any]] | None = None, **kwargs: Any) -> Any:
-        """What the model returns when the values of some nodes, or outputs of modules, are changed on the way."""
-        return self._run(args, kwargs, edit=edit)[0]
+    def _saved(
+        self, path: str | os.PathLike[str], args: Any, kwargs: Any, nodes: Iterable[str] | None, callback: Any
+    ) -> NodeValues:
+        variant, _ = self._matching(args, kwargs)
+        wanted = None
+        if nodes is not None:
+            wanted = {variant.names[found] for name in nodes for found in variant.fx_names(name)}
+        with ValueFile(path) as file:
+
+            def write(name: str, value: Any) -> None:
+                if wanted is None or name in wanted:
+                    file.write(name, value)
+                if callback is not None:
+                    callback(name, value)
+
+            output, _, _ = self._run(args, kwargs, callback=write)
+        return NodeValues({}, output)
+
+    def run(
+        self,
+        *args: Any,
+        edit: Mapping[str, Callable[[Any], Any]] | None = None,
+        check_finite: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """What the model returns when the values of some nodes, or outputs of modules, are changed on the way.
+
+        With `check_finite` the first node that makes NaN or infinity is an error that names it.
+        """
+        if not check_finite:
+            return self._run(args, kwargs, edit=edit)[0]
+        variant, _ = self._matching(args, kwargs)
+
+        def check(name: str, value: Any) -> None:
+            for tensor in pytree.tree_leaves(value):
+                if isinstance(tensor, torch.Tensor) and (bad := count_not_finite(tensor)):
+                    where = place(variant.graph[name])
+                    raise NotFiniteError(f"{bad:,} of {tensor.numel():,} numbers are not finite after {where}.")
+
+        return self._run(args, kwargs, edit=edit, callback=check)[0]
+
+    def run_between(self, values: Mapping[str, Any], to: str) -> Any:
+        """What a node makes, or a module returns, computed from the values of other nodes alone.
+
+        `values` are by node name, input name or module path: `run_between({"layer1": hidden}, "layer3")`. Only what
+        leads from them to it is run. If they do not determine it, past a skip connection say, the error names what is
+        missing. A module that returns several values takes and gives a tuple of them.
+        """
+        results = self._variants[0].run_between(values, to, self.model)
+        return results[0] if len(results) == 1 else tuple(results)
 
     def _run(
         self,
@@ -187,14 +196,14 @@ class TracedModel:
         everything: bool = False,
         edit: Mapping[str, Callable[[Any], Any]] | None = None,
         callback: Callable[[str, Any], None] | None = None,
-    ) -> tuple[Any, _Variant, dict[str, Taken]]:
+    ) -> tuple[Any, Variant, dict[str, Taken]]:
         variant, flat = self._matching(args, kwargs)
         keep = None
         if not everything or callback is not None:
-            keep = {found for name in nodes or () for found in self._fx_names(variant, name)}
+            keep = {found for name in nodes or () for found in variant.fx_names(name)}
         edits: dict[str, Callable[[Any], Any]] = {}
         for name, change in (edit or {}).items():
-            edits.update(dict.fromkeys(self._fx_names(variant, name, edited=True), change))
+            edits.update(dict.fromkeys(variant.fx_names(name, edited=True), change))
         watch = None
         if callback is not None:
 
@@ -202,62 +211,17 @@ class TracedModel:
                 if name in variant.names:
                     callback(variant.names[name], value)
 
-        constants = _constants(self.model, variant.constants)
-        try:
-            results, taken = variant.program.run(flat, constants, keep=keep, edits=edits, watch=watch)
-        except Failed as failed:
-            raise self._explained(variant, failed) from failed.error
-        return pytree.tree_unflatten(results, variant.out_spec), variant, taken
-
-    def _explained(self, variant: _Variant, failed: Failed) -> Exception:
-        node = variant.graph[variant.names[failed.name]] if failed.name in variant.names else None
-        where = failed.name if node is None else f"{node.name} ({node.operation})"
-        if node is not None and node.scope.path:
-            where += f" in module {node.scope.path}"
-        if node is not None and node.source is not None:
-            where += f", {node.source}"
-        first = (str(failed.error).splitlines() or [""])[0]
-        text = f"running the traced model failed at {where}: {type(failed.error).__name__}: {first}"
-        if isinstance(failed.error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in first:
-            return OutOfMemoryError(f"{text}. Keep fewer values, with nodes=[...], or take smaller inputs.")
-        if isinstance(failed.error, (RuntimeError, IndexError)):
-            return InputMismatchError(text)
-        return CaptureError(text)
-
-    def _hyperparameters(self, variant: _Variant, name: str) -> dict[str, Any]:
-        """What a node was called with by name: its attributes, and weights and biases as tensors."""
-        node = variant.graph[name]
-        found: dict[str, Any] = dict(node.attributes)
-        for value in node.inputs:
-            if value.parameter:
-                constants = _constants(self.model, variant.constants)
-                found[value.parameter.rpartition(".")[2]] = constants(value.parameter)
-        return found
-
-    def _fx_names(self, variant: _Variant, name: str, *, edited: bool = False) -> list[str]:
-        """The node of a name; for a module path the nodes that make the output of each of its calls."""
-        graph = variant.graph
-        if name in graph:
-            found = [name]
-        elif name in graph.scopes:
-            made = _outputs_of(graph, name)
-            if edited and any(len(nodes) > 1 for nodes in made):
-                several = next(nodes for nodes in made if len(nodes) > 1)
-                raise InvalidInputError(f"module {name!r} makes several values; edit one of its nodes: {several}.")
-            found = [node for nodes in made for node in nodes]
-        else:
-            near = " or ".join(map(repr, near_names(name, [*(node.name for node in graph.nodes), *graph.scopes])))
-            raise NodeNotFoundError(
-                f"no node or module is named {name!r}" + (f"; did you mean {near}?" if near else "")
-            )
-        return [fx_name for fx_name, ours in variant.names.items() if ours in found]
+        output, taken = variant.run(flat, self.model, keep=keep, edits=edits, watch=watch)
+        return output, variant, taken
 
     # -- inputs ------------------------------------------------------------------------------------------------------
 
-    def _matching(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Variant, list[Any]]:
+    def _matching(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, list[Any]]:
         """The trace that serves these inputs, and the inputs in its order."""
         flat, spec = pytree.tree_flatten((args, kwargs))
         first = self._variants[0]
+        if isinstance(first.program, Followed):
+            return replace(first, in_spec=spec), flat
         if spec != first.in_spec:
             flat = self._flat(first, args, kwargs)
         seen = tuple(looks(leaf) for leaf in flat)
@@ -279,7 +243,7 @@ class TracedModel:
             return variant, flat
         raise InputMismatchError(problems[0][0])
 
-    def _again(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, problem: str) -> _Variant:
+    def _again(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, problem: str) -> Variant:
         """One more trace, in the mode of the first."""
         if len(self._variants) >= _MOST_TRACES:
             raise InputMismatchError(
@@ -295,7 +259,7 @@ class TracedModel:
         self._variants.append(variant)
         return variant
 
-    def _flat(self, variant: _Variant, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def _flat(self, variant: Variant, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The same call, written otherwise, in the order of the trace."""
         traced_args, traced_kwargs = pytree.tree_unflatten([None] * len(variant.leaves), variant.in_spec)
         signature = inspect.signature(self.model.forward)
@@ -314,7 +278,7 @@ class TracedModel:
 
     # -- tracing -----------------------------------------------------------------------------------------------------
 
-    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[_Variant]:
+    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Variant]:
         """The trace of the example; before it, if a size of it is 1, which export would fix, that of a wider one."""
         found = [self._variant(args, kwargs, args, kwargs)]
         if self.dynamic_shapes != "auto":
@@ -336,6 +300,13 @@ class TracedModel:
             self.notes.append("sizes that are 1 in the example are fixed: the model does not take them wider")
             found[0].graph.notes.append(self.notes[-1])
         return found
+
+    def _followed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variant:
+        """The path that the example takes, for what export refuses."""
+        graph = captured_path(self.model, args, kwargs)
+        self.notes.append(NOTE)
+        names = {node.name: node.name for node in graph.nodes}
+        return Variant(Followed(self.model, graph), graph, names, in_spec=None, out_spec=None, leaves=[], guards=[])
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Compare with the model itself, under the same random numbers; both are left as found."""
@@ -369,7 +340,7 @@ class TracedModel:
         for variant in self._variants:
             variant.graph.notes.append(note)
 
-    def _variant(self, args: Any, kwargs: Any, example_args: Any, example_kwargs: Any) -> _Variant:
+    def _variant(self, args: Any, kwargs: Any, example_args: Any, example_kwargs: Any) -> Variant:
         program = exported(self.model, args, kwargs, self.dynamic_shapes)
         flat = pytree.tree_leaves((args, kwargs))
         graph, numbers = graph_of_export(program, self.model, pytree.tree_leaves((example_args, example_kwargs)))
@@ -388,7 +359,7 @@ class TracedModel:
                 "parameters of a module made in forward. Make them in __init__."
             )
         spec, runs = program.call_spec, compiled(program.graph, own)
-        variant = _Variant(runs, graph, names, spec.in_spec, spec.out_spec, leaves, guards, constants)
+        variant = Variant(runs, graph, names, spec.in_spec, spec.out_spec, leaves, guards, constants)
         if (broken := broken_guard(variant.guards, example)) is not None:
             raise CaptureError(f"torch.export assumed what its own example does not keep: {broken}")
         return variant
@@ -401,32 +372,13 @@ def trace(
     model: nn.Module,
     *args: Any,
     dynamic_shapes: Any = "auto",
+    fallback: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
     **model_kwargs: Any,
 ) -> TracedModel:
     """Trace a model with example inputs; see TracedModel."""
-    return TracedModel(model, args, dynamic_shapes=dynamic_shapes, kwargs={**(kwargs or {}), **model_kwargs})
-
-
-def _constants(model: nn.Module, others: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Parameters and buffers by name, as the model has them now, and what the trace itself holds."""
-    owners: dict[str, Any] = {"": model}  # each module is looked up once in a run
-
-    def owner_of(path: str) -> Any:
-        if path not in owners:
-            parent, _, name = path.rpartition(".")
-            owners[path] = getattr(owner_of(parent), name)
-        return owners[path]
-
-    def constant(name: str) -> Any:
-        if name in others:
-            return others[name]
-        path, _, last = name.rpartition(".")
-        owner = owners[path] if path in owners else owner_of(path)
-        found = owner._parameters.get(last) if isinstance(owner, nn.Module) else None
-        return getattr(owner, last) if found is None else found
-
-    return constant
+    named = {**(kwargs or {}), **model_kwargs}
+    return TracedModel(model, args, dynamic_shapes=dynamic_shapes, kwargs=named, fallback=fallback)
 
 
 def _shape(leaf: Any) -> tuple[Any, ...]:
@@ -447,23 +399,3 @@ def _widened(tree: Any, ones: set[tuple[int, int]]) -> Any:
 
 def _moved(tree: Any, device: torch.device) -> Any:
     return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, tree)
-
-
-def _outputs_of(graph: Graph, path: str) -> list[list[str]]:
-    """For each call of a module, the nodes that make what others take from it; the last node if nobody does."""
-    columns, paths = graph.columns, [module.path for module in graph.tables.modules]
-    parents, modules = columns["call_parent"].tolist(), columns["call_module"].tolist()
-    inside: list[int] = []  # call -> the outermost call of the module that it is a part of, or -1
-    for call, parent in enumerate(parents):
-        outer = inside[parent] if parent >= 0 else -1
-        inside.append(outer if outer >= 0 or paths[modules[call]] != path else call)
-    of_node = [inside[call] if call >= 0 else -1 for call in columns["node_call"].tolist()]
-    leaving: dict[int, list[int]] = {}
-    last: dict[int, int] = {}
-    for node, call in enumerate(of_node):
-        if call >= 0:
-            last[call] = node
-    for source, target in zip(columns["edge_source"].tolist(), columns["edge_target"].tolist(), strict=True):
-        if of_node[source] >= 0 and of_node[source] != of_node[target]:
-            leaving.setdefault(of_node[source], []).append(source)
-    return [[graph.nodes[n].name for n in sorted({*leaving.get(call, [last[call]])})] for call in last]

@@ -12,7 +12,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from torchatlas.analysis.cost import CostReport, cost
 from torchatlas.analysis.devices import Device
 from torchatlas.analysis.gradients import gradient_norms as norms_of
 from torchatlas.analysis.gradients import gradient_values, parameter_shapes
@@ -22,7 +21,6 @@ from torchatlas.analysis.summary import operations_mask
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph, OperationType, Phase
 from torchatlas.graph.columns import PHASES, Array
-from torchatlas.graph.names import short_name
 from torchatlas.registry import near_names
 from torchatlas.render.axes import (
     HEADING,
@@ -33,7 +31,6 @@ from torchatlas.render.axes import (
     Scale,
     base_axis,
     below_axis,
-    footer,
     legend,
     legend_table,
     log_span,
@@ -47,10 +44,12 @@ from torchatlas.render.axes import (
 )
 from torchatlas.render.drawing import Drawing
 from torchatlas.render.fonts import clipped, text_width
+from torchatlas.render.plotting import plottable, quiet, strong, title_of
+from torchatlas.render.roofline import roofline as roofline
 from torchatlas.render.svg import Anchor, Canvas, Point
 from torchatlas.render.theme import Theme, mixed
 from torchatlas.render.theme import theme as theme_named
-from torchatlas.units import format_bytes, format_flops, format_ns
+from torchatlas.units import format_bytes, format_ns
 
 # Memory from the bottom of the stack up: what stays below what comes and goes. The colours are those of ops that mean
 # nothing here; all that meet stay apart as theme.py says.
@@ -67,9 +66,6 @@ _LAYERS = {
     "unattributed": OperationType.UNKNOWN,
 }
 _SHADES = {Phase.FORWARD: 0.85, Phase.RECOMPUTE: 0.68, Phase.BACKWARD: 0.5, Phase.OPTIMIZER: 0.3, Phase.OTHER: 0.15}
-_LABELS = 8  # how many ops of a roofline are named
-
-
 KINDS = ("memory", "roofline", "time", "gradients")
 
 
@@ -99,13 +95,13 @@ def plot(
 
 def memory_timeline(graph: Graph, *, width: int = 1200, height: int = 700, theme: str = "light") -> str:
     """The bytes alive after every operation, stacked by what they are for, with the peak and the phases."""
-    report = memory(_checked(graph))
+    report = memory(plottable(graph))
     node, at_least = report.node, "at least " if report.at_least else ""
     subtitle = f"peak {at_least}{format_bytes(report.peak_bytes)} after {node.name} ({node.phase})"
-    canvas = open_page(_title("Memory", graph), subtitle, width, height, theme)
+    canvas = open_page(title_of("Memory", graph), subtitle, width, height, theme)
     layers = [key for key in _LAYERS if report.timeline[key].max() > 0]
     rows = [
-        (_area_colour(canvas.theme, _LAYERS[key]), CATEGORIES[key], format_bytes(report.by_category[key]))
+        (quiet(canvas.theme, _LAYERS[key]), CATEGORIES[key], format_bytes(report.by_category[key]))
         for key in reversed(layers)
     ]
     beside = width >= 760  # there is room for a legend beside the data, in the order of the stack
@@ -140,60 +136,16 @@ def memory_timeline(graph: Graph, *, width: int = 1200, height: int = 700, theme
     return canvas.markup()
 
 
-def roofline(
-    graph: Graph, device: Device | str | None = None, *, width: int = 1200, height: int = 700, theme: str = "light"
-) -> str:
-    """How fast every operation ran against what the device can do: FLOPs per second over FLOPs per byte moved.
-
-    Equal calls are one circle, whose area is the time they took together. Where nothing was timed, the times are the
-    best that the device allows. `device` is as in `atlas.cost`; "here" measures this machine.
-    """
-    report = cost(_checked(graph), device)
-    dots, hidden = _dots(report)
-    timed = graph.time_ns is not None
-    how = "as measured" if timed else f"at best on {report.device.name!r}, as nothing was timed"
-    roofs = _roofs(report, dots)
-    highest, bandwidth = max(roofs.values()), report.device.bandwidth
-    subtitle = f"roofs of {report.device.name!r} ({report.device.source}); times {how}"
-    canvas = open_page(_title("Roofline", graph), subtitle, width, height, theme)
-    types = dict.fromkeys(dot.type for dot in dots)
-    top = legend(canvas, [(_strong(canvas.theme, kind), str(kind)) for kind in types], HEADING)
-    ridge = highest / bandwidth
-    reach = log_span(min(ridge, *(dot.intensity for dot in dots)), max(ridge, *(dot.intensity for dot in dots)))
-    rates = log_span(min(dot.rate for dot in dots) / 2, max(highest * 1.2, *(dot.rate for dot in dots)))
-    across, up = log_ticks(*reach, max(3, width // 100)), log_ticks(*rates, max(3, height // 50))
-    area = Area(MARGIN + widest(map(_rate, up)) + 10, top + 34, width - MARGIN, height - 84)
-    base = Scale(*reach, area.left, area.right, log=True)
-    side = Scale(*rates, area.bottom, area.top, log=True)
-    side_title(canvas, top + 16, "FLOPs per second")
-    side_axis(canvas, area, side, up, _rate)
-    base_axis(canvas, area, base, across, lambda n: f"{n:,.10g}", "FLOPs per byte moved (arithmetic intensity)")
-    room = Room(area)
-    _draw_roofs(canvas, room, base, side, roofs, bandwidth)
-    largest, most = max(dot.time for dot in dots), min(width, height) / 40
-    places = [(base(dot.intensity), side(dot.rate), max(2.5, most * math.sqrt(dot.time / largest))) for dot in dots]
-    for dot, (x, y, radius) in zip(dots, places, strict=True):
-        colour = _strong(canvas.theme, dot.type)
-        fill = mixed(canvas.theme.background, colour, 0.55)
-        canvas.circle(x, y, radius, fill=fill, stroke=colour, title=dot.title, opacity=0.85)
-        room.take(Area(x - radius, y - radius, x + radius, y + radius))
-    _name_roofs(canvas, room, base, side, roofs, bandwidth)
-    for dot, (x, y, radius) in list(zip(dots, places, strict=True))[:_LABELS]:
-        room.label(canvas, x, y, radius, dot.name, canvas.theme.ink)
-    footer(canvas, f"a circle is one kind of call, its area the time of all such calls; {hidden}")
-    return canvas.markup()
-
-
 def time_by_type(graph: Graph, *, width: int = 1200, height: int = 700, theme: str = "light") -> str:
     """How long each kind of operation took, by phase, longest first."""
-    if _checked(graph).time_ns is None:
+    if plottable(graph).time_ns is None:
         raise AnalysisError("No operation of this graph was timed. Record a run: atlas.capture(model, *args).")
     bars = _bars(graph, theme_named(theme))
     total, timed = sum(bar.time_ns for bar in bars), sum(bar.calls for bar in bars)
     untimed = int(operations_mask(graph).sum()) - timed
     subtitle = f"{'at least ' if untimed else ''}{format_ns(total)} in {timed:,} operations"
     subtitle += f"; {untimed:,} more were not timed" if untimed else ""
-    canvas = open_page(_title("Time", graph, " by kind of operation"), subtitle, width, height, theme)
+    canvas = open_page(title_of("Time", graph, " by kind of operation"), subtitle, width, height, theme)
     paint, phases = canvas.theme, [at for at in range(len(PHASES)) if any(bar.phases[at] for bar in bars)]
     shades = [(mixed(paint.background, paint.ink, _SHADES[PHASES[at]]), str(PHASES[at])) for at in phases]
     top = legend(canvas, shades if len(shades) > 1 else [], HEADING) + 8
@@ -225,7 +177,7 @@ def gradient_norms(graph: Graph, *, width: int = 1200, height: int = 700, theme:
 
     Needs what backward made: a graph captured with values="stats" or values="all".
     """
-    norms = norms_of(_checked(graph))
+    norms = norms_of(plottable(graph))
     names, fine = list(norms), {name: norm for name, norm in norms.items() if norm > 0}
     low, high = (min(fine.values()), max(fine.values())) if fine else (0.1, 1.0)
     odd = {
@@ -236,9 +188,9 @@ def gradient_norms(graph: Graph, *, width: int = 1200, height: int = 700, theme:
     facts += [f"{len(listed):,} {words}" for words, listed in odd.items() if listed]
     lost = len(gradient_values(graph)) - len(norms)
     facts += [f"{lost:,} more were not kept"] * bool(lost)
-    canvas = open_page(_title("Gradient norms", graph, " by depth"), ", ".join(facts), width, height, theme)
+    canvas = open_page(title_of("Gradient norms", graph, " by depth"), ", ".join(facts), width, height, theme)
     paint = canvas.theme
-    colours = [_strong(paint, OperationType.ACTIVATION), _strong(paint, OperationType.CONVOLUTION)]
+    colours = [strong(paint, OperationType.ACTIVATION), strong(paint, OperationType.CONVOLUTION)]
     matrix = {name: len(shape) > 1 for name, shape in parameter_shapes(graph).items()}
     words = ("vectors: biases and scales", "matrices and kernels")
     entries = [(colours[at], words[at]) for at in (1, 0) if any(matrix[name] == bool(at) for name in names)]
@@ -271,33 +223,6 @@ def gradient_norms(graph: Graph, *, width: int = 1200, height: int = 700, theme:
     canvas.line(area.left, area.bottom, area.right, area.bottom, stroke=paint.edge)
     below_axis(canvas, area, "parameters, in the order in which forward uses them")
     return canvas.markup()
-
-
-# -- what all of them need ---------------------------------------------------------------------------------------------
-
-
-def _checked(graph: Graph) -> Graph:
-    if not isinstance(graph, Graph):
-        raise InvalidInputError(f"a plot takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...).")
-    if not operations_mask(graph).any():
-        raise AnalysisError(
-            "Nothing ran in this graph, so there is nothing to plot. Capture a model: atlas.capture(...)."
-        )
-    return graph
-
-
-def _title(what: str, graph: Graph, how: str = "") -> str:
-    name = graph.scopes[""].type
-    return (f"{what} of {name}" if name else what) + how
-
-
-def _strong(theme: Theme, kind: OperationType) -> str:
-    return theme.fills[kind][1]
-
-
-def _area_colour(theme: Theme, kind: OperationType) -> str:
-    """Quieter than a stroke, as there is so much of it."""
-    return mixed(theme.background, _strong(theme, kind), 0.72)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -376,106 +301,6 @@ def _peak(canvas: Canvas, area: Area, place: Point, words: str, limits: Sequence
     canvas.text(x, y - 10, clipped(words, 13, room, bold=True), size=13, fill=paint.accent, bold=True, anchor=anchor)
 
 
-# -- the roofline ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Dot:
-    """Equal calls of one operation."""
-
-    name: str
-    title: str
-    type: OperationType
-    dtype: str  # of its multiply-adds; empty where it has none
-    intensity: float
-    rate: float
-    time: float  # in seconds, of all of them
-
-
-def _dots(report: CostReport) -> tuple[list[_Dot], str]:
-    """What can be drawn, longest first, and how much cannot, in words."""
-    graph, counts = report.graph, report.counts
-    seconds = report.roofline.seconds
-    if graph.time_ns is not None:
-        seconds = np.where(graph.columns["node_time_ns"] > 0, graph.columns["node_time_ns"], np.nan) / 1e9
-    work = np.where(counts.macs < 0, -1, 2 * counts.macs + counts.elementwise_flops)
-    idle = counts.is_op & (counts.macs >= 0) & ((work == 0) | (counts.bytes == 0))
-    unknown = counts.is_op & (counts.macs < 0)
-    untimed = counts.is_op & ~idle & ~unknown & ~(seconds > 0)
-    nodes = np.flatnonzero(counts.is_op & ~idle & ~unknown & ~untimed)
-    if not len(nodes):
-        raise AnalysisError("No operation of this graph computes something in a known time: a roofline has no points.")
-    columns = (graph.columns["node_operation"], work, counts.bytes, counts.macs > 0)
-    _, first, group = np.unique(np.stack([c[nodes] for c in columns]), axis=1, return_index=True, return_inverse=True)
-    times, calls = np.bincount(group, seconds[nodes]), np.bincount(group)
-    dots = [_dot(graph, int(nodes[at]), int(n), work, counts.bytes, float(t), counts.macs)
-            for at, n, t in zip(first, calls, times, strict=True)]  # fmt: skip
-    absent = ((idle, "without arithmetic"), (unknown, "without a formula"), (untimed, "without a time"))
-    parts = [f"{int(mask.sum()):,} {words}" for mask, words in absent if mask.any()]
-    return sorted(dots, key=lambda dot: -dot.time), "not shown: " + ", ".join(parts) if parts else "all are shown"
-
-
-def _dot(graph: Graph, node: int, calls: int, work: Array, moved: Array, time: float, macs: Array) -> _Dot:
-    operation = graph.tables.operations[int(graph.columns["node_operation"][node])]
-    times, each = f" ×{calls:,}" if calls > 1 else "", format_ns(1e9 * time / calls)
-    amounts = f"{format_flops(int(work[node]))}, {format_bytes(int(moved[node]))} and {each} each"
-    title = f"{operation.name}{times}, first {graph.index.name(node)}: {amounts}"
-    taken = graph.nodes[node].inputs if macs[node] > 0 else []
-    dtype = taken[0].dtype if taken else ""
-    intensity, rate = float(work[node] / moved[node]), float(work[node]) * calls / time
-    return _Dot(short_name(operation.name) + times, title, operation.type, dtype, intensity, rate, time)
-
-
-def _roofs(report: CostReport, dots: Sequence[_Dot]) -> dict[str, float]:
-    """What limits arithmetic, in words, with its FLOPs per second: each dtype that is multiplied, and the rest."""
-    rates: dict[float, list[str]] = {}
-    for dtype in sorted({dot.dtype for dot in dots if dot.dtype}):
-        rates.setdefault(report.device.flops_for(dtype), []).append(dtype)
-    roofs = {f"multiply-adds in {' and '.join(dtypes)}": rate for rate, dtypes in rates.items()}
-    if report.device.vector_flops not in rates:
-        roofs["other arithmetic"] = report.device.vector_flops
-    return roofs
-
-
-def _draw_roofs(
-    canvas: Canvas, room: Room, base: Scale, side: Scale, roofs: dict[str, float], bandwidth: float
-) -> None:
-    """The slope that bandwidth sets, and from it a level line for each kind of arithmetic."""
-    highest = max(roofs.values())
-    slope = max(base.low, side.low / bandwidth), highest / bandwidth
-    lines = [((base(x), side(x * bandwidth)), (base(slope[1]), side(highest)), "") for x in slope[:1]]
-    for rate in roofs.values():
-        left = base(max(base.low, rate / bandwidth))
-        lines.append(((left, side(rate)), (base.end, side(rate)), "" if rate == highest else "5 4"))
-    for start, end, dash in lines:
-        canvas.line(*start, *end, stroke=canvas.theme.ink, stroke_width=1.4, dash=dash)
-        room.take_line(start, end)
-
-
-def _name_roofs(
-    canvas: Canvas, room: Room, base: Scale, side: Scale, roofs: dict[str, float], bandwidth: float
-) -> None:
-    """Above each roof at its right end, where the highest begins, and left of the slope."""
-    paint, highest = canvas.theme, max(roofs.values())
-    ridge = highest / bandwidth
-    canvas.circle(base(ridge), side(highest), 3.5, fill=paint.accent)
-    named = [(base.end, side(rate), f"{words}: {_rate(rate)}") for words, rate in roofs.items()]
-    half = math.sqrt(max(base.low, side.low / bandwidth) * ridge)
-    memory_rate = short(format_flops(bandwidth)).replace("FLOPs", "B/s")
-    named.append((base(half) - 4, side(half * bandwidth) - 4, f"memory: {memory_rate}"))
-    for right, y, text in named:
-        for below in (-6, 17):
-            box = Area(right - text_width(text, SMALL), y + below - 12, right, y + below + 3)
-            if room.fits(box):
-                room.write(canvas, box, text, paint.ink)
-                break
-    room.label(canvas, base(ridge), side(highest), 5, f"ridge: {ridge:,.3g} FLOPs per byte", paint.accent)
-
-
-def _rate(flops: float) -> str:
-    return short(format_flops(flops)).replace("FLOPs", "FLOP/s")
-
-
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
@@ -500,7 +325,7 @@ def _bars(graph: Graph, theme: Theme) -> list[_Bar]:
     kind = np.array([kinds.index(one.type) for one in graph.tables.operations])[operation[timed]]
     sums, calls = np.zeros((len(kinds), len(PHASES)), np.int64), np.bincount(kind, minlength=len(kinds))
     np.add.at(sums, (kind, graph.columns["node_phase"][timed]), time_ns[timed])
-    bars = [_Bar(str(one), _strong(theme, one), sums[at], int(calls[at])) for at, one in enumerate(kinds) if calls[at]]
+    bars = [_Bar(str(one), strong(theme, one), sums[at], int(calls[at])) for at, one in enumerate(kinds) if calls[at]]
     return sorted(bars, key=lambda bar: -bar.time_ns)
 
 
@@ -510,7 +335,7 @@ def _folded(bars: list[_Bar], most: int, theme: Theme) -> list[_Bar]:
         return bars
     rest = bars[most - 1 :]
     phases, calls = np.sum([bar.phases for bar in rest], axis=0), sum(bar.calls for bar in rest)
-    return [*bars[: most - 1], _Bar(f"{len(rest)} other kinds", _strong(theme, OperationType.UNKNOWN), phases, calls)]
+    return [*bars[: most - 1], _Bar(f"{len(rest)} other kinds", strong(theme, OperationType.UNKNOWN), phases, calls)]
 
 
 def _time_text(bar: _Bar, total: int) -> str:

@@ -11,6 +11,7 @@ from torchatlas.render.fonts import FAMILY, font_files, has_all
 
 MOST_PIXELS = 20_000  # along one side
 MOST_PIXELS_IN_ALL = 200_000_000
+_TOOLTIP = re.compile("<title>[^<]*</title>")
 _SIGNATURE_AND_HEADER = 8 + 25  # bytes before the place where PNG wants the resolution
 
 
@@ -23,6 +24,7 @@ def to_png(svg: str, *, width: int, height: int, dpi: int = 96) -> bytes:
     import resvg_py  # a compiled library: not before the first picture
 
     _check(width, height, dpi)
+    svg = _TOOLTIP.sub("", svg)  # pixels show none, and one strange character in them would have all fonts read
     # Reading the fonts of the machine is slow, and without them a picture is the same on every machine.
     own_fonts_do = has_all(svg)
     try:

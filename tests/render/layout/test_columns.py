@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from render.layout.test_routing import shared, through
 
-from torchatlas.render.layout.columns import _CUT_PRICE, Solved, _cuts, place_within
+from torchatlas.render.layout.columns import _CUT_PRICE, Solver, _cuts
 from torchatlas.render.layout.layered import Problem
 
 FEW = settings(max_examples=80, deadline=None, derandomize=True, database=None)
@@ -43,10 +45,10 @@ def strip(length: int, skips: tuple[tuple[int, int], ...] = ()) -> Problem:
 
 
 def test_a_strip_that_is_too_tall_becomes_columns() -> None:
-    problem, solved = strip(60), Solved()
-    whole = place_within(problem, 1e9, solved)
+    problem, solver = strip(60), Solver()
+    whole = solver.place_within(problem, 1e9)
     assert whole.columns == 1
-    placed = place_within(problem, whole.height / 3, solved)
+    placed = solver.place_within(problem, whole.height / 3)
     assert placed.columns >= 3
     assert placed.height <= whole.height / 3
     assert placed.width > whole.width
@@ -55,8 +57,8 @@ def test_a_strip_that_is_too_tall_becomes_columns() -> None:
 @pytest.mark.parametrize("parts", [2, 3, 5, 8])
 def test_every_line_is_drawn_whatever_the_cuts(parts: int) -> None:
     problem = strip(40, ((0, 39), (3, 7), (5, 30), (20, 22), (0, 12)))
-    whole = place_within(problem, 1e9, Solved())
-    placed = place_within(problem, whole.height / parts, Solved())
+    whole = Solver().place_within(problem, 1e9)
+    placed = Solver().place_within(problem, whole.height / parts)
     assert placed.columns > 1
     assert sorted((r.source, r.target, r.net) for r in placed.routes) == sorted(problem.edges)
     assert through(problem, placed) == []
@@ -72,21 +74,76 @@ def test_every_line_is_drawn_whatever_the_cuts(parts: int) -> None:
 
 def test_later_columns_lie_to_the_right() -> None:
     problem = strip(30)
-    placed = place_within(problem, 500, Solved())
+    placed = Solver().place_within(problem, 500)
     left = [x for x, _ in placed.places]
     assert left == sorted(left)
     assert len(set(left)) == placed.columns
 
 
-def test_what_was_solved_is_not_solved_again() -> None:
-    problem, solved = strip(60), Solved()
-    first = place_within(problem, 700, solved)
-    assert place_within(problem, 700, solved) is first
-    assert place_within(strip(60), 700, Solved()).routes == first.routes
+def renamed(problem: Problem, name: str) -> Problem:
+    """The same problem with other nets."""
+    return replace(
+        problem,
+        edges=[(u, v, (name, net)) for u, v, net in problem.edges],
+        enters={(box, (name, net)): x for (box, net), x in problem.enters.items()},
+        leaves={(box, (name, net)): x for (box, net), x in problem.leaves.items()},
+    )
+
+
+@pytest.mark.parametrize("height", [700, 1e9])
+def test_what_was_solved_is_not_solved_again(height: float) -> None:
+    problem, solver = strip(60, ((2, 9), (20, 50))), Solver()
+    first = solver.place_within(problem, height)
+    work = solver.work
+    again = solver.place_within(renamed(problem, "other"), height)
+    assert solver.work == work > 0
+    assert again == replace(first, routes=[replace(r, net=("other", r.net)) for r in first.routes])
+    assert again == Solver().place_within(renamed(problem, "other"), height)
+
+
+def test_equal_columns_are_solved_once() -> None:
+    solver = Solver()
+    placed = solver.place_within(strip(120), 700)
+    assert placed.columns > 4
+    assert solver.work < 119 / 2  # the first, the last, and one of those between
+
+
+def _one_more_size(problem: Problem) -> Problem:
+    return replace(problem, sizes=[*problem.sizes[:-1], (91.0, 36.0)])
+
+
+def _shared_net(problem: Problem) -> Problem:
+    return replace(problem, edges=[(u, v, 0) for u, v, _ in problem.edges])
+
+
+def _elsewhere(problem: Problem) -> Problem:
+    return replace(problem, enters={(1, 0): 20.0})
+
+
+def _left_elsewhere(problem: Problem) -> Problem:
+    return replace(problem, leaves={(0, 0): 20.0})
+
+
+@pytest.mark.parametrize("other", [_one_more_size, _shared_net, _elsewhere, _left_elsewhere])
+def test_what_differs_is_solved_apart(other: Callable[[Problem], Problem]) -> None:
+    problem, solver = strip(4, ((0, 2), (0, 3))), Solver()
+    solver.place_within(problem, 1e9)
+    assert solver.place_within(other(problem), 1e9) == Solver().place_within(other(problem), 1e9)
+
+
+@FEW
+@given(st.integers(3, 9), st.data())
+def test_no_layout_is_lower_than_its_longest_way(count: int, data: st.DataObject) -> None:
+    heights = data.draw(st.lists(st.sampled_from([24.0, 36.0, 90.0, 240.0]), min_size=count, max_size=count))
+    pairs = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)).filter(lambda pair: pair[0] < pair[1])
+    edges = [(u, v, u) for u, v in sorted(data.draw(st.sets(pairs, max_size=12)))]
+    problem = Problem([(90.0, height) for height in heights], edges)
+    strip, _ = Solver()._known(problem)
+    assert strip._longest <= strip.whole.height + 1e-6
 
 
 def test_two_boxes_are_not_cut() -> None:
-    assert place_within(strip(2), 10, Solved()).columns == 1
+    assert Solver().place_within(strip(2), 10).columns == 1
 
 
 def test_ports_stay_on_the_border() -> None:
@@ -94,7 +151,7 @@ def test_ports_stay_on_the_border() -> None:
     chain = strip(12)
     edges = [*chain.edges, (12, 0, "in"), (12, 11, "in"), (4, 13, 4)]
     problem = Problem([*chain.sizes, (0.0, 0.0), (0.0, 0.0)], edges, sources=[12], sinks=[13])
-    placed = place_within(problem, 300, Solved())
+    placed = Solver().place_within(problem, 300)
     assert placed.columns > 1
     assert placed.places[12][1] == 0
     assert placed.places[13][1] == placed.height

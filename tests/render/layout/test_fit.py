@@ -12,7 +12,7 @@ from torchatlas import demo
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.render.layout.boxes import SMALL
-from torchatlas.render.layout.fit import Fitter
+from torchatlas.render.layout.fit import _HEIGHTS, Fitter
 
 MODELS = {
     "demo": demo.training_step,
@@ -80,6 +80,15 @@ def test_the_scene_fits_the_room_it_was_given() -> None:
     assert fit.box.height * fit.scale <= 500 + 1e-6
     assert fit.scale >= 8.0 / SMALL
     assert fit.smallest_text == pytest.approx(fit.scale * SMALL)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("page", [(1500, 1000), (900, 500), (700, 1100)])
+def test_heights_that_are_not_tried_would_not_have_been_better(name: str, page: tuple[int, int]) -> None:
+    outline, labels = labelled(MODELS[name]())
+    fitter = Fitter(outline, labels, *page, 8.0)
+    fit = fitter.fit()
+    assert fit.score == max(fitter._scaled(fit.opened, (part,)).score for part in _HEIGHTS)
 
 
 def test_boxes_are_no_lower_than_asked() -> None:

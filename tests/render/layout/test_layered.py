@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchatlas.render.layout.layered import BOX_GAP, LINE_GAP, Layering, Problem, layer, ranks
+from torchatlas.render.layout.layered import BOX_GAP, LINE_GAP, Layering, Problem, _Layerer, layer, ranks
 
 FEW = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 
@@ -106,25 +106,40 @@ def test_crossings_are_near_the_fewest(problem: Problem) -> None:
         assert best <= layering.crossings <= best + 1
 
 
-def test_over_many_small_problems_crossings_are_within_a_tenth_of_the_fewest() -> None:
-    rng, ours, best = random.Random(3), 0, 0
-    for _ in range(60):
-        edges = [(u, v, u) for u in range(4) for v in range(4, 8) if rng.random() < 0.6]
-        layering = layer(Problem([(60.0, 30.0)] * 8, edges))
-        if max(map(len, layering.rows)) <= 4 and len(layering.rows) == 2:
+def meshed(rng: random.Random, rows: int, wide: int, share: float) -> Problem:
+    """Rows of boxes, each joined to a share of the next row."""
+    pairs = [
+        (u, v)
+        for first in range(0, (rows - 1) * wide, wide)
+        for u in range(first, first + wide)
+        for v in range(first + wide, first + 2 * wide)
+    ]
+    return Problem([(60.0, 30.0)] * (rows * wide), [(u, v, u) for u, v in pairs if rng.random() < share])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_crossings_of_small_meshes_are_within_a_fifth_of_the_fewest(seed: int) -> None:
+    rng, ours, best = random.Random(seed), 0, 0
+    for _ in range(8):
+        layering = layer(meshed(rng, 2, 4, 0.6))
+        if max(map(len, layering.rows)) <= 4:  # else too many orders to try them all
             ours, best = ours + layering.crossings, best + fewest(layering)
-    assert best > 50
-    assert ours <= 1.1 * best
+    assert best > 10
+    assert ours <= 1.2 * best
 
 
-def test_exchanging_neighbours_helps_where_means_are_stuck() -> None:
-    """60 meshes of four rows: 3,130 crossings when this was written, 3,422 with sweeps by means alone."""
-    rng, total = random.Random(1), 0
-    for _ in range(60):
-        pairs = [(u, v) for first in (0, 8, 16) for u in range(first, first + 8) for v in range(first + 8, first + 16)]
-        edges = [(u, v, u) for u, v in pairs if rng.random() < 0.25]
-        total += layer(Problem([(60.0, 30.0)] * 32, edges)).crossings
-    assert total <= 3250
+@pytest.mark.parametrize("seed", range(20))
+def test_ordering_never_adds_crossings_and_ends_where_no_exchange_helps(seed: int) -> None:
+    problem = meshed(random.Random(seed), 4, 8, 0.25)
+    layering = _Layerer(problem, spans=False).layering
+    before = counted(layering, order(layering))
+    layering = layer(problem)
+    found = order(layering)
+    assert layering.crossings == counted(layering, found) < before
+    for row in layering.rows:
+        for a, b in pairwise(row):
+            exchanged = {**found, a: found[b], b: found[a]}
+            assert counted(layering, exchanged) >= layering.crossings, (a, b)
 
 
 @pytest.mark.parametrize("seed", range(12))

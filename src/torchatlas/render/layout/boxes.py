@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
 from torchatlas.render.fonts import clipped, text_width
-from torchatlas.render.layout.columns import Solved, place_within
+from torchatlas.render.layout.columns import Solver
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.layered import Net, Problem
 from torchatlas.render.layout.outline import Item, Outline
@@ -54,34 +54,50 @@ class BoxMaker:
         self.outline, self.labels = outline, labels
         self.smallest = smallest  # height of a closed box
         self._known: dict[Hashable, Box] = {}
-        self._solved: dict[Hashable, Solved] = {}
+        self._numbers: dict[Hashable, int] = {}  # one for every structure, so that a long description is hashed once
+        self._closed_numbers: dict[int, int] = {}  # by the ids of items
+        self._open_numbers: dict[int, int] = {}  # the same, while `_opened_now` is what is open
+        self._opened_now: Collection[int] = ()
+        self._solver = Solver()
         self.solved = 0
-        self.work = 0  # how many lines were laid out so far: what a search may spend is limited by it
+
+    @property
+    def work(self) -> int:
+        """How many lines were laid out so far: what a search may spend is limited by it."""
+        return self._solver.work
 
     def box(self, item: Item, opened: Collection[int], height: float) -> Box:
         """The box of an item that should be no higher than `height`; `opened` holds the ids of open items."""
-        is_open = id(item) in opened
-        signature = self._signature(item, opened)
-        natural = self._known.get((signature, is_open))
-        if natural is not None and (not is_open or natural.height <= height):
+        number = self._number(item, opened)
+        natural = self._known.get(number)
+        if natural is not None and (not natural.open or natural.height <= height):
             return natural
-        if not is_open:
-            box = self._known[signature, is_open] = self._closed(item)
+        if id(item) not in opened:
+            box = self._known[number] = self._closed(item)
             return box
-        key: Hashable = (signature, is_open, round(height))
+        key: Hashable = (number, round(height))
         if key not in self._known:
             box = self._opened(item, opened, height)
             if box.natural:
-                key = (signature, is_open)
+                key = number
             self._known[key] = box
         return self._known[key]
 
-    def _signature(self, item: Item, opened: Collection[int]) -> Hashable:
-        if id(item) not in opened:
-            return (item.hash, item.name, item.repeat, len(item.inputs), len(item.outputs))
-        pattern = self.outline.wiring(item).pattern
-        inner = tuple(self._signature(child, opened) for child in self.outline.children(item))
-        return (item.hash, item.name, item.repeat, pattern, inner)
+    def _number(self, item: Item, opened: Collection[int]) -> int:
+        """The same for items of one structure in which the same is open: they share a box."""
+        if opened is not self._opened_now:
+            self._opened_now, self._open_numbers = opened, {}
+        is_open = id(item) in opened
+        known = self._open_numbers if is_open else self._closed_numbers
+        number = known.get(id(item))
+        if number is None:
+            inside: tuple[Hashable, ...] = (len(item.inputs), len(item.outputs))
+            if is_open:
+                pattern = self.outline.wiring(item).pattern  # asked for first: it tells the children what enters them
+                inside = (pattern, *(self._number(child, opened) for child in self.outline.children(item)))
+            structure = (is_open, item.hash, item.name, item.repeat, *inside)
+            number = known[id(item)] = self._numbers.setdefault(structure, len(self._numbers))
+        return number
 
     def _closed(self, item: Item) -> Box:
         title = clipped(self.labels.title(item), TITLE, _TALLEST_TITLE, bold=True)
@@ -123,10 +139,7 @@ class BoxMaker:
         sizes += [(0.0, 0.0)] * (len(sources) + len(sinks))
         problem = Problem(sizes, self._edges(item, inner, sources, sinks), enters, leaves, sources, sinks)
         flipped = self._acyclic(problem, len(items))
-        before = self._solved.setdefault((id(item), *map(id, inner)), Solved())
-        worked = before.work
-        placed = place_within(problem, height - over, before)
-        self.work += before.work - worked
+        placed = self._solver.place_within(problem, height - over)
         routes = [_turned(route, flipped) for route in placed.routes] if flipped else placed.routes
         left, top = (0.0, 0.0) if is_root else (PAD, HEAD + (0.0 if item.inputs else 10.0))
         body = placed.width + 2 * left + (18.0 if item.repeat > 1 else 0.0)

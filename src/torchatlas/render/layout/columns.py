@@ -8,7 +8,9 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import replace
+from functools import cached_property
 
 from torchatlas.render.layout.layered import RANK_GAP, Net, Problem, ranks
 from torchatlas.render.layout.routing import Placed, Point, Route, place
@@ -24,60 +26,143 @@ Key = tuple[str, int, Net]  # a net that enters, or leaves, a column
 Column = tuple[dict[int | Key, int], Placed]  # the numbers of boxes and nets in it, and where they lie
 
 
-@dataclass
-class Solved:
-    """What was found for a problem before: by where it was cut, and for single columns by their rows."""
+class Solver:
+    """Solves problems within heights, those of one structure once: they differ in the names of their nets only."""
 
-    whole: dict[tuple[int, ...], Placed] = field(default_factory=dict)
-    columns: dict[tuple[int, int], Column] = field(default_factory=dict)
-    work: int = 0
+    def __init__(self) -> None:
+        self._strips: dict[Hashable, _Strip] = {}
+        self.work = 0  # lines between ranks that were laid out so far
+
+    def place_within(self, problem: Problem, height: float) -> Placed:
+        """Solve a problem in as many columns as it takes to stay within a height, if that is possible at all."""
+        strip, nets = self._known(problem)
+        return _named(strip.within(height), nets)
+
+    def place(self, problem: Problem) -> Placed:
+        """Solve a problem in one column."""
+        strip, nets = self._known(problem)
+        return _named(strip.whole, nets)
+
+    def _known(self, problem: Problem) -> tuple[_Strip, list[Net]]:
+        """The problem with its nets numbered as they come, and what they are called."""
+        numbers: dict[Net, int] = {}
+        edges: list[tuple[int, int, Net]]
+        edges = [(u, v, numbers.setdefault(net, len(numbers))) for u, v, net in problem.edges]
+        # A box may say where a net enters it that no line brings, as when lines side by side are drawn as one.
+        enters: dict[tuple[int, Net], float]
+        enters = {(box, numbers[net]): x for (box, net), x in problem.enters.items() if net in numbers}
+        leaves: dict[tuple[int, Net], float]
+        leaves = {(box, numbers[net]): x for (box, net), x in problem.leaves.items() if net in numbers}
+        ports = (tuple(problem.sources), tuple(problem.sinks))
+        key = (tuple(problem.sizes), tuple(edges), tuple(enters.items()), tuple(leaves.items()), ports)
+        if key not in self._strips:
+            self._strips[key] = _Strip(Problem(problem.sizes, edges, enters, leaves, *ports), self)
+        return self._strips[key], list(numbers)
 
 
-def place_within(problem: Problem, height: float, solved: Solved) -> Placed:
-    """Solve a problem in as many columns as it takes to stay within a height, if that is possible at all."""
-    if () not in solved.whole:
-        solved.whole[()] = place(problem)
-        solved.work += solved.whole[()].work
-    placed = solved.whole[()]
-    ports = {*problem.sources, *problem.sinks}
-    if placed.height <= height or len(problem.sizes) - len(ports) < 3:
+def _named(placed: Placed, nets: list[Net]) -> Placed:
+    """A solution of a numbered problem, with the nets of one of its likes."""
+    named: dict[Net, Net] = dict(enumerate(nets))
+    routes = [Route(named[route.net], route.source, route.target, route.points) for route in placed.routes]
+    return replace(placed, routes=routes)
+
+
+class _Strip:
+    """One problem, and its solutions by where it was cut."""
+
+    def __init__(self, problem: Problem, solver: Solver) -> None:
+        self.problem, self.solver = problem, solver
+        self.ports = {*problem.sources, *problem.sinks}
+        self.boxes = [box for box in range(len(problem.sizes)) if box not in self.ports]
+        self._cut: dict[tuple[int, ...], Placed] = {}
+        self._known_cuts: dict[int, tuple[int, ...]] = {}
+
+    @cached_property
+    def whole(self) -> Placed:
+        placed = place(self.problem)
+        self.solver.work += placed.work
         return placed
-    rank, _ = ranks(len(problem.sizes), problem.edges, problem.sources, problem.sinks)
-    boxes = [box for box in range(len(problem.sizes)) if box not in ports]
-    levels = sorted({rank[box] for box in boxes})
-    if not 3 <= len(levels) <= _MOST_RANKS:
-        return placed
-    row = {level: number for number, level in enumerate(levels)}
-    tall = [0.0] * len(levels)
-    for box in boxes:
-        tall[row[rank[box]]] = max(tall[row[rank[box]]], problem.sizes[box][1])
-    spans: dict[tuple[int, Net], int] = {}
-    for u, v, net in problem.edges:
-        if u not in ports and v not in ports:
-            spans[u, net] = max(spans.get((u, net), 0), row[rank[v]])
-    crossing = [0] * len(levels)  # after each level
-    for (u, _), last in spans.items():
-        for level in range(row[rank[u]], last):
-            crossing[level] += 1
-    most = min(_MOST_COLUMNS, len(levels))
-    tall = [h + RANK_GAP + 4 for h in tall]
-    fewest = min(max(2, math.ceil(sum(tall) / (height * _TOLERANCE))), most) if height > 0 else most
-    for count in range(fewest, most + 1):
-        cuts = _cuts(tall, crossing, count)
-        highest = max(sum(tall[a:b]) for a, b in itertools.pairwise(cuts))
-        if highest > height * _TOLERANCE and count < most:
-            continue
-        key = tuple(cuts)
-        if key not in solved.whole:
-            column = [-1] * len(problem.sizes)
-            for box in boxes:
-                column[box] = bisect_right(cuts, row[rank[box]]) - 1
-            solved.whole[key] = _Columns(problem, column, cuts, solved.columns).placed()
-            solved.work += solved.whole[key].work
-        placed = solved.whole[key]
-        if placed.height <= height:
-            break
-    return placed
+
+    def within(self, height: float) -> Placed:
+        if len(self.boxes) < 3 or not 3 <= self._levels <= _MOST_RANKS:
+            return self.whole
+        if self._longest <= height and self.whole.height <= height:  # else it need not be solved to know
+            return self.whole
+        tall, most = self._tall, min(_MOST_COLUMNS, self._levels)
+        fewest = min(max(2, math.ceil(sum(tall) / (height * _TOLERANCE))), most) if height > 0 else most
+        for count in range(fewest, most + 1):
+            cuts = self._cuts(count)
+            highest = max(sum(tall[a:b]) for a, b in itertools.pairwise(cuts))
+            if highest > height * _TOLERANCE and count < most:
+                continue
+            if cuts not in self._cut:
+                self._cut[cuts] = self._placed(cuts)
+            if self._cut[cuts].height <= height:
+                break
+        return self._cut[cuts]
+
+    def _placed(self, cuts: tuple[int, ...]) -> Placed:
+        column = [-1] * len(self.problem.sizes)
+        for box in self.boxes:
+            column[box] = bisect_right(cuts, self._row[box]) - 1
+        return _Columns(self.problem, column, cuts, self.solver).placed()
+
+    @cached_property
+    def _ranks(self) -> tuple[list[int], list[int]]:
+        problem = self.problem
+        return ranks(len(problem.sizes), problem.edges, problem.sources, problem.sinks)
+
+    @cached_property
+    def _row(self) -> dict[int, int]:
+        """Box -> its rank, counted without ranks that hold none."""
+        rank, _ = self._ranks
+        number = {level: row for row, level in enumerate(sorted({rank[box] for box in self.boxes}))}
+        return {box: number[rank[box]] for box in self.boxes}
+
+    @cached_property
+    def _levels(self) -> int:
+        return max(self._row.values(), default=-1) + 1
+
+    @cached_property
+    def _tall(self) -> list[float]:
+        """How high each row is, with the gap below it."""
+        tall = [0.0] * self._levels
+        for box, row in self._row.items():
+            tall[row] = max(tall[row], self.problem.sizes[box][1])
+        return [h + RANK_GAP + 4 for h in tall]
+
+    @cached_property
+    def _longest(self) -> float:
+        """The height of the longest way through: no layout in one column is lower."""
+        _, order = self._ranks
+        end = [0.0] * len(self.problem.sizes)
+        after: list[list[int]] = [[] for _ in end]
+        for u, v, _ in self.problem.edges:
+            if u not in self.ports and v not in self.ports:
+                after[u].append(v)
+        for u in order:
+            end[u] += self.problem.sizes[u][1]
+            for v in after[u]:
+                end[v] = max(end[v], end[u] + RANK_GAP)
+        return max(end)
+
+    @cached_property
+    def _crossing(self) -> list[int]:
+        """How many tensors pass the end of each row."""
+        spans: dict[tuple[int, Net], int] = {}
+        for u, v, net in self.problem.edges:
+            if u not in self.ports and v not in self.ports:
+                spans[u, net] = max(spans.get((u, net), 0), self._row[v])
+        crossing = [0] * self._levels
+        for (u, _), last in spans.items():
+            for row in range(self._row[u], last):
+                crossing[row] += 1
+        return crossing
+
+    def _cuts(self, count: int) -> tuple[int, ...]:
+        if count not in self._known_cuts:
+            self._known_cuts[count] = tuple(_cuts(self._tall, self._crossing, count))
+        return self._known_cuts[count]
 
 
 def _cuts(tall: list[float], crossing: list[int], count: int) -> list[int]:
@@ -107,24 +192,16 @@ def _cuts(tall: list[float], crossing: list[int], count: int) -> list[int]:
 class _Columns:
     """The columns side by side, with the lines between them."""
 
-    def __init__(
-        self, problem: Problem, column: list[int], cuts: list[int], known: dict[tuple[int, int], Column]
-    ) -> None:
+    def __init__(self, problem: Problem, column: list[int], cuts: tuple[int, ...], solver: Solver) -> None:
         self.problem, self.column, self.count = problem, column, len(cuts) - 1
         self.ports = {*problem.sources, *problem.sinks}
         self.goes_to: dict[tuple[int, Net], set[int]] = {}  # nets that cross a cut -> the columns they go to
         for u, v, net in problem.edges:
             if column[u] >= 0 and column[v] >= 0 and column[u] != column[v]:
                 self.goes_to.setdefault((u, net), set()).add(column[v])
-        self.solved: list[Column] = []
-        self.work = 0
-        for c, rows in enumerate(itertools.pairwise(cuts)):
-            if rows not in known:
-                known[rows] = self._solve(c)
-                self.work += known[rows][1].work
-            self.solved.append(known[rows])
+        self.solved = [self._solve(c, solver) for c in range(self.count)]
 
-    def _solve(self, c: int) -> Column:
+    def _solve(self, c: int, solver: Solver) -> Column:
         """One column as a problem of its own; nets from elsewhere enter and leave at points."""
         problem, column = self.problem, self.column
         number: dict[int | Key, int] = {}
@@ -151,7 +228,7 @@ class _Columns:
                 edges[number[u], point(("out", u, net), sinks), net] = None
         enters = {(number[box], net): x for (box, net), x in problem.enters.items() if box in number}
         leaves = {(number[box], net): x for (box, net), x in problem.leaves.items() if box in number}
-        return number, place(Problem(sizes, list(edges), enters, leaves, sources, sinks))
+        return number, solver.place(Problem(sizes, list(edges), enters, leaves, sources, sinks))
 
     def placed(self) -> Placed:
         self._lanes()
@@ -166,7 +243,7 @@ class _Columns:
             self.places[port] = (ends[0] if ends else self.width, self.bottom)
         crossings = sum(placed.crossings for _, placed in self.solved)
         tangles = sum(placed.tangles for _, placed in self.solved)
-        return Placed(self.width, self.bottom, self.places, self.routes, crossings, self.count, self.work, tangles)
+        return Placed(self.width, self.bottom, self.places, self.routes, crossings, self.count, tangles=tangles)
 
     def _lanes(self) -> None:
         """Room for the lines between columns: below each, below all, in the gaps and above."""

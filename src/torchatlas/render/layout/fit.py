@@ -16,8 +16,8 @@ from torchatlas.render.layout.outline import Item, Outline
 
 _HEIGHTS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.72, 0.68, 0.62, 0.56, 0.5, 0.44, 0.38, 0.32)
 _QUICK = (1.0, 0.92, 0.84)  # lower ones are only wider
-_HOPELESS = 0.88  # at less than this of the smallest scale another height does not help
-_COMFORTABLE = 11.0  # text of this size is large enough: fewer cuts are better than larger text
+_HOPELESS = 0.88  # at less than this of the smallest, or the best, scale another height does not help
+_COMFORTABLE = 11.0  # text of this size is large enough
 _LARGEST = 24.0
 _FULL = 0.42  # boxes with their gaps never filled more of a page than this
 _BEAM, _MOVES, _MOST_TRIALS = 2, 2, 50
@@ -40,6 +40,12 @@ class Fit:
         """In pixels."""
         return SMALL * self.scale
 
+    @property
+    def score(self) -> float:
+        """How well it can be read: once text is large enough, fewer cuts count more than larger text."""
+        comfortable = _COMFORTABLE / SMALL
+        return min(self.scale, comfortable) + 0.25 * max(self.scale - comfortable, 0) - 0.05 * self.box.wraps
+
 
 class Fitter:
     """Tries what can be open on a page."""
@@ -52,6 +58,7 @@ class Fitter:
         self.maker = BoxMaker(outline, labels, smallest_box / self.least)
         self.trials = 0
         self._failed: set[frozenset[int]] = set()
+        self._areas: dict[int, float] = {}  # of closed items, with the gaps around them
 
     def fit(self) -> Fit:
         start = frozenset({id(self.outline.root)})
@@ -116,17 +123,18 @@ class Fitter:
 
     def _scaled(self, opened: frozenset[int], heights: tuple[float, ...], enough: float = 1e9) -> Fit:
         """The best of several heights, or the first that is good enough."""
-        best, most = None, -1e9
-        comfortable, largest = _COMFORTABLE / SMALL, _LARGEST / SMALL
+        best: Fit | None = None
         for part in heights:
             box = self.maker.box(self.outline.root, opened, self.height / self.least * part)
-            scale = min(self.width / max(box.width, 1), self.height / max(box.height, 1), max(largest, self.least))
+            across, down = self.width / max(box.width, 1), self.height / max(box.height, 1)
+            scale = min(across, down, max(_LARGEST / SMALL, self.least))
             if box.tangles:  # lines on each other are as bad as text that cannot be read
                 scale = min(scale, self.least * 0.99)
-            score = min(scale, comfortable) + 0.25 * max(scale - comfortable, 0) - 0.05 * box.wraps
-            if score > most:
-                best, most = Fit(box, scale, opened), score
-            if scale >= enough or (heights is _QUICK and scale < self.least * _HOPELESS):
+            fit = Fit(box, scale, opened)
+            if best is None or fit.score > best.score:
+                best = fit
+            too_wide = across < down and across < best.scale * _HOPELESS  # and wider still when it is lower
+            if scale >= enough or too_wide or (heights is _QUICK and scale < self.least * _HOPELESS):
                 break
         assert best is not None
         return best
@@ -140,9 +148,12 @@ class Fitter:
             for child in self.outline.children(item):
                 if id(child) in opened:
                     stack.append(child)
-                else:
+                    continue
+                area = self._areas.get(id(child))
+                if area is None:
                     box = self.maker.box(child, opened, 0.0)
-                    total += (box.width + BOX_GAP) * (box.height + RANK_GAP)
+                    area = self._areas[id(child)] = (box.width + BOX_GAP) * (box.height + RANK_GAP)
+                total += area
         return total
 
     def _worth(self, fit: Fit) -> float:

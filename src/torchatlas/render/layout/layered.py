@@ -8,6 +8,7 @@ straight before short ones. routing.py turns the result into lines.
 from __future__ import annotations
 
 import itertools
+import random
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ RANK_GAP = 24.0
 _SWEEPS = 8
 _SIFTS = 4
 _LARGE = 250  # lines between ranks; with more, fewer sweeps must do
+_SMALL, _STARTS = 60, 3  # with fewer lines than this, as many more orders to start from
 _DESCENTS = 24
 _TALL = 50.0  # boxes at least so tall may span ranks
 _USUAL = 34.0  # the height of a usual box
@@ -226,6 +228,24 @@ class _Layerer:
         return total
 
     def order_rows(self) -> None:
+        """From the first order, and while lines cross from a few others: what is found depends on where one starts."""
+        layering = self.layering
+        best = self._improve()
+        kept = [list(row) for row in layering.rows]
+        for start in range(_STARTS if len(layering.segments) <= _SMALL else 0):
+            if not best:
+                break
+            shuffle = random.Random(start).shuffle
+            for row in layering.rows:
+                shuffle(row)
+            self._index()
+            total = self._improve()
+            if total < best:
+                best, kept = total, [list(row) for row in layering.rows]
+        layering.rows, layering.crossings = kept, best
+        self._index()
+
+    def _improve(self) -> int:
         """Sweep down and up, each row by the mean of its neighbours, then exchange neighbours while that helps."""
         layering = self.layering
         best = sum(map(self._crossings, layering.rows[:-1]))
@@ -249,7 +269,7 @@ class _Layerer:
             if not any(moved):
                 break
             best = sum(map(self._crossings, layering.rows[:-1]))
-        layering.crossings = best
+        return best
 
     def _sift(self, row: list[int]) -> bool:
         """Put every node of a row where it causes the fewest crossings; whether any moved."""

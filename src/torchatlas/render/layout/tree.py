@@ -94,6 +94,7 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     source, output, target, value = source[by_target], output[by_target], target[by_target], value[by_target]
     leaf_hash = _leaf_hashes(graph, order)
     operation = digests(row.name for row in graph.tables.operations)[columns["node_operation"]]
+    group_hash, alike = _group_hashes(graph, groups, leaf_hash, operation[order], source, output, target)
     leaves = np.arange(len(order) + 1)
     by_source = np.argsort(source, kind="stable")
     return Tree(
@@ -109,8 +110,8 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
         groups.depth,
         groups.call,
         groups.lane,
-        _group_hashes(graph, groups, leaf_hash, source, output, target),
-        _group_hashes(graph, groups, operation[order], source, output, target, inner_only=True),
+        group_hash,
+        alike,
         kept_source,
         kept_target,
         source,
@@ -324,40 +325,48 @@ def _leaf_hashes(graph: Graph, nodes: Array) -> Array:
 
 
 def _group_hashes(
-    graph: Graph,
-    groups: _Groups,
-    leaf_hash: Array,
-    source: Array,
-    output: Array,
-    target: Array,
-    inner_only: bool = False,
-) -> Array:
-    """What is inside, where, and how it is wired; of lines from outside only where they arrive, or not even that."""
+    graph: Graph, groups: _Groups, leaf_hash: Array, operation: Array, source: Array, output: Array, target: Array
+) -> tuple[Array, Array]:
+    """What is inside, where, and how it is wired: exactly, and by operations only, whatever the shapes.
+
+    Of lines from outside the first holds where they arrive, the second nothing.
+    """
     count = len(leaf_hash)
-    found = np.zeros(len(groups.start), np.uint64)
+    exact, alike = (np.zeros(len(groups.start), np.uint64) for _ in range(2))
     own = np.full(len(groups.start), 7, np.uint64)
     called = groups.call >= 0
     types = digests(module.type for module in graph.tables.modules)
     own[called] = types[graph.columns["call_module"][groups.call[called]]]
+    places, reach = np.arange(count), target - source
     with np.errstate(over="ignore"):
+        wire = reach.astype(np.uint64) * np.uint64(8191) + output.astype(np.uint64) * np.uint64(17)
         for depth in range(int(groups.depth.max()) + 1):
             here = np.flatnonzero(groups.depth == depth)
             start, stop = groups.start[here], groups.stop[here]
-            base = np.full(count, -1, np.int64)
-            lengths = stop - start
-            inside = np.repeat(start, lengths)
-            at = np.arange(len(inside)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + inside
-            base[at] = inside
-            leaf_terms = _mix(leaf_hash + (np.arange(count) - base).astype(np.uint64) * np.uint64(31))
-            near = source >= base[target]
-            offset = (target - base[target]).astype(np.uint64)
-            inner = offset * np.uint64(131) + (target - source).astype(np.uint64) * np.uint64(8191)
-            inner += output.astype(np.uint64) * np.uint64(17)
-            terms = _mix(np.where(near, inner, offset + _GOLDEN))
-            if inner_only:
-                terms[~near] = 0
-            sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(leaf_terms, dtype=np.uint64)])
-            lines = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
+            offset = places - _starts(start, stop, count)  # of a leaf in its group
+            into = offset[target]
+            near = reach <= into
+            at = offset.astype(np.uint64) * np.uint64(31)
+            into = into.astype(np.uint64)
+            lines = _mix(np.where(near, into * np.uint64(131) + wire, into + _GOLDEN))
             first, last = np.searchsorted(target, start), np.searchsorted(target, stop)
-            found[here] = sums[stop] - sums[start] + lines[last] - lines[first]
-        return _mix(found + own)
+            exact[here] = _between(_mix(leaf_hash + at), start, stop) + _between(lines, first, last)
+            lines[~near] = 0
+            alike[here] = _between(_mix(operation + at), start, stop) + _between(lines, first, last)
+        return _mix(exact + own), _mix(alike + own)
+
+
+def _starts(start: Array, stop: Array, count: int) -> Array:
+    """For every leaf the start of its group, among groups side by side; -1 for a leaf in none."""
+    found = np.full(count, -1, np.int64)
+    lengths = stop - start
+    inside = np.repeat(start, lengths)
+    found[np.arange(len(inside)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + inside] = inside
+    return found
+
+
+def _between(terms: Array, first: Array, last: Array) -> Array:
+    """The sums of terms over intervals."""
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
+    found: Array = sums[last] - sums[first]
+    return found

@@ -1,0 +1,156 @@
+"""A model that torch.export cannot trace: it runs itself, and is followed along the path that was captured.
+
+Python decides in such a model which way to go. So every run is the model's own, and each op is compared with the one
+that the captured path has there: another path is noticed at its first op, and refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchatlas.capturing.plans import Plan
+from torchatlas.capturing.replaying import inputs_of
+from torchatlas.capturing.run import Recording, capture
+from torchatlas.errors import InputMismatchError
+from torchatlas.execute.program import Edits, Failed, Taken, cloned
+from torchatlas.graph import Graph, GraphNode
+from torchatlas.inputs import argument_names, named_tensors
+from torchatlas.torch_private import no_dispatch_modes, pytree
+
+NOTE = (
+    "torch.export cannot trace this model: this is the path that its example took. The model itself runs, and other "
+    "inputs are refused when they take another path"
+)
+
+
+class Followed:
+    """Runs a model along a captured path. Nodes go by their names in the graph."""
+
+    def __init__(self, model: nn.Module, graph: Graph) -> None:
+        self._model, self._graph = model, graph
+
+    def run(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        keep: Collection[str] | None = (),
+        edits: Edits | None = None,
+        watch: Callable[[str, Any], None] | None = None,
+    ) -> tuple[Any, dict[str, Taken]]:
+        """Run the model. Returns its result, and what the nodes to `keep` took and made, by name; None keeps all."""
+        path = _Path(self._graph.where(kind="op"), keep, edits or {}, watch)
+        inputs = {node.name for node in self._graph.where(kind="input")}
+        for name, tensor in named_tensors(argument_names(self._model, args, kwargs)):
+            if name in inputs:
+                path.arrived(name, tensor)
+        try:
+            with Recording(self._model, around=path.around):
+                result = self._model(*args, **kwargs)
+        except Exception as error:
+            if path.problem is not None:
+                raise path.problem from None
+            if path.position >= len(path.nodes):
+                raise
+            raise Failed(path.nodes[path.position].name, error) from error
+        path.end()
+        if path.wants("output"):
+            path.kept["output"] = Taken(tuple(pytree.tree_leaves(result)), None)
+        return result, path.kept
+
+
+class _Left(Exception):
+    """The path was left. Not a TypeError, which Python takes for an operator that does not fit."""
+
+
+class _Path:
+    """The ops of the path, one after another."""
+
+    def __init__(
+        self,
+        nodes: list[GraphNode],
+        keep: Collection[str] | None,
+        edits: Edits,
+        watch: Callable[[str, Any], None] | None,
+    ) -> None:
+        self.nodes, self.keep, self.edits, self.watch = nodes, keep, edits, watch
+        self.position = 0
+        self.problem: InputMismatchError | None = None  # kept: the model may catch what is raised inside of it
+        self.kept: dict[str, Taken] = {}
+        self._lock = threading.RLock()
+
+    def wants(self, name: str) -> bool:
+        return self.keep is None or name in self.keep
+
+    def arrived(self, name: str, tensor: torch.Tensor) -> None:
+        if self.wants(name):
+            self.kept[name] = Taken((), _copied(tensor))
+        if self.watch is not None:
+            self.watch(name, tensor)
+
+    def around(self, plan: Plan, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """The recording function of an operator, compared with the path."""
+
+        def followed(args: Any, kwargs: Any) -> Any:
+            with self._lock:
+                node = self.nodes[self.position] if self.position < len(self.nodes) else None
+                if node is None or node.operation != plan.name:
+                    run(args, kwargs)  # what raises, and the model handles, is not on the path
+                    raise self._refused(f"runs {plan.name}", node)
+                taken: tuple[Any, ...] = ()
+                if self.wants(node.name):
+                    taken = tuple(_copied(tensor) for tensor, _ in inputs_of(plan, args, kwargs))
+                out = run(args, kwargs)
+                if node.name in self.edits:
+                    out = _edited(out, self.edits[node.name], in_place=plan.writes)
+                if self.wants(node.name):
+                    self.kept[node.name] = Taken(taken, _copied(out))
+                if self.watch is not None:
+                    with no_dispatch_modes():
+                        self.watch(node.name, out)
+                self.position += 1
+                return out
+
+        return followed
+
+    def end(self) -> None:
+        """The program has returned."""
+        if self.position < len(self.nodes):
+            self._refused("ends", self.nodes[self.position])
+        if self.problem is not None:
+            raise self.problem
+
+    def _refused(self, now: str, node: GraphNode | None) -> Exception:
+        then = "ended"
+        if node is not None:
+            then = f"ran {node.name} ({node.operation})" + (f", {node.source}" if node.source else "")
+        self.problem = self.problem or InputMismatchError(
+            f"the model takes another path for these inputs: after {self.position:,} ops it {now}, where the traced "
+            f"path {then}. Trace it again with these."
+        )
+        return _Left(str(self.problem))
+
+
+def _edited(out: Any, change: Callable[[Any], Any], in_place: bool) -> Any:
+    with no_dispatch_modes():
+        changed = change(out)
+        if in_place and isinstance(out, torch.Tensor):  # whoever holds the tensor sees it
+            return out.copy_(changed)
+    return changed
+
+
+def _copied(value: Any) -> Any:
+    with no_dispatch_modes():
+        return cloned(value)
+
+
+def captured_path(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
+    """The graph of the path that an example takes."""
+    graph = capture(model, *args, kwargs=kwargs)
+    graph.notes.append(NOTE)
+    return graph
