@@ -34,13 +34,12 @@ from torchatlas.errors import CaptureError, InputMismatchError
 from torchatlas.execute.exporting import bound
 from torchatlas.torch_private import pytree
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from corpus import torchvision_models, transformers_models, wake  # noqa: E402
+from corpus import torchvision_models, transformers_models, wake
 from support import load_transformers
 
-PAGE = ROOT / "docs" / "architectures.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "architectures.md"
 HEAD, RULE = "| architecture | nodes | inputs | run again with | result |", "|---|---|---|---|---|"
 BEGIN, END = "<!-- begin: python benchmarks/architectures.py --write -->", "<!-- end -->"
 
@@ -592,9 +591,11 @@ def written(page: str, table: list[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *ARCHITECTURES], help="only these")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
     parser.add_argument("--write", action="store_true", help="all of them, into docs/architectures.md")
     options = parser.parse_args()
+    if unknown := set(options.names) - set(ARCHITECTURES):
+        parser.error(f"no architecture is named {', '.join(sorted(unknown))}; there are {', '.join(ARCHITECTURES)}")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     load_transformers().logging.set_verbosity_error()

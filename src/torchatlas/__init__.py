@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from torchatlas import errors, export, render  # noqa: F401  # the last two add formats and views to the graph
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from torchatlas.autograd.walk import autograd_graph
     from torchatlas.capturing import capture, recording
     from torchatlas.capturing.fx import from_fx
+    from torchatlas.execute.compare import compare_runs
     from torchatlas.execute.compatibility import check_compatibility
     from torchatlas.execute.traced import TracedModel, trace
     from torchatlas.execute.verify import verify
@@ -44,6 +47,7 @@ _LAZY = {
     "capture": "torchatlas.capturing",
     "check_compatibility": "torchatlas.execute.compatibility",
     "compare": "torchatlas.analysis.diff",
+    "compare_runs": "torchatlas.execute.compare",
     "cost": "torchatlas.analysis.cost",
     "draw": "torchatlas.render.picture",
     "formula": "torchatlas.analysis.formulas",
@@ -59,8 +63,6 @@ _LAZY = {
     "track_computational_graph": "torchatlas.tracker",
     "verify": "torchatlas.execute.verify",
 }
-
-load = Graph.load
 
 __all__ = [
     "AtlasError",
@@ -81,6 +83,7 @@ __all__ = [
     "capture",
     "check_compatibility",
     "compare",
+    "compare_runs",
     "cost",
     "draw",
     "errors",
@@ -98,6 +101,19 @@ __all__ = [
     "track_computational_graph",
     "verify",
 ]
+
+
+def load(path: str | os.PathLike[str], *, model: Any = None, allow: Iterable[str] = ()) -> Any:
+    """Read what a file holds: a Graph, or a TracedModel that was saved. Nothing in a file is ever executed.
+
+    `model` and `allow` are for traced models; see `TracedModel.load`. `Graph.load` reads the graph of either.
+    """
+    graph = Graph.load(path)
+    if "program" not in graph.metadata:
+        return graph
+    from torchatlas.execute.traced import TracedModel
+
+    return TracedModel.of_graph(graph, path, model=model, allow=allow)
 
 
 def __getattr__(name: str) -> Any:

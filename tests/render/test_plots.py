@@ -224,6 +224,12 @@ def test_circles_are_where_work_bytes_and_time_put_them() -> None:
         assert np.abs(slope * data + shift - page).max() < 0.02
 
 
+def test_plot_hands_its_device_to_the_roofline() -> None:
+    graph = graph_of("convolutions")
+    drawing = plots.plot(graph, "roofline", device="a100-80gb")
+    assert drawing.svg == plots.roofline(graph, "a100-80gb") != plots.roofline(graph)
+
+
 def test_the_ridge_is_where_the_device_has_it() -> None:
     device = atlas.cost(graph_of("convolutions"), "a100-80gb").device
     words = [text for text, _ in texts(plots.roofline(graph_of("convolutions"), "a100-80gb"))]

@@ -1,78 +1,224 @@
-"""The values of two runs -> the first node at which they differ."""
+"""Two runs on the same input -> the first node at which they differ, and how the difference grows with depth."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import copy
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from torchatlas.errors import InvalidInputError
-from torchatlas.execute.values import NodeValues
+from torchatlas.execute.traced import TracedModel, trace
+from torchatlas.execute.values import NodeIO, NodeValues
+from torchatlas.graph import GraphNode
+from torchatlas.tables import text_table
+from torchatlas.torch_private import pytree
+
+_MOST_ROWS = 40  # that a report prints
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A node whose values differ, and whether what it took did already."""
+class NodeDifference:
+    """One node in both runs. What is not a number, or has another shape, is infinitely far apart."""
 
     node: str
-    largest: float  # apart, of the numbers that both runs have; infinite when shapes or types differ
-    of: float  # the largest number there
-    reason: str
-    inputs_differ: bool
+    module: str
+    operation: str
+    depth: int  # how many nodes lie before it on the longest way from an input
+    largest: float  # difference of two numbers
+    relative: float  # norm of the difference by the norm of the first run's value
+    differing: int  # how many numbers differ by more than allowed
+    numbers: int
+    reason: str = ""  # why they cannot be compared number by number
+    inputs_differ: bool = False  # whether what it takes from other nodes differs already
+
+    @property
+    def same(self) -> bool:
+        return not self.differing and not self.reason
 
     def __str__(self) -> str:
-        where = "its inputs differ already" if self.inputs_differ else "its inputs are the same"
-        return f"{self.node}: {self.reason}; {where}"
+        what = self.reason or f"{self.differing:,} of {self.numbers:,} numbers differ, by up to {self.largest:.3g}"
+        before = "its inputs differ already" if self.inputs_differ else "its inputs are the same"
+        return f"{self.node}: {what}; {before}"
 
 
-def first_difference(one: NodeValues, other: NodeValues, *, rtol: float = 0.0, atol: float = 0.0) -> Difference | None:
-    """The first node, in the order of the first run, whose values differ by more than allowed; None if none does.
+@dataclass(frozen=True, eq=False)
+class RunComparison:
+    """Every node that both runs have, in the order of the first."""
 
-    By default every bit of every number counts, and NaN equals NaN. Nodes that only one run kept are not compared.
+    one: str
+    other: str
+    nodes: list[NodeDifference] = field(repr=False)
+    only_one: list[str] = field(repr=False)  # nodes that the other run has not
+    only_other: list[str] = field(repr=False)
+
+    @cached_property
+    def first(self) -> NodeDifference | None:
+        """The first node that differs."""
+        return next((node for node in self.nodes if not node.same), None)
+
+    @property
+    def same(self) -> bool:
+        return self.first is None
+
+    @property
+    def worst(self) -> NodeDifference | None:
+        """The node with the largest relative difference."""
+        return max((node for node in self.nodes if not node.same), key=lambda node: node.relative, default=None)
+
+    def __bool__(self) -> bool:
+        return self.same
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "one": self.one,
+            "other": self.other,
+            "same": self.same,
+            "first": None if self.first is None else asdict(self.first),
+            "nodes": [asdict(node) for node in self.nodes],
+            "only_one": self.only_one,
+            "only_other": self.only_other,
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.one} against {self.other}: {len(self.nodes):,} nodes compared"]
+        if self.only_one or self.only_other:
+            lines.append(f"only in one of them: {len(self.only_one):,} and {len(self.only_other):,} nodes")
+        if self.first is None or self.worst is None:
+            return "\n".join([*lines, "no difference"])
+        lines += [
+            f"first difference: {self.first}",
+            f"largest: {self.worst.node}, {self.worst.relative:.2g} of its norm",
+        ]
+        rows = [
+            [str(n.depth), n.node, n.operation, n.reason or f"{n.largest:.2g}", f"{n.relative:.2g}", f"{n.differing:,}"]
+            for n in self._shown()
+        ]
+        table = text_table([">depth", "node", "operation", ">largest", ">relative", ">differing"], rows)
+        hidden = len(self.nodes) - len(rows)
+        return "\n".join([*lines, "", table, *([f"{hidden:,} more nodes in .nodes"] if hidden else [])])
+
+    def _shown(self) -> list[NodeDifference]:
+        """The whole depth at even steps, and what nobody should miss."""
+        step = max(1, -(-len(self.nodes) // _MOST_ROWS))
+        always = (self.first, self.worst, self.nodes[-1])
+        return [node for n, node in enumerate(self.nodes) if n % step == 0 or any(node is item for item in always)]
+
+
+def compare_runs(
+    one: TracedModel,
+    other: Any,
+    *args: Any,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    kwargs: Mapping[str, Any] | None = None,
+    **model_kwargs: Any,
+) -> RunComparison:
+    """Run a traced model and another one on the same input, and say where they first differ.
+
+    The other is a traced model; a dtype or a device, to which a copy of the model and the input are moved; or anything
+    that can be called, a compiled or quantized model say, of which only the outputs are compared. By default every bit
+    counts; numbers of different dtypes are compared as they are. NaN equals NaN.
     """
-    return next(differences(one, other, rtol=rtol, atol=atol), None)
-
-
-def differences(one: NodeValues, other: NodeValues, *, rtol: float = 0.0, atol: float = 0.0) -> Iterator[Difference]:
-    """All nodes whose values differ, in the order of the first run."""
-    common = [name for name in one if name in other]
+    if not isinstance(one, TracedModel):
+        raise InvalidInputError(
+            f"compare_runs takes a traced model first, not {type(one).__name__}: atlas.trace(model, x)."
+        )
+    named = {**(kwargs or {}), **model_kwargs}
+    first = one.predict(*args, **named)
+    depth = _depths(one)
+    if isinstance(other, (torch.dtype, torch.device, str)):
+        model, (other_args, other_named) = copy.deepcopy(one.model).to(other), _moved((args, named), other)
+        second = trace(model, *other_args, kwargs=other_named).predict(*other_args, **other_named)
+        called = str(other)
+    elif isinstance(other, TracedModel):
+        second, called = other.predict(*args, **named), repr(other)
+    elif callable(other):
+        second, called = _outputs_alone(other(*args, **named)), type(other).__name__
+    else:
+        raise InvalidInputError(f"the other run is a traced model, a dtype, a device or a callable, not {other!r}.")
+    common = [node for node in first if node in second]
     if not common:
-        raise InvalidInputError("these runs have no node in common: nothing can be compared.")
+        raise InvalidInputError("these models have no node in common: nothing can be compared.")
+    nodes: list[NodeDifference] = []
+    differing: set[str] = set()
     for name in common:
-        found = _apart(one[name].output, other[name].output, rtol, atol)
-        if found is not None:
-            taken = _apart(one[name].inputs, other[name].inputs, rtol, atol)
-            yield Difference(name, *found, taken is not None)
+        before = any(earlier.name in differing for earlier in one.graph[name].predecessors)
+        nodes.append(_difference(one.graph[name], depth[name], first[name], second[name], rtol, atol, before))
+        if not nodes[-1].same:
+            differing.add(name)
+    only = [node for node in first if node not in second], [node for node in second if node not in first]
+    return RunComparison(repr(one), called, nodes, *only)
 
 
-def _apart(one: Any, other: Any, rtol: float, atol: float) -> tuple[float, float, str] | None:
-    """How far two values are apart, how large they are, and that in words."""
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return _tensors_apart(one.detach(), other.detach(), rtol, atol)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and len(one) == len(other):
-        pairs = [_apart(a, b, rtol, atol) for a, b in zip(one, other, strict=True)]
-        return max((pair for pair in pairs if pair is not None), key=lambda pair: pair[0], default=None)
-    if type(one) is not type(other):
-        return float("inf"), 0.0, f"{type(one).__name__} in one run, {type(other).__name__} in the other"
-    if isinstance(one, dict) and one.keys() == other.keys():
-        return _apart(list(one.values()), list(other.values()), rtol, atol)
-    return None if one == other else (float("inf"), 0.0, f"{one!r} in one run, {other!r} in the other")
+def _depths(traced: TracedModel) -> dict[str, int]:
+    depth: dict[int, int] = {}
+    for edge in traced.graph.edges:  # nodes are in the order in which they run
+        depth[edge.target.id] = max(depth.get(edge.target.id, 0), depth.get(edge.source.id, 0) + 1)
+    return {node.name: depth.get(node.id, 0) for node in traced.graph.nodes}
 
 
-def _tensors_apart(one: torch.Tensor, other: torch.Tensor, rtol: float, atol: float) -> tuple[float, float, str] | None:
-    if one.shape != other.shape:
-        return float("inf"), 0.0, f"shape {tuple(one.shape)} in one run, {tuple(other.shape)} in the other"
-    if one.dtype != other.dtype and not (rtol or atol):
-        return float("inf"), 0.0, f"{one.dtype} in one run, {other.dtype} in the other"
-    wide = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
-    a, b = (tensor.to_dense() if tensor.layout is not torch.strided else tensor for tensor in (one, other))
-    a, b = a.to(wide), b.to(wide)
-    if torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True):
-        return None
-    apart = (a - b).abs()
-    wrong = int((~torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)).sum())
-    largest = float(apart.nan_to_num(nan=float("inf")).max())
-    size = float(torch.maximum(a.abs(), b.abs()).nan_to_num().max())
-    return largest, size, f"{wrong:,} of {a.numel():,} numbers differ, by up to {largest:.3g} (of {size:.3g})"
+def _moved(tree: Any, to: Any) -> Any:
+    def moved(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or (isinstance(to, torch.dtype) and not leaf.is_floating_point()):
+            return leaf
+        return leaf.to(to)
+
+    return pytree.tree_map(moved, tree)
+
+
+def _outputs_alone(output: Any) -> NodeValues:
+    return NodeValues({"output": NodeIO((), output, dict)}, output)
+
+
+def _difference(
+    node: GraphNode, depth: int, one: NodeIO, other: NodeIO, rtol: float, atol: float, inputs_differ: bool
+) -> NodeDifference:
+    apart = _apart(one.output, other.output, rtol, atol)
+    about = node.name, node.scope.path, node.operation, depth
+    if isinstance(apart, str):
+        return NodeDifference(*about, torch.inf, torch.inf, 0, 0, apart, inputs_differ)
+    return NodeDifference(*about, *apart, inputs_differ=inputs_differ)
+
+
+def _apart(one: Any, other: Any, rtol: float, atol: float) -> tuple[float, float, int, int] | str:
+    """Largest and relative difference, how many numbers differ and how many there are; or why there are none."""
+    largest = square = norm = 0.0
+    differing = numbers = 0
+    mine, theirs = pytree.tree_leaves(one), pytree.tree_leaves(other)
+    if len(mine) != len(theirs):
+        return f"{len(mine)} values in one run, {len(theirs)} in the other"
+    for a, b in zip(mine, theirs, strict=True):
+        if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+            if type(a) is not type(b) or a != b:
+                return f"{_said(a)} in one run, {_said(b)} in the other"
+            continue
+        if a.shape != b.shape:
+            return f"shape {tuple(a.shape)} in one run, {tuple(b.shape)} in the other"
+        a, b = _numbers(a, b)
+        wrong = ~torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+        apart = torch.where(wrong, (a - b).abs().nan_to_num(nan=torch.inf), 0.0)
+        largest = max(largest, float(apart.max()) if apart.numel() else 0.0)
+        square, norm = square + float(apart.square().sum()), norm + float(a.abs().square().nan_to_num().sum())
+        differing, numbers = differing + int(wrong.sum()), numbers + a.numel()
+    relative = 0.0 if not square else (square / norm) ** 0.5 if norm else torch.inf
+    return largest, relative, differing, numbers
+
+
+def _said(item: Any) -> str:
+    return f"a tensor of {tuple(item.shape)}" if isinstance(item, torch.Tensor) else repr(item)
+
+
+def _numbers(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    wide = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
+
+    def plain(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.detach().cpu()
+        if tensor.is_quantized:
+            tensor = tensor.dequantize()
+        return (tensor.to_dense() if tensor.layout is not torch.strided else tensor).to(wide)
+
+    return plain(a), plain(b)

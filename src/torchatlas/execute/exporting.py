@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.stream import is_users
 from torchatlas.errors import CaptureError, InvalidInputError
-from torchatlas.execute.recurrent import any_length, restored
+from torchatlas.execute.recurrent import AnyLength, restored
 from torchatlas.torch_private import (
     functorch_depth,
     pytree,
@@ -40,7 +40,7 @@ def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dy
     for shapes, strict in attempts:
         depth, parts = functorch_depth(), _parts(model)
         hooks = saved_tensor_hooks_forbidden()
-        lengths = nullcontext() if strict else any_length()
+        lengths = nullcontext() if strict else AnyLength()
         with Restorer(model, (args, kwargs)), _quietly() as said:
             try:
                 with lengths:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,24 +19,43 @@ def guarded(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return {"flat_args": pytree.tree_leaves((args, kwargs)), **bound(model, args, kwargs)}
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What a tensor given must look like. Sizes that may vary are symbols, or what is computed from symbols."""
+
+    dtype: torch.dtype
+    device: str  # its type
+    shape: tuple[str, ...]
+
+
+ANY_NUMBER = object()  # an input that may be any number
+
+
+def expected(traced: Any) -> Any:
+    """What to expect of an input, from what export says of it: a constant is itself."""
+    if isinstance(traced, torch.Tensor):
+        return Expected(traced.dtype, traced.device.type, tuple(map(str, traced.shape)))
+    return ANY_NUMBER if isinstance(traced, (torch.SymInt, torch.SymFloat, torch.SymBool)) else traced
+
+
 def mismatch(leaves: list[tuple[str, Any]], flat: list[Any]) -> str | None:
     """What is wrong with inputs, in words."""
     known: dict[str, int] = {}
     small: str | None = None  # said last: another trace helps there
     for (name, wanted), given in zip(leaves, flat, strict=True):
-        if not isinstance(wanted, torch.Tensor):
-            if not isinstance(wanted, (torch.SymInt, torch.SymFloat, torch.SymBool)) and wanted != given:
+        if not isinstance(wanted, Expected):
+            if wanted is not ANY_NUMBER and wanted != given:
                 return f"input {name} is {given!r}, but {wanted!r} was traced and is part of the graph: trace again."
             continue
         if not isinstance(given, torch.Tensor):
             return f"input {name} is a {type(given).__name__}, not a tensor."
         if given.dtype != wanted.dtype:
             return f"input {name} has dtype {given.dtype}; the model was traced with {wanted.dtype}."
-        if given.device.type != wanted.device.type:
+        if given.device.type != wanted.device:
             return f"input {name} is on {given.device}; the model was traced on {wanted.device}."
-        if given.dim() != wanted.dim():
-            return f"input {name} has {given.dim()} dimensions; the model was traced with {wanted.dim()}."
-        for dim, (size, fixed) in enumerate(zip(given.shape, map(str, wanted.shape), strict=True)):
+        if given.dim() != len(wanted.shape):
+            return f"input {name} has {given.dim()} dimensions; the model was traced with {len(wanted.shape)}."
+        for dim, (size, fixed) in enumerate(zip(given.shape, wanted.shape, strict=True)):
             if fixed.isdecimal():
                 if size != int(fixed):
                     return f"input {name} has size {size} in dimension {dim}; the model fixes it to {fixed}."

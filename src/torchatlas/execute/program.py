@@ -37,7 +37,20 @@ class Instruction:
     kwargs: dict[str, Any]
     plain: tuple[tuple[int, Any], ...] | None
     reads: tuple[int, ...]  # once for each time, in the order of the arguments
-    writes: tuple[int, ...] = ()  # registers whose memory the call writes to
+    writes: tuple[int, ...]  # registers whose memory the call writes to
+    function: Any  # what `target` is short for: an operator of torch, a Python function, or a Mode
+
+
+def instruction(name: str, result: int, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Instruction:
+    """A call of an operator or a Python function."""
+    target = function._op if type(function) is OpOverload else function
+    if function is torch.ops.aten.copy_.default:
+        target = _copy
+    plain = None
+    if not kwargs and not any(isinstance(item, (list, tuple, dict, slice)) for item in args):
+        plain = tuple((item.number, None) if isinstance(item, Register) else (-1, item) for item in args)
+    reads, writes = tuple(_registers((args, kwargs))), _written(function, args, kwargs)
+    return Instruction(name, result, target, args, kwargs, plain, reads, writes, function)
 
 
 @dataclass(eq=False)
@@ -285,25 +298,7 @@ class _Compiler:
             self.places[node] = args[0][args[1]]
             return
         register = self.places[node] = self._register(name)
-        target = node.target._op if type(node.target) is OpOverload else node.target
-        if node.target is torch.ops.aten.copy_.default:
-            target = _copy
-        self._add(name, register, target, args, kwargs, _written(node.target, args, kwargs))
-
-    def _add(
-        self,
-        name: str,
-        register: Register,
-        target: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any] | None = None,
-        writes: tuple[int, ...] = (),
-    ) -> None:
-        named, plain = kwargs or {}, None
-        if not named and not any(isinstance(item, (list, tuple, dict, slice)) for item in args):
-            plain = tuple((item.number, None) if isinstance(item, Register) else (-1, item) for item in args)
-        reads = tuple(_registers((args, named)))
-        self.instructions.append(Instruction(name, register.number, target, args, named, plain, reads, writes))
+        self.instructions.append(instruction(name, register.number, node.target, args, kwargs))
 
     def _block(self, node: Any, block: Block, name: str) -> None:
         """The nodes of a block between its beginning and its end: their values can be seen as well."""
@@ -312,9 +307,9 @@ class _Compiler:
         ):
             self.places[inner] = self._resolved(operand)
         mode = self._register("")
-        self._add("", mode, Mode, (block.kind, block.settings))
+        self.instructions.append(instruction("", mode.number, Mode, (block.kind, block.settings), {}))
         self.places[node] = self.read(block.body.graph, f"{name}.")
-        self._add("", self._register(""), Mode.end, (mode,))
+        self.instructions.append(instruction("", self._register("").number, Mode.end, (mode,), {}))
 
     def _resolved(self, item: Any) -> Any:
         if isinstance(item, torch.fx.Node):

@@ -1,6 +1,6 @@
 """Recurrent layers under torch.export: traced for any length, where export itself counts the steps of the example.
 
-For each of torch.lstm, gru, rnn_tanh and rnn_relu there is an operator that only knows shapes. `any_length` puts it in
+For each of torch.lstm, gru, rnn_tanh and rnn_relu there is an operator that only knows shapes. `AnyLength` puts it in
 the place of the call while export runs; `restored` puts the operator of ATen back into the program.
 """
 
@@ -21,7 +21,7 @@ _SCHEMA = (
 _OPERATORS = torch.library.Library("torchatlas_recurrent", "DEF")
 
 
-class any_length(TorchFunctionMode):  # noqa: N801  # reads like the context that it is
+class AnyLength(TorchFunctionMode):
     """While it is open, calls of recurrent layers look at shapes only.
 
     Export runs a layer in Python, step by step, and so assumes as many steps as the example has.

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torchatlas.capturing.exported import graph_of_export
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import (
     CaptureError,
+    FileFormatError,
     InputMismatchError,
     InvalidInputError,
     InvalidModelError,
@@ -24,16 +26,19 @@ from torchatlas.errors import (
 from torchatlas.execute.exporting import exported
 from torchatlas.execute.following import NOTE, Followed, captured_path
 from torchatlas.execute.likeness import copied, count_not_finite, difference, gradient_notes, gradients_of
+from torchatlas.execute.loading import holds_program, loaded, model_name, signature_of
 from torchatlas.execute.matching import (
     FROM_TWO,
     broken_guard,
     check_device,
     described,
+    expected,
     guarded,
     looks,
     mismatch,
 )
 from torchatlas.execute.program import Taken, compiled
+from torchatlas.execute.saving import graph_with_program
 from torchatlas.execute.value_files import ValueFile
 from torchatlas.execute.values import NodeIO, NodeValues
 from torchatlas.execute.variant import Variant, place
@@ -77,7 +82,7 @@ class TracedModel:
         if device is not None:
             args, named = _moved((args, named), torch.device(device))
             check_device(model, torch.device(device))
-        self.model, self.dynamic_shapes = model, dynamic_shapes
+        self.model, self.dynamic_shapes, self._name = model, dynamic_shapes, type(model).__name__
         self.notes: list[str] = []
         if model.training:
             self.notes.append("traced in training mode: dropout and batch statistics are part of the graph")
@@ -105,6 +110,54 @@ class TracedModel:
     @property
     def topological_order(self) -> list[GraphNode]:
         return self.graph.topological_order()
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], *, weights: bool = True) -> Path:
+        """Write program, graph and weights to an `.atlas` file; `atlas.load(path)` reads it, without this model's code.
+
+        Without `weights`, loading takes a model that has them: `atlas.load(path, model=model)`.
+        """
+        if Path(path).suffix != ".atlas":
+            raise InvalidInputError(
+                f"a traced model is saved as .atlas, not {Path(path).name!r}; its graph as anything."
+            )
+        return graph_with_program(self._variants, self.model, weights=weights).save(path)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, model: nn.Module | None = None, allow: Iterable[str] = ()
+    ) -> TracedModel:
+        """Read what `save` wrote. Nothing is executed, and the program calls only operators that are known to be safe.
+
+        `allow` adds namespaces of custom operators to those. `model` is where the weights come from, if not the file.
+        """
+        graph = Graph.load(path)
+        if not holds_program(graph):
+            raise FileFormatError(f"{path}: this is a graph and no traced model; Graph.load reads it.")
+        return cls.of_graph(graph, path, model=model, allow=allow)
+
+    @classmethod
+    def of_graph(
+        cls,
+        graph: Graph,
+        path: str | os.PathLike[str],
+        *,
+        model: nn.Module | None = None,
+        allow: Iterable[str] = (),
+    ) -> TracedModel:
+        """The traced model that a graph holds which was read from a file."""
+        found = cls.__new__(cls)
+        try:
+            found._variants, found.model = loaded(graph, model, allow)
+            if model is None:
+                found.model.forward = called_as(found, signature_of(graph))
+        except (FileFormatError, InvalidInputError) as error:
+            raise type(error)(f"{path}: {error}") from error
+        found._name = model_name(graph)
+        found.dynamic_shapes, found.notes = None, list(found.graph.notes)  # it cannot be traced again
+        found._modes, found._served = {}, {}
+        return found
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -292,7 +345,7 @@ class TracedModel:
                     wider = self._variant(wider_args, wider_kwargs, args, kwargs)
                 except CaptureError:
                     break
-                free = {(n, dim) for n, dim in wanted if not str(_shape(wider.leaves[n][1])[dim]).isdecimal()}
+                free = {(n, dim) for n, dim in wanted if not wider.leaves[n][1].shape[dim].isdecimal()}
                 if free == wanted:
                     return [wider, *found]
                 wanted = free  # some were fixed all the same, by a loop over them say
@@ -349,7 +402,9 @@ class TracedModel:
         specs = program.graph_signature.input_specs
         own = {spec.arg.name: spec.target for spec in specs if spec.kind.name != "USER_INPUT"}
         placeholders = [n for n in program.graph.nodes if n.op == "placeholder" and n.name not in own]
-        leaves = [(node.name, node.meta.get("val", given)) for node, given in zip(placeholders, flat, strict=True)]
+        leaves = [
+            (node.name, expected(node.meta.get("val", given))) for node, given in zip(placeholders, flat, strict=True)
+        ]
         constants = dict(program.constants)
         example = guarded(self.model, args, kwargs)
         guards = [(text, compile(text, "<what export assumed>", "eval")) for text in export_guards(program)]
@@ -365,7 +420,7 @@ class TracedModel:
         return variant
 
     def __repr__(self) -> str:
-        return f"<TracedModel of {type(self.model).__name__}: {len(self.graph):,} nodes>"
+        return f"<TracedModel of {self._name}: {len(self.graph):,} nodes>"
 
 
 def trace(
@@ -379,6 +434,16 @@ def trace(
     """Trace a model with example inputs; see TracedModel."""
     named = {**(kwargs or {}), **model_kwargs}
     return TracedModel(model, args, dynamic_shapes=dynamic_shapes, kwargs=named, fallback=fallback)
+
+
+def called_as(traced: TracedModel, signature: inspect.Signature) -> Any:
+    """The forward of a model that is only its weights: it runs the program."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return traced(*args, **kwargs)
+
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    return forward
 
 
 def _shape(leaf: Any) -> tuple[Any, ...]:

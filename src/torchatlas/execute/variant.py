@@ -36,7 +36,7 @@ class Variant:
     names: dict[str, str]  # fx node -> node of the graph
     in_spec: Any
     out_spec: Any
-    leaves: list[tuple[str, Any]]  # of the inputs: name, and a fake tensor or the constant it was
+    leaves: list[tuple[str, Any]]  # of the inputs: name, and what is expected of it
     guards: list[tuple[str, Any]]  # what export assumed of the sizes: as text and as code
     constants: dict[str, Any] = field(default_factory=dict)  # what is not the model's own
 
@@ -85,6 +85,10 @@ class Variant:
             return program.run(arguments, self._constants(model))[0]
         except Failed as failed:
             raise self._explained(failed) from failed.error
+
+    def constant(self, name: str, model: nn.Module) -> Any:
+        """A parameter, a buffer, or what the trace holds."""
+        return self._constants(model)(name)
 
     def hyperparameters(self, name: str, model: nn.Module) -> dict[str, Any]:
         """What a node was called with by name: its attributes, and weights and biases as tensors."""

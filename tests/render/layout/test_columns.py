@@ -124,10 +124,16 @@ def _left_elsewhere(problem: Problem) -> Problem:
     return replace(problem, leaves={(0, 0): 20.0})
 
 
-@pytest.mark.parametrize("other", [_one_more_size, _shared_net, _elsewhere, _left_elsewhere])
+def _on_the_border(problem: Problem) -> Problem:
+    return replace(problem, sinks=[4])
+
+
+@pytest.mark.parametrize("other", [_one_more_size, _shared_net, _elsewhere, _left_elsewhere, _on_the_border])
 def test_what_differs_is_solved_apart(other: Callable[[Problem], Problem]) -> None:
-    problem, solver = strip(4, ((0, 2), (0, 3))), Solver()
-    solver.place_within(problem, 1e9)
+    chain, solver = strip(4, ((0, 2), (0, 3))), Solver()
+    problem = Problem([*chain.sizes, (90.0, 36.0)], [*chain.edges, (0, 4, 0)])
+    before = solver.place_within(problem, 1e9)
+    assert before != Solver().place_within(other(problem), 1e9)
     assert solver.place_within(other(problem), 1e9) == Solver().place_within(other(problem), 1e9)
 
 

@@ -13,6 +13,7 @@ from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.render.layout.boxes import SMALL
 from torchatlas.render.layout.fit import _HEIGHTS, Fitter
+from torchatlas.render.layout.labels import Labels
 
 MODELS = {
     "demo": demo.training_step,
@@ -89,6 +90,14 @@ def test_heights_that_are_not_tried_would_not_have_been_better(name: str, page: 
     fitter = Fitter(outline, labels, *page, 8.0)
     fit = fitter.fit()
     assert fit.score == max(fitter._scaled(fit.opened, (part,)).score for part in _HEIGHTS)
+
+
+def test_room_is_not_filled_with_a_thicket_of_lines() -> None:
+    picture = drawn(graphs.written([("dense", 7), ("dense", 7), ("dense", 9)]), 1600, 1200)
+    outline = picture.outline
+    fitter = Fitter(outline, Labels(outline), 1540, 1080, 9.0)
+    closed = fitter._scaled(frozenset({id(outline.root)}), _HEIGHTS)
+    assert fitter._worth(picture.fit) >= fitter._worth(closed)
 
 
 def test_boxes_are_no_lower_than_asked() -> None:

@@ -79,11 +79,13 @@ class _Strip:
 
     @cached_property
     def whole(self) -> Placed:
+        """In one column."""
         placed = place(self.problem)
         self.solver.work += placed.work
         return placed
 
     def within(self, height: float) -> Placed:
+        """In the fewest columns that are no higher; in the most there may be if all are."""
         if len(self.boxes) < 3 or not 3 <= self._levels <= _MOST_RANKS:
             return self.whole
         if self._longest <= height and self.whole.height <= height:  # else it need not be solved to know

@@ -21,7 +21,7 @@ _COMFORTABLE = 11.0  # text of this size is large enough
 _LARGEST = 24.0
 _FULL = 0.42  # boxes with their gaps never filled more of a page than this
 _BEAM, _MOVES, _MOST_TRIALS = 2, 2, 50
-_MOST_WORK = 3_000  # lines between ranks: a third of a second or so
+_MOST_WORK = 2_600  # lines between ranks: a third of a second or so
 _MISSES = 8  # so many groups that do not fit any more, and the page is full
 _GROUP, _AGAIN = 0.5, 0.4  # what a closed group, and a box like one shown before, are worth beside a new one
 _CROSSING, _CUT = 0.12, 0.1  # and what a crossing, or a cut into columns, costs
@@ -87,22 +87,23 @@ class Fitter:
             found.sort(key=lambda entry: -entry[0])
             beam = found[:_BEAM]
             best = max(best, beam[:1], key=lambda entry: entry[0][0] if entry else -1e9)
-        return self._scaled(self._filled(best[0][1]), _HEIGHTS)
+        return self._scaled(self._filled(*best[0]), _HEIGHTS)
 
     @property
     def _is_spent(self) -> bool:
         return self.trials >= _MOST_TRIALS or self.maker.work >= _MOST_WORK
 
-    def _filled(self, opened: frozenset[int]) -> frozenset[int]:
-        """Spend what room is left on single groups, from the outside in."""
+    def _filled(self, worth: float, opened: frozenset[int]) -> frozenset[int]:
+        """Spend what room is left on single groups, from the outside in, where that does not tangle the picture."""
         misses = 0
         while misses < _MISSES and self.maker.work < 1.5 * _MOST_WORK:
             left = sorted(self._closed(opened), key=lambda item: (item.depth, item.start - item.stop))
             for item in left:
                 trial = opened | {id(item)}
                 fit = None if trial in self._failed else self._tried(trial)
-                if fit is not None and fit.scale >= self.least:
-                    opened = trial
+                # What is inside may be worth the cut that opening it costs; nothing is worth a thicket of lines.
+                if fit is not None and fit.scale >= self.least and self._worth(fit) > worth - _GROUP:
+                    worth, opened = self._worth(fit), trial
                     break
                 self._failed.add(trial)
                 misses += 1

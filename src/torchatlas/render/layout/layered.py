@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 BOX_GAP, LINE_GAP = 18.0, 11.0  # least distance between two boxes of a rank, and between a line and its neighbour
 RANK_GAP = 24.0
 _SWEEPS = 8
-_SIFTS = 4
 _LARGE = 250  # lines between ranks; with more, fewer sweeps must do
-_SMALL, _STARTS = 60, 3  # with fewer lines than this, as many more orders to start from
+_SMALL, _STARTS = 120, 3  # with no more lines than this, so many other orders to start from
 _DESCENTS = 24
 _TALL = 50.0  # boxes at least so tall may span ranks
 _USUAL = 34.0  # the height of a usual box
@@ -55,6 +54,7 @@ class Layering:
     chains: list[tuple[int, int, Net, list[int]]]  # every edge with the nodes it passes
     x: list[float] = field(default_factory=list)
     crossings: int = 0
+    work: int = 0  # lines that were put in order, as often as that was done
 
     def is_point(self, node: int) -> bool:
         return self.width[node] == 0
@@ -248,6 +248,7 @@ class _Layerer:
     def _improve(self) -> int:
         """Sweep down and up, each row by the mean of its neighbours, then exchange neighbours while that helps."""
         layering = self.layering
+        layering.work += len(layering.segments)
         best = sum(map(self._crossings, layering.rows[:-1]))
         kept = [list(row) for row in layering.rows]
         large = len(layering.segments) > _LARGE
@@ -263,43 +264,7 @@ class _Layerer:
             if total < best:
                 best, kept = total, [list(row) for row in layering.rows]
         layering.rows = kept
-        self._index()
-        for _ in range(_SIFTS if best and not large else 0):
-            moved = [self._sift(row) for row in layering.rows]
-            if not any(moved):
-                break
-            best = sum(map(self._crossings, layering.rows[:-1]))
         return best
-
-    def _sift(self, row: list[int]) -> bool:
-        """Put every node of a row where it causes the fewest crossings; whether any moved."""
-        moved = False
-        for node in list(row) if len(row) > 1 else ():
-            others = [other for other in row if other != node]
-            here, least, best = 0, 0, 0
-            at = row.index(node)
-            for position, other in enumerate(others, 1):  # from the far left, one step to the right at a time
-                here += self._gain(node, other)
-                if here < least:
-                    least, best = here, position
-            now = sum(self._gain(node, other) for other in others[:at])
-            if least < now:
-                row[:] = [*others[:best], node, *others[best:]]
-                for position, other in enumerate(row):
-                    self.place[other] = position
-                moved = True
-        return moved
-
-    def _gain(self, a: int, b: int) -> int:
-        """Crossings of the lines of two nodes when a lies right of b, less those when it lies left of it."""
-        place, fraction, gain = self.place, self.fraction, 0
-        for near in (self.up, self.down):
-            ends = [place[other] + fraction[other, b] for other in near[b]]
-            for other in near[a]:
-                at = place[other] + fraction[other, a]
-                for end in ends:
-                    gain += (at < end) - (at > end)
-        return gain
 
     def _sort_row(self, row: list[int], near: list[list[int]]) -> None:
         place, fraction = self.place, self.fraction

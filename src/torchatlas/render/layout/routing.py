@@ -37,7 +37,7 @@ class Placed:
     routes: list[Route]
     crossings: int
     columns: int = 1
-    work: int = 0  # lines between ranks that were laid out to get there
+    work: int = 0  # lines between ranks that were put in order to get there
     tangles: int = 0  # pairs of lines that lie on each other: too many change places at once
 
 
@@ -230,8 +230,8 @@ class _Router:
                 route.points = [(x - left, y) for x, y in route.points]
         width = max([*ends, *every], default=0.0) - min(left, 0.0)
         places = [(layering.x[box], self.y[box]) for box in range(layering.count)]
-        work = len(layering.segments)
-        return Placed(width, self.height, places, routes, layering.crossings, work=work, tangles=self.tangles)
+        more = {"work": layering.work, "tangles": self.tangles}
+        return Placed(width, self.height, places, routes, layering.crossings, **more)
 
 
 def _beside(at: float, taken: list[float], low: float, high: float) -> float:

@@ -1,0 +1,169 @@
+"""A traced model -> a graph that holds its program and its weights as data, ready to be written to a file."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from msgspec import Struct
+from torch import nn
+
+from torchatlas.capturing.describe import dtype_name, portable
+from torchatlas.errors import NotAvailableError
+from torchatlas.execute import structures
+from torchatlas.execute.file_format import FUNCTIONS, KEY, VERSION, Held, Leaf, Saved, SavedVariant, Step
+from torchatlas.execute.matching import ANY_NUMBER, Expected
+from torchatlas.execute.program import Instruction, Program, Register
+from torchatlas.execute.variant import Variant
+from torchatlas.graph import Graph
+from torchatlas.graph.arguments import Call, TensorRef, encode, encode_value
+from torchatlas.graph.columns import Array
+from torchatlas.torch_private import OpOverload
+
+_NAMES = {function: name for name, function in FUNCTIONS.items()}
+
+
+def graph_with_program(variants: list[Variant], model: nn.Module, *, weights: bool) -> Graph:
+    """A graph of the first trace that holds all of them, as data."""
+    shelf = _Shelf()
+    held = {}
+    for name in {name for variant in variants for name in _program(variant).constants.values()}:
+        found = variants[0].constant(name, model)
+        kind = "parameter" if isinstance(found, nn.Parameter) else "buffer"
+        held[name] = Held(shelf.put(found, name) if weights else -1, kind, bool(found.requires_grad))
+    first, *others = [_saved_variant(variant, shelf) for variant in variants]
+    saved = Saved(
+        VERSION,
+        type(model).__name__,
+        _signature(model),
+        weights,
+        [(dtype_name(tensor.dtype), list(tensor.shape)) for tensor in shelf.tensors],
+        dict(sorted(held.items())),
+        first,
+        len(others),
+    )
+    recorded = {f"{KEY}/tensor/{n}": _bytes(tensor) for n, tensor in enumerate(shelf.tensors)}
+    for number, (variant, other) in enumerate(zip(variants[1:], others, strict=True)):
+        recorded[f"{KEY}/variant/{number}"] = _nested(_with_program(variant.graph, other, {}))
+    return _with_program(variants[0].graph, saved, recorded)
+
+
+class _Shelf:
+    """Tensors to be saved, each once: tied weights are one."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._numbers: dict[int, int] = {}
+
+    def put(self, tensor: Any, name: str) -> int:
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_quantized:
+            raise NotAvailableError(f"{name} cannot be saved: it is a {_what(tensor)}, not a plain tensor.")
+        if id(tensor) not in self._numbers:
+            self._numbers[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)
+        return self._numbers[id(tensor)]
+
+
+def _what(item: Any) -> str:
+    return f"{item.layout} tensor".removeprefix("torch.") if isinstance(item, torch.Tensor) else type(item).__name__
+
+
+def _program(variant: Variant) -> Program:
+    if not isinstance(variant.program, Program):
+        raise NotAvailableError(
+            "a model that is followed along a captured path cannot be saved: it runs its own Python code. "
+            "Save its graph: traced.graph.save(path)."
+        )
+    return variant.program
+
+
+def _saved_variant(variant: Variant, shelf: _Shelf) -> SavedVariant:
+    program = _program(variant)
+    steps = [
+        Step(each.name, each.result, _function_name(each), encode(Call(_plain(each.args), _plain(each.kwargs))))
+        for each in program.instructions
+    ]
+    read = {register for each in program.instructions for register in each.reads}
+    read |= {item.number for item in program.outputs if isinstance(item, Register)}
+    return SavedVariant(
+        program.names,
+        program.inputs,
+        {str(register): name for register, name in program.constants.items()},
+        {str(r): shelf.put(item, program.names[r]) for r, item in program.attached.items() if r in read},
+        steps,
+        encode_value(_plain(program.outputs)),
+        variant.names,
+        structures.written(variant.in_spec),
+        structures.written(variant.out_spec),
+        [_leaf(name, wanted) for name, wanted in variant.leaves],
+        [text for text, _ in variant.guards],
+    )
+
+
+def _function_name(each: Instruction) -> str:
+    if isinstance(each.function, OpOverload):
+        return str(each.function)
+    if each.function in _NAMES:
+        return _NAMES[each.function]
+    raise NotAvailableError(
+        f"{each.name} cannot be saved: it calls {getattr(each.function, '__name__', each.function)}, which a file "
+        "cannot hold. torch.export.save keeps such programs."
+    )
+
+
+def _plain(item: Any) -> Any:
+    """An argument as a file holds it: registers in the place of tensors."""
+    if isinstance(item, Register):
+        return TensorRef(item.number)
+    if isinstance(item, (list, tuple)):
+        return type(item)(_plain(part) for part in item)
+    if isinstance(item, Mapping):
+        return {key: _plain(part) for key, part in item.items()}
+    found = portable(item)
+    if getattr(found, "kind", "") in ("opaque", "generator", "symbol"):
+        raise NotAvailableError(f"an argument of the program, a {type(item).__name__}, cannot be saved.")
+    return found
+
+
+def _leaf(name: str, wanted: Any) -> Leaf:
+    if isinstance(wanted, Expected):
+        return Leaf(name, "tensor", dtype_name(wanted.dtype), wanted.device, list(wanted.shape))
+    if wanted is ANY_NUMBER:
+        return Leaf(name, "number")
+    return Leaf(name, "constant", value=encode_value(_plain(wanted)))
+
+
+def _signature(model: nn.Module) -> list[tuple[str, int, bool, str]]:
+    found = []
+    for parameter in inspect.signature(model.forward).parameters.values():
+        given = parameter.default is not parameter.empty
+        value = encode_value(portable(parameter.default)) if given else "null"
+        found.append((parameter.name, int(parameter.kind), given, value))
+    return found
+
+
+def _bytes(tensor: torch.Tensor) -> Array:
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    found: Array = plain.reshape(-1).view(torch.uint8).numpy() if plain.numel() else np.empty(0, np.uint8)
+    return found
+
+
+def _with_program(graph: Graph, saved: Struct, recorded: dict[str, Array]) -> Graph:
+    metadata = {**graph.metadata, KEY: msgspec.json.decode(msgspec.json.encode(saved))}
+    return Graph(
+        graph.columns, graph.tables, source=graph.source, notes=graph.notes, metadata=metadata, recorded=recorded
+    )
+
+
+def _nested(graph: Graph) -> Array:
+    """A whole file as an array of bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "variant.atlas"
+        graph.save(path)
+        return np.frombuffer(path.read_bytes(), np.uint8)
