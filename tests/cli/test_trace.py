@@ -48,9 +48,23 @@ def test_nodes_and_what_may_vary(folder: Path) -> None:
     assert "convolution" in result.stdout
     assert "(2 here)" in result.stdout
     assert "written: m.atlas" in result.stdout
-    graph = atlas.load(folder / "m.atlas")
-    assert graph.source == "export"
-    assert str(len(graph)) in result.stdout
+    traced = atlas.load(folder / "m.atlas")
+    assert isinstance(traced, atlas.TracedModel)
+    assert str(len(traced.graph)) in result.stdout
+
+
+def test_a_model_that_export_refuses_can_be_followed(folder: Path) -> None:
+    assert "--follow" not in run("trace_models.py:Branch", "--inputs", "2").output
+    result = run("trace_models.py:Branch", "--inputs", "2", "--follow", "--output", "path.atlas")
+    assert result.exit_code == 0, result.output
+    assert "the path that its example took" in result.stdout
+    assert atlas.load(folder / "path.atlas").source == "run"
+
+
+def test_weights_can_be_left_out(folder: Path) -> None:
+    run("trace_models.py:build", "--inputs", "2,3,8,8", "--output", "with.atlas")
+    run("trace_models.py:build", "--inputs", "2,3,8,8", "--output", "without.atlas", "--no-weights")
+    assert (folder / "without.atlas").stat().st_size < (folder / "with.atlas").stat().st_size
 
 
 def test_json_is_all_that_is_printed() -> None:

@@ -46,6 +46,11 @@ class _OptionsThenTarget(click.Command):
 @click.option("--backward", is_flag=True, help="Also run backward, from the sum of the floating outputs.")
 @click.option("--optimizer", metavar="NAME", help="Also take a step of this optimizer of torch.optim.")
 @click.option("--fake", is_flag=True, help="Compute and allocate nothing: shapes only.")
+@click.option(
+    "--values",
+    type=click.Choice(["stats", "all", "replay"]),
+    help="Keep what every op made, a few numbers of it, or what torchatlas verify needs.",
+)
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Save the graph (.atlas, .json ...).")
 @verb
 def command(
@@ -55,6 +60,7 @@ def command(
     backward: bool,
     optimizer: str | None,
     fake: bool,
+    values: str | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -77,11 +83,11 @@ def command(
     if parsed.is_script:
         if given:
             raise click.UsageError(f"{given[0]} is for models; a script runs as it is. Its own options come after it.")
-        _run_script(parsed, arguments, output, as_json)
+        _run_script(parsed, arguments, output, values, as_json)
         return
     if arguments:
         raise click.UsageError(f"{parsed} takes no arguments: {' '.join(arguments)}. Only scripts do.")
-    options = {"backward": backward, "optimizer": _target.optimizer_named(optimizer), "fake": fake}
+    options = {"backward": backward, "optimizer": _target.optimizer_named(optimizer), "fake": fake, "values": values}
     with stdout_to_stderr(as_json), _target.program(parsed), _target.found(parsed) as item:
         graph = graph_of(item, parsed, inputs, options, given, output)
     _finish(graph, output, as_json, str(parsed))
@@ -110,7 +116,9 @@ def graph_of(
     if not _takes_nothing(item):
         raise InvalidInputError(f"{target} takes {inspect.signature(item)}; give example inputs with --inputs.")
     try:
-        with atlas.recording() as rec:  # it may be the program itself: it cannot be run twice to find out
+        with atlas.recording(
+            values=options.get("values")
+        ) as rec:  # it may be the program itself: it cannot be run twice to find out
             result = item()
     except Exception as error:
         if rec.failure is not None:
@@ -154,14 +162,16 @@ def _built(item: Any, target: _target.Target) -> Any:
     return model
 
 
-def _run_script(target: _target.Target, arguments: tuple[str, ...], output: Path | None, as_json: bool) -> None:
+def _run_script(
+    target: _target.Target, arguments: tuple[str, ...], output: Path | None, values: str | None, as_json: bool
+) -> None:
     """Run it under recording. How it ends, by exit code or exception, is how we end."""
     import torchatlas as atlas
 
     ended: BaseException | None = None
     with stdout_to_stderr(as_json), _target.program(target, arguments):
         try:
-            with atlas.recording() as rec:
+            with atlas.recording(values=values) as rec:
                 _target.run_script(target)
         except BaseException as error:  # KeyboardInterrupt and SystemExit included: what was recorded is kept
             ended = error

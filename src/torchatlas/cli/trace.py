@@ -1,4 +1,4 @@
-"""torchatlas trace TARGET: trace a model by torch.export, say which sizes may vary, and save the graph."""
+"""torchatlas trace TARGET: trace a model by torch.export, say which sizes may vary, and save it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,25 @@ from torchatlas.units import format_count
 @click.option("--inputs", multiple=True, metavar="SHAPE", help="An example input: [NAME=][DTYPE:]SHAPE. Repeatable.")
 @click.option("--train", is_flag=True, help="Trace in training mode, with dropout and batch statistics.")
 @click.option("--fixed", is_flag=True, help="Fix every size to the example's.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Save the graph (.atlas, .json ...).")
+@click.option("--follow", is_flag=True, help="If torch.export refuses: follow the path that these inputs take.")
+@click.option("--no-weights", is_flag=True, help="Leave the weights out of the file.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Save the model, to be run again (.atlas), or its graph (.json, .png ...).",
+)
 @verb
-def command(target: str, inputs: tuple[str, ...], train: bool, fixed: bool, output: Path | None, as_json: bool) -> None:
+def command(
+    target: str,
+    inputs: tuple[str, ...],
+    train: bool,
+    fixed: bool,
+    follow: bool,
+    no_weights: bool,
+    output: Path | None,
+    as_json: bool,
+) -> None:
     """Trace TARGET and print its nodes, what may vary in size, and what to know about it.
 
     TARGET is module:callable or path.py:callable, where the callable is a model, a model class, or a function without
@@ -31,6 +47,7 @@ def command(target: str, inputs: tuple[str, ...], train: bool, fixed: bool, outp
 
     \b
     torchatlas trace models.gpt:build --inputs int64:2,16 --output gpt.atlas
+    torchatlas run gpt.atlas --inputs int64:4,32
     """
     parsed = _target.parse_target(target)
     check_output(output)
@@ -42,10 +59,16 @@ def command(target: str, inputs: tuple[str, ...], train: bool, fixed: bool, outp
 
         with progress(f"tracing {parsed}"):
             traced = atlas.TracedModel(
-                model.train(train), args, dynamic_shapes=None if fixed else "auto", kwargs=kwargs
+                model.train(train),
+                args,
+                dynamic_shapes=None if fixed else "auto",
+                kwargs=kwargs,
+                fallback="capture" if follow else None,
             )
     graph = traced.graph
-    if output is not None:
+    if output is not None and output.suffix == ".atlas" and graph.source == "export":
+        traced.save(output, weights=not no_weights)
+    elif output is not None:
         graph.save(output)
     counts = Counter(str(node.operation_type) for node in graph.where(kind="op"))
     report = cost(graph)
@@ -54,7 +77,7 @@ def command(target: str, inputs: tuple[str, ...], train: bool, fixed: bool, outp
         "output": None if output is None else str(output),
         "nodes": len(graph),
         "input_shapes": {name: list(shape) for name, shape in traced.input_shapes.items()},
-        "sizes": graph.metadata["sizes"],
+        "sizes": graph.metadata.get("sizes", {}),
         "operations": dict(counts.most_common()),
         "macs": report.macs,
         "uncosted": sorted(report.uncosted),

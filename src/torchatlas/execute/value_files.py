@@ -42,9 +42,7 @@ class ValueFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        if self.path.suffix != ".safetensors":
-            raise InvalidInputError(f"values are saved as .safetensors, not {self.path.name!r}.")
+        self.path = checked_path(path)
         self._header: dict[str, Any] = {}
         self._left_out: list[str] = []
         self._end = 0
@@ -101,3 +99,11 @@ class ValueFile:
             raise FileSystemError(f"cannot write {self.path}: {error.strerror or error}") from error
         finally:
             part.unlink(missing_ok=True)
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """A path that such a file can have."""
+    found = Path(path)
+    if found.suffix != ".safetensors":
+        raise InvalidInputError(f"values are saved as .safetensors, not {found.name!r}.")
+    return found

@@ -1,0 +1,137 @@
+"""torchatlas run FILE: run a saved traced model, print what it returns, and save what its nodes made."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchatlas.cli import _target
+from torchatlas.cli._options import print_json, progress, verb
+from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
+from torchatlas.tables import text_table
+from torchatlas.units import format_seconds
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--inputs", multiple=True, metavar="SHAPE", help="Random input: [NAME=][DTYPE:]SHAPE. Repeatable.")
+@click.option("--data", type=click.Path(path_type=Path), metavar="FILE", help="Inputs by name: .safetensors.")
+@click.option("--node", "nodes", multiple=True, metavar="NAME", help="Also show this node or module. Repeatable.")
+@click.option("--values", type=click.Path(path_type=Path), metavar="FILE", help="Save what nodes make: .safetensors.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Save what is returned: .safetensors.")
+@click.option("--check-finite", is_flag=True, help="Stop at the first node that makes NaN or infinity, and name it.")
+@click.option("--allow", multiple=True, metavar="NAMESPACE", help="Also run custom operators of this namespace.")
+@verb
+def command(
+    file: Path,
+    inputs: tuple[str, ...],
+    data: Path | None,
+    nodes: tuple[str, ...],
+    values: Path | None,
+    output: Path | None,
+    check_finite: bool,
+    allow: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Run a traced model that was saved (torchatlas trace --output m.atlas), without its code.
+
+    \b
+    torchatlas run m.atlas --inputs 8,3,224,224 --node layer1 --values values.safetensors
+    """
+    from torchatlas.execute.traced import TracedModel
+    from torchatlas.execute.value_files import ValueFile, checked_path
+
+    for path in (values, output):
+        if path is not None:
+            checked_path(path)
+    with progress(f"reading {file.name}"):
+        traced = TracedModel.load(file, allow=allow)
+    args, kwargs = _inputs(inputs, data)
+    if not args and not kwargs:
+        shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in traced.input_shapes.items())
+        raise InvalidInputError(f"{file.name} takes {shapes}: pass --inputs or --data.")
+    shown: dict[str, Any] = {}
+    began = time.perf_counter()
+    with progress(f"running {file.name}"):
+        if check_finite:
+            traced.run(*args, check_finite=True, **kwargs)
+        if values is not None:
+            result = traced.predict(*args, save=values, nodes=nodes or None, **kwargs).output
+        else:
+            found = traced.predict(*args, nodes=nodes, **kwargs)
+            result, shown = found.output, {name: entry.output for name, entry in found.items()}
+    seconds = time.perf_counter() - began
+    flat = dict(_flat("output", result))
+    if output is not None:
+        with ValueFile(output) as out:
+            for name, tensor in flat.items():
+                out.write(name, tensor)
+    facts = {
+        "file": str(file),
+        "seconds": seconds,
+        "values": [_facts(n, v) for name, value in shown.items() for n, v in _flat(name, value)],
+        "outputs": [_facts(name, value) for name, value in flat.items()],
+        "written": [str(path) for path in (values, output) if path is not None],
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(_text(facts))
+
+
+def _inputs(inputs: tuple[str, ...], data: Path | None) -> tuple[list[Any], dict[str, Any]]:
+    args, kwargs = _target.example_inputs(inputs, fake=False)
+    return list(args), {**kwargs, **({} if data is None else _tensors_in(data))}
+
+
+def _tensors_in(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(path))
+    except SafetensorError as error:
+        raise FileFormatError(f"{path}: not a .safetensors file: {error}.") from error
+    except OSError as error:
+        raise FileSystemError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _flat(name: str, value: Any) -> list[tuple[str, Any]]:
+    """What is in a result, each with its place in it."""
+    if isinstance(value, dict):
+        return [pair for key, part in value.items() for pair in _flat(f"{name}.{key}", part)]
+    if isinstance(value, (list, tuple)):
+        return [pair for index, part in enumerate(value) for pair in _flat(f"{name}.{index}", part)]
+    return [(name, value)]
+
+
+def _facts(name: str, value: Any) -> dict[str, Any]:
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return {"name": name, "value": value if isinstance(value, (bool, int, float, str)) else repr(value)}
+    facts: dict[str, Any] = {"name": name, "shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
+    if value.numel() and value.layout is torch.strided and not value.is_complex():
+        numbers = value.detach().double()
+        finite = numbers[numbers.isfinite()]
+        facts["not_finite"] = numbers.numel() - finite.numel()
+        if finite.numel():
+            facts |= {"min": finite.min().item(), "max": finite.max().item(), "mean": finite.mean().item()}
+    return facts
+
+
+def _text(facts: dict[str, Any]) -> str:
+    rows = []
+    for each in [*facts["values"], *facts["outputs"]]:
+        if "value" in each:
+            rows.append([each["name"], str(each["value"]), "", "", "", ""])
+        else:
+            figures = [f"{each[key]:.4g}" if key in each else "" for key in ("min", "mean", "max")]
+            look = f"{each['dtype']}[{', '.join(map(str, each['shape']))}]"
+            rows.append([each["name"], look, *figures, str(each.get("not_finite") or "")])
+    table = text_table(["value", "", ">min", ">mean", ">max", ">not finite"], rows)
+    lines = [table, f"ran in {format_seconds(facts['seconds'])}"]
+    return "\n".join([*lines, *(f"written: {path}" for path in facts["written"])])
