@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 import pytest
+import torch
 from zoo import ZOO, Specimen
 
 from benchmarks.supported import PAGE, collected, is_equal, page, replayed_operations, traced_operations
@@ -63,6 +64,10 @@ def test_only_what_ran_is_counted() -> None:
 
 
 def test_a_difference_is_not_equal() -> None:
-    assert is_equal({"y": [1.0, float("nan")]}, {"y": [1.0, float("nan")]})
-    assert not is_equal({"y": [1.0, 2.0]}, {"y": [1.0, 2.0 + 1e-9]})
-    assert not is_equal(["text", 1.0], 3.0)
+    x = torch.tensor([1.0, float("nan")], dtype=torch.float64)
+    assert is_equal({"y": [x, 2, "text"]}, {"y": [x.clone(), 2, "text"]})
+    assert not is_equal({"y": x}, {"y": x + 1e-15})
+    assert not is_equal({"y": x}, {"z": x})
+    assert not is_equal([x, 2], [x, 3])
+    assert not is_equal(["text", x], 3.0)
+    assert not is_equal(x, None)

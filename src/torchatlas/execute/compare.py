@@ -13,7 +13,7 @@ import torch
 from torchatlas.errors import InvalidInputError
 from torchatlas.execute.traced import TracedModel, trace
 from torchatlas.execute.values import NodeIO, NodeValues
-from torchatlas.graph import GraphNode
+from torchatlas.graph import GraphNode, OperationType
 from torchatlas.tables import text_table
 from torchatlas.torch_private import pytree
 
@@ -27,6 +27,7 @@ class NodeDifference:
     node: str
     module: str
     operation: str
+    operation_type: OperationType
     depth: int  # how many nodes lie before it on the longest way from an input
     largest: float  # difference of two numbers
     relative: float  # norm of the difference by the norm of the first run's value
@@ -102,10 +103,12 @@ class RunComparison:
         return "\n".join([*lines, "", table, *([f"{hidden:,} more nodes in .nodes"] if hidden else [])])
 
     def _shown(self) -> list[NodeDifference]:
-        """The whole depth at even steps, and what nobody should miss."""
-        step = max(1, -(-len(self.nodes) // _MOST_ROWS))
-        always = (self.first, self.worst, self.nodes[-1])
-        return [node for n, node in enumerate(self.nodes) if n % step == 0 or any(node is item for item in always)]
+        """The whole depth at even steps, without views, which only hand on; and what nobody should miss."""
+        nodes = [node for node in self.nodes if node.operation_type != OperationType.VIEW]
+        step = max(1, -(-len(nodes) // _MOST_ROWS))
+        always = [node for node in (self.first, self.worst, self.nodes[-1]) if node is not None]
+        shown = {id(node) for node in [*nodes[::step], *always]}
+        return [node for node in self.nodes if id(node) in shown]
 
 
 def compare_runs(
@@ -178,7 +181,7 @@ def _difference(
     node: GraphNode, depth: int, one: NodeIO, other: NodeIO, rtol: float, atol: float, inputs_differ: bool
 ) -> NodeDifference:
     apart = _apart(one.output, other.output, rtol, atol)
-    about = node.name, node.scope.path, node.operation, depth
+    about = node.name, node.scope.path, node.operation, node.operation_type, depth
     if isinstance(apart, str):
         return NodeDifference(*about, torch.inf, torch.inf, 0, 0, apart, inputs_differ)
     return NodeDifference(*about, *apart, inputs_differ=inputs_differ)
