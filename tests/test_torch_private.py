@@ -322,12 +322,88 @@ def interrupted_transforms() -> None:
     assert torch.rand(2).shape == (2,)
 
 
+def engine_in_python() -> None:
+    """A node and a root of equal numbers: the node runs, the other root is next, and what follows the node is not."""
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            ran.append("doubled")
+            raise KeyboardInterrupt
+
+    ran: list[str] = []
+    x = torch.ones(2, requires_grad=True)
+    y, other = x.sin(), Doubled.apply(x)
+    assert isinstance(other.grad_fn, torch_private.FunctionNode)
+    assert not isinstance(y.grad_fn, torch_private.FunctionNode)
+    assert y.grad_fn is not None
+    for node in (y.grad_fn, other.grad_fn):
+        node._set_sequence_nr(2**64 - 1)
+        assert node._sequence_nr() == 2**64 - 1
+    y.grad_fn.register_prehook(lambda _: ran.append("sin"))
+    handle = y.grad_fn.register_prehook(lambda _: ran.append("sin, first"))
+    hooks = handle.hooks_dict_ref()
+    for key in [key for key in hooks if key != handle.id]:
+        hooks[key] = hooks.pop(key)
+    roots = tuple(torch.autograd.graph.GradientEdge(node, 0) for node in (y.grad_fn, other.grad_fn))
+    ones = torch_private.make_grads((y.sum(), torch.ones(2)), (None, torch.ones(2)), is_grads_batched=False)
+    assert ones[0].item() == 1
+    with pytest.raises(KeyboardInterrupt):
+        torch_private.run_engine(
+            roots, (ones[1], ones[1]), False, False, (), allow_unreachable=True, accumulate_grad=True
+        )
+    assert ran == ["sin, first", "sin", "doubled"]
+    assert x.grad is None
+    with pytest.raises(RuntimeError, match="second time"):  # what it saved is gone
+        y.grad_fn._saved_self
+    assert y.grad_fn._input_metadata[0].shape == [2]
+    assert y.grad_fn._input_metadata[0].is_nested_tensor is False
+
+
+def every_run_of_the_engine() -> None:
+    x, seen = torch.ones(2, requires_grad=True), []
+
+    def around(run: Any, outputs: Any, args: Any, kwargs: Any) -> Any:
+        gradients, keep, create, inputs = args
+        seen.append((len(outputs), len(gradients), keep, create, len(inputs), kwargs["accumulate_grad"]))
+        return run(outputs, *args, **kwargs)
+
+    with torch_private.engine_runs(around):
+        x.sin().sum().backward(retain_graph=True)
+        torch.autograd.grad(x.sin().sum(), [x])
+        torch.func.grad(lambda t: t.sin().sum())(torch.ones(2))
+    x.sin().sum().backward()
+    assert seen[:2] == [(1, 1, True, False, 0, True), (1, 1, False, False, 1, False)]
+    assert len(seen) == 3
+    edge = torch.autograd.graph.get_gradient_edge(x)
+    assert edge.node.name().endswith("AccumulateGrad")
+    edge.node.metadata["a key"] = "kept"
+    assert edge.node.metadata["a key"] == "kept"
+
+
+def executed_nodes() -> None:
+    x, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    left, right = x.sin(), w.cos()
+    loss, found = (left * right).sum(), []
+    assert loss.grad_fn is not None
+    loss.grad_fn.register_prehook(
+        lambda _: found.extend(torch_private.will_be_executed(t.grad_fn) for t in (left, right))
+    )
+    loss.backward(inputs=[x])
+    assert found == [True, False]
+
+
 CANARIES: dict[str, Callable[[], None]] = {
     "COMPILED_NAME": compiled_name,
     "CompilersGraph": compilers_graph,
     "FakeCopyMode": fake_copy_mode,
     "FakeTensor": fake_tensor,
     "FakeTensorMode": fake_tensor,
+    "FunctionNode": engine_in_python,
     "HigherOrderOperator": higher_order,
     "OpOverload": op_overload,
     "TorchDispatchMode": dispatch_mode,
@@ -335,6 +411,8 @@ CANARIES: dict[str, Callable[[], None]] = {
     "compiled_inside": frames_left_alone,
     "compilers_module_call": unpatched_module_call,
     "current_autograd_node": current_node,
+    "engine_runs": every_run_of_the_engine,
+    "will_be_executed": executed_nodes,
     "dispatch_mode_stack": mode_stack,
     "engine_code": engine,
     "inductor_backend": inductor,
@@ -346,9 +424,11 @@ CANARIES: dict[str, Callable[[], None]] = {
     "restore_saved_tensor_hooks": forbidden_hooks,
     "export_guards": assumed_sizes,
     "is_wrapper": wrappers,
+    "make_grads": engine_in_python,
     "next_sequence_nr": sequence_numbers,
     "pop_mode": popped_modes,
     "process_group_named": process_groups,
+    "run_engine": engine_in_python,
     "sharding_propagator": sharding,
     "no_dispatch_modes": no_modes,
     "push_mode": pushed_and_removed,

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from torchatlas.analysis.diff import compare
     from torchatlas.analysis.formulas import OpCall, Work, formula
     from torchatlas.analysis.memory import memory
+    from torchatlas.autograd.debugger import debug_backward
+    from torchatlas.autograd.lifecycle import lifecycle
+    from torchatlas.autograd.record import record_backward, recording_backward
+    from torchatlas.autograd.text import print_graph
     from torchatlas.autograd.walk import autograd_graph
     from torchatlas.capturing import capture, recording
     from torchatlas.capturing.fx import from_fx
@@ -49,16 +53,21 @@ _LAZY = {
     "compare": "torchatlas.analysis.diff",
     "compare_runs": "torchatlas.execute.compare",
     "cost": "torchatlas.analysis.cost",
+    "debug_backward": "torchatlas.autograd.debugger",
     "draw": "torchatlas.render.picture",
     "formula": "torchatlas.analysis.formulas",
     "from_fx": "torchatlas.capturing.fx",
+    "lifecycle": "torchatlas.autograd.lifecycle",
     "make_dot": "torchatlas.torchviz",
     "memory": "torchatlas.analysis.memory",
     "module_bars": "torchatlas.render.table",
     "module_table": "torchatlas.render.table",
     "peak_for_batch": "torchatlas.analysis.batch",
     "plot": "torchatlas.render.plots",
+    "print_graph": "torchatlas.autograd.text",
+    "record_backward": "torchatlas.autograd.record",
     "recording": "torchatlas.capturing",
+    "recording_backward": "torchatlas.autograd.record",
     "trace": "torchatlas.execute.traced",
     "track_computational_graph": "torchatlas.tracker",
     "verify": "torchatlas.execute.verify",
@@ -85,10 +94,12 @@ __all__ = [
     "compare",
     "compare_runs",
     "cost",
+    "debug_backward",
     "draw",
     "errors",
     "formula",
     "from_fx",
+    "lifecycle",
     "load",
     "make_dot",
     "memory",
@@ -96,7 +107,10 @@ __all__ = [
     "module_table",
     "peak_for_batch",
     "plot",
+    "print_graph",
+    "record_backward",
     "recording",
+    "recording_backward",
     "trace",
     "track_computational_graph",
     "verify",

@@ -5,6 +5,8 @@ torch may change these in any release; when one goes, this file and its canary a
 
 import sys as _sys
 from collections.abc import Callable as _Callable
+from collections.abc import Iterator as _Iterator
+from contextlib import contextmanager as _contextmanager
 from types import CodeType as _CodeType
 from typing import Any
 from typing import TypeVar as _TypeVar
@@ -13,6 +15,7 @@ import torch
 import torch.utils._python_dispatch as _modes
 import torch.utils._pytree as pytree
 from torch._C import _current_autograd_node as current_autograd_node
+from torch._C import _will_engine_execute_node as will_be_executed
 from torch._C._autograd import _get_sequence_nr as next_sequence_nr
 from torch._C._autograd import _saved_tensors_hooks_disable, _saved_tensors_hooks_enable
 from torch._C._autograd import _saved_tensors_hooks_get_disabled_error_message as saved_tensor_hooks_forbidden
@@ -33,6 +36,7 @@ __all__ = [
     "FakeCopyMode",
     "FakeTensor",
     "FakeTensorMode",
+    "FunctionNode",
     "HigherOrderOperator",
     "OpOverload",
     "TorchDispatchMode",
@@ -41,11 +45,13 @@ __all__ = [
     "compilers_module_call",
     "current_autograd_node",
     "dispatch_mode_stack",
+    "engine_runs",
     "export_guards",
     "functorch_depth",
     "inductor_backend",
     "inductor_graph",
     "is_wrapper",
+    "make_grads",
     "never_compiled",
     "next_sequence_nr",
     "no_dispatch_modes",
@@ -55,21 +61,28 @@ __all__ = [
     "pytree",
     "remove_mode",
     "restore_saved_tensor_hooks",
+    "run_engine",
     "saved_tensor_hooks_forbidden",
     "set_version_counters",
     "sharding_propagator",
     "tensor_data",
     "undo_functorch",
+    "will_be_executed",
 ]
 
 COMPILED_NAME = "__compiled_fn_"  # how the names of compiled graphs begin, in the code that torch.compile puts in place
+FunctionNode: Any = torch._C._FunctionBase  # of the nodes of custom Functions
 inductor_backend: Any = torch._TorchCompileInductorWrapper  # what torch.compile(backend="inductor") calls to compile
+make_grads: Any = (
+    torch.autograd._make_grads
+)  # the gradients that backward begins with: given ones, or a one for a scalar
 no_dispatch_modes = _disable_current_modes
 # As entering a mode does, except that torch also keeps three flags for all threads together then (whether a mode is on,
 # and of which kind), and every mode that ends puts back what was there when it began: threads that overlap leave them
 # wrong, and torch.compile may read them.
 pop_mode = _modes._pop_mode
 push_mode = _modes._push_mode
+run_engine: Any = torch.autograd.Variable._execution_engine.run_backward
 tensor_data: Any = torch._C.TensorBase.data  # the descriptor behind Tensor.data
 UninitializedTensor: Any = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]  # of lazy modules
 
@@ -146,3 +159,21 @@ def compilers_module_call(function: Any) -> None:
 def inductor_graph() -> Any:
     """The class of the graphs that inductor compiled; None while it is not loaded."""
     return getattr(_sys.modules.get("torch._inductor.output_code"), "CompiledFxGraph", None)
+
+
+@_contextmanager
+def engine_runs(around: _Callable[..., Any]) -> _Iterator[None]:
+    """Have `around(run, outputs, args, kwargs)` called in the place of every run of the autograd engine."""
+    autograd: Any = torch.autograd
+    run, active = autograd._engine_run_backward, True
+
+    def runs(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(run, outputs, args, kwargs) if active else run(outputs, *args, **kwargs)
+
+    autograd._engine_run_backward = runs
+    try:
+        yield
+    finally:
+        active = False  # somebody who came later may still be there, and put `runs` back
+        if autograd._engine_run_backward is runs:
+            autograd._engine_run_backward = run

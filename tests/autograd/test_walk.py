@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import torchatlas as atlas
-from torchatlas.autograd.walk import MOST_NODES, autograd_graph
+from torchatlas.autograd.saved import saved_by
+from torchatlas.autograd.text import graph_text
+from torchatlas.autograd.walk import autograd_graph
+from torchatlas.graph import Role
 from torchatlas.graph.columns import faults
 
 
@@ -24,7 +30,7 @@ def order_of_the_engine(loss: torch.Tensor) -> list[str]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        handles.append(node.register_prehook(lambda _, node=node: ran.append(node.name())))
+        handles.append(node.register_prehook(lambda _, node=node: ran.append(node.name().rpartition("::")[2])))
         stack += [following for following, _ in node.next_functions]
     loss.backward()
     for handle in handles:
@@ -99,11 +105,121 @@ def test_what_has_no_graph() -> None:
         autograd_graph([])
 
 
-def test_graphs_too_deep_to_be_freed_after_a_look() -> None:
-    x = torch.ones(1, requires_grad=True)
-    y = x
-    for _ in range(MOST_NODES + 10):
-        y = y + 1
-    with pytest.raises(atlas.errors.AnalysisError, match="more than 20,000 nodes"):
-        autograd_graph(y)
-    del y  # and freeing it now does not end the process
+# -- what nodes hold ---------------------------------------------------------------------------------------------------
+
+
+def test_what_a_node_saved_is_among_its_inputs_by_slot() -> None:
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 2, requires_grad=True)
+    hidden = x @ w
+    graph = autograd_graph(hidden.exp().sum(), params={"w": w})
+    product = graph.where(operation="MmBackward0")[0]
+    saved = product.arguments.kwargs
+    assert saved is not None
+    assert set(saved) == {"self", "mat2"}
+    held = product.inputs[saved["mat2"].index]
+    assert (held.shape, held.parameter, held.role) == ((4, 2), "w", Role.PARAMETER)
+    assert held.storage is not None
+    assert held.storage.bytes == 32
+    result = graph.where(operation="ExpBackward0")[0]
+    assert result.inputs[-1].role == Role.ACTIVATION
+    assert autograd_graph(hidden.sum(), saved=False).where(operation="MmBackward0")[0].arguments.kwargs is None
+
+
+def test_versions_of_what_was_saved() -> None:
+    x = torch.ones(3, requires_grad=True)
+    hidden = x.exp()
+    loss = (hidden * hidden).sum()
+    with torch.no_grad():
+        hidden.add_(1)
+    node = autograd_graph(loss).where(operation="MulBackward0")[0]
+    assert {value.version for value in node.inputs[-2:]} == {1}
+    states = {each.slot: each.expected_version() for each in saved_by(loss.grad_fn.next_functions[0][0])}  # type: ignore[union-attr]
+    assert states == {"self": 0, "other": 0}
+
+
+def test_topological_numbers_and_input_numbers() -> None:
+    x = torch.ones(4, requires_grad=True)
+    first, second = x.unbind()[:2], x * 2
+    loss = first[1] + second.sum()
+    graph = autograd_graph(loss)
+    numbers = dict(zip((node.operation for node in graph.nodes), graph.recorded["topological_nr"], strict=True))
+    inner = {"SumBackward0": 2, "MulBackward0": 1, "UnbindBackward0": 1}
+    assert numbers == {"AddBackward0": 3, **inner, "AccumulateGrad": 0}
+    pairs = zip(graph.edges, graph.recorded["input_nr"].tolist(), strict=True)
+    into = {(edge.source.operation, edge.target.operation): number for edge, number in pairs}
+    assert into["AddBackward0", "UnbindBackward0"] == 1
+
+
+def test_nodes_belong_to_the_module_and_line_of_their_forward_op() -> None:
+    net = model()
+    with atlas.recording(net) as rec:
+        loss = net(torch.randn(3, 4)).square().sum()
+    graph = autograd_graph(loss, model=net, forward=rec.graph)
+    assert [(node.operation, node.scope.path) for node in graph.nodes][:4] == [
+        ("SumBackward0", ""),
+        ("PowBackward0", ""),
+        ("AddmmBackward0", "2"),
+        ("AccumulateGrad", "2"),
+    ]
+    assert graph.nodes[0].source is not None
+    assert "loss = net" in graph.nodes[0].source.text
+    assert graph["0.AddmmBackward0"].scope.type == "Linear"
+
+
+def test_files_load_back_identical(tmp_path: Path) -> None:
+    graph = autograd_graph(model()(torch.randn(3, 4)).sum())
+    assert atlas.load(graph.save(tmp_path / "a.atlas")).identical(graph)
+
+
+# -- text and life -----------------------------------------------------------------------------------------------------
+
+
+def test_print_graph_writes_shared_nodes_once(capsys: pytest.CaptureFixture[str]) -> None:
+    net = model()
+    hidden = net[0](torch.randn(3, 4))
+    text = atlas.print_graph((hidden.relu() + hidden.sigmoid()).mean(), indent=1, model=net)
+    assert capsys.readouterr().out == text + "\n"
+    lines = text.splitlines()
+    assert lines[0] == "  tensor [] float32"
+    assert lines[1].startswith("    MeanBackward0 #")
+    assert sum("AddmmBackward0" in line for line in lines) == 2
+    assert sum("(above)" in line for line in lines) == 1
+    assert any("AccumulateGrad 0.weight [8, 4]" in line for line in lines)
+    assert any("saved result (96 B)" in line for line in lines)
+
+
+def test_print_graph_of_a_long_chain_is_cut() -> None:
+    y = torch.ones(1, requires_grad=True)
+    for _ in range(1000):
+        y = y * 2
+    lines = graph_text(y, most=20).splitlines()
+    assert len(lines) == 21
+    assert lines[-1].strip() == "... 982 more nodes"
+    assert max(map(len, lines)) < 60
+
+
+def test_the_life_of_a_graph() -> None:
+    net = model()
+    trunk = net[:2](torch.randn(3, 4))
+    one, other = net[2](trunk).sum(), trunk.square().sum()
+    before = atlas.lifecycle(one)
+    assert (before.state, before.can_run) == ("created", True)
+    assert before.held_bytes == 3 * 4 * 4 + 3 * 8 * 4  # the input and the hidden layer
+    assert before.parameter_bytes == 2 * 8 * 4
+    one.backward()
+    after = atlas.lifecycle(one)
+    assert (after.state, after.can_run, after.held_bytes) == ("freed", False, 0)
+    shared = atlas.lifecycle(other)
+    assert (shared.state, shared.can_run) == ("partly freed", False)
+    assert "a second backward through it fails" in str(shared)
+    kept = net(torch.randn(3, 4)).sum()
+    kept.backward(retain_graph=True)
+    assert atlas.lifecycle(kept).can_run
+
+
+def test_a_checkpoint_is_packed() -> None:
+    net = model()
+    out = checkpoint(net, torch.randn(3, 4), use_reentrant=False).sum()
+    life = atlas.lifecycle(out)
+    assert life.count("packed") > 0
+    assert life.can_run

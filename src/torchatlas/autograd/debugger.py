@@ -1,0 +1,314 @@
+"""A backward pass one node at a time: the real engine, paused in a thread of its own.
+
+Results are torch's own, to the bit: nothing is computed here. While it is paused, the gradients that have arrived can
+be looked at and replaced.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextvars
+import threading
+import weakref
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchatlas.autograd.session import Aborted, Breakpoint, Session, Stop
+from torchatlas.autograd.tasks import Gradients, Task, reached, starting_nodes, watched
+from torchatlas.errors import InvalidInputError, StateError
+from torchatlas.graph import Graph, GraphNode
+
+
+class Debugger:
+    """A backward pass that waits before each node. Use it in a `with` block: leaving it early aborts the pass.
+
+    `step`, `next_module`, `run_until` and `run` go on and return the node that is about to run, or None at the end.
+    """
+
+    def __init__(
+        self,
+        outputs: Any,
+        gradients: Any = None,
+        *,
+        inputs: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        model: nn.Module | None = None,
+        params: Mapping[str, torch.Tensor] | None = None,
+        forward: Graph | None = None,
+    ) -> None:
+        roots = starting_nodes(outputs, "debug_backward")
+        names = {id(tensor): name for name, tensor in (params or {}).items()}
+        if model is not None:
+            names |= {id(tensor): name for name, tensor in model.named_parameters()}
+        self._keep_graph = create_graph if retain_graph is None else retain_graph
+        call = (outputs, gradients, retain_graph, create_graph)
+        self._worker = _Worker(call, inputs, names, forward)
+        self._session = self._worker.session
+        planned = Task(0, None, roots, reached(roots), self._keep_graph, create_graph, (), True)
+        self._planned = self._session.add(planned).graph
+        weakref.finalize(self, _Worker.abort, self._worker)
+
+    # -- going on ----------------------------------------------------------------------------------------------------
+
+    def step(self, count: int = 1) -> Stop | None:
+        """Run so many nodes. The first step only goes to the first node: nothing has run then."""
+        if count < 1:
+            raise InvalidInputError(f"step takes a number of nodes from 1, not {count}.")
+        return self._go(steps=count)
+
+    def next_module(self) -> Stop | None:
+        """Run until a node of another module is about to run."""
+        here = None if self._session.stop is None else self._session.stop.module
+        return self._go(until=lambda stop: stop.module != here)
+
+    def run_until(
+        self, what: Any = None, *, above: float | None = None, nan: bool = False, zero: bool = False
+    ) -> Stop | None:
+        """Run until a node, operation, module or parameter of this name, or one for which a function is true.
+
+        `above`, `nan` and `zero` ask of the gradients that arrive: a norm above a number, something not finite, only
+        zeros.
+        """
+        begun = self._session.stop
+        test = self._session.condition(what, above=above, nan=nan, zero=zero).test
+        return self._go(until=lambda stop: test(stop) and stop.number != (begun.number if begun else -1))
+
+    def run(self) -> Stop | None:
+        """Run to the next breakpoint, or to the end."""
+        return self._go()
+
+    def _go(self, **where: Any) -> Stop | None:
+        self._session.go(**where)
+        return self._worker.go_on()
+
+    # -- breakpoints -------------------------------------------------------------------------------------------------
+
+    def break_at(
+        self, what: Any = None, *, above: float | None = None, nan: bool = False, zero: bool = False
+    ) -> Breakpoint:
+        """Stop whenever this comes; see `run_until`."""
+        self._session.breakpoints.append(self._session.condition(what, above=above, nan=nan, zero=zero))
+        return self._session.breakpoints[-1]
+
+    @property
+    def breakpoints(self) -> list[Breakpoint]:
+        """Remove one to forget it."""
+        return self._session.breakpoints
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Stop | None:
+        """The node that is about to run; None before the first step and after the end."""
+        return self._session.stop
+
+    @property
+    def gradients(self) -> Gradients:
+        """What arrives at the current node."""
+        return self._session.stopped().gradients
+
+    @property
+    def ready(self) -> list[GraphNode]:
+        """Nodes that have all their gradients and wait for their turn, by our model of the engine's queue."""
+        stop = self._session.stopped()
+        return stop.place.queues(stop.node.id)[0]
+
+    @property
+    def waiting(self) -> list[GraphNode]:
+        """Nodes that have some of their gradients, by our model of the engine."""
+        stop = self._session.stopped()
+        return stop.place.queues(stop.node.id)[1]
+
+    @property
+    def executed(self) -> list[str]:
+        """The names of the nodes that ran, in order."""
+        return list(self._session.order)
+
+    @property
+    def finished(self) -> bool:
+        return self._worker.done
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that backward runs, in the order in which it is expected to."""
+        return self._session.stop.place.graph if self._session.stop is not None else self._planned
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    def replace(self, gradient: torch.Tensor, index: int = 0) -> None:
+        """Have the current node take another gradient."""
+        self._session.replace(gradient, index)
+
+    def abort(self) -> str:
+        """Give up. Gradients that were accumulated so far stay. Returns what became of the graph, in words."""
+        ran = len(self._session.order)
+        self._worker.abort()
+        if self._keep_graph:
+            return f"{ran} nodes ran; the graph is kept, and backward can run again."
+        if not ran:
+            return "no node ran: the graph is as it was."
+        return (
+            f"{ran} nodes ran: what they saved is freed, and backward through them cannot run again. "
+            "With retain_graph=True it would be kept."
+        )
+
+    def __enter__(self) -> Debugger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._worker.abort()
+
+    def __repr__(self) -> str:
+        if self._worker.done:
+            return f"<backward, over: {len(self._session.order)} nodes ran>"
+        stop = self._session.stop
+        return (
+            f"<backward, before {stop}>" if stop is not None else f"<backward of {len(self._planned)} nodes, not begun>"
+        )
+
+
+def debug_backward(
+    outputs: Any,
+    gradients: Any = None,
+    *,
+    inputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    model: nn.Module | None = None,
+    params: Mapping[str, torch.Tensor] | None = None,
+    forward: Graph | None = None,
+) -> Debugger:
+    """Backward from a tensor, or from several, that waits before each node; see Debugger.
+
+    `model` or `params` name the leaves; `forward`, a recording of the forward pass, gives nodes modules and lines.
+    """
+    return Debugger(
+        outputs,
+        gradients,
+        inputs=inputs,
+        retain_graph=retain_graph,
+        create_graph=create_graph,
+        model=model,
+        params=params,
+        forward=forward,
+    )
+
+
+class _Worker:
+    """The thread that runs the engine. Two locks say whose turn it is."""
+
+    def __init__(self, call: tuple[Any, ...], inputs: Any, names: Mapping[int, str], forward: Graph | None) -> None:
+        self._call, self._inputs = call, inputs
+        self._go, self._at = threading.Lock(), threading.Lock()
+        self._go.acquire()
+        self._at.acquire()
+        self.session = Session(self._pause, names, forward)
+        self.done = False
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._context, self._state = contextvars.copy_context(), _ThreadState()
+
+    def go_on(self) -> Stop | None:
+        """Let the engine run to the next stop. What it raises is raised here."""
+        if self.done:
+            raise StateError("this backward pass is over: make a new debugger.")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._context.run, args=(self._work,), name="backward", daemon=True)
+            _open.add(self)
+            self._thread.start()
+        self._go.release()
+        interrupt: KeyboardInterrupt | None = None
+        while True:
+            try:
+                self._at.acquire()
+                break
+            except KeyboardInterrupt as error:  # stop at the next node, as debuggers do
+                self.session.interrupted, interrupt = True, error
+        return self._arrived(interrupt)
+
+    def _arrived(self, interrupt: KeyboardInterrupt | None) -> Stop | None:
+        if self.done:
+            self._end()
+        if self._error is not None:
+            raise self._error
+        if interrupt is not None:
+            raise interrupt
+        return self.session.stop
+
+    def abort(self) -> None:
+        """Have the engine give up, if it has begun."""
+        if self.done or self._thread is None:
+            self.done = True
+            return
+        self.session.aborting = True
+        self._go.release()
+        self._at.acquire()
+        self._end()
+        if self._error is not None:
+            raise self._error
+
+    def _end(self) -> None:
+        assert self._thread is not None
+        self._thread.join()
+        self._call = ()
+        _open.discard(self)
+
+    def _pause(self) -> None:
+        self._at.release()
+        self._go.acquire()
+
+    def _work(self) -> None:
+        self._go.acquire()
+        try:
+            with self._state.applied(), watched(self.session, threading.get_ident()):
+                outputs, gradients, retain_graph, create_graph = self._call
+                torch.autograd.backward(outputs, gradients, retain_graph, create_graph, inputs=self._inputs)
+        except Aborted:
+            pass
+        except BaseException as error:
+            self._error = error
+            if self.session.stop is not None:
+                error.add_note(f"torchatlas was debugging; it happened at {self.session.stop}")
+        finally:
+            self.session.stop = None
+            self.done = True
+            self._at.release()
+
+
+class _ThreadState:
+    """What torch keeps for each thread, of the thread that asked for a debugger."""
+
+    def __init__(self) -> None:
+        self._threads, self._grad = torch.get_num_threads(), torch.is_grad_enabled()
+        kinds = ["cpu", *([torch.accelerator.current_accelerator().type] if torch.accelerator.is_available() else [])]  # type: ignore[union-attr]
+        self._autocast = [
+            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled())
+            for kind in kinds
+        ]
+
+    def applied(self) -> ExitStack:
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+        stack = ExitStack()
+        stack.enter_context(torch.set_grad_enabled(self._grad))
+        for kind, enabled, dtype, cached in self._autocast:
+            stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=cached))
+        return stack
+
+
+_open: weakref.WeakSet[_Worker] = weakref.WeakSet()  # whose engine has begun and not ended
+
+
+@atexit.register
+def _abort_all() -> None:
+    """A thread that waits inside of the engine must not meet the end of the process there."""
+    for worker in list(_open):
+        worker.abort()

@@ -1,0 +1,73 @@
+"""Where gradients meet before a node runs, and what they must look like when they do.
+
+Mirrors input_buffer.cpp, and validate_outputs of engine.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchatlas.autograd.engine.edge import Edge
+from torchatlas.errors import AnalysisError
+
+Gradient = torch.Tensor | None  # None is a gradient that is zero and was never computed
+
+
+class InputBuffer:
+    """The gradients that have come for a node so far, by its input.
+
+    A tensor that was used twice gets two gradients, over two edges that lead to the same input of the same node: this
+    is where they are added. No node of the graph stands for that sum, which is why it is called implicit.
+    """
+
+    def __init__(self) -> None:
+        self.gradients: dict[int, torch.Tensor] = {}
+
+    def add(self, input_nr: int, gradient: Gradient) -> None:
+        """Let a gradient in: the first is kept as it is, not copied; later ones are added. Order decides the bits."""
+        if gradient is None:
+            return
+        there = self.gradients.get(input_nr)
+        self.gradients[input_nr] = gradient if there is None else _sum(there, gradient)
+
+    def __getitem__(self, input_nr: int) -> Gradient:
+        return self.gradients.get(input_nr)
+
+
+def _sum(there: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    # torch adds in place where nobody else holds the tensor. That saves memory and gives the same bits, so it is left
+    # out. Sparse gradients come second in the sum: torch refuses sparse + dense, and takes dense + sparse.
+    compressed = there.layout in (torch.sparse_csr, torch.sparse_coo)
+    return gradient + there if compressed and not torch.is_grad_enabled() else there + gradient
+
+
+def validate_outputs(edges: Sequence[Edge], gradients: Sequence[Gradient]) -> list[Gradient]:
+    """Gradients as their receivers take them: summed to the shape, and cast to the dtype, of what they are for.
+
+    Every op that broadcasts leans on this: its backward returns the large gradient, and here it becomes as small as
+    the operand was. Mixed precision leans on the cast.
+    """
+    if len(gradients) != len(edges):
+        raise AnalysisError(f"A node returned {len(gradients)} gradients for {len(edges)} inputs of its forward op.")
+    return [_validated(*pair, place) for place, pair in enumerate(zip(edges, gradients, strict=True))]
+
+
+def _validated(edge: Edge, gradient: Gradient, place: int) -> Gradient:
+    if edge.node is None or gradient is None:
+        return gradient
+    known: Any = edge.node._input_metadata[edge.input_nr]
+    if not known.is_nested_tensor and list(gradient.shape) != list(known.shape):
+        try:
+            gradient = gradient.sum_to_size(known.shape)
+        except RuntimeError as error:
+            got, expected = list(gradient.shape), list(known.shape)
+            message = f"Gradient {place} has shape {got} and cannot be summed to {expected}, the shape of its tensor."
+            raise AnalysisError(message) from error
+    if gradient.dtype != known.dtype:
+        gradient = gradient.to(known.dtype)
+    if gradient.device != known.device and gradient.dim() == 0:
+        gradient = gradient.to(known.device)
+    return gradient

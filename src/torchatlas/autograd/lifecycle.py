@@ -1,0 +1,108 @@
+"""Where the nodes behind a tensor are in their life: created, consumed by a backward pass and freed, or retained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchatlas.autograd.saved import Saved, saved_by, storage_bytes, storage_key
+from torchatlas.autograd.walk import leaf_of, roots_of, sequence_nr, walk
+from torchatlas.tables import clean, text_table
+from torchatlas.units import format_bytes
+
+CREATED, FREED, PACKED, NOTHING = "created", "freed", "packed", "nothing saved"
+_MOST_ROWS = 40
+
+
+@dataclass(frozen=True)
+class NodeLife:
+    """One node and what it saved."""
+
+    name: str
+    sequence_nr: int
+    state: str  # created: can run; freed: has run and cannot again; packed: a hook keeps what it saved; nothing saved
+    slots: tuple[str, ...]
+    bytes: int  # of what is held now, each storage counted with the first node that holds it
+
+
+@dataclass(frozen=True)
+class Lifecycle:
+    """The nodes behind a tensor, in the order of backward, and what they hold."""
+
+    nodes: list[NodeLife] = field(repr=False)
+    held_bytes: int  # by all of them together, without parameters
+    parameter_bytes: int  # of saved tensors that are parameters: those stay in any case
+
+    @property
+    def state(self) -> str:
+        """Of the whole: retained or created when it can run, freed, or partly freed."""
+        states = {node.state for node in self.nodes}
+        if FREED not in states:
+            return "created"
+        return "partly freed" if CREATED in states or PACKED in states else "freed"
+
+    @property
+    def can_run(self) -> bool:
+        """Whether backward can run through all of it."""
+        return all(node.state != FREED for node in self.nodes)
+
+    def count(self, state: str) -> int:
+        return Counter(node.state for node in self.nodes)[state]
+
+    def to_dict(self) -> dict[str, Any]:
+        nodes = [{**vars(node), "slots": list(node.slots)} for node in self.nodes]
+        held = {"held_bytes": self.held_bytes, "parameter_bytes": self.parameter_bytes}
+        return {"state": self.state, "can_run": self.can_run, **held, "nodes": nodes}
+
+    def __str__(self) -> str:
+        again = "backward can run" if self.can_run else "a second backward through it fails"
+        freed = f", {self.count(FREED):,} freed" if self.count(FREED) else ""
+        lines = [f"{self.state}: {len(self.nodes):,} nodes{freed}; holds {format_bytes(self.held_bytes)}; {again}"]
+        rows = [
+            [node.name, node.state, ", ".join(node.slots), format_bytes(node.bytes) if node.bytes else ""]
+            for node in self.nodes[:_MOST_ROWS]
+        ]
+        lines += ["", text_table(["node", "state", "saved", ">holds"], rows)]
+        if len(self.nodes) > _MOST_ROWS:
+            lines.append(f"{len(self.nodes) - _MOST_ROWS:,} more nodes in .nodes")
+        return "\n".join(lines)
+
+
+def lifecycle(tensor: Any) -> Lifecycle:
+    """What became of the graph behind a tensor: can backward still run, and how many bytes does it hold?
+
+    A node that saved nothing leaves no trace of having run: its state says so.
+    """
+    found = walk(roots_of(tensor, "lifecycle")).nodes
+    leaves = {storage_key(leaf) for node in found if (leaf := leaf_of(node)) is not None}
+    seen: set[int] = set()
+    nodes, held, parameters = [], 0, 0
+    for node in found:
+        if leaf_of(node) is not None:
+            continue  # a leaf: it is never freed
+        saved = [each for each in saved_by(node) if each.state != "none"]
+        mine = 0
+        for each in saved:
+            key = None if each.data is None else storage_key(each.data)
+            if key is None or key in seen:
+                continue
+            seen.add(key)
+            if key in leaves:
+                parameters += storage_bytes(each.data)
+            else:
+                mine += storage_bytes(each.data)
+        held += mine
+        number = sequence_nr(node)
+        slots = tuple(each.slot for each in saved)
+        nodes.append(NodeLife(clean(node.name().rpartition("::")[2]), number, _state(saved), slots, mine))
+    return Lifecycle(nodes, held, parameters)
+
+
+def _state(saved: list[Saved]) -> str:
+    states = {each.state for each in saved}
+    if "freed" in states:
+        return FREED
+    if "saved" in states:
+        return CREATED
+    return PACKED if states else NOTHING

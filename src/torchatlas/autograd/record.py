@@ -1,0 +1,358 @@
+"""A backward pass of the real engine, every node observed -> a Graph in the order in which they ran, and a report."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from torchatlas.autograd.tasks import Gradients, Task, starting_nodes, watched
+from torchatlas.autograd.walk import Walk, graph_of_walk, link
+from torchatlas.errors import StateError
+from torchatlas.graph import Graph, GraphNode
+from torchatlas.graph.columns import Array
+from torchatlas.tables import text_table
+from torchatlas.units import format_bytes, format_ns
+
+_MOST_ROWS = 15
+Figures = tuple[float, float, float, int]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of the gradient on one edge."""
+
+    source: str  # the node that made it
+    target: str  # the node that takes it
+    norm: float
+    smallest: float
+    largest: float
+    not_finite: int
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A place where the engine adds gradients that meet."""
+
+    node: str
+    input_nr: int
+    gradients: int
+    bytes: int
+
+
+@dataclass(eq=False)
+class BackwardRun:
+    """One run of the engine: `graph` holds its nodes in the order in which they ran, with the time each took.
+
+    A node's time lasts until the next one begins; `memory_bytes` are the gradients that wait after it, by their shapes.
+    """
+
+    task: Task
+    began_ns: int
+    starts: list[int] = field(repr=False)
+    ended_ns: int = 0
+    error: BaseException | None = None
+    _names: Mapping[int, str] = field(default_factory=dict, repr=False)
+    _forward: Graph | None = field(default=None, repr=False)
+    _numbers: Any = field(default=None, repr=False)  # per edge, in the order in which they were made
+
+    @property
+    def time_ns(self) -> int:
+        return self.ended_ns - self.began_ns
+
+    @cached_property
+    def _walk(self) -> Walk:
+        """What ran; edges to what did not run, because it was not wanted, are left out."""
+        nodes = [self.task.nodes[place] for place in self.task.ran]
+        number = {node: place for place, node in enumerate(nodes)}
+        source, target, index = [], [], []
+        for place, node in enumerate(nodes):
+            for following, slot in node.next_functions:
+                if following in number:
+                    source.append(place)
+                    target.append(number[following])
+                    index.append(slot)
+        return Walk(nodes, number, source, target, index)
+
+    @cached_property
+    def graph(self) -> Graph:
+        found = self._walk
+        graph = graph_of_walk(found, self._names, saved=False)
+        starts = np.array(self.starts[: len(found.nodes)], np.int64)
+        ends = np.append(starts[1:], self.ended_ns) if len(starts) else starts
+        graph.columns["node_start_ns"][:] = starts - self.began_ns
+        graph.columns["node_time_ns"][:] = ends - starts
+        graph.columns["node_memory_bytes"][:] = waiting_bytes(graph)
+        if self._forward is not None:
+            link(graph, self._forward)
+        if self.error is not None:
+            graph.notes.append(
+                f"backward stopped after {len(graph):,} nodes: {type(self.error).__name__}: {self.error}"
+            )
+        return graph
+
+    @cached_property
+    def sums(self) -> list[Sum]:
+        """Where several gradients arrive at one input of a node."""
+        graph = self.graph
+        key = np.stack([graph.columns["edge_target"].astype(np.int64), graph.recorded["input_nr"]], 1)
+        places, counts = np.unique(key, axis=0, return_counts=True)
+        sizes = _edge_bytes(graph)
+        found = []
+        for (node, slot), count in zip(places.tolist(), counts.tolist(), strict=True):
+            if count > 1:
+                edge = int(np.flatnonzero((key == (node, slot)).all(1))[0])
+                found.append(Sum(graph.nodes[node].name, slot, count, int(sizes[edge])))
+        return found
+
+    @cached_property
+    def statistics(self) -> list[Statistics]:
+        """Of every gradient that went along an edge; empty unless they were asked for."""
+        if self._numbers is None:
+            return []
+        graph, names = self.graph, [node.name for node in self.graph.nodes]
+        ends = zip(graph.columns["edge_source"].tolist(), graph.columns["edge_target"].tolist(), strict=True)
+        rows = self._numbers()
+        return [
+            Statistics(names[source], names[target], *figures)
+            for (source, target), figures in zip(ends, rows, strict=True)
+            if figures is not None
+        ]
+
+    @property
+    def first_not_finite(self) -> Statistics | None:
+        """The first gradient that is not finite, in the order in which they were made."""
+        return next((each for each in self.statistics if each.not_finite), None)
+
+    @property
+    def peak_gradient_bytes(self) -> int:
+        return int(self.graph.columns["node_memory_bytes"].max(initial=0))
+
+    def slowest(self, count: int = _MOST_ROWS) -> list[GraphNode]:
+        order = np.argsort(-self.graph.columns["node_time_ns"], kind="stable")[:count]
+        return [self.graph.nodes[int(node)] for node in order]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "nodes": len(self.graph),
+            "time_ns": self.time_ns,
+            "peak_gradient_bytes": self.peak_gradient_bytes,
+            "sums": [vars(each) for each in self.sums],
+            "order": [node.name for node in self.graph.nodes],
+            "statistics": [vars(each) for each in self.statistics],
+            "error": None if self.error is None else f"{type(self.error).__name__}: {self.error}",
+        }
+
+    def __str__(self) -> str:
+        graph = self.graph
+        lines = [
+            f"backward: {len(graph):,} nodes in {format_ns(self.time_ns)}, "
+            f"gradients that wait: at most {format_bytes(self.peak_gradient_bytes)}, {len(self.sums):,} sums"
+        ]
+        if self.error is not None:
+            lines.append(graph.notes[-1])
+        if self.first_not_finite is not None:
+            bad = self.first_not_finite
+            lines.append(
+                f"first gradient that is not finite: from {bad.source} to {bad.target}, {bad.not_finite:,} numbers"
+            )
+        rows = [
+            [str(n.id), n.name, n.scope.path, str(n.source or ""), format_ns(n.time_ns or 0)] for n in self.slowest()
+        ]
+        return "\n".join([*lines, "", text_table([">ran", "slowest nodes", "module", "line", ">time"], rows)])
+
+
+@dataclass(eq=False)
+class BackwardRecording:
+    """All runs of the engine while it was open: `runs` in the order in which they began, nested ones included."""
+
+    runs: list[BackwardRun] = field(default_factory=list)
+
+    def _first(self) -> BackwardRun:
+        if not self.runs:
+            raise StateError("no backward pass ran while this recording was open.")
+        return self.runs[0]
+
+    @property
+    def graph(self) -> Graph:
+        """Of the first run."""
+        return self._first().graph
+
+    @property
+    def order(self) -> list[str]:
+        return [node.name for node in self.graph.nodes]
+
+    @property
+    def statistics(self) -> list[Statistics]:
+        return self._first().statistics
+
+    @property
+    def sums(self) -> list[Sum]:
+        return self._first().sums
+
+    @property
+    def first_not_finite(self) -> Statistics | None:
+        return self._first().first_not_finite
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"runs": [run.to_dict() for run in self.runs]}
+
+    def __str__(self) -> str:
+        inside = len(self.runs) - 1
+        more = [f"{inside} more runs of the engine are in .runs"] if inside else []
+        return "\n".join([str(self._first()), *more])
+
+
+class _Observer:
+    """Notes when each node begins and, if asked, numbers of each gradient that it makes."""
+
+    def __init__(self, recording: BackwardRecording, names: Mapping[int, str], forward: Graph | None, numbers: bool):
+        self.recording, self.names, self.forward, self.looks_after = recording, names, forward, numbers
+        self._runs: dict[int, BackwardRun] = {}
+        self._made: dict[int, dict[int, list[Figures | None]]] = {}
+        self._clock = time.perf_counter_ns
+
+    def begin(self, task: Task) -> None:
+        run = BackwardRun(task, self._clock(), [], _names=self.names, _forward=self.forward)
+        self._runs[task.number] = run
+        if self.looks_after:
+            self._made[task.number] = {}
+        self.recording.runs.append(run)
+
+    def before(self, task: Task, node: int, gradients: Gradients) -> None:
+        self._runs[task.number].starts.append(self._clock())
+
+    def after(self, task: Task, node: int, made: Gradients, taken: Gradients) -> None:
+        self._made[task.number][node] = [_figures(gradient) for gradient in made]
+
+    def end(self, task: Task, error: BaseException | None) -> None:
+        run = self._runs.pop(task.number)
+        run.ended_ns, run.error = self._clock(), error
+        if self.looks_after:
+            run._numbers = _reader(run, self._made.pop(task.number))
+
+
+def _figures(gradient: torch.Tensor | None) -> Figures | None:
+    """Norm, smallest, largest, and how many are not finite, which the others leave out."""
+    if gradient is None or not isinstance(gradient, torch.Tensor) or not gradient.numel():
+        return None
+    with torch.no_grad():
+        numbers = _numbers(gradient.detach())
+        numbers = numbers.abs() if numbers.is_complex() else numbers
+        numbers = numbers if numbers.dtype in (torch.float32, torch.float64) else numbers.float()
+        if not numbers.numel():
+            return None
+        norm = float(torch.linalg.vector_norm(numbers))
+        if math.isfinite(norm):  # then all are; else they must be looked at: it may be the sum that overflowed
+            low, high = torch.aminmax(numbers)
+            return norm, float(low), float(high), 0
+        finite = numbers[numbers.isfinite()].double()
+        bad = numbers.numel() - finite.numel()
+        if not finite.numel():
+            return math.nan, math.nan, math.nan, bad
+        return float(torch.linalg.vector_norm(finite)), float(finite.min()), float(finite.max()), bad
+
+
+def _numbers(gradient: torch.Tensor) -> torch.Tensor:
+    """All numbers of a gradient as a plain tensor."""
+    if gradient.is_nested:
+        return (
+            gradient.values() if gradient.layout is torch.jagged else torch.cat([part.reshape(-1) for part in gradient])
+        )
+    if gradient.is_sparse:
+        return gradient.coalesce().values()
+    return gradient if gradient.layout is torch.strided else gradient.to_dense()
+
+
+def _reader(run: BackwardRun, made: dict[int, list[Figures | None]]) -> Callable[[], list[Figures | None]]:
+    """The figures of each edge, in the order of the graph's edges."""
+
+    def read() -> list[Figures | None]:
+        rows = []
+        for place, node in zip(run.task.ran, run._walk.nodes, strict=True):
+            found = made.get(place, [])
+            for slot, (following, _) in enumerate(node.next_functions):
+                if following in run._walk.number:
+                    rows.append(found[slot] if slot < len(found) else None)
+        return rows
+
+    return read
+
+
+def _edge_bytes(graph: Graph) -> Array:
+    """What the gradient on each edge takes; 0 where its shape is not known."""
+    sizes = []
+    for layout in graph.tables.layouts:
+        dtype = getattr(torch, layout.dtype, None)
+        known = isinstance(dtype, torch.dtype) and all(isinstance(size, int) for size in layout.shape)
+        numbers = int(np.prod([int(size) for size in layout.shape], dtype=np.int64)) if known else 0
+        sizes.append(numbers * dtype.itemsize if known and dtype is not None else 0)
+    rows = graph.columns["value_layout"][graph.columns["edge_value"]]
+    return np.array([*sizes, 0], np.int64)[rows] if len(rows) else np.empty(0, np.int64)
+
+
+def waiting_bytes(graph: Graph) -> Array:
+    """After each node, the bytes of gradients that were made and not yet taken; those that meet are one."""
+    source, target = graph.columns["edge_source"].astype(np.int64), graph.columns["edge_target"].astype(np.int64)
+    if not len(source):
+        return np.zeros(len(graph), np.int64)
+    key = np.stack([target, graph.recorded["input_nr"]], 1)
+    _, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    begins = np.full(len(first), len(graph), np.int64)
+    np.minimum.at(begins, inverse, source)  # a buffer is there from its first gradient until its node has run
+    sizes, change = _edge_bytes(graph)[first], np.zeros(len(graph) + 1, np.int64)
+    np.add.at(change, begins, sizes)
+    np.add.at(change, target[first], -sizes)
+    return np.cumsum(change)[:-1]
+
+
+@contextmanager
+def recording_backward(
+    model: nn.Module | None = None,
+    *,
+    params: Mapping[str, torch.Tensor] | None = None,
+    forward: Graph | None = None,
+    statistics: bool = False,
+) -> Iterator[BackwardRecording]:
+    """Observe every run of the autograd engine: `with atlas.recording_backward(model) as rec: loss.backward()`.
+
+    Works for whatever runs the engine: backward, grad, double backward, checkpoints, torch.func. `statistics` adds
+    norm, extremes and count of non-finite numbers of each gradient. `forward` is a recording of the forward pass.
+    """
+    recording = BackwardRecording()
+    names = {id(tensor): name for name, tensor in (params or {}).items()}
+    if model is not None:
+        names |= {id(tensor): name for name, tensor in model.named_parameters()}
+    with watched(_Observer(recording, names, forward, statistics)):
+        yield recording
+
+
+def record_backward(
+    outputs: Any,
+    gradients: Any = None,
+    *,
+    inputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    model: nn.Module | None = None,
+    params: Mapping[str, torch.Tensor] | None = None,
+    forward: Graph | None = None,
+    statistics: bool = False,
+) -> BackwardRecording:
+    """Run backward from a tensor, or from several, and observe every node; gradients end up where backward leaves them.
+
+    See `recording_backward`; the rest goes to `torch.autograd.backward`.
+    """
+    starting_nodes(outputs, "record_backward")
+    with recording_backward(model, params=params, forward=forward, statistics=statistics) as recording:
+        torch.autograd.backward(outputs, gradients, retain_graph, create_graph, inputs=inputs)
+    return recording

@@ -1,0 +1,99 @@
+"""What the nodes of an autograd graph saved for their backward: tensors, their versions, and whether they are freed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_VERSIONS = re.compile(r"is at version (\d+); expected version (\d+)")
+_PREFIX = "_raw_saved_"
+_SLOTS: dict[type, tuple[str, ...]] = {}  # of each kind of node
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """One tensor that a node saved."""
+
+    slot: str  # self, other, result, weight ...; several in one slot: tensors[0]
+    data: torch.Tensor | None  # None: freed, never there, or packed by a hook
+    state: str  # saved | freed | packed | none
+    handle: Any  # torch's SavedTensor
+
+    @property
+    def version(self) -> int:
+        """Of the tensor now; see `expected_version`."""
+        return -1 if self.data is None or self.data.is_inference() else self.data._version
+
+    def expected_version(self) -> int | None:
+        """The version at which it was saved; None when nothing tells. Only a mismatch does: torch says it in words."""
+        if self.state != "saved":
+            return None
+        try:
+            self.handle.unpack()
+        except RuntimeError as error:
+            found = _VERSIONS.search(str(error))
+            if found is not None:
+                return int(found[2])
+            return None  # an output of the node itself: it can be asked through the node alone
+        return self.version
+
+
+def saved_by(node: Any) -> list[Saved]:
+    """The tensors that a node saved, in the order of its slots."""
+    kind = type(node)
+    slots = _SLOTS.get(kind)
+    if slots is None:
+        slots = _SLOTS[kind] = tuple(name for name in dir(kind) if name.startswith(_PREFIX))
+    found: list[Saved] = []
+    for name in slots:
+        found += _in_slot(node, name)
+    return found
+
+
+def _in_slot(node: Any, name: str) -> Iterator[Saved]:
+    slot = name.removeprefix(_PREFIX)
+    try:
+        held = getattr(node, name)
+    except RuntimeError:  # "trying to access saved tensors after they have already been freed"
+        yield Saved(slot, None, "freed", None)
+        return
+    if isinstance(held, (list, tuple)):
+        for index, each in enumerate(held):
+            yield _saved(f"{slot}[{index}]", each)
+    elif held is not None:
+        yield _saved(slot, held)
+
+
+def _saved(slot: str, handle: Any) -> Saved:
+    if handle is None:
+        return Saved(slot, None, "none", None)
+    if handle.unpack_hook is not None:  # unpacking would run the user's function, or compute a checkpoint again
+        return Saved(slot, None, "packed", handle)
+    data = handle.data
+    if data is not None:
+        return Saved(slot, data, "saved", handle)
+    try:
+        empty = handle.unpack() is None  # nothing was saved there
+    except RuntimeError:
+        empty = False
+    return Saved(slot, None, "none" if empty else "freed", handle)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """The same for tensors that share memory, as long as they live."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # sparse, or without memory
+        return id(tensor)
+
+
+def storage_bytes(tensor: torch.Tensor | None) -> int:
+    """All of the memory that a tensor lies in; -1 if it has none of its own."""
+    try:
+        return -1 if tensor is None else int(tensor.untyped_storage().nbytes())
+    except (NotImplementedError, RuntimeError):
+        return -1

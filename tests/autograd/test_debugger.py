@@ -1,0 +1,325 @@
+"""Stepping through backward: torch's own gradients and order, wherever one stops and looks."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from autograd.graphs import GRAPHS, Case, build
+from autograd.running import assert_same, differentiate, gradients
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import torchatlas as atlas
+from torchatlas.autograd.debugger import Debugger
+from torchatlas.errors import AnalysisError, InvalidInputError, NodeNotFoundError, StateError
+
+BACKWARD = [name for name in GRAPHS if not build(name).grad]
+
+
+def debugger(case: Case, **options: Any) -> Debugger:
+    return atlas.debug_backward(
+        case.outputs,
+        case.grad_outputs,
+        inputs=case.inputs,
+        retain_graph=case.retain_graph,
+        create_graph=case.create_graph,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("how", ["stepping", "running"])
+@pytest.mark.parametrize("name", BACKWARD)
+def test_gradients_and_order_are_torchs_own(name: str, how: str) -> None:
+    expected_case = build(name)
+    with atlas.recording_backward() as rec:
+        expected = gradients(expected_case, differentiate)
+    case = build(name)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Using backward\(\) with create_graph=True")
+        with debugger(case) as dbg:
+            if how == "running":
+                assert dbg.run() is None
+            else:
+                while dbg.step() is not None:
+                    assert dbg.current is not None
+                    assert len(dbg.ready) + len(dbg.waiting) <= len(dbg.graph)
+    assert dbg.finished
+    assert_same([tensor.grad for tensor in case.leaves], expected)
+    assert case.log == expected_case.log
+    ran = [node.operation for run in rec.runs for node in run.graph.nodes]
+    assert len(dbg.executed) == len(ran)
+
+
+def test_the_ready_queue_is_what_runs_next() -> None:
+    """Our model of the engine's queue: whatever runs next was in it, and at its head unless numbers are equal."""
+    case = build("many_paths")
+    with debugger(case) as dbg:
+        dbg.step()
+        while True:
+            ready = [node.name for node in dbg.ready]
+            waiting = [node.name for node in dbg.waiting]
+            before = set(dbg.executed)
+            if dbg.step() is None:
+                break
+            assert dbg.current is not None
+            newly = {dbg.executed[-1]}
+            assert dbg.current.name in ready or before | newly
+            assert not set(ready) & set(waiting)
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def recorded() -> tuple[nn.Sequential, torch.Tensor, atlas.Graph]:
+    net = model()
+    with atlas.recording(net) as rec:
+        loss = net(torch.randn(3, 4, generator=torch.Generator().manual_seed(1))).square().mean()
+    return net, loss, rec.graph
+
+
+def test_the_first_step_only_goes_to_the_first_node() -> None:
+    net, loss, forward = recorded()
+    with atlas.debug_backward(loss, model=net, forward=forward) as dbg:
+        assert dbg.current is None
+        assert repr(dbg) == f"<backward of {len(dbg.graph)} nodes, not begun>"
+        first = dbg.step()
+        assert first is not None
+        assert (first.name, first.number, dbg.executed) == ("MeanBackward0", 0, [])
+        assert torch.equal(dbg.gradients[0], torch.tensor(1.0))
+        second = dbg.step()
+        assert second is not None
+        assert (second.name, dbg.executed) == ("PowBackward0", ["MeanBackward0"])
+        fifth = dbg.step(3)
+        assert fifth is not None
+        assert fifth.number == 4
+        assert "in 4" in str(fifth)
+
+
+def test_modules_names_parameters_and_conditions() -> None:
+    net, loss, forward = recorded()
+    with atlas.debug_backward(loss, model=net, forward=forward) as dbg:
+        modules = []
+        while (stop := dbg.next_module()) is not None:
+            modules.append(stop.module)
+        assert modules == ["", "4", "3", "2", "1", "0"]
+    net, loss, forward = recorded()
+    with atlas.debug_backward(loss, model=net, forward=forward) as dbg:
+        stop = dbg.run_until("2")
+        assert stop is not None
+        assert stop.module == "2"
+        stop = dbg.run_until("TanhBackward0")
+        assert stop is not None
+        assert stop.name == "1.TanhBackward0"
+        stop = dbg.run_until("0.weight")
+        assert stop is not None
+        assert (stop.parameter, stop.operation) == ("0.weight", "AccumulateGrad")
+        assert stop.gradients[0] is not None
+        assert stop.gradients[0].shape == (8, 4)
+        assert stop.norm() == pytest.approx(stop.gradients[0].norm().item())
+        assert dbg.run_until(lambda stop: False) is None
+
+
+def test_breakpoints() -> None:
+    net, loss, forward = recorded()
+    with atlas.debug_backward(loss, model=net, forward=forward) as dbg:
+        first = dbg.break_at("TanhBackward0")
+        names = []
+        while (stop := dbg.run()) is not None:
+            names.append(stop.name)
+            if len(names) == 2:
+                dbg.break_at("0.bias")
+                dbg.breakpoints.remove(first)
+        assert names == ["3.TanhBackward0", "1.TanhBackward0", "0.AccumulateGrad"]
+
+
+def test_breakpoints_on_gradients() -> None:
+    x = torch.tensor([0.0, 4.0], requires_grad=True)
+    with atlas.debug_backward((x.sqrt() * 2).sum()) as dbg:
+        stop = dbg.run_until(nan=True)
+        assert stop is not None
+        assert stop.name == "AccumulateGrad"
+    x = torch.tensor([2.0], requires_grad=True)
+    with atlas.debug_backward(((x * 100).sin() * 0).sum()) as dbg:
+        stop = dbg.run_until(zero=True)
+        assert stop is not None
+        assert stop.name == "SinBackward0"
+    with atlas.debug_backward((x * 100 * 100).sum()) as dbg:
+        stop = dbg.run_until(above=99)
+        assert stop is not None
+        assert stop.norm() == pytest.approx(100)
+    with atlas.debug_backward((x * 100 * 100).sum()) as dbg:
+        stop = dbg.run_until("AccumulateGrad", above=1e6)
+        assert stop is None
+
+
+def test_a_gradient_can_be_replaced() -> None:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    with atlas.debug_backward((x.sin() * 3).sum()) as dbg:
+        dbg.run_until("SinBackward0")
+        dbg.replace(torch.tensor([10.0, 20.0]))
+        assert torch.equal(dbg.gradients[0], torch.tensor([10.0, 20.0]))
+        dbg.run()
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.tensor([10.0, 20.0]) * x.detach().cos())
+    with atlas.debug_backward(x.sin().sum()) as dbg:
+        dbg.step()
+        with pytest.raises(InvalidInputError, match=r"float32 of \(\); this is torch.float64 of \(2,\)"):
+            dbg.replace(torch.ones(2, dtype=torch.float64))
+        with pytest.raises(InvalidInputError, match="there is no number 3"):
+            dbg.replace(torch.tensor(1.0), 3)
+        with pytest.raises(InvalidInputError, match="not float"):
+            dbg.replace(1.0)
+
+
+def test_aborting() -> None:
+    x = torch.ones(2, requires_grad=True)
+    loss = x.exp().sin().sum()
+    with atlas.debug_backward(loss) as dbg:
+        dbg.step(3)
+        assert "2 nodes ran: what they saved is freed" in dbg.abort()
+    assert x.grad is None
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    loss = x.exp().sin().sum()
+    with atlas.debug_backward(loss, retain_graph=True) as dbg:
+        dbg.step(3)
+        assert "backward can run again" in dbg.abort()
+    loss.backward()
+    assert x.grad is not None
+    with pytest.raises(StateError, match="is over"):
+        dbg.step()
+    with pytest.raises(StateError, match="no node is about to run"):
+        dbg.gradients
+    loss = x.exp().sum()
+    with atlas.debug_backward(loss) as dbg:
+        assert "no node ran" in dbg.abort()
+    loss.backward()
+
+
+def test_leaving_the_block_ends_the_thread_and_takes_hooks_off() -> None:
+    x = torch.ones(2, requires_grad=True)
+    threads, loss = threading.active_count(), x.exp().sin().sum()
+    with atlas.debug_backward(loss, retain_graph=True) as dbg:
+        dbg.step(2)
+        assert threading.active_count() == threads + 1
+    assert threading.active_count() == threads
+    with atlas.recording_backward() as rec:
+        loss.backward()
+    assert len(rec.order) == 4
+    assert dbg.finished
+
+
+def test_one_that_is_dropped_is_aborted() -> None:
+    x = torch.ones(2, requires_grad=True)
+    threads = threading.active_count()
+    dbg = atlas.debug_backward(x.exp().sum(), retain_graph=True)
+    dbg.step()
+    del dbg
+    gc.collect()
+    assert threading.active_count() == threads
+
+
+def test_what_backward_raises_is_raised_where_one_steps() -> None:
+    x = torch.ones(2, requires_grad=True)
+    y = x.sin()
+    y.register_hook(lambda gradient: 1 / 0)
+    dbg = atlas.debug_backward((y * 2).sum())
+    with pytest.raises(ZeroDivisionError):
+        dbg.run()
+    assert dbg.finished
+    loss = x.exp().sum()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time") as caught:
+        atlas.debug_backward(loss).run()
+    assert "torchatlas was debugging; it happened at #1 ExpBackward0" in caught.value.__notes__[0]
+
+
+def test_what_a_checkpoint_runs_inside_is_stepped_as_well() -> None:
+    net, x = model(), torch.randn(3, 4, requires_grad=True)
+    with atlas.debug_backward(checkpoint(net, x, use_reentrant=True).sum(), model=net) as dbg:
+        stop = dbg.run_until("TanhBackward0")
+        assert stop is not None
+        assert len(dbg.graph) > 10
+        assert dbg.run_until("0.weight") is not None
+    assert net[0].weight.grad is None
+
+
+def test_only_what_is_wanted_is_ready() -> None:
+    x, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    with atlas.debug_backward((x.sin() * w.cos()).sum(), inputs=[x]) as dbg:
+        dbg.step(3)
+        assert [node.operation for node in dbg.ready] == []
+        assert dbg.current is not None
+        assert dbg.current.name == "SinBackward0"
+        dbg.run()
+    assert w.grad is None
+    assert x.grad is not None
+
+
+def test_state_of_the_thread_is_taken_along() -> None:
+    seen: list[Any] = []
+
+    class Look(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            seen.append((torch.is_autocast_enabled("cpu"), torch.get_num_threads()))
+            return gradient
+
+    x = torch.ones(2, requires_grad=True)
+    with torch.autocast("cpu"), atlas.debug_backward(Look.apply(x).sum()) as dbg:
+        dbg.run()
+    assert seen == [(True, torch.get_num_threads())]
+
+
+def test_names_that_do_not_exist() -> None:
+    net, loss, forward = recorded()
+    with atlas.debug_backward(loss, model=net, forward=forward) as dbg:
+        with pytest.raises(NodeNotFoundError, match=r"did you mean '3\.TanhBackward0'"):
+            dbg.run_until("3.TanBackward0")
+        with pytest.raises(InvalidInputError, match="a name or a function, not int"):
+            dbg.break_at(3)
+        with pytest.raises(InvalidInputError, match="say where to stop"):
+            dbg.break_at()
+        with pytest.raises(InvalidInputError, match="from 1, not 0"):
+            dbg.step(0)
+    with pytest.raises(AnalysisError, match="does not require a gradient"):
+        atlas.debug_backward(torch.ones(2))
+
+
+PROGRAM = """
+import os, signal, time, torch, torchatlas as atlas
+x = torch.ones(2, requires_grad=True)
+loss = x.exp().sin().sum()
+dbg = atlas.debug_backward(loss, retain_graph=True)
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "dbg.step(2)\nprint('fine')",  # and the process ends while it waits
+        "def slow(stop):\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(0.2)\n    return False\n"
+        "try:\n    dbg.run_until(slow)\nexcept KeyboardInterrupt:\n    pass\n"
+        "assert dbg.current is not None\ndbg.run()\nassert x.grad is not None\nloss.backward()\nprint('fine')",
+    ],
+)
+def test_the_end_of_the_process_and_interrupts_leave_torch_healthy(end: str) -> None:
+    command = [sys.executable, "-c", PROGRAM.format(end)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode in (0, -signal.SIGINT), done.stderr
+    assert done.stdout == "fine\n"

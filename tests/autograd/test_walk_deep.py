@@ -1,0 +1,39 @@
+"""Graphs that are deep: walked without recursion, and freed afterwards without ending the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+NODES = 120_000  # freed by recursion, 50,000 end the process
+PROGRAM = f"""
+import time, torch, torchatlas as atlas
+torch.set_num_threads(1)
+x = torch.ones(1, requires_grad=True)
+y = x
+for _ in range({NODES}):
+    y = y * 1.0
+graph = atlas.autograd_graph(y, saved=False)
+assert len(graph) == {NODES + 1}
+assert graph.recorded["topological_nr"][0] == {NODES}
+"""
+ENDINGS = {
+    "dropped": "del y\ntime.sleep(0.3)",
+    "dropped at the end": "del y",
+    "never dropped": "",
+    "after backward": "y.backward()\ndel y\ntime.sleep(0.3)",
+    "used further": "z = (y + 1).sum()\ndel y\nz.backward()\nassert x.grad == 1\ndel z\ntime.sleep(0.3)",
+    "walked twice": "graph = atlas.autograd_graph(y, saved=False)\ndel y\ntime.sleep(0.3)",
+    "recorded": "rec = atlas.record_backward(y)\ndel y\nassert len(rec.graph) == len(graph)\ndel rec\ntime.sleep(0.3)",
+    "in a thread": "import threading\nt = threading.Thread(target=globals().pop, args=('y',))\nt.start()\nt.join()",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_deep_graph_is_freed(ending: str) -> None:
+    program = PROGRAM + ENDINGS[ending] + "\nprint('fine')\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == "fine\n"
