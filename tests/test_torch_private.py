@@ -368,7 +368,7 @@ def every_run_of_the_engine() -> None:
     x, seen = torch.ones(2, requires_grad=True), []
 
     def around(run: Any, outputs: Any, args: Any, kwargs: Any) -> Any:
-        gradients, keep, create, inputs = args
+        gradients, keep, create, inputs = args[:4]
         seen.append((len(outputs), len(gradients), keep, create, len(inputs), kwargs["accumulate_grad"]))
         return run(outputs, *args, **kwargs)
 

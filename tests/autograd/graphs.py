@@ -791,6 +791,16 @@ def multi_grad_hook() -> Case:
 
 
 @graph
+def hook_that_queues_a_callback() -> Case:
+    x = leaf(3)
+    log: list[Any] = []
+    y = x.sin()
+    queue: Any = torch.autograd.Variable._execution_engine.queue_callback  # as DDP does
+    y.register_hook(lambda g: queue(lambda: log.append("at the end")))
+    return Case(y.sum(), leaves=[x], log=log)
+
+
+@graph
 def grad_inside_of_a_hook() -> Case:
     x = leaf(3)
     log: list[Any] = []

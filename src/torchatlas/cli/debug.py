@@ -1,0 +1,76 @@
+"""torchatlas debug SCRIPT: run a script, and stop inside of its backward passes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from torchatlas.cli import _target
+from torchatlas.cli._options import verb
+from torchatlas.errors import InvalidInputError
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+@click.option(
+    "--command", "-c", "commands", multiple=True, metavar="COMMAND", help="Typed for you at first. Repeatable."
+)
+@click.option("--break", "-b", "breakpoints", multiple=True, metavar="WHERE", help="NAME, nan, zero or above X.")
+@verb
+def command(
+    script: str, arguments: tuple[str, ...], commands: tuple[str, ...], breakpoints: tuple[str, ...], as_json: bool
+) -> None:
+    """Run SCRIPT unchanged and step through its backward passes, node by node; `help` lists what can be typed.
+
+    Without --break it stops before the first node of the first backward pass.
+
+    \b
+    torchatlas debug train.py --epochs 1
+    torchatlas debug --break nan train.py
+    torchatlas debug -c "until 0.weight" -c grads -c run train.py
+    """
+    target = _target.parse_target(script)
+    if not target.is_script:
+        raise InvalidInputError(f"{script} is no script; debug runs scripts: torchatlas debug train.py.")
+    if as_json:
+        raise InvalidInputError("debug is a conversation, and has no --json. torchatlas doctor has one.")
+    from torchatlas.autograd.console import Console, Stopped, condition_of
+    from torchatlas.autograd.tasks import watched
+
+    with _target.program(target, arguments), _recordings() as forward:
+        console = Console(forward=forward, commands=commands, stdin=None if sys.stdin.isatty() else sys.stdin)
+        if breakpoints:
+            console.session.go()
+        for text in breakpoints:
+            console.session.breakpoints.append(console.session.condition(**condition_of(text)))
+        try:
+            with watched(console.session):
+                _target.run_script(target)
+        except Stopped:
+            click.echo("stopped; the program did not end by itself", err=True)
+            raise click.exceptions.Exit(1) from None
+    click.echo(f"the program ended; {console.session.executed:,} nodes ran in its backward passes")
+
+
+@contextmanager
+def _recordings() -> Iterator[Any]:
+    """What was recorded since this was last asked for: of each forward pass its own."""
+    import torchatlas as atlas
+
+    running = [atlas.recording(track_timing=False).start()]
+
+    def since_last() -> Any:
+        done = running.pop()
+        done.stop()
+        running.append(atlas.recording(track_timing=False).start())
+        return done.graph
+
+    try:
+        yield since_last
+    finally:
+        running.pop().stop()
