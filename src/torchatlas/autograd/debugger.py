@@ -51,7 +51,7 @@ class Debugger:
         self._worker = _Worker(call, inputs, names, forward)
         self._session = self._worker.session
         planned = Task(0, None, roots, reached(roots), self._keep_graph, create_graph, (), True)
-        self._planned = self._session.add(planned).graph
+        self._planned = self._session.add(planned)
         weakref.finalize(self, _Worker.abort, self._worker)
 
     # -- going on ----------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Debugger:
     @property
     def executed(self) -> list[str]:
         """The names of the nodes that ran, in order."""
-        return list(self._session.order)
+        return self._session.order
 
     @property
     def finished(self) -> bool:
@@ -137,7 +137,7 @@ class Debugger:
     @property
     def graph(self) -> Graph:
         """The graph that backward runs, in the order in which it is expected to."""
-        return self._session.stop.place.graph if self._session.stop is not None else self._planned
+        return self._session.stop.place.graph if self._session.stop is not None else self._planned.graph
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Debugger:
 
     def abort(self) -> str:
         """Give up. Gradients that were accumulated so far stay. Returns what became of the graph, in words."""
-        ran = len(self._session.order)
+        ran = self._session.executed
         self._worker.abort()
         if self._keep_graph:
             return f"{ran} nodes ran; the graph is kept, and backward can run again."
@@ -168,11 +168,11 @@ class Debugger:
 
     def __repr__(self) -> str:
         if self._worker.done:
-            return f"<backward, over: {len(self._session.order)} nodes ran>"
+            return f"<backward, over: {self._session.executed} nodes ran>"
         stop = self._session.stop
-        return (
-            f"<backward, before {stop}>" if stop is not None else f"<backward of {len(self._planned)} nodes, not begun>"
-        )
+        if stop is None:
+            return f"<backward of {len(self._planned.task.nodes)} nodes, not begun>"
+        return f"<backward, before {stop}>"
 
 
 def debug_backward(
@@ -278,7 +278,7 @@ class _Worker:
             if self.session.stop is not None:
                 error.add_note(f"torchatlas was debugging; it happened at {self.session.stop}")
         finally:
-            self.session.stop = None
+            self.session.over()
             self.done = True
             self._at.release()
 

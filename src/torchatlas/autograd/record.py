@@ -23,6 +23,8 @@ from torchatlas.tables import text_table
 from torchatlas.units import format_bytes, format_ns
 
 _MOST_ROWS = 15
+_SMALL = 4_096  # numbers; to begin to look at so many takes as long as to look
+_MOST_WAITING = 4_000_000
 Figures = tuple[float, float, float, int]
 
 
@@ -217,48 +219,98 @@ class _Observer:
     def __init__(self, recording: BackwardRecording, names: Mapping[int, str], forward: Graph | None, numbers: bool):
         self.recording, self.names, self.forward, self.looks_after = recording, names, forward, numbers
         self._runs: dict[int, BackwardRun] = {}
-        self._made: dict[int, dict[int, list[Figures | None]]] = {}
+        self._made: dict[int, _Figures] = {}
         self._clock = time.perf_counter_ns
 
     def begin(self, task: Task) -> None:
         run = BackwardRun(task, self._clock(), [], _names=self.names, _forward=self.forward)
         self._runs[task.number] = run
         if self.looks_after:
-            self._made[task.number] = {}
+            self._made[task.number] = _Figures()
         self.recording.runs.append(run)
 
     def before(self, task: Task, node: int, gradients: Gradients) -> None:
         self._runs[task.number].starts.append(self._clock())
 
     def after(self, task: Task, node: int, made: Gradients, taken: Gradients) -> None:
-        self._made[task.number][node] = [_figures(gradient) for gradient in made]
+        figures = self._made[task.number]
+        for slot, gradient in enumerate(made):
+            if gradient is not None:
+                figures.add(node, slot, gradient)
 
     def end(self, task: Task, error: BaseException | None) -> None:
         run = self._runs.pop(task.number)
         run.ended_ns, run.error = self._clock(), error
         if self.looks_after:
-            run._numbers = _reader(run, self._made.pop(task.number))
+            figures = self._made.pop(task.number)
+            figures.flush()
+            run._numbers = _reader(run, figures)
 
 
-def _figures(gradient: torch.Tensor | None) -> Figures | None:
-    """Norm, smallest, largest, and how many are not finite, which the others leave out."""
-    if gradient is None or not isinstance(gradient, torch.Tensor) or not gradient.numel():
-        return None
+class _Figures:
+    """Norm, smallest, largest and count of non-finite numbers of many gradients.
+
+    Small ones wait, and are looked at many at a time: one by one, that would take longer than to make them.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, int], Figures] = {}  # (node, slot) -> its figures
+        self._keys: list[tuple[int, int]] = []
+        self._waiting: list[torch.Tensor] = []
+        self._count = 0
+
+    def add(self, node: int, slot: int, gradient: torch.Tensor) -> None:
+        count = gradient.numel()
+        if count > _SMALL or gradient.layout is not torch.strided or gradient.dtype is not torch.float32:
+            if (figures := _figures(gradient)) is not None:
+                self.found[node, slot] = figures
+            return
+        if count:
+            self._keys.append((node, slot))
+            self._waiting.append(gradient)
+            self._count += count
+            if self._count > _MOST_WAITING:
+                self.flush()
+
+    def flush(self) -> None:
+        if not self._keys:
+            return
+        with torch.no_grad():
+            flat = torch.cat([gradient.detach().reshape(-1) for gradient in self._waiting]).cpu().numpy()
+        ends = np.cumsum([gradient.numel() for gradient in self._waiting])
+        starts = np.concatenate([[0], ends[:-1]])
+        if np.isfinite(flat).all():
+            norms = np.sqrt(np.add.reduceat(np.square(flat, dtype=np.float64), starts))
+            lows, highs = np.minimum.reduceat(flat, starts), np.maximum.reduceat(flat, starts)
+            rows = zip(norms.tolist(), lows.tolist(), highs.tolist(), strict=True)
+            self.found.update((key, (*row, 0)) for key, row in zip(self._keys, rows, strict=True))
+        else:
+            for key, start, end in zip(self._keys, starts.tolist(), ends.tolist(), strict=True):
+                self.found[key] = _of_array(flat[start:end].astype(np.float64))
+        self._keys, self._waiting, self._count = [], [], 0
+
+
+def _figures(gradient: torch.Tensor) -> Figures | None:
     with torch.no_grad():
         numbers = _numbers(gradient.detach())
-        numbers = numbers.abs() if numbers.is_complex() else numbers
-        numbers = numbers if numbers.dtype in (torch.float32, torch.float64) else numbers.float()
         if not numbers.numel():
             return None
+        numbers = numbers.abs() if numbers.is_complex() else numbers
+        numbers = numbers if numbers.dtype in (torch.float32, torch.float64) else numbers.float()
         norm = float(torch.linalg.vector_norm(numbers))
         if math.isfinite(norm):  # then all are; else they must be looked at: it may be the sum that overflowed
             low, high = torch.aminmax(numbers)
             return norm, float(low), float(high), 0
-        finite = numbers[numbers.isfinite()].double()
-        bad = numbers.numel() - finite.numel()
-        if not finite.numel():
-            return math.nan, math.nan, math.nan, bad
-        return float(torch.linalg.vector_norm(finite)), float(finite.min()), float(finite.max()), bad
+        return _of_array(numbers.double().cpu().numpy())
+
+
+def _of_array(numbers: Array) -> Figures:
+    """Of the finite ones, and how many are not."""
+    finite = numbers[np.isfinite(numbers)]
+    bad = numbers.size - finite.size
+    if not finite.size:
+        return math.nan, math.nan, math.nan, bad
+    return float(np.sqrt(np.square(finite).sum())), float(finite.min()), float(finite.max()), bad
 
 
 def _numbers(gradient: torch.Tensor) -> torch.Tensor:
@@ -272,17 +324,16 @@ def _numbers(gradient: torch.Tensor) -> torch.Tensor:
     return gradient if gradient.layout is torch.strided else gradient.to_dense()
 
 
-def _reader(run: BackwardRun, made: dict[int, list[Figures | None]]) -> Callable[[], list[Figures | None]]:
+def _reader(run: BackwardRun, made: _Figures) -> Callable[[], list[Figures | None]]:
     """The figures of each edge, in the order of the graph's edges."""
 
     def read() -> list[Figures | None]:
-        rows = []
-        for place, node in zip(run.task.ran, run._walk.nodes, strict=True):
-            found = made.get(place, [])
-            for slot, (following, _) in enumerate(node.next_functions):
-                if following in run._walk.number:
-                    rows.append(found[slot] if slot < len(found) else None)
-        return rows
+        return [
+            made.found.get((place, slot))
+            for place, node in zip(run.task.ran, run._walk.nodes, strict=True)
+            for slot, (following, _) in enumerate(node.next_functions)
+            if following in run._walk.number
+        ]
 
     return read
 

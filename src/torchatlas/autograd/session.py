@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -84,10 +85,25 @@ class Place:
     """One task: its graph, and which nodes of it will run and have run."""
 
     task: Task
-    found: Walk
-    graph: Graph
-    numbers: list[int]  # position in task.nodes -> node of the graph
+    names: Mapping[int, str] = field(repr=False)
+    forward: Graph | None = field(repr=False)
     wanted: set[int] | None = None  # None: all
+
+    @cached_property
+    def found(self) -> Walk:
+        return walk(self.task.roots)
+
+    @cached_property
+    def graph(self) -> Graph:
+        graph = graph_of_walk(self.found, self.names, saved=False)
+        if self.forward is not None:
+            link(graph, self.forward)
+        return graph
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """Position in task.nodes -> node of the graph."""
+        return [self.found.number[node] for node in self.task.nodes]
 
     def executed(self) -> set[int]:
         return {self.numbers[place] for place in self.task.ran}
@@ -132,10 +148,11 @@ class Session:
         self.pause, self._names, self._forward = pause, names, forward
         self.places: dict[int, Place] = {}
         self.breakpoints: list[Breakpoint] = []
-        self.stop: Stop | None = None
+        self._here: tuple[Place, int, int, Gradients] | None = None  # node, and how many ran before it
+        self._stop: Stop | None = None
         self.hit: Breakpoint | None = None  # why it stopped
         self.executed = 0
-        self.order: list[str] = []
+        self._order: list[tuple[Place, int]] = []
         self.aborting = False
         self.interrupted = False
         self._steps = 0  # that are left before the next stop; -1: none but breakpoints stop it
@@ -195,57 +212,70 @@ class Session:
         self.add(task)
 
     def add(self, task: Task) -> Place:
-        found = walk(task.roots)
-        graph = graph_of_walk(found, self._names, saved=False)
-        if self._forward is not None:
-            link(graph, self._forward)
-        place = Place(task, found, graph, [found.number[node] for node in task.nodes])
-        self.places[task.number] = place
+        place = self.places[task.number] = Place(task, self._names, self._forward)
         return place
+
+    @property
+    def stop(self) -> Stop | None:
+        """The node that is about to run."""
+        if self._stop is None and self._here is not None:
+            place, node, number, gradients = self._here
+            self._stop = Stop(place, place.graph.nodes[place.numbers[node]], number, gradients)
+        return self._stop
+
+    @property
+    def order(self) -> list[str]:
+        """The names of the nodes that ran."""
+        return [place.graph.nodes[place.numbers[node]].name for place, node in self._order]
+
+    def over(self) -> None:
+        """No node is about to run."""
+        self._here = self._stop = None
 
     def before(self, task: Task, node: int, gradients: Gradients) -> Gradients | None:
         if self.aborting:
             raise Aborted
         place = self.places[task.number]
+        self._here, self._stop = (place, node, self.executed, gradients), None
         if place.wanted is None and task.inputs:  # only the engine itself knows, and only while it runs
-            runs = [
-                leaf_of(found) is None or task.accumulates for found in place.found.nodes
-            ]  # else leaves are captured
-            place.wanted = {n for n, found in enumerate(place.found.nodes) if runs[n] and will_be_executed(found)}
-        stop = self.stop = Stop(place, place.graph.nodes[place.numbers[node]], self.executed, gradients)
-        self.hit = next((each for each in self.breakpoints if each.test(stop)), None)
-        if self._wants_to_stop(stop):
+            nodes = enumerate(place.found.nodes)
+            candidates = [(n, found) for n, found in nodes if task.accumulates or leaf_of(found) is None]
+            place.wanted = {n for n, found in candidates if will_be_executed(found)}
+        if self._wants_to_stop():
             self.interrupted = False
             self.pause()
             if self.aborting:
                 raise Aborted
         changed, self._replacement = self._replacement, None
         self.executed += 1
-        self.order.append(stop.name)
+        self._order.append((place, node))
         return changed
 
-    def _wants_to_stop(self, stop: Stop) -> bool:
-        if self.hit is not None or self.interrupted:
-            return True
-        if self._until is not None and self._until(stop):
-            return True
+    def _wants_to_stop(self) -> bool:
+        self.hit = None
+        if self.breakpoints or self._until is not None:
+            stop = self.stopped()
+            self.hit = next((each for each in self.breakpoints if each.test(stop)), None)
+            if self.hit is not None or (self._until is not None and self._until(stop)):
+                return True
         if self._steps > 0:
             self._steps -= 1
-        return self._steps == 0
+        return self._steps == 0 or self.interrupted
 
     def after(self, task: Task, node: int, made: Gradients, taken: Gradients) -> None:
         raise NotImplementedError
 
     def end(self, task: Task, error: BaseException | None) -> None:
         if error is None:  # else it is where it happened
-            self.stop = None
+            self.over()
 
     # -- while it is stopped -----------------------------------------------------------------------------------------
 
     def stopped(self) -> Stop:
-        if self.stop is None:
+        stop = self.stop
+        if stop is None:
             raise StateError("no node is about to run: backward has not begun, or it is over.")
-        return self.stop
+        return stop
 
     def replace(self, gradient: torch.Tensor, index: int = 0) -> None:
         """Have the current node take another gradient."""
