@@ -110,6 +110,12 @@ def test_numbers_whose_squares_overflow_are_finite() -> None:
     assert rec.statistics[-1].norm == pytest.approx(2**0.5 * 1e30)
 
 
+def test_gradients_whose_squares_vanish_have_a_norm() -> None:
+    x = torch.ones(2, requires_grad=True)
+    rec = atlas.record_backward((x * 1e-30).sum(), statistics=True)
+    assert rec.statistics[-1].norm == pytest.approx(2**0.5 * 1e-30)
+
+
 def test_what_runs_inside_of_backward_is_a_run_of_its_own() -> None:
     net, x = model(), torch.randn(3, 4, requires_grad=True)
     with atlas.recording_backward(net) as rec:

@@ -25,6 +25,7 @@ from torchatlas.units import format_bytes, format_ns
 _MOST_ROWS = 15
 _SMALL = 4_096  # numbers; to begin to look at so many takes as long as to look
 _MOST_WAITING = 4_000_000
+_SURE = 1e-15  # a norm whose squares float32 holds
 Figures = tuple[float, float, float, int]
 
 
@@ -298,7 +299,7 @@ def _figures(gradient: torch.Tensor) -> Figures | None:
         numbers = numbers.abs() if numbers.is_complex() else numbers
         numbers = numbers if numbers.dtype in (torch.float32, torch.float64) else numbers.float()
         norm = float(torch.linalg.vector_norm(numbers))
-        if math.isfinite(norm):  # then all are; else they must be looked at: it may be the sum that overflowed
+        if _SURE < norm < math.inf:  # else it may be the squares that are too small or too large, and not the numbers
             low, high = torch.aminmax(numbers)
             return norm, float(low), float(high), 0
         return _of_array(numbers.double().cpu().numpy())
