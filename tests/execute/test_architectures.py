@@ -144,7 +144,7 @@ def test_the_shapes_of_a_recurrent_layer_in_the_graph_are_those_that_it_makes(
     kind: type[nn.RNNBase], batch_first: bool
 ) -> None:
     layer, x = kind(8, 12, 2, bidirectional=True, batch_first=batch_first), torch.randn(3, 6, 8)
-    program = exported(layer, (x,), {}, None)
+    program, _ = exported(layer, (x,), {}, None)
     made = next(node.meta["val"] for node in program.graph.nodes if str(node.target).endswith(".input"))
     for fake, real in zip(made, leaves(layer(x)), strict=True):
         assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)
@@ -208,5 +208,7 @@ def test_what_export_cannot_do_for_all_sizes_it_does_for_the_batch() -> None:
     batch, *rest = traced.input_shapes["input"]
     assert isinstance(batch, str)
     assert rest == [3, 8, 8]
+    assert any("only the batch may vary" in note for note in traced.notes)
+    assert any("only the batch may vary" in note for note in traced.graph.notes)
     x = torch.randn(5, 3, 8, 8)
     assert torch.equal(traced(x), model(x))

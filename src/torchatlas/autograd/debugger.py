@@ -20,14 +20,17 @@ from torch import nn
 
 from torchatlas.autograd.session import Aborted, Breakpoint, Session, Stop
 from torchatlas.autograd.tasks import Gradients, Task, reached, starting_nodes, watched
+from torchatlas.autograd.walk import names_of
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
 
 
 class Debugger:
-    """A backward pass that waits before each node. Use it in a `with` block: leaving it early aborts the pass.
+    """Backward from a tensor, or from several, that waits before each node.
 
-    `step`, `next_module`, `run_until` and `run` go on and return the node that is about to run, or None at the end.
+    Use it in a `with` block: leaving it early aborts the pass. `step`, `next_module`, `run_until` and `run` go on and
+    return the node that is about to run, or None at the end. `model` or `params` name the leaves; `forward`, a
+    recording of the forward pass, gives nodes their modules and lines. The rest goes to `torch.autograd.backward`.
     """
 
     def __init__(
@@ -43,12 +46,9 @@ class Debugger:
         forward: Graph | None = None,
     ) -> None:
         roots = starting_nodes(outputs, "debug_backward")
-        names = {id(tensor): name for name, tensor in (params or {}).items()}
-        if model is not None:
-            names |= {id(tensor): name for name, tensor in model.named_parameters()}
         self._keep_graph = create_graph if retain_graph is None else retain_graph
         call = (outputs, gradients, retain_graph, create_graph)
-        self._worker = _Worker(call, inputs, names, forward)
+        self._worker = _Worker(call, inputs, names_of(params, model), forward)
         self._session = self._worker.session
         planned = Task(0, None, roots, reached(roots), self._keep_graph, create_graph, (), True)
         self._planned = self._session.add(planned)
@@ -175,31 +175,7 @@ class Debugger:
         return f"<backward, before {stop}>"
 
 
-def debug_backward(
-    outputs: Any,
-    gradients: Any = None,
-    *,
-    inputs: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    model: nn.Module | None = None,
-    params: Mapping[str, torch.Tensor] | None = None,
-    forward: Graph | None = None,
-) -> Debugger:
-    """Backward from a tensor, or from several, that waits before each node; see Debugger.
-
-    `model` or `params` name the leaves; `forward`, a recording of the forward pass, gives nodes modules and lines.
-    """
-    return Debugger(
-        outputs,
-        gradients,
-        inputs=inputs,
-        retain_graph=retain_graph,
-        create_graph=create_graph,
-        model=model,
-        params=params,
-        forward=forward,
-    )
+debug_backward = Debugger  # what is done, not what it is done with
 
 
 class _Worker:

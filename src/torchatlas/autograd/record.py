@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from torchatlas.autograd.tasks import Gradients, Task, starting_nodes, watched
-from torchatlas.autograd.walk import Walk, graph_of_walk, link
+from torchatlas.autograd.walk import Walk, graph_of_walk, link, names_of
 from torchatlas.errors import StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import Array
@@ -381,10 +381,7 @@ def recording_backward(
     norm, extremes and count of non-finite numbers of each gradient. `forward` is a recording of the forward pass.
     """
     recording = BackwardRecording()
-    names = {id(tensor): name for name, tensor in (params or {}).items()}
-    if model is not None:
-        names |= {id(tensor): name for name, tensor in model.named_parameters()}
-    with watched(_Observer(recording, names, forward, statistics)):
+    with watched(_Observer(recording, names_of(params, model), forward, statistics)):
         yield recording
 
 

@@ -7,7 +7,6 @@ The engine is torch's own, so order, gradients and hooks of the program are its 
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -127,24 +126,11 @@ def reached(roots: list[Any]) -> list[Any]:
 
 def _hooked(task: Task, observer: Observer) -> list[Any]:
     before, handles = partial(_before, task, observer.before, task.ran.append), []
-    with _uncollected():
-        for number, node in enumerate(task.nodes):
-            handles.append(node.register_prehook(partial(before, number)))
-            if observer.looks_after:
-                handles.append(node.register_hook(partial(observer.after, task, number)))
+    for number, node in enumerate(task.nodes):
+        handles.append(node.register_prehook(partial(before, number)))
+        if observer.looks_after:
+            handles.append(node.register_hook(partial(observer.after, task, number)))
     return handles
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Thousands of new objects, none of them garbage, would have the collector look at everything again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _before(

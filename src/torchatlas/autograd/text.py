@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torchatlas.autograd.saved import saved_by
-from torchatlas.autograd.walk import leaf_of, roots_of, sequence_nr, walk
+from torchatlas.autograd.walk import leaf_of, names_of, roots_of, sequence_nr, walk
 from torchatlas.tables import clean
 from torchatlas.units import format_bytes
 
@@ -30,10 +30,7 @@ def graph_text(
     They are indented where there are several. A node that several lead to is written out once.
     """
     roots = roots_of(tensor, "print_graph")
-    names = {id(leaf): name for name, leaf in (params or {}).items()}
-    if model is not None:
-        names |= {id(leaf): name for name, leaf in model.named_parameters()}
-    found = walk(roots)
+    names, found = names_of(params, model), walk(roots)
     lines: list[str] = []
     seen: set[Any] = set()
     single = isinstance(tensor, torch.Tensor)

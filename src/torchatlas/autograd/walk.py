@@ -55,15 +55,18 @@ def autograd_graph(
     `graph.recorded["input_nr"]` the input of the target that each edge leads to.
     """
     roots = roots_of(outputs, "autograd_graph")
-    names = {id(tensor): name for name, tensor in (params or {}).items()}
-    if model is not None:
-        names |= {id(tensor): name for name, tensor in model.named_parameters()}
-        names |= {id(tensor): name for name, tensor in model.named_buffers()}
-    found = walk(roots)
-    graph = graph_of_walk(found, names, saved=saved)
+    graph = graph_of_walk(walk(roots), names_of(params, model), saved=saved)
     if forward is not None:
         link(graph, forward)
     return graph
+
+
+def names_of(params: Mapping[str, torch.Tensor] | None, model: nn.Module | None) -> dict[int, str]:
+    """The names of tensors, by id."""
+    names = {id(tensor): name for name, tensor in (params or {}).items()}
+    if model is not None:
+        names |= {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    return names
 
 
 def roots_of(outputs: Any, called: str) -> list[Any]:

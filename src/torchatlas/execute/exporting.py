@@ -28,16 +28,24 @@ from torchatlas.torch_private import (
     undo_functorch,
 )
 
+_BATCH_ONLY = "torch.export could not work out how the other sizes depend on each other: only the batch may vary"
 
-def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Any:
-    """Non-strict first: it is quicker and takes more. If neither way takes all sizes free, then only the batch's."""
-    attempts = [(dynamic_shapes, False), (dynamic_shapes, True)]
+
+def exported(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+) -> tuple[Any, str | None]:
+    """The program, and what must be said about it.
+
+    Non-strict first: it is quicker and takes more. If neither way takes all sizes free, then only the batch's.
+    """
+    attempts: list[tuple[Any, bool, str | None]] = [(dynamic_shapes, False, None), (dynamic_shapes, True, None)]
     if dynamic_shapes == "auto":
         every, first_only = (_shapes_of(model, args, kwargs, partial(_free, most=most)) for most in (None, 1))
-        # what export knows of sizes it must solve for, and cannot always: googlenet's pools that round up, say
-        attempts = [(every, False), (every, True), *([(first_only, False)] if first_only != every else [])]
+        attempts = [(every, False, None), (every, True, None)]
+        if first_only != every:  # export must solve for sizes, and cannot always: googlenet's pools that round up, say
+            attempts.append((first_only, False, _BATCH_ONLY))
     first: Exception | None = None
-    for shapes, strict in attempts:
+    for shapes, strict, note in attempts:
         depth, parts = functorch_depth(), _parts(model)
         hooks = saved_tensor_hooks_forbidden()
         lengths = nullcontext() if strict else AnyLength()
@@ -58,7 +66,7 @@ def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dy
             )
         _check_state(model, said)
         restored(program)
-        return program
+        return program, note
     assert first is not None
     raise _refused(model, first) from first
 

@@ -394,7 +394,9 @@ class TracedModel:
             variant.graph.notes.append(note)
 
     def _variant(self, args: Any, kwargs: Any, example_args: Any, example_kwargs: Any) -> Variant:
-        program = exported(self.model, args, kwargs, self.dynamic_shapes)
+        program, note = exported(self.model, args, kwargs, self.dynamic_shapes)
+        if note is not None and note not in self.notes:
+            self.notes.append(note)
         flat = pytree.tree_leaves((args, kwargs))
         graph, numbers = graph_of_export(program, self.model, pytree.tree_leaves((example_args, example_kwargs)))
         graph.notes += self.notes
