@@ -19,6 +19,7 @@ LAYERS = [
     {"capturing"},
     {"autograd", "execute"},
     {"analysis"},
+    {"diagnosis"},
     {"partition"},
     {"render", "export"},
     {"tracker", "demo", "torchviz"},

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torchatlas.autograd.walk import autograd_graph
     from torchatlas.capturing import capture, recording
     from torchatlas.capturing.fx import from_fx
+    from torchatlas.diagnosis import doctor
     from torchatlas.execute.compare import compare_runs
     from torchatlas.execute.compatibility import check_compatibility
     from torchatlas.execute.traced import TracedModel, trace
@@ -54,6 +55,7 @@ _LAZY = {
     "compare_runs": "torchatlas.execute.compare",
     "cost": "torchatlas.analysis.cost",
     "debug_backward": "torchatlas.autograd.debugger",
+    "doctor": "torchatlas.diagnosis",
     "draw": "torchatlas.render.picture",
     "formula": "torchatlas.analysis.formulas",
     "from_fx": "torchatlas.capturing.fx",
@@ -95,6 +97,7 @@ __all__ = [
     "compare_runs",
     "cost",
     "debug_backward",
+    "doctor",
     "draw",
     "errors",
     "formula",

@@ -22,6 +22,7 @@ class Saved:
     data: torch.Tensor | None  # None: freed, never there, or packed by a hook
     state: str  # saved | freed | packed | none
     handle: Any  # torch's SavedTensor
+    node: Any = None
 
     @property
     def version(self) -> int:
@@ -35,11 +36,17 @@ class Saved:
         try:
             self.handle.unpack()
         except RuntimeError as error:
-            found = _VERSIONS.search(str(error))
-            if found is not None:
-                return int(found[2])
-            return None  # an output of the node itself: it can be asked through the node alone
+            found = _VERSIONS.search(str(error)) or _VERSIONS.search(self._asked_through_its_node())
+            return int(found[2]) if found is not None else self.version
         return self.version
+
+    def _asked_through_its_node(self) -> str:
+        """What torch says of an output that its own node saved: that cannot be unpacked alone."""
+        try:
+            getattr(self.node, f"_saved_{self.slot.partition('[')[0]}")
+        except RuntimeError as error:
+            return str(error)
+        return ""
 
 
 def saved_by(node: Any) -> list[Saved]:
@@ -59,28 +66,28 @@ def _in_slot(node: Any, name: str) -> Iterator[Saved]:
     try:
         held = getattr(node, name)
     except RuntimeError:  # "trying to access saved tensors after they have already been freed"
-        yield Saved(slot, None, "freed", None)
+        yield Saved(slot, None, "freed", None, node)
         return
     if isinstance(held, (list, tuple)):
         for index, each in enumerate(held):
-            yield _saved(f"{slot}[{index}]", each)
+            yield _saved(f"{slot}[{index}]", each, node)
     elif held is not None:
-        yield _saved(slot, held)
+        yield _saved(slot, held, node)
 
 
-def _saved(slot: str, handle: Any) -> Saved:
+def _saved(slot: str, handle: Any, node: Any) -> Saved:
     if handle is None:
-        return Saved(slot, None, "none", None)
+        return Saved(slot, None, "none", None, node)
     if handle.unpack_hook is not None:  # unpacking would run the user's function, or compute a checkpoint again
-        return Saved(slot, None, "packed", handle)
+        return Saved(slot, None, "packed", handle, node)
     data = handle.data
     if data is not None:
-        return Saved(slot, data, "saved", handle)
+        return Saved(slot, data, "saved", handle, node)
     try:
         empty = handle.unpack() is None  # nothing was saved there
     except RuntimeError:
         empty = False
-    return Saved(slot, None, "none" if empty else "freed", handle)
+    return Saved(slot, None, "none" if empty else "freed", handle, node)
 
 
 def storage_key(tensor: torch.Tensor) -> int:

@@ -1,0 +1,6 @@
+"""What is wrong with a training step: findings with the line, the reason and the fix. One file per diagnosis."""
+
+from torchatlas.diagnosis.call import doctor
+from torchatlas.diagnosis.finding import Finding, Findings
+
+__all__ = ["Finding", "Findings", "doctor"]
