@@ -252,7 +252,7 @@ def test_many_captures_leave_nothing_behind() -> None:
     for _ in range(145):
         both()
     after = objects()
-    assert after[1] == before[1]
+    assert after[1] <= before[1]  # something of another test may have gone meanwhile
     assert after[0] - before[0] < 100
 
 

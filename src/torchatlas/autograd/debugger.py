@@ -178,6 +178,9 @@ class Debugger:
 debug_backward = Debugger  # what is done, not what it is done with
 
 
+_PATIENCE = 0.1  # seconds
+
+
 class _Worker:
     """The thread that runs the engine. Two locks say whose turn it is."""
 
@@ -200,11 +203,14 @@ class _Worker:
             self._thread = threading.Thread(target=self._context.run, args=(self._work,), name="backward", daemon=True)
             _open.add(self)
             self._thread.start()
-        self._go.release()
-        interrupt: KeyboardInterrupt | None = None
+        released, interrupt = False, None
         while True:
             try:
-                self._at.acquire()
+                if not released:
+                    released = True
+                    self._go.release()
+                while not self._at.acquire(timeout=_PATIENCE):  # only a thread that wakes up notices an interrupt
+                    pass
                 break
             except KeyboardInterrupt as error:  # stop at the next node, as debuggers do
                 self.session.interrupted, interrupt = True, error
