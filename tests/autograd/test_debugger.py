@@ -302,6 +302,7 @@ def test_names_that_do_not_exist() -> None:
 
 PROGRAM = """
 import os, signal, time, torch, torchatlas as atlas
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has background jobs ignore it
 x = torch.ones(2, requires_grad=True)
 loss = x.exp().sin().sum()
 dbg = atlas.debug_backward(loss, retain_graph=True)
