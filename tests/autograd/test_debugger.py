@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import signal
 import subprocess
 import sys
@@ -59,20 +60,40 @@ def test_gradients_and_order_are_torchs_own(name: str, how: str) -> None:
 
 
 def test_the_ready_queue_is_what_runs_next() -> None:
-    """Our model of the engine's queue: whatever runs next was in it, and at its head unless numbers are equal."""
+    """Our model of the engine's queue: what runs next was in it, or was fed by the node that just ran."""
     case = build("many_paths")
     with debugger(case) as dbg:
         dbg.step()
         while True:
-            ready = [node.name for node in dbg.ready]
-            waiting = [node.name for node in dbg.waiting]
-            before = set(dbg.executed)
+            assert dbg.current is not None
+            ready, waiting = {node.name for node in dbg.ready}, {node.name for node in dbg.waiting}
+            fed = {node.name for node in dbg.current.node.successors}
+            assert not ready & waiting
             if dbg.step() is None:
                 break
             assert dbg.current is not None
-            newly = {dbg.executed[-1]}
-            assert dbg.current.name in ready or before | newly
-            assert not set(ready) & set(waiting)
+            assert dbg.current.name in ready | fed
+            numbers = [_turn(node) for node in dbg.ready]
+            assert numbers == sorted(numbers, reverse=True)
+            assert all(_turn(dbg.current.node) >= number for number in numbers)
+            assert ready - {dbg.current.name} <= {node.name for node in dbg.ready}
+        assert ready == waiting == set()
+
+
+def _turn(node: atlas.GraphNode) -> float:
+    """What the engine sorts by: what accumulates gradients comes first."""
+    return math.inf if node.operation == "AccumulateGrad" else float(node.sequence_nr or 0)
+
+
+def test_a_deep_graph_that_was_never_run_is_freed() -> None:
+    y = x = torch.ones(1, requires_grad=True)
+    for _ in range(60_000):
+        y = y * 1.0
+    dbg = atlas.debug_backward(y)
+    assert len(dbg.graph) == 60_001
+    del dbg, y
+    gc.collect()
+    assert x.grad is None
 
 
 def model() -> nn.Sequential:

@@ -137,6 +137,20 @@ def test_versions_of_what_was_saved() -> None:
     assert states == {"self": 0, "other": 0}
 
 
+def test_nodes_whose_python_type_is_the_same_keep_their_names() -> None:
+    x = torch.ones(4, requires_grad=True)
+    y = x * 2
+    y[:2] = y[2:] * 3
+    loss = y.to(torch.float64).to("cpu").sum()
+    expected, stack = set(), [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        expected.add(node.name().rpartition("::")[2])  # type: ignore[union-attr]
+        stack += [following for following, _ in node.next_functions if following is not None]  # type: ignore[union-attr]
+    assert {node.operation for node in autograd_graph(loss).nodes} == expected
+    assert "CopySlices" in expected
+
+
 def test_topological_numbers_and_input_numbers() -> None:
     x = torch.ones(4, requires_grad=True)
     first, second = x.unbind()[:2], x * 2

@@ -94,7 +94,8 @@ def test_lines_are_those_of_the_trace_and_never_ours() -> None:
     source = graph.where(operation="aten.mul.Tensor")[0].source
     assert source is not None
     assert "self.weight * scale" in source.text
-    assert [n.source for n in atlas.from_fx(fx.symbolic_trace(Model()), torch.randn(2, 3, 4)).nodes].count(None) > 0
+    unknown = atlas.from_fx(fx.symbolic_trace(Model()), torch.randn(2, 3, 4))
+    assert all(node.source is None for node in unknown.where(kind="op"))
 
 
 def test_a_module_of_torch_export() -> None:

@@ -107,14 +107,12 @@ class BackwardRun:
         """Where several gradients arrive at one input of a node."""
         graph = self.graph
         key = np.stack([graph.columns["edge_target"].astype(np.int64), graph.recorded["input_nr"]], 1)
-        places, counts = np.unique(key, axis=0, return_counts=True)
-        sizes = _edge_bytes(graph)
-        found = []
-        for (node, slot), count in zip(places.tolist(), counts.tolist(), strict=True):
-            if count > 1:
-                edge = int(np.flatnonzero((key == (node, slot)).all(1))[0])
-                found.append(Sum(graph.nodes[node].name, slot, count, int(sizes[edge])))
-        return found
+        places, first, counts = np.unique(key, axis=0, return_index=True, return_counts=True)
+        sizes = _edge_bytes(graph)[first]
+        return [
+            Sum(graph.nodes[int(places[row, 0])].name, int(places[row, 1]), int(counts[row]), int(sizes[row]))
+            for row in np.flatnonzero(counts > 1)
+        ]
 
     @cached_property
     def statistics(self) -> list[Statistics]:

@@ -85,13 +85,10 @@ def watched(observer: Observer, thread: int | None = None) -> Iterator[list[Task
 def _task(number: int, outer: int | None, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:
     _, keep_graph, create_graph, inputs = (*args, None, None, ())[:4]
     roots = list(dict.fromkeys(starting_node(output) for output in outputs))
-    nodes = reached(roots)
-    if len(nodes) > LARGE:
-        behind = nodes[len(roots) :]
-        for root in roots:
-            keep_until_freed(root, behind)
     accumulates = bool(kwargs.get("accumulate_grad", True))
-    return Task(number, outer, roots, nodes, bool(keep_graph), bool(create_graph), tuple(inputs or ()), accumulates)
+    return Task(
+        number, outer, roots, reached(roots), bool(keep_graph), bool(create_graph), tuple(inputs or ()), accumulates
+    )
 
 
 def starting_node(output: Any) -> Any:
@@ -113,7 +110,7 @@ def starting_nodes(outputs: Any, called: str) -> list[Any]:
 
 
 def reached(roots: list[Any]) -> list[Any]:
-    """All nodes behind some, which come first."""
+    """All nodes behind some, which come first. Many of them can then still be freed."""
     found = list(roots)
     seen = set(found)
     for node in found:
@@ -121,6 +118,9 @@ def reached(roots: list[Any]) -> list[Any]:
             if following is not None and following not in seen:
                 seen.add(following)
                 found.append(following)
+    if len(found) > LARGE:
+        for root in roots:
+            keep_until_freed(root, found[len(roots) :])
     return found
 
 

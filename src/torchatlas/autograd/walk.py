@@ -28,7 +28,6 @@ from torchatlas.graph.columns import (
     ROLES,
     Array,
     Layout,
-    Module,
     Operation,
     Tables,
 )
@@ -112,8 +111,9 @@ def walk(roots: list[Any]) -> Walk:
                 reached.append(target)
     found = _in_order(following, waiting)
     if len(reached) > LARGE:
-        behind = [node for node in found.nodes if node not in set(roots)]
-        for root in dict.fromkeys(roots):
+        first = dict.fromkeys(roots)
+        behind = [node for node in found.nodes if node not in first]
+        for root in first:
             keep_until_freed(root, behind)
     return found
 
@@ -124,7 +124,6 @@ def _in_order(following: dict[Any, Any], waiting: dict[Any, int]) -> Walk:
     order: list[Any] = []
     number: dict[Any, int] = {}
     source: list[int] = []
-    target: list[int] = []
     index: list[int] = []
     came: list[Any] = []
     place = len(waiting)
@@ -168,16 +167,15 @@ def graph_of_walk(found: Walk, names: Mapping[int, str], *, saved: bool) -> Grap
     leaves = frozenset(storage_key(leaf) for node in found.nodes if (leaf := leaf_of(node)) is not None)
     tables, extras = Tables(threads=["main"], devices=[]), _Extras(names, leaves if saved else frozenset())
     incoming = np.bincount(target, minlength=count).tolist()
-    kinds: dict[Any, int] = {}
+    known: dict[str, int] = {}
     operations: dict[Operation, int] = {}
     operation, slots, slot_ptr = [], [], [0]
     for number, node in enumerate(found.nodes):
-        kind = type(node)
-        row = kinds.get(kind)
+        full = node.name()  # not its type: nodes of different names may share one
+        row = known.get(full)
         if row is None:
-            name = node.name().rpartition("::")[2]  # torch::autograd::AccumulateGrad
-            row = operations.setdefault(Operation(name, operation_type(name)), len(operations))
-            kinds[kind] = row
+            name = full.rpartition("::")[2]  # torch::autograd::AccumulateGrad
+            row = known[full] = operations.setdefault(Operation(name, operation_type(name)), len(operations))
         operation.append(row)
         for metadata in node._input_metadata:
             slots.append(extras.gradient_layout(metadata))
@@ -378,7 +376,7 @@ def link(graph: Graph, forward: Graph) -> None:
         graph.columns[column][known] = forward.columns[column][found[known]]
     for column in ("call_module", "call_parent", "call_index"):
         graph.columns[column] = forward.columns[column].copy()
-    graph.tables.modules = [Module(module.path, module.type, module.kind) for module in forward.tables.modules]
+    graph.tables.modules = list(forward.tables.modules)
     graph.tables.sources = list(forward.tables.sources)
     for node, name in _accumulated(graph):  # it belongs to the module whose parameter it is
         graph.columns["node_call"][node] = calls.get(name.rpartition(".")[0], -1)
