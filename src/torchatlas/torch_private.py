@@ -67,6 +67,7 @@ __all__ = [
     "sharding_propagator",
     "tensor_data",
     "undo_functorch",
+    "unobserved",
     "will_be_executed",
 ]
 
@@ -177,3 +178,10 @@ def engine_runs(around: _Callable[..., Any]) -> _Iterator[None]:
         active = False  # somebody who came later may still be there, and put `runs` back
         if autograd._engine_run_backward is runs:
             autograd._engine_run_backward = run
+
+
+@_contextmanager
+def unobserved() -> _Iterator[None]:
+    """What runs in here is seen by no mode of the program's, and makes no graph."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+        yield

@@ -19,6 +19,7 @@ from torchatlas.capturing.describe import portable, source_row
 from torchatlas.capturing.finish import graph_of
 from torchatlas.capturing.keep import VALUES, Keeper
 from torchatlas.capturing.modules import CALL_ROW, Watch
+from torchatlas.capturing.plans import ROW_HEAD
 from torchatlas.capturing.replaying import ReplayKeeper
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.stream import Around, Recorder, let_go
@@ -35,6 +36,7 @@ _SUMS_OUT_OF_PLACE = (
     "while a recording runs, autograd sums gradients that meet out of place (add and detach instead of add_), "
     "so backward allocates a little more than without it"
 )
+_ROW_LENGTH = ROW_HEAD + 4  # of an op in the stream: it takes a tensor or two
 _BEGINNINGS = "the time of a collective is the time to begin it: what waits for it is no op, except wait_tensor"
 
 
@@ -178,6 +180,20 @@ class Recording:
     @property
     def running(self) -> bool:
         return self._state == "running"
+
+    @property
+    def length(self) -> int:
+        """How many ops a running one has seen, roughly."""
+        return len(self._recorder.stream) // _ROW_LENGTH
+
+    @property
+    def in_step(self) -> bool:
+        """Whether one of torch's optimizers is at work, and not a closure that it calls."""
+        return self._recorder.current[1] is not None
+
+    def storage_id(self, tensor: torch.Tensor) -> int | None:
+        """The id in `graph.storages` of what a tensor lies in, while the recording runs; None if it was not seen."""
+        return self._recorder.storage_number(tensor)
 
     @property
     def graph(self) -> Graph:

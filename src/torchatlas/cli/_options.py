@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -19,6 +20,7 @@ from torchatlas.graph import Graph
 from torchatlas.graph.formats import WRITERS
 
 OUR_FAILURE, THEIR_FAILURE = 2, 1
+_NOT_THE_SCRIPTS = (os.path.dirname(os.path.dirname(__file__)) + os.sep, "<plan of ", "<frozen runpy>")
 
 
 def verb(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,6 +58,22 @@ def _as_line(error: Exception) -> click.ClickException:
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
     text = f"the program failed with {type(error).__name__}: {error}{notes}"
     return _TheirFailure(f"{text}\n--traceback shows where.")
+
+
+def print_exception(error: BaseException) -> None:
+    """As Python prints it, without the frames of the recording."""
+    shown: list[traceback.TracebackException | None] = [traceback.TracebackException.from_exception(error)]
+    whole = shown[0]
+    while shown:
+        part = shown.pop()
+        if part is not None:
+            part.stack = traceback.StackSummary.from_list(
+                [frame for frame in part.stack if not frame.filename.startswith(_NOT_THE_SCRIPTS)]
+            )
+            shown += [part.__cause__, part.__context__, *(part.exceptions or ())]
+    assert whole is not None
+    for line in whole.format():
+        click.echo(line, nl=False, err=True)
 
 
 def print_json(content: dict[str, Any]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import os
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from torchatlas.cli._options import (
     THEIR_FAILURE,
     check_output,
     own_path,
+    print_exception,
     process_rank,
     progress,
     show,
@@ -24,8 +23,6 @@ from torchatlas.cli._options import (
 )
 from torchatlas.errors import AtlasError, InvalidInputError
 from torchatlas.graph import Graph
-
-_NOT_THE_SCRIPTS = (os.path.dirname(os.path.dirname(__file__)) + os.sep, "<plan of ", "<frozen runpy>")
 
 
 class _OptionsThenTarget(click.Command):
@@ -183,28 +180,12 @@ def _run_script(
     if isinstance(ended, SystemExit):
         _finish(graph, output, as_json, str(target))
         raise ended
-    _print_exception(ended)
+    print_exception(ended)
     if as_json:
         _finish(graph, output, as_json, str(target), failure=f"{type(ended).__name__}: {ended}")
     else:
         _keep_partial(graph, output, str(target))
     sys.exit(130 if isinstance(ended, KeyboardInterrupt) else THEIR_FAILURE)
-
-
-def _print_exception(error: BaseException) -> None:
-    """As Python prints it, without the frames of the recording."""
-    shown: list[traceback.TracebackException | None] = [traceback.TracebackException.from_exception(error)]
-    whole = shown[0]
-    while shown:
-        part = shown.pop()
-        if part is not None:
-            part.stack = traceback.StackSummary.from_list(
-                [frame for frame in part.stack if not frame.filename.startswith(_NOT_THE_SCRIPTS)]
-            )
-            shown += [part.__cause__, part.__context__, *(part.exceptions or ())]
-    assert whole is not None
-    for line in whole.format():
-        click.echo(line, nl=False, err=True)
 
 
 def _keep_partial(graph: Graph, output: Path | None, target: str) -> None:

@@ -1,31 +1,64 @@
-"""`atlas.doctor(loss)`: look for faults in what backward is about to run."""
+"""`atlas.doctor`: look for faults in a loss before its backward pass, or in whatever code runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import nn
 
-from torchatlas.diagnosis import freed_graph, in_place, no_gradient  # noqa: F401  # each adds its diagnosis
+from torchatlas.diagnosis import (  # noqa: F401  # each adds its diagnosis, in the order in which they are told
+    data_write,
+    freed_graph,
+    from_loss,
+    gradient_flow,
+    graph_kept,
+    in_place,
+    modes,
+    no_gradient,
+    not_finite,
+    not_zeroed,
+    optimizer_misses,
+    retain_graph,
+    saved_memory,
+)
 from torchatlas.diagnosis.case import CHECKS, Case
 from torchatlas.diagnosis.finding import Findings
+from torchatlas.diagnosis.visit import Visit
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 
 
+@overload
+def doctor(
+    losses: None = None, *, model: nn.Module | None = None, forward: None = None, only: Iterable[str] | None = None
+) -> Visit: ...
+@overload
 def doctor(
     losses: Any, *, model: nn.Module | None = None, forward: Graph | None = None, only: Iterable[str] | None = None
-) -> Findings:
-    """What would go wrong in backward from a loss, or several, before it runs. Nothing is run or changed.
+) -> Findings: ...
+def doctor(
+    losses: Any = None,
+    *,
+    model: nn.Module | None = None,
+    forward: Graph | None = None,
+    only: Iterable[str] | None = None,
+) -> Findings | Visit:
+    """What is wrong with a training step, or with a loss before backward runs.
 
-    With a `model`, parameters that get no gradient are found; `forward`, a recording of the forward pass, gives lines.
+    `with atlas.doctor() as visit:` watches any code, one step or a whole training, and changes nothing that it does;
+    then `visit.findings`. `atlas.doctor(loss)` looks at the graph behind a loss, or several, and runs nothing: with a
+    `model` it finds parameters that get no gradient; `forward`, a recording of the forward pass, gives the lines.
     `only` names the diagnoses to make.
     """
+    if losses is None:
+        if forward is not None:
+            raise InvalidInputError("forward= is for doctor(loss); `with doctor():` records what runs by itself.")
+        return Visit(model, only)
     given = [losses] if isinstance(losses, torch.Tensor) else list(losses) if isinstance(losses, Iterable) else []
     if not given or not all(isinstance(loss, torch.Tensor) for loss in given):
         raise InvalidInputError(f"doctor takes a loss or several, not {type(losses).__name__}: doctor(loss).")
     chosen = list(CHECKS) if only is None else list(only)
-    case = Case(given, model, forward)
+    case = Case(given, model, lambda: forward)
     return Findings([finding for name in chosen for finding in CHECKS[name](case)], tuple(chosen))

@@ -1,9 +1,9 @@
-"""What a diagnosis looks at: the graph behind a loss, the model, and a recording of the forward pass if there is."""
+"""What can be known of a loss before its backward pass: the graph behind it, and the recording it was made in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,26 +12,33 @@ from torch import nn
 
 from torchatlas.autograd.tasks import starting_node
 from torchatlas.autograd.walk import Walk, sequence_nr, walk
-from torchatlas.diagnosis.finding import Finding
+from torchatlas.diagnosis.finding import Finding, Where
 from torchatlas.graph import Graph, GraphNode, Phase
 from torchatlas.registry import Registry
 
 Check = Callable[["Case"], Iterable[Finding]]
-CHECKS: Registry[Check] = Registry("diagnosis")
+CHECKS: Registry[Check] = Registry("diagnosis")  # what can be found from a loss alone
 
 
 @dataclass(eq=False)
 class Case:
-    """A loss before its backward pass."""
+    """A loss, or several, before the backward pass."""
 
     losses: list[torch.Tensor]
     model: nn.Module | None = None
-    forward: Graph | None = field(default=None, repr=False)
+    read: Callable[[], Graph | None] = lambda: None  # the recording; read only if something seems to be wrong
+    storage_of: Callable[[torch.Tensor], int | None] = lambda tensor: None  # its number in the recording
+    line: Where | None = None  # of the call of backward
+    others: Callable[[], Iterable[torch.Tensor]] = lambda: ()  # parameters of other modules that were called
 
     @cached_property
     def graph(self) -> Walk:
         """Of the losses that have one."""
         return walk([starting_node(loss) for loss in self.losses if loss.requires_grad])
+
+    @cached_property
+    def forward(self) -> Graph | None:
+        return self.read()
 
     @cached_property
     def _made_by(self) -> dict[int, GraphNode]:
@@ -45,18 +52,25 @@ class Case:
         """The forward op that made a node of autograd, if it was recorded."""
         return self._made_by.get(sequence_nr(node))
 
-    def written_after(self, op: GraphNode) -> list[GraphNode]:
-        """The ops that wrote, after this one, to memory that it took or made."""
+    def written_after(self, op: GraphNode, storages: set[int] | None = None) -> list[GraphNode]:
+        """The ops that wrote, after this one, to some storages; without them to what it took or made."""
         if self.forward is None:
             return []
-        storages = {v.storage.id for v in [*op.inputs, *op.outputs] if v.storage is not None}
+        if storages is None:
+            storages = {v.storage.id for v in [*op.inputs, *op.outputs] if v.storage is not None}
         later = (node for node in self.forward.where(kind="op") if node.id > op.id and node.writes)
         return [node for node in later if {s.id for i in node.writes if (s := node.inputs[i].storage)} & storages]
 
+    def leaves(self) -> set[int]:
+        """The storages of leaves that require a gradient: of the model, and of all that is known by now."""
+        known = [] if self.model is None else list(self.model.parameters())
+        found = {self.storage_of(leaf) for leaf in [*known, *self.others()] if leaf.requires_grad}
+        return {storage for storage in found if storage is not None}
 
-def place(node: GraphNode | None) -> str:
-    """An op and its line, in words."""
-    if node is None:
-        return "a line that was not recorded"
-    text = f" ({node.source.text})" if node.source is not None and node.source.text else ""
-    return f"{node.name}, {node.source}{text}" if node.source is not None else node.name
+    def here(self) -> tuple[Where, ...]:
+        return () if self.line is None else (self.line,)
+
+
+def short(node: Any) -> str:
+    """The name of a node of autograd, without its namespace."""
+    return str(node.name().rpartition("::")[2])

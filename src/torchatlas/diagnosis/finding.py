@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, overload
+
+from torchatlas.graph import GraphNode, SourceLine
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in the program and what happened there."""
+
+    what: str
+    source: SourceLine | None = None
+
+    def __str__(self) -> str:
+        if self.source is None:
+            return self.what
+        text = f" ({self.source.text})" if self.source.text else ""
+        return f"{self.what}, {self.source}{text}"
 
 
 @dataclass(frozen=True)
@@ -13,20 +29,27 @@ class Finding:
 
     key: str
     what: str
-    where: tuple[str, ...]  # lines of the program, as far as a recording of the forward pass tells
+    where: tuple[Where, ...]  # as far as the forward pass was recorded
     why: str
     fix: str
+    times: int = 1  # how often it was seen
+
+    @property
+    def lines(self) -> list[tuple[str, int]]:
+        """The files and lines it names."""
+        return [(place.source.file, place.source.line) for place in self.where if place.source is not None]
 
     def __str__(self) -> str:
-        lines = [f"{self.key}: {self.what}", *(f"  {place}" for place in self.where)]
+        often = f" ({self.times:,} times)" if self.times > 1 else ""
+        lines = [f"{self.key}: {self.what}{often}", *(f"  {place}" for place in self.where)]
         return "\n".join([*lines, f"  why: {self.why}", f"  fix: {self.fix}"])
 
 
 class Findings(Sequence[Finding]):
     """What was found, and the checks that ran. False when nothing was."""
 
-    def __init__(self, found: list[Finding], checks: tuple[str, ...]) -> None:
-        self._found, self.checks = found, checks
+    def __init__(self, found: Iterable[Finding], checks: tuple[str, ...]) -> None:
+        self._found, self.checks = list(found), checks
 
     @overload
     def __getitem__(self, index: int) -> Finding: ...
@@ -54,3 +77,27 @@ class Findings(Sequence[Finding]):
         return "\n".join(map(str, self._found))
 
     __repr__ = __str__
+
+
+def merged(found: Iterable[Finding]) -> list[Finding]:
+    """Each fault once: what a loop does wrong, it does wrong every time."""
+    once: dict[Any, Finding] = {}
+    for finding in found:
+        same = finding.key, tuple(finding.lines) or finding.what
+        once[same] = replace(once[same], times=once[same].times + finding.times) if same in once else finding
+    return list(once.values())
+
+
+def at(what: str, node: GraphNode) -> Where:
+    """Where an op of a recording ran."""
+    return Where(f"{what} {node.name}", node.source)
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """A few of them by name, and how many more there are.
+
+    >>> some(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"

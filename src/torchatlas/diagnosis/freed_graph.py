@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchatlas.autograd.saved import saved_by
-from torchatlas.diagnosis.case import CHECKS, Case, place
-from torchatlas.diagnosis.finding import Finding
+from torchatlas.diagnosis.case import CHECKS, Case, short
+from torchatlas.diagnosis.finding import Finding, at
 
 
 @CHECKS.add("freed-graph")
@@ -15,14 +15,14 @@ def freed_graph(case: Case) -> Iterator[Finding]:
     freed = [node for node, saved in saving if any(each.state == "freed" for each in saved)]
     if not freed:
         return
-    whole = len(freed) == len(saving)
-    first, op = freed[0].name().rpartition("::")[2], case.op_of(freed[0])
+    whole, op = len(freed) == len(saving), case.op_of(freed[0])
     part = "the whole graph" if whole else f"{len(freed)} of {len(saving)} nodes that saved something"
     shared = "by a backward pass from this loss" if whole else "by one from another loss that shares these nodes"
     yield Finding(
         "freed-graph",
-        f"backward cannot run: {part} was freed, {first} the first",
-        (f"made by {place(op)}",) if op is not None else (),
+        f"backward cannot run: {part} was freed, {short(freed[0])} the first",
+        (*case.here(), *([] if op is None else [at("made by", op)])),
         f"what nodes saved was let go of {shared}",
-        "compute the loss anew, add the losses and run backward once, or pass retain_graph=True to the first",
+        "compute the loss anew, add the losses and run backward once, detach what is carried over from an earlier "
+        "step, or pass retain_graph=True to the first",
     )

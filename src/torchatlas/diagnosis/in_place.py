@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchatlas.autograd.saved import saved_by
-from torchatlas.diagnosis.case import CHECKS, Case, place
-from torchatlas.diagnosis.finding import Finding
+from torchatlas.diagnosis.case import CHECKS, Case, short
+from torchatlas.diagnosis.finding import Finding, at
 
 
 @CHECKS.add("in-place")
@@ -16,14 +16,13 @@ def in_place(case: Case) -> Iterator[Finding]:
             expected = saved.expected_version()
             if saved.data is None or expected is None or expected == saved.version:
                 continue
-            name, shape = node.name().rpartition("::")[2], tuple(saved.data.shape)
-            op = case.op_of(node)
-            where = [f"saved by {place(op)}"] if op is not None else []
-            writers = case.written_after(op) if op is not None else []
+            op, storage = case.op_of(node), case.storage_of(saved.data)
+            writers = [] if op is None else case.written_after(op, None if storage is None else {storage})
             yield Finding(
                 "in-place",
-                f"{name} saved {saved.slot} {shape} at version {expected}; it is at version {saved.version} now",
-                (*where, *(f"written by {place(writer)}" for writer in writers)),
+                f"{short(node)} saved {saved.slot} {tuple(saved.data.shape)} at version {expected}; "
+                f"it is at version {saved.version} now",
+                (*([] if op is None else [at("saved by", op)]), *(at("written by", writer) for writer in writers)),
                 "backward needs the numbers that were there when it was saved, and refuses to run",
                 "write to a copy (x = x * 2 instead of x.mul_(2), x.clone() before x[...] =), or after backward",
             )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from torchatlas.autograd.walk import leaf_of
-from torchatlas.diagnosis.case import CHECKS, Case, place
-from torchatlas.diagnosis.finding import Finding
-from torchatlas.graph import GraphNode
+import torch
+
+from torchatlas.autograd.walk import leaf_of, sequence_nr
+from torchatlas.diagnosis.case import CHECKS, Case
+from torchatlas.diagnosis.cuts import Cuts, cut_by
+from torchatlas.diagnosis.finding import Finding, Where, at, some
+
+_MOST = 3  # cuts that are named
 
 
 @CHECKS.add("loss-without-grad")
@@ -18,10 +23,18 @@ def loss_without_grad(case: Case) -> Iterator[Finding]:
             yield Finding(
                 "loss-without-grad",
                 f"{which} does not require a gradient",
-                (),
+                (*_cuts(case, loss), *case.here()),
                 "it was computed under no_grad or inference_mode, from detached or integer tensors, or from data alone",
                 "compute it from parameters, with gradients enabled; look for detach(), .data, .item() and numpy",
             )
+
+
+def _cuts(case: Case, loss: torch.Tensor) -> list[Where]:
+    if case.forward is None or (storage := case.storage_of(loss)) is None:
+        return []
+    cuts = Cuts(case.forward)
+    found = cuts.into(cuts.makers((), [storage]), case.leaves())
+    return [cut_by(node) for node in found[:_MOST]]
 
 
 @CHECKS.add("no-gradient")
@@ -30,19 +43,77 @@ def no_gradient(case: Case) -> Iterator[Finding]:
     if case.model is None:
         return
     reached = {id(leaf) for node in case.graph.nodes if (leaf := leaf_of(node)) is not None}
-    for name, parameter in case.model.named_parameters():
-        if parameter.requires_grad and id(parameter) not in reached:
-            used = [] if case.forward is None else _users(case, name)
-            known = "it was used, but what came of it does not lead to the loss" if used else "it was never used"
-            yield Finding(
-                "no-gradient",
-                f"{name} gets no gradient from this loss",
-                tuple(f"used by {place(op)}" for op in used),
-                known if case.forward is not None else "no path from the loss leads to it",
-                "look for detach(), no_grad, argmax or a cast to integers after its use; or freeze it",
-            )
+    missing = {
+        name: parameter
+        for name, parameter in case.model.named_parameters()
+        if parameter.requires_grad and id(parameter) not in reached
+    }
+    roots = [sequence_nr(loss.grad_fn) for loss in case.losses if loss.grad_fn is not None]
+    yield from without_gradient(case, missing, roots, [case.storage_of(loss) for loss in case.losses])
 
 
-def _users(case: Case, name: str) -> list[GraphNode]:
-    assert case.forward is not None
-    return [op for op in case.forward.where(kind="op") if any(value.parameter == name for value in op.inputs)][:3]
+def without_gradient(
+    case: Case, missing: Mapping[str, torch.Tensor], roots: list[int], losses: list[int | None]
+) -> Iterator[Finding]:
+    """Why some parameters get none; those with one cause are one finding."""
+    if not missing:
+        return
+    if case.forward is None:
+        yield _finding(list(missing), case.here(), "no path from the loss leads to them")
+        return
+    cuts = Cuts(case.forward)
+    into = cuts.before(cuts.makers(roots, losses))
+    causes: dict[tuple[str, Where | None], list[str]] = {}
+    for name, parameter in missing.items():
+        users = cuts.users(_storage(case, name, parameter))
+        cut = cuts.after(users, into)
+        if cut is not None:
+            cause: tuple[str, Where | None] = "what came of them was cut off from the loss", cut_by(cut)
+        elif users:
+            last = case.forward.nodes[max(users)]
+            cause = "they were used, but what came of it does not lead to the loss", at("last used by", last)
+        else:
+            cause = "they were never used", case.line
+        causes.setdefault(cause, []).append(name)
+    for (why, where), names in causes.items():
+        yield _finding(names, () if where is None else (where,), why)
+
+
+def only_zeros(
+    case: Case, zeros: Mapping[str, torch.Tensor], roots: list[int], losses: list[int | None]
+) -> Iterator[Finding]:
+    """Parameters whose gradient is there, and zero because of a function that is flat between its steps."""
+    if not zeros or case.forward is None:
+        return
+    cuts = Cuts(case.forward)
+    into = cuts.before(cuts.makers(roots, losses))
+    causes: dict[Where, list[str]] = {}
+    for name, parameter in zeros.items():
+        found = cuts.flattened(cuts.users(_storage(case, name, parameter)), into)
+        if found is not None:
+            causes.setdefault(at("flattened by", found), []).append(name)
+    for where, names in causes.items():
+        why = "the derivative of a function that rounds is zero wherever it has one"
+        yield replace(_finding(names, (where,), why), what=f"the gradient of {some(names)} is always zero")
+
+
+def _storage(case: Case, name: str, parameter: torch.Tensor) -> int | None:
+    """Of a parameter, by itself or by the name that the recording knows it by."""
+    known = case.storage_of(parameter)
+    if known is not None or case.forward is None:
+        return known
+    names = case.forward.tables.names
+    values = case.forward.columns["value_parameter"]
+    found = (values == names.index(name)).nonzero()[0] if name in names else []
+    return int(case.forward.columns["value_storage"][found[0]]) if len(found) else None
+
+
+def _finding(names: list[str], where: tuple[Where, ...], why: str) -> Finding:
+    get = "gets" if len(names) == 1 else "get"
+    return Finding(
+        "no-gradient",
+        f"{some(names)} {get} no gradient from this loss",
+        where,
+        why.replace("they were", "it was").replace("them", "it") if len(names) == 1 else why,
+        "look for detach(), no_grad, argmax or a cast to integers after their use; or freeze what is not to be trained",
+    )

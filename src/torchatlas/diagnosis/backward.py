@@ -1,0 +1,78 @@
+"""The backward passes of a program that is visited: what each begins from, and the gradients in it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchatlas.autograd.tasks import Gradients, reached, starting_node
+from torchatlas.diagnosis.diagnosis import Diagnosis
+from torchatlas.torch_private import engine_runs
+
+if TYPE_CHECKING:
+    from torchatlas.diagnosis.visit import Visit
+
+
+@dataclass(eq=False)
+class Pass:
+    """One run of the engine that the program asked for."""
+
+    losses: list[torch.Tensor]
+    nodes: list[Any]  # all that it may run
+    retains: bool  # retain_graph, and not because of create_graph
+    creates: bool
+    accumulates: bool  # into .grad; else gradients are returned
+
+
+def backward_passes(visit: Visit) -> AbstractContextManager[None]:
+    """Tell a visit of every backward pass of this thread; not of what a node runs inside of one."""
+    thread, inside = threading.get_ident(), False
+    listening = [each.node_runs for each in visit.diagnoses if type(each).node_runs is not Diagnosis.node_runs]
+
+    def around(run: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        nonlocal inside
+        if inside or threading.get_ident() != thread:
+            return run(outputs, *args, **kwargs)
+        inside, error = True, None
+        found = _pass(outputs, args, kwargs)
+        case = visit.backward_begins(found)
+        handles = [
+            node.register_prehook(partial(_tell, listening, found, number))
+            for number, node in enumerate(found.nodes if listening else ())
+        ]
+        try:
+            return run(outputs, *args, **kwargs)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            for handle in handles:
+                handle.remove()
+            inside = False
+            visit.backward_ends(case, found, error)
+
+    return engine_runs(around)
+
+
+def _tell(listening: list[Callable[..., None]], found: Pass, node: int, gradients: Gradients) -> None:
+    for tell in listening:
+        tell(found, node, gradients)
+
+
+def _pass(outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pass:
+    _, keep_graph, create_graph = (*args, None, None)[:3]
+    losses = [output for output in outputs if isinstance(output, torch.Tensor)]
+    edges = [output for output in outputs if not isinstance(output, torch.Tensor)]
+    roots = dict.fromkeys(starting_node(output) for output in [*losses, *edges] if _has_graph(output))
+    retains = bool(keep_graph) and not create_graph
+    return Pass(losses, reached(list(roots)), retains, bool(create_graph), bool(kwargs.get("accumulate_grad", True)))
+
+
+def _has_graph(output: Any) -> bool:
+    return not isinstance(output, torch.Tensor) or output.requires_grad

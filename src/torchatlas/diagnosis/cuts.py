@@ -1,0 +1,134 @@
+"""Where gradients stop on their way from parameters to a loss, read from a recording.
+
+An op that made a node of autograd has a sequence number; the first one on a path that has none is where it is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import cached_property
+
+import numpy as np
+
+from torchatlas.diagnosis.finding import Where, at
+from torchatlas.graph import Graph, GraphNode, Phase
+from torchatlas.graph.columns import PHASES
+from torchatlas.graph.names import short_name
+
+_PROGRAM = [PHASES.index(phase) for phase in (Phase.FORWARD, Phase.OTHER, Phase.RECOMPUTE)]
+_TO_PYTHON = "_local_scalar_dense"  # item(), float(), tolist(), bool()
+_STEPS = ("round", "floor", "ceil", "trunc", "sign", "sgn")
+_FROM_PYTHON = "lift_fresh"  # torch.tensor, as_tensor, from_numpy
+
+
+class Cuts:
+    """The ops of a recording, and where they cut gradients off."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._forward = np.isin(graph.columns["node_phase"], _PROGRAM)
+        self._carries = (graph.columns["node_sequence_nr"] >= 0) & self._forward
+
+    @cached_property
+    def _taken_from(self) -> dict[int, list[int]]:
+        """The ops of the program that take something from a storage."""
+        ptr, found = self.graph.columns["input_ptr"], dict[int, list[int]]()
+        nodes = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+        storages = self.graph.columns["value_storage"][self.graph.columns["input_value"]]
+        written = self.graph.columns["input_written"]  # then it is an initialisation, or an update by hand
+        for node, storage, changed in zip(nodes.tolist(), storages.tolist(), written.tolist(), strict=True):
+            if self._forward[node] and not changed:
+                found.setdefault(storage, []).append(node)
+        return found
+
+    def users(self, storage: int | None) -> list[int]:
+        return [] if storage is None else self._taken_from.get(storage, [])
+
+    def makers(self, sequence_nrs: Iterable[int], storages: Iterable[int | None] = ()) -> list[int]:
+        """The ops that made some nodes of autograd, and the last that made each of some storages."""
+        numbers = self.graph.columns["node_sequence_nr"]
+        found = np.flatnonzero(np.isin(numbers, list(sequence_nrs)) & self._forward).tolist()
+        of_value = self.graph.columns["value_storage"], self.graph.columns["value_producer"]
+        for storage in storages:
+            producers = of_value[1][of_value[0] == (-2 if storage is None else storage)]
+            found += [int(producers.max())] if len(producers) and producers.max() >= 0 else []
+        return found
+
+    def before(self, nodes: Iterable[int]) -> set[int]:
+        """These ops, and all whose data went into them."""
+        found, waiting = set(nodes), list(nodes)
+        while waiting:
+            for node in self.graph.index.predecessors(waiting.pop()).tolist():
+                if node not in found:
+                    found.add(node)
+                    waiting.append(node)
+        return found
+
+    def after(self, users: Iterable[int], into: Collection[int]) -> GraphNode | None:
+        """The first op that cuts off what some ops made, on the way to others."""
+        cuts, seen, waiting = [], set(users), list(users)
+        while waiting:
+            node = waiting.pop()
+            if not self._carries[node]:
+                cuts.append(node)
+                continue
+            for after in self.graph.index.successors(node).tolist():
+                if after not in seen and self._forward[after]:
+                    seen.add(after)
+                    waiting.append(after)
+        if found := [node for node in cuts if node in into]:
+            return self.graph.nodes[min(found)]
+        return self._through_python(cuts, into)
+
+    def flattened(self, users: Iterable[int], into: Collection[int]) -> GraphNode | None:
+        """The first op after some whose derivative is zero everywhere, on the way to others."""
+        seen, waiting, found = set(users), list(users), []
+        while waiting:
+            node = waiting.pop()
+            if any(self._is(node, name) for name in _STEPS) and node in into:
+                found.append(node)
+            for after in self.graph.index.successors(node).tolist():
+                if after not in seen and self._carries[after]:
+                    seen.add(after)
+                    waiting.append(after)
+        return self.graph.nodes[min(found)] if found else None
+
+    def into(self, loss: Iterable[int], leaves: Collection[int]) -> list[GraphNode]:
+        """The ops that cut a loss off from what carries gradients, the last first. `leaves` are storages."""
+        before = self.before(loss)
+        cuts = [node for node in before if not self._carries[node] and self._takes_gradients(node, leaves)]
+        if not cuts:
+            others = np.flatnonzero(self._forward & ~self._carries).tolist()
+            through = self._through_python([node for node in others if self._takes_gradients(node, leaves)], before)
+            return [] if through is None else [through]
+        return [self.graph.nodes[node] for node in sorted(cuts, reverse=True)]
+
+    def _takes_gradients(self, node: int, leaves: Collection[int]) -> bool:
+        values = self.graph.index.inputs(node)
+        columns = self.graph.columns
+        makers, storages = columns["value_producer"][values].tolist(), columns["value_storage"][values].tolist()
+        return any(m >= 0 and self._carries[m] for m in makers) or any(s in leaves for s in storages)
+
+    def _through_python(self, cuts: Iterable[int], into: Collection[int]) -> GraphNode | None:
+        """The last op that made a Python number, or an array, before one that came back from there."""
+        back = [node for node in into if self._is(node, _FROM_PYTHON)]
+        leaving = [node for node in cuts if self._is(node, _TO_PYTHON) or self._is(node, "detach")]
+        found = [node for node in leaving if back and node < max(back)]
+        return self.graph.nodes[max(found)] if found else None
+
+    def _is(self, node: int, operation: str) -> bool:
+        name = self.graph.tables.operations[int(self.graph.columns["node_operation"][node])].name
+        return short_name(name) == operation
+
+
+def cut_by(node: GraphNode) -> Where:
+    """Where it was cut, and by what."""
+    name = short_name(node.operation)
+    if name == "detach":
+        return Where("cut by detach(), .data or numpy()", node.source)
+    if name == _TO_PYTHON:
+        return Where("cut by item(): a Python number has no gradient", node.source)
+    made = [value.dtype for value in node.outputs]
+    if made and not any(dtype.startswith(("float", "bfloat", "complex")) for dtype in made):
+        return at(f"cut by a result of {made[0]}:", node)
+    return at("cut because gradients were disabled (no_grad, inference_mode):", node)

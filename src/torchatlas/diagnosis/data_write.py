@@ -1,0 +1,117 @@
+"""Writes to saved tensors that leave no version: through `.data`, so that backward runs and is wrong."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+import torch
+
+from torchatlas.autograd.saved import saved_by
+from torchatlas.autograd.walk import sequence_nr
+from torchatlas.capturing.overlap import Layout, overlap
+from torchatlas.capturing.plans import Plan
+from torchatlas.diagnosis.backward import Pass
+from torchatlas.diagnosis.case import Case, short
+from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
+from torchatlas.diagnosis.finding import Finding, at
+from torchatlas.torch_private import FunctionNode, next_sequence_nr
+
+_MOST_KEPT = 2_000_000
+
+
+@diagnosis
+class DataWrite(Diagnosis):
+    keys = ("data-write",)
+
+    def __init__(self, visit: Any) -> None:
+        super().__init__(visit)
+        # By address: an alias that came through numpy is another storage, and memory that was saved is not reused.
+        self._written: dict[
+            int, dict[Any, tuple[int, int, int | None]]
+        ] = {}  # -> part -> op, autograd's number, storage
+        self._numbers: list[int] = []  # autograd's, as they rose
+        self._ops: list[int] = []  # and the first op that ran under each
+
+    def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
+        number = next_sequence_nr() - 1
+        if not self._numbers or number > self._numbers[-1]:
+            self._numbers.append(number)
+            self._ops.append(self.visit.ops)
+        if plan.writes:
+            for slot in plan.slots:
+                if slot.written:
+                    given = args[slot.position] if slot.position is not None and slot.position < len(args) else None
+                    self._note(given if given is not None else kwargs.get(slot.name), number)
+
+    def _note(self, given: Any, number: int) -> None:
+        for tensor in given if isinstance(given, (list, tuple)) else (given,):
+            if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not tensor.is_nested:
+                parts = self._written.setdefault(_address(tensor), {})
+                parts[_part(tensor)] = self.visit.ops, number, self.visit.storage_of(tensor)
+
+    def before_backward(self, case: Case, found: Pass) -> None:
+        for node in found.nodes:
+            number = sequence_nr(node)
+            own = isinstance(node, FunctionNode)  # what a custom Function writes before it saves has its number
+            for saved in saved_by(node):
+                if saved.data is None or saved.data.layout is not torch.strided or saved.data.is_nested:
+                    continue
+                part = _part(saved.data)
+                written = [
+                    storage
+                    for other, (op, at_number, storage) in self._written.get(_address(saved.data), {}).items()
+                    if (at_number > number if own else op > self._made(number)) and _touches(other, part)
+                ]
+                if written and saved.expected_version() == saved.version:
+                    self._report(case, node, saved, written)
+
+    def _made(self, number: int) -> int:
+        """The op that made a node, or a later one: of some that write in place, the number is an earlier one."""
+        place = bisect_left(self._numbers, number)
+        return self._ops[place] if place < len(self._ops) else self.visit.ops
+
+    def _report(self, case: Case, node: Any, saved: Any, aliases: list[int | None]) -> None:
+        op = case.op_of(node)
+        storages = {storage for storage in [*aliases, case.storage_of(saved.data)] if storage is not None}
+        writers = [] if op is None else case.written_after(op, storages)
+        if op is None or not writers:  # nothing to point at
+            return
+        self.visit.report(
+            Finding(
+                "data-write",
+                f"{short(node)} saved {saved.slot} {tuple(saved.data.shape)}, and other numbers are in it now",
+                (*(at("written by", writer) for writer in writers), at("saved by", op)),
+                "it was written to through .data or another alias that counts no versions: backward does not notice, "
+                "and its gradients are wrong",
+                "write under torch.no_grad() instead of through .data, so that torch can tell; or to a copy; or after "
+                "backward",
+            )
+        )
+
+    def after_step(self, optimizer: Any, parameters: Any) -> None:
+        if len(self._ops) > _MOST_KEPT:
+            del self._numbers[: _MOST_KEPT // 2], self._ops[: _MOST_KEPT // 2]
+            oldest = self._numbers[0]
+            self._written = {
+                address: parts
+                for address, parts in self._written.items()
+                if any(number > oldest for _, number, _ in parts.values())
+            }
+
+
+def _address(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # without memory of its own
+        return -1
+
+
+def _part(tensor: torch.Tensor) -> tuple[torch.dtype, Layout]:
+    """Which part of its storage a tensor is."""
+    return tensor.dtype, (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+
+
+def _touches(one: tuple[torch.dtype, Layout], other: tuple[torch.dtype, Layout]) -> bool:
+    """The chunks that a GRU writes to lie in one storage and share nothing."""
+    return one[0].itemsize != other[0].itemsize or overlap(one[1], other[1])

@@ -1,0 +1,262 @@
+"""`with atlas.doctor() as visit:`: any code, watched for faults. It has exactly the effects that it has alone."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchatlas.capturing import process
+from torchatlas.capturing.describe import source_row
+from torchatlas.capturing.run import Recording
+from torchatlas.capturing.stream import user_line
+from torchatlas.diagnosis.backward import Pass, backward_passes
+from torchatlas.diagnosis.case import Case
+from torchatlas.diagnosis.diagnosis import DIAGNOSES, Diagnosis
+from torchatlas.diagnosis.finding import Finding, Findings, Where, merged
+from torchatlas.errors import StateError
+from torchatlas.graph import Graph, GraphNode, Phase
+from torchatlas.torch_private import never_compiled
+
+_MOST_OPS = 200_000  # of a recording; then another begins, and what is older than that one is forgotten
+
+
+class Visit:
+    """Watches what runs between entering and leaving; `findings` is what was wrong with it."""
+
+    def __init__(self, model: nn.Module | None = None, only: Iterable[str] | None = None) -> None:
+        self.checks = tuple(DIAGNOSES) if only is None else tuple(only)
+        kinds = dict.fromkeys(DIAGNOSES[key] for key in self.checks)
+        self.model = model
+        self.steps = 0  # of all optimizers
+        self.ops = 0
+        self.diagnoses = [kind(self) for kind in kinds]
+        self._found: list[Finding] = []
+        self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._recordings: list[Recording] = []  # the running one last
+        self._graphs: dict[int, tuple[int, Graph]] = {}  # by recording: ops when it was read, and what was read
+        self._names: dict[int, tuple[str, torch.Tensor]] = {}  # by id of the tensor, which is kept with it
+        self._open = ExitStack()
+        self._state = "new"
+
+    # -- what the program's author sees --------------------------------------------------------------------------------
+
+    @property
+    def findings(self) -> Findings:
+        """What was found; while it runs, so far."""
+        order = {key: place for place, key in enumerate(self.checks)}
+        return Findings(sorted(merged(self._found), key=lambda finding: order[finding.key]), self.checks)
+
+    def __enter__(self) -> Visit:
+        if self._state != "new":
+            raise StateError("This visit is over; make a new one with atlas.doctor().")
+        self._state = "running"
+        try:
+            self._begin_recording()
+            listener = _Listener(self)
+            process.join(listener, [-1, None])
+            self._open.callback(process.leave, listener)
+            self._open.enter_context(backward_passes(self))
+        except BaseException:
+            self._close(None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._open.close()
+            self._tell("at_end", error is None)
+        finally:
+            self._close(error)
+
+    def _close(self, error: BaseException | None) -> None:
+        self._open.close()
+        for recording in self._recordings:
+            if recording.running:
+                recording.stop(error)
+        self._state = "over"
+        self.diagnoses, self._recordings = [], []
+        self._graphs, self._names = {}, {}
+
+    def __str__(self) -> str:
+        return str(self.findings)
+
+    # -- what diagnoses ask --------------------------------------------------------------------------------------------
+
+    def report(self, finding: Finding) -> None:
+        if finding.key in self.checks:
+            self._found.append(finding)
+
+    @property
+    def graph(self) -> Graph:
+        """What the running recording has seen so far."""
+        return self._read(self._recordings[-1])
+
+    def graphs(self) -> Iterator[Graph]:
+        """What was recorded, the latest first."""
+        return map(self._read, reversed(self._recordings))
+
+    def _read(self, recording: Recording) -> Graph:
+        known = self._graphs.get(id(recording))
+        if known is None or (recording.running and known[0] != self.ops):
+            known = self._graphs[id(recording)] = self.ops, recording.graph
+        return known[1]
+
+    def storage_of(self, tensor: torch.Tensor) -> int | None:
+        """The storage of a tensor in `graph`."""
+        return self._recordings[-1].storage_id(tensor)
+
+    def maker_of(self, sequence_nr: int) -> GraphNode | None:
+        """The op that made a node of autograd."""
+        for graph in self.graphs():
+            rows = (graph.columns["node_sequence_nr"] == sequence_nr).nonzero()[0]
+            nodes = [graph.nodes[int(row)] for row in rows]
+            if found := next((node for node in nodes if node.phase in (Phase.FORWARD, Phase.OTHER)), None):
+                return found
+        return None
+
+    @property
+    def in_step(self) -> bool:
+        """Whether an optimizer is at work."""
+        return self._recordings[-1].in_step
+
+    @staticmethod
+    def line(what: str) -> Where:
+        """The user's line that runs."""
+        found = user_line(sys._getframe(1))
+        return Where(what, None if found is None else source_row(*found))
+
+    def roots(self) -> list[nn.Module]:
+        """The modules that were called and that no other module called."""
+        return [*([] if self.model is None else [self.model]), *self._roots]
+
+    def called(self, module: nn.Module) -> None:
+        self._roots.add(module)
+
+    def name(self, tensor: torch.Tensor) -> str:
+        """What a parameter is called: its path in the model; after the class of the model if there are several."""
+        if id(tensor) not in self._names:
+            self._learn_names()
+            self._names.setdefault(id(tensor), (f"a leaf {list(tensor.shape)}", tensor))
+        return self._names[id(tensor)][0]
+
+    def is_parameter(self, tensor: torch.Tensor) -> bool:
+        """Of a module, and not a tensor of its own."""
+        return not self.name(tensor).startswith("a leaf ")
+
+    def _learn_names(self) -> None:
+        """The program may let go of its model before the visit ends: names are learned while it is there, and kept."""
+        modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
+        inside = {id(child) for module in modules for child in module.children()}
+        tops = [module for module in modules if id(module) not in inside and any(True for _ in module.parameters())]
+        several = len(tops) > 1
+        for top in tops:
+            for name, parameter in top.named_parameters():
+                named = f"{type(top).__name__}.{name}" if several else name
+                self._names.setdefault(id(parameter), (named, parameter))
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    def _begin_recording(self) -> None:
+        """A long program is recorded in parts: the running one and the one before it are kept."""
+        if self._recordings:
+            self._recordings[-1].stop()
+        self._recordings = [*self._recordings[-1:], Recording(track_timing=False, around=self._around)]
+        self._graphs = {key: read for key, read in self._graphs.items() if key in map(id, self._recordings)}
+        self._recordings[-1].start()
+
+    def _tell(self, what: str, *args: Any) -> None:
+        for each in self.diagnoses:
+            getattr(each, what)(*args)
+
+    def _around(self, plan: Any, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        listening = [each.op_ran for each in self.diagnoses if type(each).op_ran is not Diagnosis.op_ran]
+
+        def observed(args: Any, kwargs: Any) -> Any:
+            out = run(args, kwargs)
+            self.ops += 1
+            for tell in listening:
+                tell(plan, args, kwargs, out)
+            return out
+
+        return observed
+
+    def backward_begins(self, found: Pass) -> Case:
+        case = Case(
+            found.losses, self.model, lambda: self.graph, self.storage_of, self.line("backward"), self._parameters
+        )
+        self._tell("before_backward", case, found)
+        return case
+
+    def backward_ends(self, case: Case, found: Pass, error: BaseException | None) -> None:
+        self._tell("after_backward", case, found, error)
+        if self._recordings[-1].length > _MOST_OPS:
+            self._begin_recording()
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        for module in self.roots():
+            yield from module.parameters()
+
+
+class _Listener:
+    """Calls of modules and steps of optimizers, as process.py tells them."""
+
+    def __init__(self, visit: Visit) -> None:
+        self.visit = visit
+
+    def module_called(self, inner: Any, cell: process.Cell, module: Any, args: Any, kwargs: Any) -> Any:
+        outer = cell[0]
+        if outer < 0:
+            self._arrives(module, args, kwargs)
+        cell[0] = 0
+        try:
+            result = inner(module, *args, **kwargs)
+        finally:
+            cell[0] = outer
+        if outer < 0:
+            self._leaves(module, result)
+        return result
+
+    @never_compiled
+    def _arrives(self, module: Any, args: Any, kwargs: Any) -> None:
+        self.visit.called(module)
+        self.visit._tell("module_called", module, args, kwargs)
+
+    @never_compiled
+    def _leaves(self, module: Any, result: Any) -> None:
+        self.visit._tell("module_returned", module, result)
+
+    def step_begins(self, cell: process.Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        self.visit._tell("before_step", optimizer, _parameters(optimizer))
+        return args, kwargs
+
+    def step_ends(self, cell: process.Cell, optimizer: Any) -> None:
+        self.visit.steps += 1
+        self.visit._tell("after_step", optimizer, _parameters(optimizer))
+
+    def backward_called(self, inner: Any, cell: process.Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
+        return inner(tensors, *args, **kwargs)
+
+    def graph_called(self, inner: Any, cell: process.Cell, graph: Any, args: Any, kwargs: Any) -> Any:
+        return inner(graph, *args, **kwargs)
+
+    def may_have_recomputed(self) -> None: ...
+    def data_set(self, tensor: Any) -> None: ...
+    def before_resize(self, storage: Any) -> None: ...
+    def after_resize(self, storage: Any) -> None: ...
+
+    def join_thread(self, cell: process.Cell, thread: Any) -> tuple[process.Cell, Any]:
+        return [cell[0], None], None
+
+
+def _parameters(optimizer: Any) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

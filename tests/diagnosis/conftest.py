@@ -1,0 +1,3 @@
+"""The scripts are programs, not tests."""
+
+collect_ignore = ["scripts"]

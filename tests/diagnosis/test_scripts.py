@@ -1,0 +1,80 @@
+"""The doctor on whole programs: every planted fault is found, by key and line, and nothing in healthy ones."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import runpy
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import torchatlas as atlas
+from torchatlas.diagnosis.diagnosis import DIAGNOSES
+
+SCRIPTS = Path(__file__).parent / "scripts"
+FAULTY = sorted((SCRIPTS / "faulty").glob("*.py"))
+HEALTHY = sorted((SCRIPTS / "healthy").glob("*.py"))
+_MARK = re.compile(r"# finds: ([\w-]+)")
+
+
+@dataclass
+class Ran:
+    printed: str
+    error: tuple[str, str] | None
+    threads: int
+    grad_mode: bool
+    random: bytes
+
+
+def run(script: Path, visit: atlas.diagnosis.Visit | None) -> Ran:
+    """What a script prints, how it ends, and what it leaves behind."""
+    torch.manual_seed(0)
+    printed, error = io.StringIO(), None
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the user's own
+        try:
+            with visit or contextlib.nullcontext():
+                runpy.run_path(str(script), run_name="__main__")
+        except Exception as raised:
+            error = type(raised).__name__, str(raised)
+    random = bytes(torch.random.get_rng_state().numpy())
+    return Ran(printed.getvalue(), error, torch.get_num_threads(), torch.is_grad_enabled(), random)
+
+
+def expected(script: Path) -> list[tuple[str, int]]:
+    lines = enumerate(script.read_text().splitlines(), 1)
+    return [(found[1], number) for number, line in lines if (found := _MARK.search(line))]
+
+
+@pytest.mark.parametrize("script", FAULTY, ids=lambda path: path.stem)
+def test_the_fault_is_found_at_its_line(script: Path) -> None:
+    visit = atlas.doctor()
+    watched = run(script, visit)
+    planted = expected(script)
+    assert planted
+    assert set(visit.findings.keys) == {key for key, _ in planted}
+    for key, line in planted:
+        lines = [place for finding in visit.findings if finding.key == key for place in finding.lines]
+        assert line in [number for file, number in lines if Path(file).name == script.name], str(visit.findings)
+    assert watched == run(script, None)
+
+
+@pytest.mark.parametrize("script", HEALTHY, ids=lambda path: path.stem)
+def test_nothing_is_found_in_a_healthy_program(script: Path) -> None:
+    visit = atlas.doctor()
+    watched = run(script, visit)
+    assert str(visit.findings) == f"no fault found; looked for: {', '.join(DIAGNOSES)}"
+    assert watched == run(script, None)
+
+
+def test_the_corpus_is_large_and_plants_every_fault() -> None:
+    planted = [key for script in FAULTY for key, _ in expected(script)]
+    assert len(FAULTY) >= 40
+    assert len(HEALTHY) >= 40
+    assert set(planted) == set(DIAGNOSES)
+    assert not any(expected(script) for script in HEALTHY)
