@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode as PlainMode
 
 import torchatlas
@@ -397,6 +398,31 @@ def executed_nodes() -> None:
     assert found == [True, False]
 
 
+def nobody_sees() -> None:
+    class Counts(TorchFunctionMode):
+        seen = 0
+
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen += 1
+            return function(*args, **(kwargs or {}))
+
+    class CountsOps(torch_private.TorchDispatchMode):
+        seen = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen += 1
+            return function(*args, **(kwargs or {}))
+
+    with Counts() as calls, CountsOps() as ops:
+        with torch_private.unobserved():
+            made = torch.ones(3, requires_grad=True) * 2
+        assert (calls.seen, ops.seen) == (0, 0)
+        assert not made.requires_grad
+        torch.ones(3)
+        assert calls.seen
+        assert ops.seen
+
+
 CANARIES: dict[str, Callable[[], None]] = {
     "COMPILED_NAME": compiled_name,
     "CompilersGraph": compilers_graph,
@@ -420,6 +446,7 @@ CANARIES: dict[str, Callable[[], None]] = {
     "never_compiled": frames_left_alone,
     "functorch_depth": interrupted_transforms,
     "undo_functorch": interrupted_transforms,
+    "unobserved": nobody_sees,
     "saved_tensor_hooks_forbidden": forbidden_hooks,
     "restore_saved_tensor_hooks": forbidden_hooks,
     "export_guards": assumed_sizes,

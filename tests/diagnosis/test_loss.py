@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -102,6 +103,27 @@ def test_a_loss_that_does_not_require_a_gradient() -> None:
     assert atlas.doctor(loss, model=net).keys == ["loss-without-grad", "no-gradient"]
     fine = net(torch.randn(2, 3)).sum()
     assert atlas.doctor([fine, loss])[0].what == "loss 1 does not require a gradient"
+
+
+class SavesItsOutput(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        (y,) = ctx.saved_tensors
+        return gradient * y
+
+
+def test_what_a_custom_function_saved_of_its_own_making() -> None:
+    made = SavesItsOutput.apply(torch.ones(3, requires_grad=True))
+    loss = made.sum()
+    assert not atlas.doctor(loss)
+    made.mul_(2)
+    assert atlas.doctor(loss).keys == ["in-place"]
 
 
 HEALTHY: dict[str, Callable[[], Tensor]] = {

@@ -42,8 +42,9 @@ class Saved:
 
     def _asked_through_its_node(self) -> str:
         """What torch says of an output that its own node saved: that cannot be unpacked alone."""
+        slot = self.slot.partition("[")[0]
         try:
-            getattr(self.node, f"_saved_{self.slot.partition('[')[0]}")
+            getattr(self.node, "saved_tensors" if slot == "tensors" else f"_saved_{slot}")  # of a custom Function
         except RuntimeError as error:
             return str(error)
         return ""

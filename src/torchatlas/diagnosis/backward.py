@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from torchatlas.autograd.tasks import Gradients, reached, starting_node
 from torchatlas.diagnosis.diagnosis import Diagnosis
-from torchatlas.torch_private import engine_runs
+from torchatlas.torch_private import engine_runs, functorch_depth
 
 if TYPE_CHECKING:
     from torchatlas.diagnosis.visit import Visit
@@ -37,7 +38,7 @@ def backward_passes(visit: Visit) -> AbstractContextManager[None]:
 
     def around(run: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         nonlocal inside
-        if inside or threading.get_ident() != thread:
+        if inside or threading.get_ident() != thread or not all(map(_is_real, outputs)):
             return run(outputs, *args, **kwargs)
         inside, error = True, None
         found = _pass(outputs, args, kwargs)
@@ -72,6 +73,11 @@ def _pass(outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pass:
     roots = dict.fromkeys(starting_node(output) for output in [*losses, *edges] if _has_graph(output))
     retains = bool(keep_graph) and not create_graph
     return Pass(losses, reached(list(roots)), retains, bool(create_graph), bool(kwargs.get("accumulate_grad", True)))
+
+
+def _is_real(output: Any) -> bool:
+    """Not what a compiler or a transform of torch.func has in the place of a tensor."""
+    return functorch_depth() == 0 and type(output) in (torch.Tensor, nn.Parameter, torch.autograd.graph.GradientEdge)
 
 
 def _has_graph(output: Any) -> bool:

@@ -18,6 +18,7 @@ from torchatlas.diagnosis.finding import Finding, at
 from torchatlas.torch_private import FunctionNode, next_sequence_nr
 
 _MOST_KEPT = 2_000_000
+Part = tuple[torch.dtype, Layout]
 
 
 @diagnosis
@@ -27,9 +28,8 @@ class DataWrite(Diagnosis):
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
         # By address: an alias that came through numpy is another storage, and memory that was saved is not reused.
-        self._written: dict[
-            int, dict[Any, tuple[int, int, int | None]]
-        ] = {}  # -> part -> op, autograd's number, storage
+        # Then by part: the op, autograd's number, the storage in the recording.
+        self._written: dict[int, dict[Part, tuple[int, int, int | None]]] = {}
         self._numbers: list[int] = []  # autograd's, as they rose
         self._ops: list[int] = []  # and the first op that ran under each
 
@@ -107,11 +107,11 @@ def _address(tensor: torch.Tensor) -> int:
         return -1
 
 
-def _part(tensor: torch.Tensor) -> tuple[torch.dtype, Layout]:
+def _part(tensor: torch.Tensor) -> Part:
     """Which part of its storage a tensor is."""
-    return tensor.dtype, (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+    return tensor.dtype, (int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride())
 
 
-def _touches(one: tuple[torch.dtype, Layout], other: tuple[torch.dtype, Layout]) -> bool:
+def _touches(one: Part, other: Part) -> bool:
     """The chunks that a GRU writes to lie in one storage and share nothing."""
     return one[0].itemsize != other[0].itemsize or overlap(one[1], other[1])

@@ -20,6 +20,7 @@ from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
 from torchatlas.diagnosis.finding import Finding, Where, at, some
 from torchatlas.diagnosis.holders import names_of
 from torchatlas.diagnosis.not_finite import tensors_in
+from torchatlas.graph import SourceLine
 from torchatlas.units import format_bytes
 
 _OLD = 2  # steps
@@ -55,7 +56,7 @@ class GraphKept(Diagnosis):
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
         self._graphs: list[Graph] = []
-        self._told: set[Where] = set()
+        self._told: set[Where | SourceLine | None] = set()
 
     def after_backward(self, case: Case, found: Pass, error: BaseException | None) -> None:
         for loss in found.losses:
@@ -103,8 +104,11 @@ class GraphKept(Diagnosis):
         held = list(_holders(roots))
         if not held:  # C++ alone holds them: a graph that still grows
             return
-        tensor, nodes = held[0]
-        op = self.visit.maker_of(sequence_nr(tensor.grad_fn))
+        op = self.visit.maker_of(sequence_nr(held[0][0].grad_fn))
+        if op is not None and op.source in self._told:  # another root of the same graphs
+            return
+        self._told.add(None if op is None else op.source)
+        nodes = dict.fromkeys(node for _, nodes in held for node in nodes)
         names = list(dict.fromkeys(name for each, _ in held for name in names_of(each)))
         self.visit.report(
             Finding(
@@ -121,7 +125,7 @@ class GraphKept(Diagnosis):
 
 
 def _holders(roots: set[tuple[str, int]]) -> Iterator[tuple[torch.Tensor, list[Any]]]:
-    """The tensors of Python whose graph leads to some nodes, and the graph; the one that leads to most first."""
+    """The tensors of Python whose graph leads to some nodes, and the graph; the one to most of them first."""
     with_graph = [item for item in gc.get_objects() if _has_graph(item)]
     found = []
     for tensor in with_graph[:_MOST_LOOKED_AT]:
@@ -129,7 +133,7 @@ def _holders(roots: set[tuple[str, int]]) -> Iterator[tuple[torch.Tensor, list[A
         count = sum((short(node), sequence_nr(node)) in roots for node in nodes if leaf_of(node) is None)
         if count:
             found.append((count, tensor, nodes))
-    for _, tensor, nodes in sorted(found, key=lambda each: -each[0]):
+    for _, tensor, nodes in sorted(found, key=lambda each: (-each[0], -len(each[2]))):
         yield tensor, nodes
 
 

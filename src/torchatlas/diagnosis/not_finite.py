@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from torchatlas.autograd.walk import leaf_of
 from torchatlas.capturing.describe import source_row
@@ -21,7 +22,7 @@ from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
 from torchatlas.diagnosis.finding import Finding, Where, at, some
 from torchatlas.graph import SourceLine
 from torchatlas.graph.names import short_name
-from torchatlas.torch_private import FakeTensor, current_autograd_node, unobserved
+from torchatlas.torch_private import current_autograd_node, functorch_depth, unobserved
 
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
 _NOT_FILLED = ("empty", "new_empty", "resize")
@@ -188,11 +189,12 @@ def is_view(plan: Plan) -> bool:
 def plain(tensor: Any) -> bool:
     """Whether it has floating numbers that can be looked at."""
     return (
-        tensor.dtype in _FLOATS
+        type(tensor) in (torch.Tensor, nn.Parameter)
+        and tensor.dtype in _FLOATS
         and tensor.layout is torch.strided
         and not tensor.is_nested
         and tensor.device.type != "meta"
-        and not isinstance(tensor, FakeTensor)
+        and functorch_depth() == 0
     )
 
 

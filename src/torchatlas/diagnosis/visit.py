@@ -158,10 +158,10 @@ class Visit:
         modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
         inside = {id(child) for module in modules for child in module.children()}
         tops = [module for module in modules if id(module) not in inside and any(True for _ in module.parameters())]
-        several = len(tops) > 1
+        called = [top for top in tops if any(module in self._roots for module in top.modules())]
         for top in tops:
             for name, parameter in top.named_parameters():
-                named = f"{type(top).__name__}.{name}" if several else name
+                named = name if called == [top] else f"{type(top).__name__}.{name}"
                 self._names.setdefault(id(parameter), (named, parameter))
 
     # -- what happens --------------------------------------------------------------------------------------------------

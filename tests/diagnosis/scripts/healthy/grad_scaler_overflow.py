@@ -8,7 +8,7 @@ def main():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
     x = torch.rand(16, 4)
     y = 10 * x.sum(1, keepdim=True)
     for _ in range(8):

@@ -10,7 +10,7 @@ class Classifier(nn.Module):
         self.embed = nn.Embedding(vocab, dim)
         self.place = nn.Parameter(0.02 * torch.randn(1, 8, dim))
         layer = nn.TransformerEncoderLayer(dim, 2, 32, dropout=0.1, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, num_layers=2)
+        self.encoder = nn.TransformerEncoder(layer, num_layers=2, enable_nested_tensor=False)
         self.out = nn.Linear(dim, 2)
 
     def forward(self, ids, padding):

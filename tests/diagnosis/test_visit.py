@@ -1,0 +1,216 @@
+"""`with atlas.doctor()`: any code, also what raises, nests, is compiled, or has threads; nothing is left."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchatlas as atlas
+from torchatlas.diagnosis import visit as visits
+from torchatlas.errors import InvalidInputError, StateError, UnknownNameError
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, *, zero: bool = True) -> Tensor:
+    if zero:
+        optimizer.zero_grad()
+    loss: Tensor = model(torch.randn(3, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def test_one_healthy_step_says_what_was_looked_for() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        step(model, optimizer)
+    assert not visit.findings
+    assert str(visit).startswith("no fault found; looked for: ")
+    assert visit.findings.to_dict()["checks"] == list(visit.checks)
+
+
+def test_a_fault_of_every_turn_is_told_once_with_its_count() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(5):
+            step(model, optimizer, zero=False)
+    (finding,) = visit.findings
+    assert (finding.key, finding.times) == ("not-zeroed", 4)
+    assert "(4 times)" in str(finding)
+    assert "2.weight" in finding.what
+    assert finding.lines[0][1] == step.__code__.co_firstlineno + 5
+
+
+def test_findings_are_there_while_it_runs_and_after_an_exception() -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def program() -> None:
+        hidden = weight.exp()
+        loss = (hidden * hidden).sum()
+        hidden.add_(1)
+        assert not visit.findings  # backward has not refused yet
+        loss.backward()
+
+    visit = atlas.doctor()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"), visit:
+        program()
+    assert set(visit.findings.keys) == {"in-place"}
+
+
+def test_a_program_that_handles_the_refusal_goes_on() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    with atlas.doctor() as visit:
+        loss = weight.exp().sum()
+        loss.backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            loss.backward()
+    assert visit.findings.keys == ["freed-graph"]
+
+
+def test_only_some_and_what_is_not_known() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor(only=["retain-graph"]) as visit:
+        for _ in range(3):
+            step(model, optimizer, zero=False)
+    assert visit.checks == ("retain-graph",)
+    assert not visit.findings
+    with pytest.raises(UnknownNameError, match="did you mean 'not-zeroed'"):
+        atlas.doctor(only=["not-zero"])
+    with pytest.raises(InvalidInputError, match="records what runs by itself"):
+        atlas.doctor(forward=atlas.capture(model, torch.ones(1, 4)))  # type: ignore[call-overload]
+    with pytest.raises(StateError, match="make a new one"), visit:
+        pass
+
+
+def test_nothing_is_left_behind() -> None:
+    """Neither hooks on nodes nor patches, nor anything that keeps the model alive."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    run, call, data = torch.autograd._engine_run_backward, nn.Module._call_impl, torch.Tensor.data  # type: ignore[attr-defined]
+    threshold = gc.get_threshold()
+    loss = torch.ones(())
+    visit = atlas.doctor()
+    try:
+        with visit:
+            loss = model(torch.randn(2, 4)).sum()
+            loss.backward(retain_graph=True)
+            optimizer.step()
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+    assert (torch.autograd._engine_run_backward, nn.Module._call_impl, torch.Tensor.data) == (run, call, data)  # type: ignore[attr-defined]
+    assert gc.get_threshold() == threshold
+    assert torch.is_grad_enabled()
+    reference = weakref.ref(model)
+    del model, optimizer, loss
+    gc.collect()
+    assert reference() is None
+    assert not visit.findings  # whether the graph is needed again, only the rest of the program would have shown
+
+
+def test_a_model_with_several_faults_tells_all_of_them() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.cut, self.never = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x) + self.cut(x).detach()
+
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor(model=model) as visit:
+        for _ in range(3):
+            step(model, optimizer, zero=False)
+    assert sorted(visit.findings.keys) == ["no-gradient", "no-gradient", "not-zeroed"]
+    told = {finding.why: finding for finding in visit.findings if finding.key == "no-gradient"}
+    assert "cut.weight, cut.bias" in told["what came of them was cut off from the loss"].what
+    assert "never.weight, never.bias" in told["they were never used"].what
+
+
+def test_a_long_program_is_recorded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visits, "_MOST_OPS", 20)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(6):
+            step(model, optimizer, zero=False)
+            assert len(visit._recordings) <= 2
+        late = torch.zeros(3, requires_grad=True)
+        late.sqrt().mul(0).sum().backward()
+    assert set(visit.findings.keys) == {"not-zeroed", "not-finite-backward"}
+
+
+def test_visits_nest() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as outer:
+        step(model, optimizer)
+        with atlas.doctor() as inner:
+            step(model, optimizer, zero=False)
+            step(model, optimizer, zero=False)
+    assert outer.findings.keys == ["not-zeroed"]
+    assert inner.findings.keys == ["not-zeroed"]
+    assert (outer.findings[0].times, inner.findings[0].times) == (2, 1)
+
+
+def test_other_threads_run_undisturbed() -> None:
+    model, others, results = net(), [net(), net()], list[Tensor]()
+
+    def work() -> None:
+        mine = others.pop()
+        loss = mine(torch.ones(2, 4)).sum()
+        loss.backward()
+        results.append(mine[0].weight.grad)
+
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        thread = threading.Thread(target=work)
+        thread.start()
+        step(model, optimizer)
+        thread.join()
+    assert not visit.findings
+    work()
+    assert torch.equal(results[0], results[1])
+
+
+def test_a_compiled_model_is_as_before() -> None:
+    def train() -> list[Tensor]:
+        torch._dynamo.reset()
+        model = net()
+        compiled = torch.compile(model, backend="aot_eager")
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        torch.manual_seed(1)
+        for _ in range(3):
+            step(compiled, optimizer)
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    alone = train()
+    with atlas.doctor() as visit:
+        watched = train()
+    assert not visit.findings
+    assert all(map(torch.equal, alone, watched))
+
+
+def test_double_backward_and_torch_func() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    with atlas.doctor() as visit:
+        (gradient,) = torch.autograd.grad(weight.pow(3).sum(), weight, create_graph=True)
+        gradient.sum().backward()
+        torch.func.grad(lambda x: x.sin().sum())(torch.ones(2))
+        torch.func.vmap(torch.func.jacrev(torch.sin))(torch.ones(2, 2))
+    assert not visit.findings
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, torch.full((3,), 6.0))
