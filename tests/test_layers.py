@@ -21,6 +21,7 @@ LAYERS = [
     {"analysis"},
     {"diagnosis"},
     {"partition"},
+    {"pipeline"},
     {"render", "export"},
     {"tracker", "demo", "torchviz"},
     {"cli"},

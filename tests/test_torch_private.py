@@ -398,6 +398,37 @@ def executed_nodes() -> None:
     assert found == [True, False]
 
 
+def one_run_of_the_engine() -> None:
+    seen: list[tuple[int, bool]] = []
+    hooks = {0: lambda gradient: seen.append((torch_private.engine_run_id(), gradient.shape == (2,)))}
+    loss = torch.ones(2, requires_grad=True).sin()
+    torch_private.hang_hooks([loss.grad_fn], torch.empty(0), hooks)
+    assert torch_private.engine_run_id() == -1
+    for _ in range(2):
+        loss.sum().backward(retain_graph=True)
+    (first, fits), (second, _) = seen
+    assert fits
+    assert 0 <= first < second
+    hooks.clear()
+    loss.sum().backward()
+    assert len(seen) == 2
+
+
+def state_of_a_thread() -> None:
+    assert torch_private.engine_has_threads()
+    with torch.autograd.set_multithreading_enabled(False):
+        assert not torch_private.engine_has_threads()
+    assert torch_private.top_saved_tensor_hooks(False) is None
+    pack = lambda tensor: tensor  # noqa: E731
+    with torch.autograd.graph.saved_tensors_hooks(pack, pack):
+        assert torch_private.top_saved_tensor_hooks(False) == (pack, pack)
+    mode = TorchFunctionMode()
+    torch_private.push_function_mode(mode)
+    assert torch_private.function_mode_stack() == [mode]
+    assert torch_private.pop_function_mode() is mode
+    assert torch_private.function_mode_stack() == []
+
+
 def nobody_sees() -> None:
     class Counts(TorchFunctionMode):
         seen = 0
@@ -447,6 +478,13 @@ CANARIES: dict[str, Callable[[], None]] = {
     "functorch_depth": interrupted_transforms,
     "undo_functorch": interrupted_transforms,
     "unobserved": nobody_sees,
+    "engine_run_id": one_run_of_the_engine,
+    "hang_hooks": one_run_of_the_engine,
+    "engine_has_threads": state_of_a_thread,
+    "function_mode_stack": state_of_a_thread,
+    "push_function_mode": state_of_a_thread,
+    "pop_function_mode": state_of_a_thread,
+    "top_saved_tensor_hooks": state_of_a_thread,
     "saved_tensor_hooks_forbidden": forbidden_hooks,
     "restore_saved_tensor_hooks": forbidden_hooks,
     "export_guards": assumed_sizes,

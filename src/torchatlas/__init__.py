@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from torchatlas.execute.compatibility import check_compatibility
     from torchatlas.execute.traced import TracedModel, trace
     from torchatlas.execute.verify import verify
+    from torchatlas.partition.concurrency import ConcurrencyAnalyzer
+    from torchatlas.partition.partitioner import GraphPartitioner
+    from torchatlas.partition.stages import pipeline_stages
+    from torchatlas.pipeline.run import run_pipeline
     from torchatlas.render.picture import draw
     from torchatlas.render.plots import plot
     from torchatlas.render.table import module_bars, module_table
@@ -44,6 +48,8 @@ __version__ = "0.1.0"
 # What needs torch, or is large, is imported when first used: looking at a saved graph should not wait for it.
 _LAZY = {
     "ComputationalGraphTracker": "torchatlas.tracker",
+    "ConcurrencyAnalyzer": "torchatlas.partition.concurrency",
+    "GraphPartitioner": "torchatlas.partition.partitioner",
     "OpCall": "torchatlas.analysis.formulas",
     "TracedModel": "torchatlas.execute.traced",
     "Work": "torchatlas.analysis.formulas",
@@ -65,11 +71,13 @@ _LAZY = {
     "module_bars": "torchatlas.render.table",
     "module_table": "torchatlas.render.table",
     "peak_for_batch": "torchatlas.analysis.batch",
+    "pipeline_stages": "torchatlas.partition.stages",
     "plot": "torchatlas.render.plots",
     "print_graph": "torchatlas.autograd.text",
     "record_backward": "torchatlas.autograd.record",
     "recording": "torchatlas.capturing",
     "recording_backward": "torchatlas.autograd.record",
+    "run_pipeline": "torchatlas.pipeline.run",
     "trace": "torchatlas.execute.traced",
     "track_computational_graph": "torchatlas.tracker",
     "verify": "torchatlas.execute.verify",
@@ -78,10 +86,12 @@ _LAZY = {
 __all__ = [
     "AtlasError",
     "ComputationalGraphTracker",
+    "ConcurrencyAnalyzer",
     "EdgeKind",
     "Graph",
     "GraphEdge",
     "GraphNode",
+    "GraphPartitioner",
     "NodeKind",
     "OpCall",
     "OperationType",
@@ -109,11 +119,13 @@ __all__ = [
     "module_bars",
     "module_table",
     "peak_for_batch",
+    "pipeline_stages",
     "plot",
     "print_graph",
     "record_backward",
     "recording",
     "recording_backward",
+    "run_pipeline",
     "trace",
     "track_computational_graph",
     "verify",

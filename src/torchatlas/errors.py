@@ -9,6 +9,7 @@
     ├── UnknownNameError           KeyError: no entry of that name
     │   └── NodeNotFoundError      no such node, value or scope in the graph
     ├── StateError                 RuntimeError: called at the wrong moment
+    ├── PipelineError              RuntimeError: a process of a pipeline failed, died or did not end
     ├── NotAvailableError          NotImplementedError: we cannot do this (yet)
     ├── MissingDependencyError     ImportError: an optional package is not installed
     ├── OutOfMemoryError           MemoryError: the program or its recording did not fit
@@ -76,6 +77,10 @@ class NodeNotFoundError(UnknownNameError):
 
 class StateError(AtlasError, RuntimeError):
     """A call came at the wrong moment, such as stop before start. The message names the call that must come first."""
+
+
+class PipelineError(AtlasError, RuntimeError):
+    """A process of a pipeline failed, died or did not end in time; the others were ended. The message says which."""
 
 
 class NotAvailableError(AtlasError, NotImplementedError):

@@ -15,10 +15,13 @@ import torch
 import torch.utils._python_dispatch as _modes
 import torch.utils._pytree as pytree
 from torch._C import _current_autograd_node as current_autograd_node
+from torch._C import _current_graph_task_id as engine_run_id
+from torch._C import _is_multithreading_enabled as engine_has_threads
 from torch._C import _will_engine_execute_node as will_be_executed
 from torch._C._autograd import _get_sequence_nr as next_sequence_nr
 from torch._C._autograd import _saved_tensors_hooks_disable, _saved_tensors_hooks_enable
 from torch._C._autograd import _saved_tensors_hooks_get_disabled_error_message as saved_tensor_hooks_forbidden
+from torch._C._autograd import _top_saved_tensors_default_hooks as top_saved_tensor_hooks
 from torch._C._autograd import _unsafe_set_version_counter as set_version_counters
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy
 from torch._C._dynamo.eval_frame import set_code_exec_strategy as _set_strategy
@@ -27,6 +30,9 @@ from torch._C._functorch import pop_dynamic_layer_stack_and_undo_to_depth as und
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule as CompilersGraph
+from torch.overrides import _get_current_function_mode_stack as function_mode_stack
+from torch.overrides import _pop_mode as pop_function_mode
+from torch.overrides import _push_mode as push_function_mode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wrapper
 
@@ -45,9 +51,13 @@ __all__ = [
     "compilers_module_call",
     "current_autograd_node",
     "dispatch_mode_stack",
+    "engine_has_threads",
+    "engine_run_id",
     "engine_runs",
     "export_guards",
+    "function_mode_stack",
     "functorch_depth",
+    "hang_hooks",
     "inductor_backend",
     "inductor_graph",
     "is_wrapper",
@@ -55,8 +65,10 @@ __all__ = [
     "never_compiled",
     "next_sequence_nr",
     "no_dispatch_modes",
+    "pop_function_mode",
     "pop_mode",
     "process_group_named",
+    "push_function_mode",
     "push_mode",
     "pytree",
     "remove_mode",
@@ -66,6 +78,7 @@ __all__ = [
     "set_version_counters",
     "sharding_propagator",
     "tensor_data",
+    "top_saved_tensor_hooks",
     "undo_functorch",
     "unobserved",
     "will_be_executed",
@@ -160,6 +173,13 @@ def compilers_module_call(function: Any) -> None:
 def inductor_graph() -> Any:
     """The class of the graphs that inductor compiled; None while it is not loaded."""
     return getattr(_sys.modules.get("torch._inductor.output_code"), "CompiledFxGraph", None)
+
+
+def hang_hooks(nodes: list[Any], tensor: torch.Tensor, hooks: dict[int, Any]) -> None:
+    """Hang a tensor's hooks on nodes of autograd: one dictionary for all of them, which can be emptied at once."""
+    tensor._backward_hooks = hooks
+    for node in nodes:
+        node._register_hook_dict(tensor)
 
 
 @_contextmanager

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import warnings
+from contextlib import nullcontext
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -16,11 +18,14 @@ import torch
 from autograd.graphs import GRAPHS, Case, build
 from autograd.running import assert_same, differentiate, gradients
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import torchatlas as atlas
 from torchatlas.autograd.debugger import Debugger
 from torchatlas.errors import AnalysisError, InvalidInputError, NodeNotFoundError, StateError
+from torchatlas.torch_private import saved_tensor_hooks_forbidden
 
 BACKWARD = [name for name in GRAPHS if not build(name).grad]
 
@@ -287,23 +292,188 @@ def test_only_what_is_wanted_is_ready() -> None:
     assert x.grad is not None
 
 
-def test_state_of_the_thread_is_taken_along() -> None:
+class Look(torch.autograd.Function):
+    """Calls a function in its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, look: Any) -> torch.Tensor:
+        ctx.look = look
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        ctx.look()
+        return gradient, None
+
+
+def seen_in_backward(look: Any) -> list[Any]:
+    """What a function returns inside of a plain backward, of one that is run in a debugger, and of one in steps."""
     seen: list[Any] = []
 
-    class Look(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return x.clone()
+    def loss() -> torch.Tensor:
+        with torch.enable_grad():
+            return Look.apply(torch.ones(2, requires_grad=True), lambda: seen.append(look())).sum()
 
-        @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-            seen.append((torch.is_autocast_enabled("cpu"), torch.get_num_threads()))
-            return gradient
-
-    x = torch.ones(2, requires_grad=True)
-    with torch.autocast("cpu"), atlas.debug_backward(Look.apply(x).sum()) as dbg:
+    torch.autograd.backward(loss())
+    with atlas.debug_backward(loss()) as dbg:
         dbg.run()
-    assert seen == [(True, torch.get_num_threads())]
+    with atlas.debug_backward(loss()) as dbg:
+        while dbg.step() is not None:
+            pass
+    return seen
+
+
+class Function(TorchFunctionMode):
+    """Counts what passes. To enter it again would be seen."""
+
+    def __init__(self) -> None:
+        self.entered, self.calls, self.passes = 0, 0, 0
+
+    def __enter__(self) -> Any:
+        self.entered += 1
+        return super().__enter__()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        self.passes += func is torch.autograd.backward
+        return func(*args, **(kwargs or {}))
+
+
+class Dispatch(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.calls = 0, 0
+
+    def __enter__(self) -> Any:
+        self.entered += 1
+        return super().__enter__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+SETTING: ContextVar[str] = ContextVar("setting", default="none")
+STATES: dict[str, tuple[Any, Any]] = {
+    "autocast": (
+        lambda: torch.autocast("cpu", torch.float16, cache_enabled=False),
+        lambda: (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()),
+    ),
+    "no grad": (torch.no_grad, torch.is_grad_enabled),
+    "one thread of the engine": (
+        lambda: torch.autograd.set_multithreading_enabled(False),
+        torch._C._is_multithreading_enabled,
+    ),
+    "saved tensors": (
+        lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x * 0 + 7, lambda x: x),
+        lambda: torch.ones(1, requires_grad=True).exp().grad_fn._saved_result.tolist(),  # type: ignore[union-attr]
+    ),
+    "no hooks for saved tensors": (
+        lambda: torch.autograd.graph.disable_saved_tensors_hooks("not here"),
+        saved_tensor_hooks_forbidden,
+    ),
+    "deterministic": (nullcontext, torch.are_deterministic_algorithms_enabled),
+    "default dtype": (nullcontext, torch.get_default_dtype),
+    "number of threads": (nullcontext, torch.get_num_threads),
+    "variables of the context": (nullcontext, SETTING.get),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_state_of_the_thread_is_taken_along(name: str) -> None:
+    enter, look = STATES[name]
+    torch.set_num_threads(2)
+    token = SETTING.set("mine")
+    torch.set_default_dtype(torch.float64)
+    try:
+        outside = look()
+        with enter():
+            inside = look()
+            plain, run, stepped = seen_in_backward(look if name != "saved tensors" else _with_grad(look))
+    finally:
+        torch.set_default_dtype(torch.float32)
+        SETTING.reset(token)
+        torch.set_num_threads(1)
+    assert plain == run == stepped
+    if enter is not nullcontext:
+        assert outside != inside
+    if name != "no grad":  # the engine itself turns it off
+        assert plain == inside
+
+
+def _with_grad(look: Any) -> Any:
+    def looking() -> Any:
+        with torch.enable_grad():
+            return look()
+
+    return looking
+
+
+def test_dispatch_modes_of_the_thread_are_taken_along() -> None:
+    mode = Dispatch()
+
+    def look() -> int:
+        before = mode.calls
+        torch.ones(1) + 1
+        return int(mode.calls - before)
+
+    with mode:
+        plain, run, stepped = seen_in_backward(look)
+    assert plain == run == stepped == 2
+    assert mode.entered == 1
+
+
+def test_function_modes_of_the_thread_are_taken_along() -> None:
+    """They see that backward is called, and nothing inside of it: torch turns them off there."""
+    mode = Function()
+
+    def look() -> tuple[int, int]:
+        before = mode.calls
+        torch.ones(1) + 1
+        return mode.passes, mode.calls - before
+
+    with mode:
+        assert seen_in_backward(look) == [(1, 0), (2, 0), (3, 0)]
+    assert mode.entered == 1
+
+
+@pytest.mark.parametrize("kind", [Function, Dispatch])
+def test_conditions_are_not_seen_by_modes(kind: Any) -> None:
+    calls = []
+    for condition in (None, {"nan": True, "above": 1e6}):
+        with kind() as mode:
+            loss = (torch.ones(2, requires_grad=True) * 2).sum()
+            before = mode.calls
+            with atlas.debug_backward(loss) as dbg:
+                if condition is not None:
+                    dbg.break_at(**condition)
+                dbg.run()
+            calls.append(mode.calls - before)
+    assert calls[0] == calls[1]
+
+
+def test_a_recording_sees_each_op_of_a_debugged_backward_once() -> None:
+    def operations(debugged: bool) -> list[str]:
+        net = model()
+        with atlas.recording(net) as rec:
+            loss = net(torch.ones(3, 4)).sum()
+            if debugged:
+                with atlas.debug_backward(loss) as dbg:
+                    dbg.run()
+            else:
+                loss.backward()
+        return [node.operation for node in rec.graph.where(kind="op")]
+
+    assert operations(debugged=True) == operations(debugged=False)
+
+
+def test_a_transform_cannot_wait_in_another_thread() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        atlas.debug_backward((x * 2).sum())
+        return x.sum()
+
+    with pytest.raises(StateError, match=r"inside of torch.func.grad.*recording_backward"):
+        torch.func.grad(function)(torch.ones(2))
 
 
 def test_names_that_do_not_exist() -> None:

@@ -13,7 +13,7 @@ import torch
 from autograd.graphs import GRAPHS, Case, build
 
 from torchatlas.autograd import engine
-from torchatlas.autograd.walk import MOST_NODES
+from torchatlas.autograd.engine.plan import MOST_NODES
 from torchatlas.errors import AnalysisError, InvalidInputError, NotAvailableError, StateError
 
 # What is not equal, and why.

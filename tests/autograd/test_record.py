@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from autograd.graphs import GRAPHS, Case, build
 from autograd.running import assert_same, differentiate, gradients
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import torchatlas as atlas
@@ -181,3 +183,112 @@ def test_what_cannot_be_recorded() -> None:
     loss.backward()
     with pytest.raises(RuntimeError, match="second time"):
         atlas.record_backward(loss)
+
+
+def test_statistics_of_a_gradient_that_is_overwritten_later() -> None:
+    class Halves(torch.autograd.Function):
+        """Writes to the gradient that it is given, as no Function should."""
+
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient.mul_(0.5)
+
+    x = torch.ones(3, requires_grad=True)
+    rec = atlas.record_backward((Halves.apply(x) * 4.0).sum(), statistics=True)
+    assert [each.largest for each in rec.statistics] == [1.0, 4.0, 2.0]
+    assert rec.graph.notes == []
+
+
+def test_statistics_of_a_gradient_that_a_hook_overwrites_are_not_guessed() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = x * 2.0
+
+    def write(gradient: torch.Tensor) -> None:
+        gradient.mul_(10)
+
+    y.register_hook(write)
+    rec = atlas.record_backward((y * 4.0).sum(), statistics=True)
+    assert [(each.source, each.largest) for each in rec.statistics] == [("SumBackward0", 1.0), ("MulBackward0_1", 80.0)]
+    assert rec.graph.notes == ["1 gradients were written to after they were made: they have no statistics"]
+
+
+def test_statistics_of_many_shapes_and_kinds_at_once() -> None:
+    """Those that are looked at together against each by itself, in double precision."""
+    made: list[torch.Tensor] = []
+
+    class Watched(torch.autograd.Function):
+        """Passes a gradient on."""
+
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, scale: float) -> torch.Tensor:
+            ctx.scale = scale
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+            made.append((torch.randn(gradient.shape) * ctx.scale).to(gradient.dtype))
+            return made[-1], None
+
+    kinds = [torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.complex64]
+    total: Any = 0
+    for number in range(40):
+        shape = [(3,), (70, 70), (300, 300), (2, 3, 4)][number % 4]
+        x = torch.ones(shape, dtype=kinds[number % 5], requires_grad=True)
+        scale = [1.0, 0.0, 1e-25, 1e25, math.inf][number // 8]
+        total = total + Watched.apply(x, scale).abs().sum().double()
+    rec = atlas.record_backward(total, statistics=True)
+    found = [each for each in rec.statistics if each.source.startswith("WatchedBackward")]
+    assert len(found) == 40
+    for each, gradient in zip(found, made, strict=True):
+        numbers = (gradient.abs() if gradient.is_complex() else gradient).double().reshape(-1)
+        finite = numbers[numbers.isfinite()]
+        assert each.not_finite == numbers.numel() - finite.numel()
+        if finite.numel():
+            expected = [finite.norm().item(), finite.min().item(), finite.max().item()]
+            assert [each.norm, each.smallest, each.largest] == pytest.approx(expected, rel=1e-5)
+        else:
+            assert math.isnan(each.norm)
+
+
+def test_a_transpose_passes_on_what_it_got() -> None:
+    weights = [torch.randn(70, 70, requires_grad=True) for _ in range(3)]
+    y = torch.randn(5, 70)
+    for w in weights:
+        y = (y @ w.t()).tanh()
+    rec = atlas.record_backward(y.square().sum(), params={f"w{n}": w for n, w in enumerate(weights)}, statistics=True)
+    made = {name: [s for s in rec.statistics if s.source.startswith(name)] for name in ("MmBackward0", "TBackward0")}
+    into = [each for each in made["MmBackward0"] if each.target.startswith("TBackward0")]
+    for each, out, w in zip(into, made["TBackward0"], reversed(weights), strict=True):
+        assert w.grad is not None
+        assert (each.norm, each.smallest, each.largest) == (out.norm, out.smallest, out.largest)
+        assert out.norm == pytest.approx(w.grad.norm().item())
+        assert (out.smallest, out.largest) == (w.grad.min().item(), w.grad.max().item())
+
+
+def test_modes_of_the_program_do_not_see_what_is_computed_for_it() -> None:
+    class Names(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[str] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen = []
+    for statistics in (None, False, True):
+        net = model()
+        with Names() as mode:
+            loss = net(torch.ones(3, 4)).sum()
+            if statistics is None:
+                loss.backward()
+            else:
+                atlas.record_backward(loss, statistics=statistics)
+        seen.append(mode.seen)
+    assert seen[1] == seen[0]
+    copied = ("aten.detach.default", "aten.new_empty_strided.default", "aten.copy_.default")  # what we hold, for leaves
+    assert [name for name in seen[2] if name not in copied] == [name for name in seen[0] if name not in copied]

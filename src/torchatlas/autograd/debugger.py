@@ -19,10 +19,23 @@ import torch
 from torch import nn
 
 from torchatlas.autograd.session import Aborted, Breakpoint, Session, Stop
-from torchatlas.autograd.tasks import Gradients, Task, reached, starting_nodes, watched
+from torchatlas.autograd.tasks import Gradients, Task, starting_nodes, watched
 from torchatlas.autograd.walk import names_of
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
+from torchatlas.torch_private import (
+    dispatch_mode_stack,
+    engine_has_threads,
+    function_mode_stack,
+    functorch_depth,
+    pop_function_mode,
+    push_function_mode,
+    push_mode,
+    remove_mode,
+    restore_saved_tensor_hooks,
+    saved_tensor_hooks_forbidden,
+    top_saved_tensor_hooks,
+)
 
 
 class Debugger:
@@ -50,7 +63,7 @@ class Debugger:
         call = (outputs, gradients, retain_graph, create_graph)
         self._worker = _Worker(call, inputs, names_of(params, model), forward)
         self._session = self._worker.session
-        planned = Task(0, None, roots, reached(roots), self._keep_graph, create_graph, (), True)
+        planned = Task(0, None, roots, [], self._keep_graph, create_graph, (), True)  # walked when somebody asks
         self._planned = self._session.add(planned)
         weakref.finalize(self, _Worker.abort, self._worker)
 
@@ -171,7 +184,7 @@ class Debugger:
             return f"<backward, over: {self._session.executed} nodes ran>"
         stop = self._session.stop
         if stop is None:
-            return f"<backward of {len(self._planned.task.nodes)} nodes, not begun>"
+            return f"<backward of {len(self._planned.found.nodes)} nodes, not begun>"
         return f"<backward, before {stop}>"
 
 
@@ -269,20 +282,44 @@ class _ThreadState:
     """What torch keeps for each thread, of the thread that asked for a debugger."""
 
     def __init__(self) -> None:
+        if functorch_depth():
+            raise StateError(
+                "a backward pass inside of torch.func.grad, vmap or another transform cannot wait in another thread. "
+                "Use atlas.recording_backward, or debug outside of the transform."
+            )
         self._threads, self._grad = torch.get_num_threads(), torch.is_grad_enabled()
+        self._inference, self._several = torch.is_inference_mode_enabled(), engine_has_threads()
         kinds = ["cpu", *([torch.accelerator.current_accelerator().type] if torch.accelerator.is_available() else [])]  # type: ignore[union-attr]
         self._autocast = [
             (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled())
             for kind in kinds
         ]
+        self._forbidden = saved_tensor_hooks_forbidden()
+        self._saved_hooks = top_saved_tensor_hooks(False)  # those below it are not asked
+        self._functions: list[Any] = function_mode_stack()
+        # A recording of ours follows the program into its threads by itself.
+        self._dispatch = [mode for mode in dispatch_mode_stack() if not getattr(mode, "records", False)]
 
     def applied(self) -> ExitStack:
-        if torch.get_num_threads() != self._threads:
+        """Modes are put on the stack as they are: to enter one again may begin it anew."""
+        if torch.get_num_threads() != self._threads:  # to ask is what sets OpenMP up in a new thread
             torch.set_num_threads(self._threads)
         stack = ExitStack()
+        stack.enter_context(torch.inference_mode(self._inference))
         stack.enter_context(torch.set_grad_enabled(self._grad))
+        stack.enter_context(torch.autograd.set_multithreading_enabled(self._several))
         for kind, enabled, dtype, cached in self._autocast:
             stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=cached))
+        if self._saved_hooks is not None:
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(*self._saved_hooks))
+        restore_saved_tensor_hooks(self._forbidden)
+        stack.callback(restore_saved_tensor_hooks, None)
+        for mode in self._functions:
+            push_function_mode(mode)
+            stack.callback(pop_function_mode)
+        for mode in self._dispatch:
+            push_mode(mode)
+            stack.callback(remove_mode, mode)
         return stack
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,16 +17,19 @@ from torch import nn
 
 from torchatlas.autograd.tasks import Gradients, Task, starting_nodes, watched
 from torchatlas.autograd.walk import Walk, graph_of_walk, link, names_of
-from torchatlas.errors import StateError
+from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import Array
 from torchatlas.tables import text_table
+from torchatlas.torch_private import FakeTensor, FunctionNode, functorch_depth, unobserved
 from torchatlas.units import format_bytes, format_ns
 
 _MOST_ROWS = 15
-_SMALL = 4_096  # numbers; to begin to look at so many takes as long as to look
-_MOST_WAITING = 4_000_000
-_SURE = 1e-15  # a norm whose squares float32 holds
+_SMALL = 4_096  # numbers; fewer are looked at sooner than one finds out whether they were
+_LARGE = 65_536  # numbers; to look at more of them takes longer than to begin
+_MOST_WAITING = 1_000_000
+_SAFE = 1e-12, 1e12  # numbers whose squares float32 holds, and their sums
+_Tensor, _strided = torch.Tensor, torch.strided  # as near as can be: they are asked for with every gradient
 Figures = tuple[float, float, float, int]
 
 
@@ -65,7 +69,7 @@ class BackwardRun:
     error: BaseException | None = None
     _names: Mapping[int, str] = field(default_factory=dict, repr=False)
     _forward: Graph | None = field(default=None, repr=False)
-    _numbers: Any = field(default=None, repr=False)  # per edge, in the order in which they were made
+    _figures: _Figures | None = field(default=None, repr=False)
 
     @property
     def time_ns(self) -> int:
@@ -100,6 +104,15 @@ class BackwardRun:
             graph.notes.append(
                 f"backward stopped after {len(graph):,} nodes: {type(self.error).__name__}: {self.error}"
             )
+        if self._figures is not None and self._figures.overwritten:
+            graph.notes.append(
+                f"{self._figures.overwritten:,} gradients were written to after they were made: they have no statistics"
+            )
+        if self._figures is not None and self._figures.without_numbers:
+            graph.notes.append(
+                f"{self._figures.without_numbers:,} gradients are on the meta device or fake, without numbers: they "
+                "have no statistics"
+            )
         return graph
 
     @cached_property
@@ -117,15 +130,20 @@ class BackwardRun:
     @cached_property
     def statistics(self) -> list[Statistics]:
         """Of every gradient that went along an edge; empty unless they were asked for."""
-        if self._numbers is None:
+        if self._figures is None:
             return []
-        graph, names = self.graph, [node.name for node in self.graph.nodes]
+        graph, names, found = self.graph, [node.name for node in self.graph.nodes], self._walk
         ends = zip(graph.columns["edge_source"].tolist(), graph.columns["edge_target"].tolist(), strict=True)
-        rows = self._numbers()
+        slots = (
+            (place, slot)
+            for place, node in zip(self.task.ran, found.nodes, strict=True)
+            for slot, (following, _) in enumerate(node.next_functions)
+            if following in found.number
+        )
         return [
-            Statistics(names[source], names[target], *figures)
-            for (source, target), figures in zip(ends, rows, strict=True)
-            if figures is not None
+            Statistics(names[source], names[target], *self._figures.found[key])
+            for (source, target), key in zip(ends, slots, strict=True)
+            if key in self._figures.found
         ]
 
     @property
@@ -213,7 +231,7 @@ class BackwardRecording:
 
 
 class _Observer:
-    """Notes when each node begins and, if asked, numbers of each gradient that it makes."""
+    """Notes when each node begins and, if asked, numbers of each gradient that it makes. See tasks.Glancer."""
 
     def __init__(self, recording: BackwardRecording, names: Mapping[int, str], forward: Graph | None, numbers: bool):
         self.recording, self.names, self.forward, self.looks_after = recording, names, forward, numbers
@@ -225,88 +243,162 @@ class _Observer:
         run = BackwardRun(task, self._clock(), [], _names=self.names, _forward=self.forward)
         self._runs[task.number] = run
         if self.looks_after:
-            self._made[task.number] = _Figures()
+            self._made[task.number] = _Figures(task.nodes)
         self.recording.runs.append(run)
 
-    def before(self, task: Task, node: int, gradients: Gradients) -> None:
+    def passing(self, task: Task, node: int) -> bool:
+        if self.looks_after:
+            self._made[task.number].before(node)
         self._runs[task.number].starts.append(self._clock())
+        return False
+
+    def before(self, task: Task, node: int, gradients: Gradients) -> None:
+        self.passing(task, node)
 
     def after(self, task: Task, node: int, made: Gradients, taken: Gradients) -> None:
-        figures = self._made[task.number]
-        for slot, gradient in enumerate(made):
-            if gradient is not None:
-                figures.add(node, slot, gradient)
+        self._made[task.number].add(node, made)
 
     def end(self, task: Task, error: BaseException | None) -> None:
         run = self._runs.pop(task.number)
         run.ended_ns, run.error = self._clock(), error
         if self.looks_after:
-            figures = self._made.pop(task.number)
-            figures.flush()
-            run._numbers = _reader(run, figures)
+            run._figures = self._made.pop(task.number)
+            run._figures.flush()
 
 
 class _Figures:
     """Norm, smallest, largest and count of non-finite numbers of many gradients.
 
-    Small ones wait, and are looked at many at a time: one by one, that would take longer than to make them.
+    Those that are not large wait, and are looked at many at a time: one by one, that would take longer than to make
+    them. They are held as long: the engine then adds to none of them in place.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: list[Any]) -> None:
         self.found: dict[tuple[int, int], Figures] = {}  # (node, slot) -> its figures
-        self._keys: list[tuple[int, int]] = []
-        self._waiting: list[torch.Tensor] = []
+        self.overwritten = 0  # before they were looked at
+        self.without_numbers = 0
+        self._waiting: list[tuple[int, int, torch.Tensor, int, int]] = []  # node, slot, gradient, version, size
         self._count = 0
+        self._room: torch.Tensor | None = None  # where they are brought together; new memory would cost more
+        self._custom = {place for place, node in enumerate(nodes) if isinstance(node, FunctionNode)}
 
-    def add(self, node: int, slot: int, gradient: torch.Tensor) -> None:
-        count = gradient.numel()
-        if count > _SMALL or gradient.layout is not torch.strided or gradient.dtype is not torch.float32:
-            if (figures := _figures(gradient)) is not None:
-                self.found[node, slot] = figures
-            return
-        if count:
-            self._keys.append((node, slot))
-            self._waiting.append(gradient)
+    def before(self, node: int) -> None:
+        if node in self._custom:  # it may write to the gradients it is given
+            self.flush()
+
+    def add(self, node: int, made: Gradients) -> None:
+        for slot, gradient in enumerate(made):
+            if gradient is None:
+                continue
+            count = gradient.numel()
+            if count > _LARGE or type(gradient) is not _Tensor or gradient.layout is not _strided:
+                self._one(node, slot, gradient)
+                continue
+            try:
+                self._waiting.append((node, slot, gradient, gradient._version, count))
+            except RuntimeError:  # made in inference mode: nobody can tell whether it is written to
+                self._one(node, slot, gradient)
+                continue
             self._count += count
-            if self._count > _MOST_WAITING:
-                self.flush()
+        if self._count > _MOST_WAITING:
+            self.flush()
+
+    def _one(self, node: int, slot: int, gradient: torch.Tensor) -> None:
+        if _has_no_numbers(gradient):
+            self.without_numbers += 1
+        elif (figures := _figures(gradient)) is not None:
+            self.found[node, slot] = figures
 
     def flush(self) -> None:
-        if not self._keys:
+        """Look at those that wait, as many of one shape as there are at once."""
+        waiting, self._waiting, self._count = self._waiting, [], 0
+        if functorch_depth():  # tensors of a transform have no memory that could be compared
+            for node, slot, gradient, *_ in waiting:
+                self._one(node, slot, gradient)
             return
-        with torch.no_grad():
-            flat = torch.cat([gradient.detach().reshape(-1) for gradient in self._waiting]).cpu().numpy()
-        ends = np.cumsum([gradient.numel() for gradient in self._waiting])
-        starts = np.concatenate([[0], ends[:-1]])
-        if np.isfinite(flat).all():
-            norms = np.sqrt(np.add.reduceat(np.square(flat, dtype=np.float64), starts))
-            lows, highs = np.minimum.reduceat(flat, starts), np.maximum.reduceat(flat, starts)
-            rows = zip(norms.tolist(), lows.tolist(), highs.tolist(), strict=True)
-            self.found.update((key, (*row, 0)) for key, row in zip(self._keys, rows, strict=True))
-        else:
-            for key, start, end in zip(self._keys, starts.tolist(), ends.tolist(), strict=True):
-                self.found[key] = _of_array(flat[start:end].astype(np.float64))
-        self._keys, self._waiting, self._count = [], [], 0
+        with unobserved():
+            groups: dict[Any, list[torch.Tensor]] = {}
+            seen: dict[Any, tuple[list[torch.Tensor], int]] = {}
+            rows: list[tuple[tuple[int, int], tuple[list[torch.Tensor], int]]] = []
+            for node, slot, gradient, version, count in waiting:
+                if gradient._version != version:
+                    self.overwritten += 1
+                    continue
+                place = memory = None
+                if count > _SMALL:  # what a transpose passes on is the memory of what it got: looked at once
+                    gradient = gradient if gradient.is_contiguous() or gradient.dim() != 2 else gradient.t()
+                    if gradient.is_contiguous():
+                        memory = gradient.data_ptr(), count, gradient.dtype
+                        place = seen.get(memory)
+                if place is None:
+                    key = gradient.shape, gradient.dtype, gradient.is_cpu or gradient.device
+                    group = groups.get(key)
+                    if group is None:
+                        group = groups[key] = []
+                    place = group, len(group)
+                    group.append(gradient)
+                    if memory is not None:
+                        seen[memory] = place
+                rows.append(((node, slot), place))
+            figures = {id(group): self._of_group(group) for group in groups.values()}
+        for edge, (group, row) in rows:
+            if (found := figures[id(group)]) is not None:
+                self.found[edge] = found[row]
+            elif group[0].is_meta:
+                self.without_numbers += 1
+
+    def _of_group(self, gradients: list[torch.Tensor]) -> list[Figures] | None:
+        """Of gradients of one shape; None if they have no numbers."""
+        first, count = gradients[0], len(gradients)
+        if not first.numel() or first.is_meta:
+            return None
+        room = None
+        if first.dtype is torch.float32 and first.is_cpu:
+            if self._room is None:
+                self._room = torch.empty(_MOST_WAITING + _LARGE)
+            room = self._room[: count * first.numel()].view(count, *first.shape)
+        return _of_rows(_real(torch.stack(gradients, out=room)).reshape(count, -1), ours=True)
+
+
+def _has_no_numbers(gradient: torch.Tensor) -> bool:
+    return gradient.is_meta or isinstance(gradient, FakeTensor)
 
 
 def _figures(gradient: torch.Tensor) -> Figures | None:
-    with torch.no_grad():
+    with unobserved():
         numbers = _numbers(gradient.detach())
-        if not numbers.numel():
-            return None
-        numbers = numbers.abs() if numbers.is_complex() else numbers
-        numbers = numbers if numbers.dtype in (torch.float32, torch.float64) else numbers.float()
-        norm = float(torch.linalg.vector_norm(numbers))
-        if _SURE < norm < math.inf:  # else it may be the squares that are too small or too large, and not the numbers
-            low, high = torch.aminmax(numbers)
-            return norm, float(low), float(high), 0
-        return _of_array(numbers.double().cpu().numpy())
+        return _of_rows(_real(numbers).reshape(1, -1))[0] if numbers.numel() else None
 
 
-def _of_array(numbers: Array) -> Figures:
+def _of_rows(numbers: torch.Tensor, *, ours: bool = False) -> list[Figures]:
+    """Of each row. If the memory is ours it is written to."""
+    lows, highs = numbers.amin(1), numbers.amax(1)
+    largest = torch.maximum(-lows, highs)
+    plain = (largest > _SAFE[0]) & (largest < _SAFE[1])
+    if plain.all():
+        norms = torch.linalg.vector_norm(numbers, dim=1)
+    else:  # squares of such numbers vanish or overflow, or take a hundred times as long
+        scale = torch.where(largest.isfinite() & (largest > 0), largest, 1).unsqueeze(1)
+        numbers = torch.div(numbers, scale, out=numbers if ours else None)
+        norms = torch.linalg.vector_norm(numbers, dim=1).double() * scale[:, 0]
+    rows = zip(*torch.stack([norms.double(), lows.double(), highs.double()]).tolist(), strict=True)
+    return [
+        (norm, low, high, 0) if math.isfinite(low) and math.isfinite(high) else _of_array(numbers[row])
+        for row, (norm, low, high) in enumerate(rows)
+    ]
+
+
+def _real(numbers: torch.Tensor) -> torch.Tensor:
+    """As numbers of a kind whose norm is exact enough: of complex ones, how large they are."""
+    numbers = numbers.abs() if numbers.is_complex() else numbers
+    return numbers if numbers.dtype in (torch.float32, torch.float64) else numbers.float()
+
+
+def _of_array(numbers: torch.Tensor) -> Figures:
     """Of the finite ones, and how many are not."""
-    finite = numbers[np.isfinite(numbers)]
-    bad = numbers.size - finite.size
+    array = numbers.double().cpu().numpy()
+    finite = array[np.isfinite(array)]
+    bad = array.size - finite.size
     if not finite.size:
         return math.nan, math.nan, math.nan, bad
     return float(np.sqrt(np.square(finite).sum())), float(finite.min()), float(finite.max()), bad
@@ -321,20 +413,6 @@ def _numbers(gradient: torch.Tensor) -> torch.Tensor:
     if gradient.is_sparse:
         return gradient.coalesce().values()
     return gradient if gradient.layout is torch.strided else gradient.to_dense()
-
-
-def _reader(run: BackwardRun, made: _Figures) -> Callable[[], list[Figures | None]]:
-    """The figures of each edge, in the order of the graph's edges."""
-
-    def read() -> list[Figures | None]:
-        return [
-            made.found.get((place, slot))
-            for place, node in zip(run.task.ran, run._walk.nodes, strict=True)
-            for slot, (following, _) in enumerate(node.next_functions)
-            if following in run._walk.number
-        ]
-
-    return read
 
 
 def _edge_bytes(graph: Graph) -> Array:
@@ -400,6 +478,16 @@ def record_backward(
     See `recording_backward`; the rest goes to `torch.autograd.backward`.
     """
     starting_nodes(outputs, "record_backward")
-    with recording_backward(model, params=params, forward=forward, statistics=statistics) as recording:
+    if statistics and any(
+        isinstance(each, torch.Tensor) and _has_no_numbers(each)
+        for each in (outputs if isinstance(outputs, (list, tuple)) else [outputs])
+    ):
+        raise InvalidInputError(
+            "this tensor is fake or on the meta device: it has no numbers to take statistics of. Leave statistics out, "
+            "or compute it on a device that computes."
+        )
+    recording = BackwardRecording()
+    observer = _Observer(recording, names_of(params, model), forward, statistics)
+    with watched(observer, threading.get_ident()):  # what other threads run meanwhile is not of this pass
         torch.autograd.backward(outputs, gradients, retain_graph, create_graph, inputs=inputs)
     return recording

@@ -7,6 +7,7 @@ hand over to another thread (debugger.py), or talk to somebody at a terminal (co
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +20,7 @@ from torchatlas.autograd.walk import Walk, graph_of_walk, leaf_of, link, sequenc
 from torchatlas.errors import InvalidInputError, NodeNotFoundError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.registry import near_names
-from torchatlas.torch_private import will_be_executed
+from torchatlas.torch_private import FakeTensor, unobserved, will_be_executed
 
 Test = Callable[["Stop"], bool]
 
@@ -38,7 +39,7 @@ class Stop:
     place: Place
     node: GraphNode  # in the graph of its task: name, module, line
     number: int  # how many ran before it
-    gradients: Gradients  # what arrives at it
+    gradients: Gradients  # what arrives at it; nothing if it was passed by and failed
 
     @property
     def name(self) -> str:
@@ -70,14 +71,20 @@ class Stop:
     def dense(self) -> list[torch.Tensor]:
         """The gradients that arrive and are plain tensors, detached."""
         plain = [g for g in self.gradients if isinstance(g, torch.Tensor) and g.layout is torch.strided]
+        if any(gradient.is_meta or isinstance(gradient, FakeTensor) for gradient in plain):
+            raise InvalidInputError(
+                f"the gradient that arrives at {self.name} is on the meta device or fake: it has a shape and no "
+                "numbers. Stop at a name, or run backward on a device that computes."
+            )
         return [gradient.detach() for gradient in plain]
 
     def __str__(self) -> str:
         shapes = ", ".join("none" if g is None else f"{list(g.shape)}" for g in self.gradients)
+        arrives = f": gradient {shapes}" if shapes else ""  # one that was not looked at
         where = f" in {self.module}" if self.module else ""
         line = f", {self.node.source}" if self.node.source is not None else ""
         leaf = f" of {self.parameter}" if self.parameter else ""
-        return f"#{self.number} {self.name}{leaf}{where}: gradient {shapes or 'none'}{line}"
+        return f"#{self.number} {self.name}{leaf}{where}{arrives}{line}"
 
 
 @dataclass(eq=False)
@@ -140,7 +147,7 @@ class Breakpoint:
 
 
 class Session:
-    """Told of every node (see tasks.Observer); decides where to stop."""
+    """Told of every node (see tasks.Glancer); decides where to stop. Threads that stop wait for each other."""
 
     looks_after = False
 
@@ -151,13 +158,14 @@ class Session:
         self._here: tuple[Place, int, int, Gradients] | None = None  # node, and how many ran before it
         self._stop: Stop | None = None
         self.hit: Breakpoint | None = None  # why it stopped
-        self.executed = 0
-        self._order: list[tuple[Place, int]] = []
+        self._order: list[tuple[int, int]] = []  # task, node
+        self._passed = False  # whether the last of them runs now, with nobody looking
         self.aborting = False
         self.interrupted = False
         self._steps = 0  # that are left before the next stop; -1: none but breakpoints stop it
         self._until: Test | None = None
         self._replacement: Gradients | None = None
+        self._turn, self._stopped = threading.RLock(), False
 
     # -- where to stop -----------------------------------------------------------------------------------------------
 
@@ -218,46 +226,78 @@ class Session:
     @property
     def stop(self) -> Stop | None:
         """The node that is about to run."""
+        if self._passed:  # it was not looked at
+            task, node = self._order[-1]
+            return self._stop_at(self.places[task], node, len(self._order) - 1, ())
         if self._stop is None and self._here is not None:
-            place, node, number, gradients = self._here
-            self._stop = Stop(place, place.graph.nodes[place.numbers[node]], number, gradients)
+            self._stop = self._stop_at(*self._here)
         return self._stop
+
+    def _stop_at(self, place: Place, node: int, number: int, gradients: Gradients) -> Stop:
+        return Stop(place, place.graph.nodes[place.numbers[node]], number, gradients)
+
+    @property
+    def executed(self) -> int:
+        """How many nodes ran, or began to."""
+        return len(self._order)
 
     @property
     def order(self) -> list[str]:
         """The names of the nodes that ran."""
-        return [place.graph.nodes[place.numbers[node]].name for place, node in self._order]
+        places = ((self.places[task], node) for task, node in self._order)
+        return [place.graph.nodes[place.numbers[node]].name for place, node in places]
 
     def over(self) -> None:
         """No node is about to run."""
-        self._here = self._stop = None
+        self._here, self._stop, self._passed = None, None, False
+
+    def passing(self, task: Task, node: int) -> bool:
+        """Whether a node has to be looked at: nobody may want to stop anywhere near."""
+        if self.breakpoints or self._until is not None or self.aborting or self.interrupted or self._stopped:
+            return True
+        if self._steps >= 0:
+            if self._steps < 2:
+                return True
+            self._steps -= 1
+        self._passed = True
+        self._order.append((task.number, node))
+        return False
 
     def before(self, task: Task, node: int, gradients: Gradients) -> Gradients | None:
+        with self._turn:
+            return self._before(task, node, gradients)
+
+    def _before(self, task: Task, node: int, gradients: Gradients) -> Gradients | None:
         if self.aborting:
             raise Aborted
         place = self.places[task.number]
-        self._here, self._stop = (place, node, self.executed, gradients), None
+        self._here, self._stop, self._passed = (place, node, self.executed, gradients), None, False
         if place.wanted is None and task.inputs:  # only the engine itself knows, and only while it runs
             nodes = enumerate(place.found.nodes)
             candidates = [(n, found) for n, found in nodes if task.accumulates or leaf_of(found) is None]
             place.wanted = {n for n, found in candidates if will_be_executed(found)}
         if self._wants_to_stop():
-            self.interrupted = False
-            self.pause()
+            self.interrupted, self._stopped = False, True
+            try:
+                self.pause()
+            finally:
+                self._stopped = False
             if self.aborting:
                 raise Aborted
         changed, self._replacement = self._replacement, None
-        self.executed += 1
-        self._order.append((place, node))
+        # Who holds a gradient that is accumulated has it copied: the leaf cannot take it over.
+        self._here, self._stop, self._passed = None, None, True
+        self._order.append((task.number, node))
         return changed
 
     def _wants_to_stop(self) -> bool:
         self.hit = None
         if self.breakpoints or self._until is not None:
             stop = self.stopped()
-            self.hit = next((each for each in self.breakpoints if each.test(stop)), None)
-            if self.hit is not None or (self._until is not None and self._until(stop)):
-                return True
+            with unobserved():  # the program's modes are not to see what conditions compute
+                self.hit = next((each for each in self.breakpoints if each.test(stop)), None)
+                if self.hit is not None or (self._until is not None and self._until(stop)):
+                    return True
         if self._steps > 0:
             self._steps -= 1
         return self._steps == 0 or self.interrupted

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -19,9 +19,16 @@ import torch
 from torchatlas.autograd.lifetime import LARGE, keep_until_freed
 from torchatlas.autograd.walk import roots_of
 from torchatlas.errors import InvalidInputError
-from torchatlas.torch_private import engine_runs
+from torchatlas.torch_private import (
+    current_autograd_node,
+    engine_run_id,
+    engine_runs,
+    hang_hooks,
+    unobserved,
+)
 
 Gradients = tuple[torch.Tensor | None, ...]
+Around = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 @dataclass(eq=False)
@@ -50,45 +57,137 @@ class Observer(Protocol):
     def end(self, task: Task, error: BaseException | None) -> None: ...
 
 
+class Glancer(Observer, Protocol):
+    """One who need not see the gradients that arrive at most nodes: a graph that runs once costs him much less.
+
+    `passing` is then called for a node, and `before` only if it returns true. For other nodes it is `before` alone.
+    """
+
+    def passing(self, task: Task, node: int) -> bool: ...
+
+
+# -- who watches -------------------------------------------------------------------------------------------------------
+
+_watchers: list[Around] = []  # in the order in which they came; they may leave in another
+_patch: list[AbstractContextManager[None]] = []
+_lock = threading.Lock()
+
+
 @contextmanager
 def watched(observer: Observer, thread: int | None = None) -> Iterator[list[Task]]:
     """Tell an observer of every node that runs meanwhile, in one thread or in all. Yields the tasks, in order."""
     tasks: list[Task] = []
-    running: list[int] = []
+    running: list[_Run] = []
     lock = threading.Lock()
 
     def around(run: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if thread is not None and threading.get_ident() != thread:
+        here, outer = threading.get_ident(), _outer(running)
+        if thread is not None and here != thread and outer is None:
             return run(outputs, *args, **kwargs)
+        mine = _Run(*_task(None if outer is None else outer.task.number, outputs, args, kwargs), here)
+        task = mine.task
         with lock:
-            task = _task(len(tasks), running[-1] if running else None, outputs, args, kwargs)
+            task.number = len(tasks)
             tasks.append(task)
-            running.append(task.number)
+            running.append(mine)
         error: BaseException | None = None
         observer.begin(task)
-        handles = _hooked(task, observer)
+        let_go = _hooked(mine, running, observer)
         try:
             return run(outputs, *args, **kwargs)
         except BaseException as raised:
             error = raised
             raise
         finally:
-            for handle in handles:
-                handle.remove()
-            running.remove(task.number)
+            let_go()
+            running.remove(mine)
             observer.end(task, error)
 
-    with engine_runs(around):
+    _watchers.append(around)
+    _settle(wait=True)
+    try:
         yield tasks
+    finally:
+        _watchers.remove(around)
+        _settle(wait=False)
 
 
-def _task(number: int, outer: int | None, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:
+def _settle(*, wait: bool) -> None:
+    """Be in the place of torch's function while anybody watches.
+
+    Who leaves does not wait: the thread that holds the lock may be collecting garbage in it, and waiting for him to
+    leave. It looks again after it has let go of the lock, so that nobody is forgotten.
+    """
+    while bool(_patch) != bool(_watchers) and _lock.acquire(blocking=wait):
+        try:
+            if _watchers and not _patch:
+                patch = engine_runs(_all_around)
+                patch.__enter__()
+                _patch.append(patch)
+            elif _patch and not _watchers:
+                _patch.pop().__exit__(None, None, None)
+        finally:
+            _lock.release()
+
+
+def _all_around(run: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    for around in list(_watchers):
+        run = partial(_one_around, around, run)
+    return run(outputs, *args, **kwargs)
+
+
+def _one_around(around: Around, run: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    return around(run, outputs, args, kwargs)
+
+
+# -- what runs ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Run:
+    """A task while it runs. Runs of other threads, or inside of this one, may go through the same nodes."""
+
+    task: Task
+    numbers: dict[Any, int]  # node -> its position
+    ends: list[Any]  # nodes that no other follows
+    thread: int
+    engine_run: int = -1  # the engine's number for it; known as soon as something of it runs
+
+    def is_here(self, running: list[_Run]) -> bool:
+        """Whether what runs in this thread belongs to it. Asked in a hook of one of its nodes."""
+        found, here = engine_run_id(), threading.get_ident()
+        if self.engine_run < 0 and (here == self.thread or self._began_elsewhere(found, here, running)):
+            self.engine_run = found
+        return self.engine_run == found
+
+    def _began_elsewhere(self, found: int, here: int, running: list[_Run]) -> bool:
+        """Nodes of other devices, and tasks deep inside of others, run in threads of the engine's own."""
+        of_python = any(t.ident == here and not t.name.startswith("Dummy-") for t in threading.enumerate())
+        return not of_python and all(run.engine_run != found for run in running)
+
+
+def _outer(running: list[_Run]) -> _Run | None:
+    """The task inside of which this thread is."""
+    found, here = engine_run_id(), threading.get_ident()
+    if found < 0:
+        return None
+    for run in reversed(running):
+        if run.engine_run < 0 and run.thread == here:  # this is a hook before its first node
+            run.engine_run = found
+        if run.engine_run == found:
+            return run
+    return None
+
+
+def _task(
+    outer: int | None, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Task, dict[Any, int], list[Any]]:
     _, keep_graph, create_graph, inputs = (*args, None, None, ())[:4]
     roots = list(dict.fromkeys(starting_node(output) for output in outputs))
+    numbers, ends = _numbered(roots)
     accumulates = bool(kwargs.get("accumulate_grad", True))
-    return Task(
-        number, outer, roots, reached(roots), bool(keep_graph), bool(create_graph), tuple(inputs or ()), accumulates
-    )
+    task = Task(0, outer, roots, list(numbers), bool(keep_graph), bool(create_graph), tuple(inputs or ()), accumulates)
+    return task, numbers, ends
 
 
 def starting_node(output: Any) -> Any:
@@ -111,35 +210,91 @@ def starting_nodes(outputs: Any, called: str) -> list[Any]:
 
 def reached(roots: list[Any]) -> list[Any]:
     """All nodes behind some, which come first. Many of them can then still be freed."""
-    found = list(roots)
-    seen = set(found)
+    return list(_numbered(roots)[0])
+
+
+def _numbered(roots: list[Any]) -> tuple[dict[Any, int], list[Any]]:
+    """The same with their places, and those that no other follows."""
+    found, ends = list(roots), []
+    numbers = {node: place for place, node in enumerate(found)}
     for node in found:
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
+        edges = node.next_functions
+        if not edges:
+            ends.append(node)
+        for following, _ in edges:
+            if following is not None and following not in numbers:
+                numbers[following] = len(found)
                 found.append(following)
     if len(found) > LARGE:
         for root in roots:
             keep_until_freed(root, found[len(roots) :])
-    return found
+    return numbers, ends
 
 
-def _hooked(task: Task, observer: Observer) -> list[Any]:
-    before, handles = partial(_before, task, observer.before, task.ran.append), []
-    for number, node in enumerate(task.nodes):
-        handles.append(node.register_prehook(partial(before, number)))
-        if observer.looks_after:
-            handles.append(node.register_hook(partial(observer.after, task, number)))
-    return handles
+# -- hooks -------------------------------------------------------------------------------------------------------------
 
 
-def _before(
-    task: Task,
-    tell: Callable[[Task, int, Gradients], Gradients | None],
-    note: Callable[[int], None],
-    node: int,
-    gradients: Gradients,
-) -> Gradients | None:
-    changed = tell(task, node, gradients)
-    note(node)
-    return changed
+def _hooked(run: _Run, running: list[_Run], observer: Observer) -> Callable[[], None]:
+    """Put hooks on all nodes; returns what takes them off. All nodes share them: the engine knows which one it runs."""
+    task, position, node_here = run.task, run.numbers, current_autograd_node
+    tell, note, tell_after = observer.before, task.ran.append, observer.after
+    handles: list[Any] = []
+
+    def before(gradients: Gradients) -> Gradients | None:
+        if run.engine_run != engine_run_id() and not run.is_here(running):
+            return None
+        node = position[node_here()]
+        changed = tell(task, node, gradients)
+        note(node)
+        return changed
+
+    def after(made: Gradients, taken: Gradients) -> None:
+        if run.engine_run == engine_run_id():
+            tell_after(task, position[node_here()], made, taken)
+
+    hooked, bells = task.nodes, _Bells()
+    # A bell stays on its node, silent: not on one that may run any number of times. It also rings at a node that
+    # does not run and only hands out a gradient that was asked for.
+    if (passing := getattr(observer, "passing", None)) is not None and not task.keep_graph and not task.inputs:
+
+        def ring(gradient: torch.Tensor) -> None:
+            if run.engine_run != engine_run_id() and not run.is_here(running):
+                return
+            node = position[node_here()]
+            if passing(task, node):
+                handles.append(task.nodes[node].register_prehook(before))  # the engine comes to it after the bell
+            else:
+                note(node)
+
+        bells.hang(task.nodes, ring)  # those of leaves have no such hooks but the leaf's: it is never heard there
+        hooked = run.ends
+    handles += [node.register_prehook(before) for node in hooked]
+    if observer.looks_after:
+        handles += [node.register_hook(after) for node in task.nodes]
+
+    def let_go() -> None:
+        bells.silence()
+        for handle in handles:
+            handle.remove()
+
+    return let_go
+
+
+class _Bells:
+    """One hook that many nodes share, put on them at a tenth of what registering a hook costs.
+
+    torch has it for tensors: a node is given a tensor's dictionary of hooks, and calls those before its own. It cannot
+    be taken off again, but an empty dictionary calls nobody.
+    """
+
+    def __init__(self) -> None:
+        self._hooks: dict[int, Callable[[torch.Tensor], torch.Tensor | None]] = {}
+
+    def hang(self, nodes: list[Any], hook: Callable[[torch.Tensor], None]) -> None:
+        with unobserved():
+            tensor = torch.empty(0)
+        self._hooks[0] = hook
+        hang_hooks(nodes, tensor, self._hooks)
+
+    def silence(self) -> None:
+        self._hooks.clear()

@@ -34,7 +34,6 @@ from torchatlas.graph.columns import (
 from torchatlas.graph.nouns import EdgeKind, NodeKind, Phase, Role
 from torchatlas.operations import operation_type
 
-MOST_NODES = 20_000  # that the engine in Python takes
 FIRST = 1 << 62  # before all others: what accumulates gradients runs as soon as it can
 
 

@@ -124,7 +124,9 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type == "meta":
         twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
     else:
-        twin = mode.from_tensor(tensor.detach(), static_shapes=True)
+        with no_dispatch_modes():  # fake ones take long to say what this is
+            plain = tensor.detach()
+        twin = mode.from_tensor(plain, static_shapes=True)
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(twin, requires_grad=tensor.requires_grad)
     twin.requires_grad_(tensor.requires_grad)

@@ -152,6 +152,23 @@ def example_inputs(texts: Sequence[str], *, fake: bool) -> tuple[list[torch.Tens
     return args, kwargs
 
 
+def model_and_example(
+    item: Any, target: Target, inputs: tuple[str, ...]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The model that a target is or makes, and its example."""
+    from torch import nn
+
+    args, kwargs = example_inputs(inputs, fake=False)
+    made = item if isinstance(item, nn.Module) else item()
+    if isinstance(made, tuple) and 2 <= len(made) <= 3 and isinstance(made[0], nn.Module) and not inputs:
+        model, positional, named = (*made, {})[:3]
+        return model, tuple(positional) if isinstance(positional, (tuple, list)) else (positional,), dict(named)
+    made = made[0] if isinstance(made, tuple) and made else made
+    if not isinstance(made, nn.Module):
+        raise InvalidInputError(f"{target} is or returns {type(made).__name__}, not a model; only models will do.")
+    return made, tuple(args), kwargs
+
+
 def optimizer_named(name: str | None) -> Any:
     """A class of torch.optim."""
     if name is None:

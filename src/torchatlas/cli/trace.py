@@ -54,7 +54,7 @@ def command(
     if parsed.is_script:
         raise InvalidInputError(f"{target} is a script; name the model in it: {target}:build.")
     with stdout_to_stderr(as_json), _target.program(parsed), _target.found(parsed) as item:
-        model, args, kwargs = _model(item, parsed, inputs)
+        model, args, kwargs = _target.model_and_example(item, parsed, inputs)
         import torchatlas as atlas
 
         with progress(f"tracing {parsed}"):
@@ -87,21 +87,6 @@ def command(
         print_json(facts)
     else:
         click.echo(_text(facts))
-
-
-def _model(item: Any, target: _target.Target, inputs: tuple[str, ...]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The model that a target is or makes, and its example."""
-    from torch import nn
-
-    args, kwargs = _target.example_inputs(inputs, fake=False)
-    made = item if isinstance(item, nn.Module) else item()
-    if isinstance(made, tuple) and 2 <= len(made) <= 3 and isinstance(made[0], nn.Module) and not inputs:
-        model, positional, named = (*made, {})[:3]
-        return model, tuple(positional) if isinstance(positional, (tuple, list)) else (positional,), dict(named)
-    made = made[0] if isinstance(made, tuple) and made else made
-    if not isinstance(made, nn.Module):
-        raise InvalidInputError(f"{target} is or returns {type(made).__name__}, not a model; only models are traced.")
-    return made, tuple(args), kwargs
 
 
 def _text(facts: dict[str, Any]) -> str:

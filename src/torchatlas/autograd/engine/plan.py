@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torchatlas.autograd.engine.edge import Edge
-from torchatlas.autograd.walk import MOST_NODES
 from torchatlas.errors import AnalysisError
 
+MOST_NODES = 20_000  # that it takes: a larger graph is for torch's own
 Edges = dict[Any, tuple[Edge, ...]]  # of every node that can be reached; it also keeps their Python objects alive
 
 

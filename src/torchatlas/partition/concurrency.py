@@ -1,0 +1,227 @@
+"""A partition -> what can run at the same time: stages, the widest set, the critical path, how far workers help."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from torchatlas.analysis.sweep import finish_times, waited_for
+from torchatlas.errors import InvalidInputError, NotAvailableError
+from torchatlas.graph.columns import Array
+from torchatlas.partition.antichain import widest
+from torchatlas.partition.report import PartitionReport, Subgraph
+from torchatlas.tables import text_table
+from torchatlas.units import format_count, format_flops, format_ns, format_seconds
+
+WEIGHTS = ("flops", "roofline", "time", "count")
+WORKERS = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, eq=False)
+class ConcurrencyReport:
+    """What can run at once. Lengths are in FLOPs, seconds, nanoseconds or subgraphs, as `by` says."""
+
+    num_stages: int
+    stages: tuple[tuple[str, ...], ...] = field(repr=False)  # ids; in one stage none depends on another
+    max_parallel_ops_per_stage: int
+    mean_parallel_ops_per_stage: float
+    antichain_width: int  # the most that could ever run at once; stages are only one way to arrange things
+    antichain: tuple[str, ...] = field(repr=False)
+    by: str
+    critical_path: tuple[str, ...] = field(repr=False)
+    critical_path_names: tuple[str, ...] = field(repr=False)
+    critical_path_length: float  # the span
+    work: float  # of all subgraphs
+    at_least: bool  # the weight of some is unknown, and taken as nothing
+    slack: dict[str, float] = field(repr=False)  # how much later each could end without making the whole longer
+    speedup_bound: float | None  # work / span: no number of workers does better. None when nothing weighs
+    speedups: dict[int, float]  # by number of workers: list scheduling, the longest remaining way first
+    batch_parallelism: int  # samples, which do not depend on each other
+    glue: tuple[str, ...] = field(repr=False)  # joins and views that take no stage
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        found = {key: getattr(self, key) for key in self.__dataclass_fields__}
+        for key in ("antichain", "critical_path", "critical_path_names", "glue"):
+            found[key] = list(found[key])
+        found["speedups"] = {str(workers): speedup for workers, speedup in self.speedups.items()}
+        return found | {"stages": [list(stage) for stage in self.stages]}
+
+    def __str__(self) -> str:
+        return concurrency_text(self)
+
+
+class ConcurrencyAnalyzer:
+    """Says what of a partition can run at the same time.
+
+    `by` is what a subgraph weighs on the critical path: "flops" (all arithmetic), "roofline" (best seconds on the
+    report's device), "time" (as measured) or "count".
+    """
+
+    def __init__(self, by: str = "flops", workers: Iterable[int] = WORKERS) -> None:
+        if by not in WEIGHTS:
+            raise InvalidInputError(f"by={by!r}: one of {', '.join(WEIGHTS)}.")
+        self.by, self.workers = by, tuple(workers)
+        if wrong := [one for one in self.workers if one < 1]:
+            raise InvalidInputError(f"workers={wrong[0]} is no number of workers.")
+
+    def analyze(self, report: PartitionReport) -> ConcurrencyReport:
+        """Stages, widths, critical path, slack and speed-ups of a partition."""
+        listed = report.subgraphs
+        number = {one.node_id: at for at, one in enumerate(listed)}
+        before = [[number[other] for other in one.depends_on] for one in listed]
+        takes_stage = np.array([not one.is_glue for one in listed], bool)
+        stages = _stages(before, takes_stage)
+        sizes = [len(stage) for stage in stages] or [0]
+        wide = _widest(before, takes_stage)
+        weights, missing = _weights(listed, self.by)
+        source, target = _edges(before)
+        ends = finish_times(weights, source, target)
+        last = len(listed) - 1
+        after = finish_times(weights[::-1].copy(), last - target[::-1], last - source[::-1])[::-1]
+        path = _way_to(int(ends.argmax()), waited_for(weights, source, target, ends)) if len(listed) else []
+        length = ends.max().item() if len(listed) else 0
+        slack = np.maximum(length - ends - after + weights, 0)
+        work = weights.sum().item()
+        spans = {workers: makespan(weights.tolist(), before, after.tolist(), workers) for workers in self.workers}
+        ids = [one.node_id for one in listed]
+        return ConcurrencyReport(
+            num_stages=len(stages),
+            stages=tuple(tuple(ids[at] for at in stage) for stage in stages),
+            max_parallel_ops_per_stage=max(sizes),
+            mean_parallel_ops_per_stage=sum(sizes) / len(sizes),
+            antichain_width=len(wide),
+            antichain=tuple(ids[at] for at in wide),
+            by=self.by,
+            critical_path=tuple(ids[at] for at in path),
+            critical_path_names=tuple(listed[at].node_name for at in path),
+            critical_path_length=length,
+            work=work,
+            at_least=missing,
+            slack=dict(zip(ids, slack.tolist(), strict=True)),
+            speedup_bound=work / length if length else None,
+            speedups={workers: work / span for workers, span in spans.items() if span},
+            batch_parallelism=_batch(report),
+            glue=tuple(one.node_id for one in listed if one.is_glue),
+        )
+
+
+def _stages(before: list[list[int]], takes_stage: Array) -> list[list[int]]:
+    """Each in the earliest stage that it could be in; what takes no stage passes on when it is ready."""
+    ready: list[int] = []  # per subgraph, the number of stages that must be over when it is
+    stages: list[list[int]] = []
+    for at, needed in enumerate(before):
+        stage = max((ready[one] for one in needed), default=0)
+        if takes_stage[at]:
+            if stage == len(stages):
+                stages.append([])
+            stages[stage].append(at)
+            stage += 1
+        ready.append(stage)
+    return stages
+
+
+def _widest(before: list[list[int]], takes_stage: Array) -> list[int]:
+    """A largest antichain of those that take a stage; dependencies lead through the others."""
+    small = {at: position for position, at in enumerate(np.flatnonzero(takes_stage).tolist())}
+    leads: list[list[int]] = []  # per subgraph: itself if it takes a stage, else those before it
+    needs: list[list[int]] = []
+    for at, needed in enumerate(before):
+        through = sorted({one for other in needed for one in leads[other]})
+        leads.append([small[at]] if at in small else through)
+        if at in small:
+            needs.append(through)
+    kept = list(small)
+    return [kept[position] for position in widest(needs)]
+
+
+def makespan(weights: Sequence[float], before: list[list[int]], remaining: Sequence[float], workers: int) -> float:
+    """When all is done if a free worker always takes what is ready and has most work on the way behind it."""
+    after: list[list[int]] = [[] for _ in before]
+    for at, needed in enumerate(before):
+        for one in needed:
+            after[one].append(at)
+    missing = [len(needed) for needed in before]
+    ready = [(-remaining[at], at) for at, count in enumerate(missing) if not count]
+    heapq.heapify(ready)
+    running: list[tuple[float, int]] = []
+    now = 0.0
+    while ready or running:
+        while ready and len(running) < workers:
+            _, at = heapq.heappop(ready)
+            heapq.heappush(running, (now + weights[at], at))
+        now, done = heapq.heappop(running)
+        for one in after[done]:
+            missing[one] -= 1
+            if not missing[one]:
+                heapq.heappush(ready, (-remaining[one], one))
+    return now
+
+
+def _weights(listed: Sequence[Subgraph], by: str) -> tuple[Array, bool]:
+    """What each weighs, and whether some weight is unknown."""
+    if by == "count":
+        return np.array([int(not one.is_glue) for one in listed], np.int64), False
+    if by == "time":
+        times = [one.time_ns for one in listed]
+        if all(one is None for one, subgraph in zip(times, listed, strict=True) if subgraph.ops):
+            raise NotAvailableError("Nothing in this partition was timed; weigh by='roofline' or 'flops' instead.")
+        missing = any(one is None and subgraph.kernels for one, subgraph in zip(times, listed, strict=True))
+        return np.array([one or 0 for one in times], np.int64), missing
+    missing = any(one.uncosted for one in listed)
+    if by == "roofline":
+        return np.array([one.seconds for one in listed], np.float64), missing
+    return np.array([one.flops + one.elementwise_flops for one in listed], np.int64), missing
+
+
+def _edges(before: list[list[int]]) -> tuple[Array, Array]:
+    pairs = [(one, at) for at, needed in enumerate(before) for one in needed]
+    found = np.array(pairs, np.int32).reshape(-1, 2)
+    return found[:, 0].copy(), found[:, 1].copy()
+
+
+def _way_to(node: int, waited: Sequence[int]) -> list[int]:
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = waited[node]
+    return path[::-1]
+
+
+def _batch(report: PartitionReport) -> int:
+    """The first size of the first input, which is the batch by custom; 1 where there is none."""
+    for node in report.graph.where(kind="input"):
+        for value in node.outputs:
+            if value.shape:
+                first = value.shape[0]
+                return first if isinstance(first, int) else report.sizes.get(first, 1)
+    return 1
+
+
+def concurrency_text(report: ConcurrencyReport) -> str:
+    """The report as plain text."""
+    lines = [
+        f"{report.num_stages:,} stages, {report.max_parallel_ops_per_stage:,} subgraphs in the widest, "
+        f"{report.mean_parallel_ops_per_stage:.3g} on average; at most {report.antichain_width:,} could run at once",
+        f"critical path by {report.by}: {len(report.critical_path):,} subgraphs, "
+        f"{'at least ' if report.at_least else ''}{_length(report.critical_path_length, report.by)} "
+        f"of {_length(report.work, report.by)}",
+    ]
+    if report.speedup_bound is not None:
+        lines.append(f"no number of workers is more than {report.speedup_bound:.3g} times faster than one")
+    if report.batch_parallelism > 1:
+        lines.append(f"the {report.batch_parallelism:,} samples of the batch do not depend on each other")
+    rows = [[f"{workers:,}", f"{speedup:.3g}"] for workers, speedup in report.speedups.items()]
+    return "\n".join(lines) + ("\n\n" + text_table([">workers", ">speed-up"], rows) if rows else "")
+
+
+def _length(number: float, by: str) -> str:
+    if by == "flops":
+        return format_flops(number)
+    if by == "time":
+        return format_ns(number)
+    return format_seconds(number) if by == "roofline" else format_count(number)

@@ -1,0 +1,216 @@
+"""A partition and what it was made of -> modules that run: one per subgraph, and the whole put together of them.
+
+Parameters stay the model's own. torch.fx's split_module does the cutting; before that the nodes are sorted so that
+subgraphs follow each other in an order in which they can run, writes in place included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from torchatlas.errors import InvalidInputError, NodeNotFoundError, NotAvailableError
+from torchatlas.registry import near_names
+
+if TYPE_CHECKING:
+    from torch import fx, nn
+
+    from torchatlas.execute.traced import TracedModel
+    from torchatlas.partition.report import PartitionReport
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces(Mapping[str, "nn.Module"]):
+    """The subgraphs as modules, by id, in the order in which they run. Calling it runs them all, as the model does."""
+
+    module: fx.GraphModule = field(repr=False)  # the whole, which calls the pieces; a traced model's takes flat inputs
+    modules: dict[str, nn.Module] = field(repr=False)
+    traced: TracedModel | None = field(default=None, repr=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns for these inputs, computed by its pieces."""
+        if self.traced is None:
+            return self.module(*args, **kwargs)
+        from torchatlas.torch_private import pytree
+
+        first = self.traced._variants[0]
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        if spec != first.in_spec:
+            flat = self.traced._flat(first, args, kwargs)
+        return pytree.tree_unflatten(list(self.module(*flat)), first.out_spec)
+
+    def __getitem__(self, node_id: str) -> nn.Module:
+        if node_id not in self.modules:
+            near = " or ".join(map(repr, near_names(node_id, self.modules)))
+            raise NodeNotFoundError(f"no piece has the id {node_id!r}" + (f"; did you mean {near}?" if near else ""))
+        return self.modules[node_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.modules)
+
+    def __len__(self) -> int:
+        return len(self.modules)
+
+
+def extract(report: PartitionReport, origin: Any) -> Pieces:
+    """Cut what was partitioned into modules."""
+    from torch import fx
+
+    from torchatlas.execute.traced import TracedModel
+
+    if origin is None:
+        raise NotAvailableError(
+            f"A graph of source {report.front_end!r} does not run by itself. Partition a torch.fx.GraphModule or a "
+            "traced model instead, or pass it: report.extract(atlas.trace(model, *inputs))."
+        )
+    if isinstance(origin, TracedModel):
+        module, names = runnable(origin)
+        return _cut(report, module, names, origin)
+    if not isinstance(origin, fx.GraphModule):
+        raise InvalidInputError(f"extract cuts a torch.fx.GraphModule or a TracedModel, not {type(origin).__name__}.")
+    return _cut(report, origin, {node.name: node.name for node in origin.graph.nodes}, None)
+
+
+def _cut(report: PartitionReport, module: fx.GraphModule, names: dict[str, str], traced: TracedModel | None) -> Pieces:
+    """`names` leads from nodes of torch.fx's graph to those that the report names."""
+    from torch.fx.passes.split_module import split_module
+
+    home = {name: number for number, one in enumerate(report.subgraphs) for name in one.nodes}
+    present = {names[node.name] for node in module.graph.nodes if node.name in names}
+    if missing := [name for name in home if name not in present]:
+        raise InvalidInputError(f"This is not what was partitioned: it has no node {missing[0]!r}.")
+    in_order, part = _sorted(module, {node: home.get(names.get(node.name, "")) for node in module.graph.nodes})
+    whole = split_module(in_order, module, lambda node: part[node], keep_original_order=True)
+    made = {number: getattr(whole, f"submod_{number}") for number in sorted(set(part.values()))}
+    ids = [one.node_id for one in report.subgraphs]
+    return Pieces(whole, {ids[number]: piece for number, piece in made.items()}, traced)
+
+
+def _sorted(module: fx.GraphModule, home: dict[Any, int | None]) -> tuple[fx.GraphModule, dict[Any, int]]:
+    """The same graph with the nodes of each part side by side, and the part of each node.
+
+    What no subgraph names, arithmetic with sizes or one of several results, is computed wherever it is used.
+    """
+    from torch import fx
+
+    graph, place = fx.Graph(), dict[Any, Any]()  # node -> its copy
+    part: dict[Any, int] = {}
+    nodes = list(module.graph.nodes)
+    calls = [node for node in nodes if node.op.startswith("call_")]
+    for node in nodes:
+        if node.op in ("placeholder", "get_attr"):
+            place[node] = graph.node_copy(node)
+    for number in range(1 + max((one for one in home.values() if one is not None), default=0)):
+        own: dict[Any, Any] = {}  # what no subgraph names, copied for this one
+
+        def copied(node: Any, own: dict[Any, Any] = own, number: int = number) -> Any:
+            if node in place:
+                return place[node]
+            if node not in own:
+                own[node] = graph.node_copy(node, copied)
+                part[own[node]] = number
+            return own[node]
+
+        for node in calls:
+            if home[node] == number:
+                place[node] = graph.node_copy(node, copied)
+                part[place[node]] = number
+        for node in _left_over(nodes, home, number):
+            place[node] = copied(node)
+    outputs = [node for node in nodes if node.op == "output"]
+    for node in outputs:
+        graph.node_copy(node, place.__getitem__)
+    return fx.GraphModule(module, graph), part
+
+
+def _left_over(nodes: list[Any], home: dict[Any, int | None], number: int) -> list[Any]:
+    """What no subgraph names and the program returns, or only checks: with the last part that it takes something of."""
+    last: dict[Any, int] = {}
+    for node in nodes:
+        known = home[node]
+        last[node] = known if known is not None else max((last[one] for one in node.all_input_nodes), default=0)
+    return [
+        node
+        for node in nodes
+        if node.op.startswith("call_")
+        and home[node] is None
+        and last[node] == number
+        and (not node.users or any(user.op == "output" for user in node.users))
+    ]
+
+
+# -- of a traced model -------------------------------------------------------------------------------------------------
+
+
+def runnable(traced: TracedModel) -> tuple[fx.GraphModule, dict[str, str]]:
+    """The program of a traced model as torch.fx's graph, with flat inputs and outputs, and what its nodes are called.
+
+    The names lead from nodes of torch.fx to those of `traced.graph`.
+    """
+    from torch import fx
+
+    from torchatlas.execute.program import Mode, Program, Register
+
+    variant = traced._variants[0]
+    program = variant.program
+    if not isinstance(program, Program):
+        raise NotAvailableError("This model was followed, not traced: torch.export refuses it, so it stays whole.")
+    graph, places, names, root = fx.Graph(), dict[int, Any](), dict[str, str](), dict[str, Any]()
+
+    def filled(item: Any) -> Any:
+        if isinstance(item, Register):
+            return places[item.number]
+        if isinstance(item, (list, tuple)):
+            return type(item)(filled(one) for one in item)
+        if isinstance(item, dict):
+            return {key: filled(one) for key, one in item.items()}
+        return slice(*map(filled, (item.start, item.stop, item.step))) if isinstance(item, slice) else item
+
+    for register in program.inputs:
+        places[register] = graph.placeholder(_plain(program.names[register]))
+    for register, name in program.constants.items():
+        root[name] = variant.constant(name, traced.model)
+        places[register] = graph.get_attr(name)
+    for register, item in program.attached.items():
+        root[f"attached_{register}"] = item
+        places[register] = graph.get_attr(f"attached_{register}")
+    modes: list[tuple[str, tuple[Any, ...]]] = []
+    for step in program.instructions:
+        if step.function is Mode:
+            modes.append(step.args)
+        elif step.function is Mode.end:
+            modes.pop()
+        else:
+            # `target` is the bare kernel of an operator, which torch.fx cannot name; of a copy it is our own function
+            target = step.target if isinstance(step.target, FunctionType) else step.function
+            target = _within(target, tuple(modes)) if modes else target
+            node = graph.create_node(
+                "call_function", target, filled(step.args), filled(step.kwargs), _plain(step.name) or None
+            )
+            places[step.result] = node
+            if step.name in variant.names:
+                names[node.name] = variant.names[step.name]
+    graph.output(tuple(filled(item) for item in program.outputs))
+    return fx.GraphModule(root, graph), names
+
+
+def _within(function: Any, modes: tuple[tuple[str, tuple[Any, ...]], ...]) -> Any:
+    """A function as it runs inside a block of the program: without gradients, or under autocast."""
+    from torchatlas.execute.program import Mode
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        begun = [Mode(kind, settings) for kind, settings in modes]
+        try:
+            return function(*args, **kwargs)
+        finally:
+            for mode in reversed(begun):
+                mode.end()
+
+    run.__name__ = run.__qualname__ = _plain(getattr(function, "__name__", "call"))
+    return run
+
+
+def _plain(name: str) -> str:
+    return "".join(char if char.isalnum() else "_" for char in name)

@@ -1,0 +1,84 @@
+"""What runs -> units: a GraphModule, a traced model, or a plain model by the first way that works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchatlas.errors import AtlasError, CaptureError, InvalidInputError, InvalidModelError
+from torchatlas.partition.report import Attempt
+from torchatlas.partition.units import Units, units_of_fx, units_of_graph
+
+Opened = tuple[Units, str, Any, tuple[Attempt, ...]]
+
+
+def opened(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened:
+    """The units of a thing that runs, where they come from, the thing itself, and what was tried before."""
+    from torch import fx, nn
+
+    from torchatlas.execute.traced import TracedModel
+
+    if isinstance(x, fx.GraphModule):
+        return _of_fx(x, args, kwargs)
+    if isinstance(x, TracedModel):
+        if args or kwargs:
+            raise InvalidInputError("partition takes a traced model without inputs: it has its example.")
+        return units_of_graph(x.graph), x.graph.source, x, ()
+    if not isinstance(x, nn.Module):
+        raise InvalidModelError(
+            "partition takes a Graph, a file, a torch.fx.GraphModule, a TracedModel or a model, "
+            f"not {type(x).__name__}."
+        )
+    if not args and not kwargs:
+        raise InvalidInputError(
+            f"partition takes a {type(x).__name__} with example inputs, partition(model, *inputs), or traced already: "
+            "atlas.trace(model, *inputs)."
+        )
+    return _of_model(x, args, kwargs)
+
+
+def _of_fx(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened:
+    from torch.fx.passes.shape_prop import ShapeProp
+
+    from torchatlas.capturing.fx import from_fx
+    from torchatlas.capturing.restore import Restorer
+
+    if args or kwargs:
+        import inspect
+
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+        bound.apply_defaults()
+        with Restorer(module, (args, kwargs), None, whole=True):  # in training, running means are updated
+            ShapeProp(module).propagate(*bound.args)
+    graph = from_fx(module)
+    return units_of_fx(module, graph), "fx", module, ()
+
+
+def _of_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened:
+    """torch.fx keeps modules whole, torch.export takes more models, a recorded run takes all."""
+    from torch.fx import symbolic_trace
+
+    from torchatlas.capturing import capture
+    from torchatlas.execute.traced import TracedModel
+
+    attempts: list[Attempt] = []
+    try:
+        return _of_fx(symbolic_trace(model), args, kwargs)
+    except Exception as error:  # torch.fx lets through whatever the model raises on proxies
+        attempts.append(Attempt("fx", _first_line(error)))
+    try:
+        traced = TracedModel(model, args, kwargs=kwargs)
+        return units_of_graph(traced.graph), "export", traced, tuple(attempts)
+    except CaptureError as error:
+        attempts.append(Attempt("export", _first_line(error)))
+    try:
+        return units_of_graph(capture(model, *args, kwargs=kwargs)), "run", None, tuple(attempts)
+    except AtlasError as error:
+        tried = "; ".join(f"{one.front_end}: {one.reason}" for one in attempts)
+        raise CaptureError(
+            f"{type(model).__name__} could not be partitioned in any way: {tried}; run: {error}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

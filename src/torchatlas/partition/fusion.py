@@ -1,0 +1,253 @@
+"""Units and their kernels -> groups that one kernel can compute each, by the bytes that really need not move.
+
+An intermediate result that stays on the chip saves its write and each of its reads. Joining stops where the rules of
+kernels.py end, where the rows of a reduction do not fit on the chip, and where groups would depend on each other in a
+circle; `Fusion.why_not` says which it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from torchatlas.partition.groups import Groups
+from torchatlas.partition.kernels import Kernel, KernelKind, kernels_of
+from torchatlas.partition.traffic import Ledger
+from torchatlas.partition.units import Units
+from torchatlas.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One unit reads a value that another made."""
+
+    maker: int
+    reader: int
+    numel: int
+    bytes: int
+    saved_bytes: int  # if both are one kernel: the read, and the write if nobody else reads it
+
+
+@dataclass(slots=True)
+class _State:
+    """What a group is as one kernel."""
+
+    space: int
+    rows: int | None
+    axes: str
+    products: int
+    alone: str
+    element_bytes: int  # per element of its loop, of all that it makes there
+
+    @property
+    def row_bytes(self) -> int:
+        """One row of all that it makes, and of what its reductions take: what must be on the chip at once."""
+        return self.element_bytes * (self.space // self.rows) if self.rows else 0
+
+
+class Fusion:
+    """Greedy: unit by unit in execution order, each joined first to the producer that saves most."""
+
+    def __init__(self, units: Units, ledger: Ledger, on_chip_bytes: int) -> None:
+        self.units, self.ledger, self.on_chip_bytes = units, ledger, on_chip_bytes
+        self.kernels = kernels_of(units, ledger)
+        self.groups = Groups(units)
+        self.states = [_state(kernel) for kernel in self.kernels]
+        self._attention()
+        for unit, kernel in enumerate(self.kernels):
+            if kernel.kind is KernelKind.FREE:
+                self._ride(unit)
+            elif kernel.kind is not KernelKind.ALONE:
+                self._grow(unit)
+        self._lead()
+
+    # -- joining -----------------------------------------------------------------------------------------------------
+
+    def _grow(self, unit: int) -> None:
+        """Join a unit with the groups of its producers, the one that saves most first."""
+        saved: dict[int, int] = {}  # by the first unit found of each group: groups change their number as they join
+        first: dict[int, int] = {}
+        for read in self._taken[unit]:
+            maker = first.setdefault(self.groups.group[read.maker], read.maker)
+            saved[maker] = saved.get(maker, 0) + read.saved_bytes
+        for maker in sorted(saved, key=lambda maker: (-saved[maker], maker)):
+            group, mine = self.groups.group[maker], self.groups.group[unit]
+            if group != mine and saved[maker] and self._objection(group, mine) is None:
+                self._join(group, mine)
+
+    def _join(self, producer: int, consumer: int) -> bool:
+        merged = _joined(self.states[producer], self.states[consumer])
+        joined = self.groups.join(producer, consumer)
+        if joined is None:
+            return False
+        self.states[joined] = merged
+        return True
+
+    def _ride(self, unit: int) -> None:
+        """A view goes with what it looks at."""
+        producers = self.groups.before(self.groups.group[unit])
+        if len(producers) == 1:
+            self._carry(producers.pop(), self.groups.group[unit])
+
+    def _lead(self) -> None:
+        """What takes nothing from others and is used once (a view of a weight, a new tensor) goes with who uses it."""
+        for unit in range(len(self.units) - 1, -1, -1):
+            group = self.groups.group[unit]
+            if self.kernels[unit].kind is KernelKind.FREE and self.groups.members[group] == [unit]:
+                users = self.groups.after(group)
+                if len(users) == 1:
+                    self._carry(users.pop(), group)
+                elif not users and not self.groups.before(group) and unit + 1 < len(self.units):
+                    self._carry(self.groups.group[unit + 1], group)
+
+    def _carry(self, group: int, free: int) -> None:
+        state = self.states[group]
+        joined = self.groups.join(group, free)
+        if joined is not None:
+            self.states[joined] = state
+
+    def _attention(self) -> None:
+        """Scores, softmax, weighted sum: a product, loops and a softmax over its rows, and a product of the result.
+
+        Row by row the scores never leave the chip, if the keys and values of one head fit on it.
+        """
+        for unit, kernel in enumerate(self.kernels):
+            chain = self._chain_into(unit) if kernel.kind is KernelKind.PRODUCT else []
+            if not chain or self._head_bytes(chain[-1], unit) > self.on_chip_bytes:
+                continue
+            for one in chain:
+                joined = self.groups.join(self.groups.group[one], self.groups.group[unit])
+                if joined is None:
+                    break
+                self.states[joined] = _State(kernel.space, None, "", 2, "", 0)
+
+    def _chain_into(self, product: int) -> list[int]:
+        """From a product back over its first operand to another one, through one softmax; empty if there is none."""
+        chain, softmax, at = list[int](), False, product
+        while True:
+            reads = self._first_operand(at)
+            if reads is None:
+                return []
+            at, kernel = reads, self.kernels[reads]
+            chain.append(at)
+            if kernel.kind is KernelKind.PRODUCT:
+                return chain if softmax else []
+            keeps_size = kernel.kind is KernelKind.ROWS and kernel.axes == "last" and not softmax
+            if kernel.kind not in (KernelKind.LOOP, KernelKind.FREE) and not keeps_size:
+                return []
+            softmax = softmax or keeps_size
+
+    def _first_operand(self, unit: int) -> int | None:
+        """Who made the largest thing that a unit takes first, if it is of the size of its own loop."""
+        taken = self._taken[unit]
+        if not taken:
+            return None
+        first = taken[0] if self.kernels[unit].kind is KernelKind.PRODUCT else max(taken, key=lambda read: read.numel)
+        maker = self.kernels[first.maker]
+        same = self.kernels[unit].kind is KernelKind.PRODUCT or first.numel == self.kernels[unit].space
+        return first.maker if same and maker.space == first.numel else None
+
+    def _head_bytes(self, scores: int, product: int) -> int:
+        """Keys and values of one head, as the products take them."""
+        found = 0
+        for unit in (scores, product):
+            op = next(op for op in self.units.ops[unit] if not self.ledger.is_idle[op])
+            taken = self.units.graph.index.inputs(op)
+            layout = self.units.graph.columns["value_layout"][int(taken[1])]
+            operand = self.ledger.operands[int(layout)]
+            heads = int(np.prod(operand.shape[:-2], dtype=np.int64))
+            found += operand.bytes // max(heads, 1)
+        return found
+
+    def runs_nothing(self, units: list[int]) -> bool:
+        """Whether all of these are views."""
+        return all(self.kernels[unit].kind is KernelKind.FREE for unit in units)
+
+    # -- the rules ---------------------------------------------------------------------------------------------------
+
+    def why_not(self, producer: int, consumer: int) -> str:
+        """Why two groups are two kernels, where the second takes what the first makes."""
+        found = self._objection(producer, consumer)
+        if found is not None:
+            return found
+        if not any(self.groups.group[read.maker] == producer and read.saved_bytes for read in self._into(consumer)):
+            return "joining them saves no bytes"
+        return "joining them would close a circle of dependencies"
+
+    def _objection(self, producer: int, consumer: int) -> str | None:
+        """The first rule that forbids it, in words."""
+        one, two = self.states[producer], self.states[consumer]
+        for group, state in ((producer, one), (consumer, two)):
+            if state.alone:
+                return f"{self._name(group)} {state.alone}"
+        reads = [read for read in self._into(consumer) if self.groups.group[read.maker] == producer]
+        for read in reads:
+            kind, name = self.kernels[read.reader].kind, self.units.names[read.reader]
+            if kind is KernelKind.START:
+                return f"{name} reads it at other places than it is made"
+            if kind is KernelKind.PRODUCT:
+                return f"{name} is a product, which reads its operands many times"
+        if one.products and two.products:
+            return "both hold a product"
+        if (one.products and two.rows is not None) or (two.products and one.rows is not None):
+            return "a reduction needs whole rows, which a product has in several places"
+        merged = _joined(one, two)
+        if one.rows is not None and two.rows is not None and (one.rows, one.axes) != (two.rows, two.axes):
+            return "they reduce over other rows"
+        small = min(one.space, two.space)
+        if one.space != two.space and small != merged.rows:
+            return "one runs over more elements than the other"
+        for read in reads:
+            if read.numel not in (merged.space, merged.rows):
+                size = (
+                    "part of what is made" if read.numel < self.kernels[read.maker].space else "what is made, repeated"
+                )
+                return f"{self.units.names[read.reader]} takes {size}"
+        if merged.rows and merged.row_bytes > self.on_chip_bytes:
+            need, room = format_bytes(merged.row_bytes), format_bytes(self.on_chip_bytes)
+            return f"the rows of both take {need}, and {room} fit on the chip"
+        return None
+
+    def _name(self, group: int) -> str:
+        members = self.groups.members[group]
+        alone = [unit for unit in members if self.kernels[unit].kind is KernelKind.ALONE]
+        return self.units.names[(alone or members)[0]]
+
+    def _into(self, group: int) -> list[_Read]:
+        return [read for unit in self.groups.members[group] for read in self._taken[unit]]
+
+    @cached_property
+    def _taken(self) -> list[list[_Read]]:
+        """Per unit what it reads that other units made."""
+        ledger, of_op = self.ledger, self.units.of_op
+        node, value = ledger.reads
+        root, maker = ledger.root[value], ledger.maker[value]
+        readers = np.bincount(root, minlength=len(ledger.root))
+        numel = np.array([one.numel for one in ledger.operands] or [0], np.int64)[
+            self.units.graph.columns["value_layout"]
+        ]
+        found: list[list[_Read]] = [[] for _ in range(len(self.units))]
+        kept = (maker >= 0) & (of_op[node] >= 0)
+        for op, taken, base, made in zip(*(a[kept].tolist() for a in (node, value, root, maker)), strict=True):
+            source, target = int(of_op[made]), int(of_op[op])
+            if source == target:
+                continue
+            read = int(ledger.value_bytes[taken]) if ledger.bytes_read[op] else 0
+            saved = read + (int(ledger.value_bytes[base]) if readers[base] == 1 else 0)
+            found[target].append(_Read(source, target, int(numel[taken]), read, saved))
+        return found
+
+
+def _state(kernel: Kernel) -> _State:
+    size = kernel.item_bytes * (2 if kernel.kind is KernelKind.ROWS else 1)
+    return _State(kernel.space, kernel.rows, kernel.axes, int(kernel.kind is KernelKind.PRODUCT), kernel.why, size)
+
+
+def _joined(one: _State, two: _State) -> _State:
+    """Two kernels as one."""
+    rows, axes = (one.rows, one.axes) if one.rows is not None else (two.rows, two.axes)
+    space = max(one.space, two.space)
+    size = sum(state.element_bytes for state in (one, two) if state.space == space)  # single numbers per row are few
+    return _State(space, rows, axes, one.products + two.products, "", size)

@@ -1,0 +1,117 @@
+"""Units joined into groups, one pair at a time, so that groups never depend on each other in a circle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from torchatlas.graph.columns import Array
+from torchatlas.partition.units import Units
+
+
+class Groups:
+    """A partition that grows. Groups are numbered by any of their units; `order` keeps them sorted by dependency."""
+
+    def __init__(self, units: Units) -> None:
+        self.units = units
+        self.group = list(range(len(units)))
+        self.members: dict[int, list[int]] = {unit: [unit] for unit in range(len(units))}
+        self.place = list(range(len(units)))  # of each group in `order`
+        self.order: list[int] = list(range(len(units)))  # -1 where a group was joined to another
+
+    def before(self, group: int) -> set[int]:
+        found = {self.group[unit] for member in self.members[group] for unit in self.units.before[member]}
+        return found - {group}
+
+    def after(self, group: int) -> set[int]:
+        found = {self.group[unit] for member in self.members[group] for unit in self.units.after[member]}
+        return found - {group}
+
+    def way_around(self, first: int, second: int) -> set[int] | None:
+        """The groups between two that must come after `first`; None when one of them must come before `second`.
+
+        `first` is placed before `second`. None means that joining them would close a circle.
+        """
+        low, high = self.place[first], self.place[second]
+        reached: set[int] = set()
+        waiting = [group for group in self.after(first) if group != second]
+        while waiting:
+            group = waiting.pop()
+            if group in reached or self.place[group] > high:
+                continue
+            if group == second:
+                return None
+            assert self.place[group] > low
+            reached.add(group)
+            waiting += self.after(group)
+        return reached
+
+    def join(self, one: int, other: int) -> int | None:
+        """Make one group of two. Returns its number, or None, and changes nothing, where that would close a circle."""
+        first, second = sorted((one, other), key=self.place.__getitem__)
+        later = self.way_around(first, second)
+        if later is None:
+            return None
+        low, high = self.place[first], self.place[second]
+        between = [group for group in self.order[low + 1 : high] if group >= 0]
+        sorted_again = [g for g in between if g not in later] + [first] + [g for g in between if g in later]
+        for place, group in enumerate(sorted_again, low):
+            self.order[place], self.place[group] = group, place
+        for place in range(low + len(sorted_again), high + 1):
+            self.order[place] = -1
+        for unit in self.members[second]:
+            self.group[unit] = first
+        self.members[first] += self.members.pop(second)
+        return first
+
+    def in_order(self) -> list[list[int]]:
+        """The units of each group, groups sorted by dependency, early ones first where there is a choice."""
+        return sorted_groups(self.units, [self.members[group] for group in self.order if group >= 0])
+
+
+def sorted_groups(units: Units, groups: Iterable[list[int]]) -> list[list[int]]:
+    """Groups so that each comes after what it depends on; of several that could be next, the one that began first."""
+    import heapq
+
+    members = [sorted(group) for group in groups if group]
+    of_unit = {unit: number for number, group in enumerate(members) for unit in group}
+    before = [
+        {of_unit[b] for unit in group for b in units.before[unit] if b in of_unit} - {n}
+        for n, group in enumerate(members)
+    ]
+    after: list[list[int]] = [[] for _ in members]
+    for number, needed in enumerate(before):
+        for one in needed:
+            after[one].append(number)
+    missing = [len(needed) for needed in before]
+    ready = [(members[number][0], number) for number, count in enumerate(missing) if not count]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        _, number = heapq.heappop(ready)
+        found.append(members[number])
+        for one in after[number]:
+            missing[one] -= 1
+            if not missing[one]:
+                heapq.heappush(ready, (members[one][0], one))
+    if len(found) < len(members):
+        raise CircleError([members[number] for number, count in enumerate(missing) if count])
+    return found
+
+
+class CircleError(Exception):
+    """Groups that depend on each other in a circle."""
+
+    def __init__(self, groups: list[list[int]]) -> None:
+        super().__init__(groups)
+        self.groups = groups
+
+
+def of_nodes(units: Units, groups: list[list[int]]) -> Array:
+    """Per node of the graph the number of its group; -1 for what is in none."""
+    found = np.full(len(units.graph), -1, np.int64)
+    for number, group in enumerate(groups):
+        for unit in group:
+            found[units.ops[unit]] = number
+    return found

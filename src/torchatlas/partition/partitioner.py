@@ -1,0 +1,171 @@
+"""A graph, a torch.fx or traced model, a file or a plain model -> a PartitionReport."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchatlas.analysis.devices import Device, device_named
+from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.graph import Graph
+from torchatlas.partition.describe import Describer
+from torchatlas.partition.fusion import Fusion
+from torchatlas.partition.groups import of_nodes
+from torchatlas.partition.report import Attempt, Boundary, PartitionReport
+from torchatlas.partition.strategies import as_asked, by_module, by_operation
+from torchatlas.partition.traffic import Ledger, ledger, traffic
+from torchatlas.partition.units import Units, units_of_graph
+from torchatlas.registry import near_names
+
+STRATEGIES = ("fusion", "op", "module")
+
+
+class GraphPartitioner:
+    """Cuts computations into subgraphs.
+
+    `strategy` is "fusion" (what one kernel can compute, by the bytes that need not move), "op" (each operation by
+    itself) or "module" (calls of modules `depth` levels down); or pass `groups`, your own, as names of nodes. `device`
+    is a profile that bounds and times are for, as `atlas.cost` takes it: None is one generic accelerator.
+    `on_chip_bytes` is how much of an intermediate result one kernel can hold; None is the device's cache.
+    """
+
+    def __init__(
+        self,
+        strategy: str = "fusion",
+        device: Device | str | None = None,
+        *,
+        groups: Mapping[str, Iterable[str]] | Sequence[Iterable[str]] | None = None,
+        depth: int = 2,
+        on_chip_bytes: int | None = None,
+    ) -> None:
+        if strategy not in STRATEGIES:
+            near = near_names(strategy, STRATEGIES)
+            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(STRATEGIES)}."
+            raise InvalidInputError(f"strategy={strategy!r}: {hint}")
+        if depth < 1:
+            raise InvalidInputError(f"depth={depth}: modules are at least 1 level down.")
+        if on_chip_bytes is not None and on_chip_bytes < 0:
+            raise InvalidInputError(f"on_chip_bytes={on_chip_bytes} is no number of bytes.")
+        self.strategy, self.groups, self.depth = strategy, groups, depth
+        self.device = device_named(device)
+        self.on_chip_bytes = self.device.cache_bytes if on_chip_bytes is None else on_chip_bytes
+
+    def partition(self, x: Any, *args: Any, **kwargs: Any) -> PartitionReport:
+        """Cut up `x`: a torch.fx.GraphModule after ShapeProp, a TracedModel, a Graph, or the path of a saved one.
+
+        A plain model is taken with example inputs, `partition(model, *inputs)`: it is traced by torch.fx, else by
+        torch.export, else it is run; the report says which, and why the others did not work.
+        """
+        units, front_end, origin, attempts = _opened(x, args, kwargs)
+        found = ledger(units.graph, self.device)
+        if not found.is_op.any() and not len(units):
+            raise AnalysisError("There is no operation in this graph, so there is nothing to cut.")
+        return self._report(units, found, front_end, origin, attempts)
+
+    def _report(
+        self, units: Units, found: Ledger, front_end: str, origin: Any, attempts: tuple[Attempt, ...]
+    ) -> PartitionReport:
+        groups, names, fusion, glue = self._groups(units, found)
+        group = of_nodes(units, groups)
+        moved = traffic(found, group, len(groups))
+        subgraphs = Describer(units, found, groups, moved, fusion, names, glue).subgraphs()
+        ids = [one.node_id for one in subgraphs]
+        reason = dict(_reasons(units, groups, moved.crossing, fusion, self.strategy if not names else "groups"))
+        work = np.array([one.flops + one.elementwise_flops for one in subgraphs], float)
+        bytes_ = np.array([one.traffic_bytes for one in subgraphs], float)
+        moves = bytes_ > 0
+        intensity = work[moves] / bytes_[moves]
+        operations, graph = found.is_op & (units.of_op >= 0), units.graph
+        types = [str(op.type) for op in graph.tables.operations]
+        kinds = Counter(
+            types[graph.columns["node_operation"][op]] if found.is_known[op] else "unknown"
+            for op in np.flatnonzero(operations).tolist()
+        )
+        return PartitionReport(
+            strategy="groups" if self.groups is not None else self.strategy,
+            device=self.device.name,
+            device_source=self.device.source,
+            front_end=front_end,
+            attempts=attempts,
+            total_subgraphs=len(subgraphs),
+            total_flops=sum(one.flops for one in subgraphs),
+            total_macs=sum(one.macs for one in subgraphs),
+            total_elementwise_flops=sum(one.elementwise_flops for one in subgraphs),
+            total_input_bytes=int(moved.inputs.sum()),
+            total_output_bytes=int(moved.outputs.sum()),
+            total_weight_bytes=int(moved.weights.sum()),
+            total_bytes=sum(one.traffic_bytes for one in subgraphs),
+            unfused_bytes=sum(one.unfused_bytes for one in subgraphs),
+            total_kernels=sum(one.kernels for one in subgraphs),
+            unfused_kernels=int((operations & ~found.is_idle).sum()),
+            average_arithmetic_intensity=float((work[moves] * intensity).sum() / work[moves].sum())
+            if work[moves].sum()
+            else None,
+            mean_arithmetic_intensity=float(intensity.mean()) if len(intensity) else None,
+            operation_type_counts=dict(kinds.most_common()),
+            subgraph_type_counts=dict(Counter(one.operation_type for one in subgraphs).most_common()),
+            uncosted=dict(found.counts.uncosted),
+            subgraphs=tuple(subgraphs),
+            boundaries=tuple(
+                Boundary(ids[a], ids[b], size, reason[a, b]) for (a, b), size in sorted(moved.crossing.items())
+            ),
+            sizes=dict(found.counts.sizes),
+            notes=tuple(graph.notes),
+            graph=graph,
+            origin=origin,
+        )
+
+    def _groups(
+        self, units: Units, found: Ledger
+    ) -> tuple[list[list[int]], dict[int, str], Fusion | None, list[bool] | None]:
+        if self.groups is not None:
+            groups, names = as_asked(units, self.groups)
+            return groups, names, None, None
+        if self.strategy == "op":
+            groups, glue = by_operation(units, found)
+            return groups, {}, None, glue
+        if self.strategy == "module":
+            return by_module(units, self.depth), {}, None, None
+        fusion = Fusion(units, found, self.on_chip_bytes)
+        groups = fusion.groups.in_order()
+        return groups, {}, fusion, [fusion.runs_nothing(group) for group in groups]
+
+
+def _reasons(
+    units: Units, groups: list[list[int]], crossing: dict[tuple[int, int], int], fusion: Fusion | None, strategy: str
+) -> Iterable[tuple[tuple[int, int], str]]:
+    """Why each boundary is one."""
+    plain = {
+        "op": "each operation is a subgraph",
+        "module": "they are calls of different modules",
+        "groups": "they are in different groups, as asked",
+    }
+    for a, b in crossing:
+        if fusion is None:
+            yield (a, b), plain[strategy]
+        else:
+            of = fusion.groups.group
+            yield (a, b), fusion.why_not(of[groups[a][0]], of[groups[b][0]])
+
+
+def _opened(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Units, str, Any, tuple[Attempt, ...]]:
+    """The units of whatever was given, where they come from, what can run, and what was tried before."""
+    if isinstance(x, (str, os.PathLike)):
+        _no_inputs(args, kwargs, "a file")
+        return units_of_graph(Graph.load(Path(x))), "file", None, ()
+    if isinstance(x, Graph):
+        _no_inputs(args, kwargs, "a graph")
+        return units_of_graph(x), x.source, None, ()
+    from torchatlas.partition.front_ends import opened  # everything else needs torch
+
+    return opened(x, args, kwargs)
+
+
+def _no_inputs(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> None:
+    if args or kwargs:
+        raise InvalidInputError(f"partition takes {what} without inputs: it was run already.")

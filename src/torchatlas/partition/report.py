@@ -1,0 +1,182 @@
+"""What a partition is: frozen reports of its subgraphs, what they cost, what they wait for and why they end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torchatlas.analysis.roofline import Bound
+from torchatlas.errors import InvalidInputError, NodeNotFoundError
+from torchatlas.graph import Graph
+from torchatlas.partition.text import report_text
+from torchatlas.registry import near_names
+
+if TYPE_CHECKING:
+    from torchatlas.partition.extract import Pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How the main operation of a subgraph could be divided among workers."""
+
+    batch: int
+    channels: int
+    spatial: int  # positions: height x width, or the length of a sequence
+    total_threads: int  # results that could be computed at the same time
+    is_depthwise: bool
+    is_grouped: bool
+    vectorizable_dimension: int | None  # of its result: the one whose elements lie side by side
+    vectorizable_size: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {key: getattr(self, key) for key in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What one subgraph hands to another, and why the two are not one."""
+
+    source: str
+    target: str
+    bytes: int
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {key: getattr(self, key) for key in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """Some operations that go together. Sizes are in bytes, times in seconds at best on the report's device."""
+
+    node_id: str  # the same from run to run
+    node_name: str  # of the node that does most of the work
+    operation_type: str  # of its main operation
+    pattern: str  # what kinds of operation it holds: convolution+norm+activation
+    nodes: tuple[str, ...]  # by name, in execution order: of torch.fx's graph if that was partitioned
+    ops: tuple[int, ...] = field(repr=False)  # the ids of its operations in the report's graph
+    flops: int  # of matmul-like work: two per multiply-add
+    macs: int
+    elementwise_flops: int
+    uncosted: int  # operations among them that nobody can cost: with any, all figures are "at least"
+    depends_on: tuple[str, ...]
+    total_input_bytes: int  # activations that come from outside
+    total_output_bytes: int  # what it writes and does not only read itself
+    total_weight_bytes: int  # parameters, buffers and constants, whole
+    traffic_bytes: int  # what moves while it runs
+    unfused_bytes: int  # what would move if each operation were a kernel of its own
+    kernels: int
+    arithmetic_intensity: float | None  # all arithmetic per byte of traffic; None when nothing moves
+    parallelism: Parallelism | None
+    recommended_bottleneck: Bound
+    seconds: float
+    time_ns: int | None  # as measured; None where some operation was not timed
+    partition_reason: str
+    is_glue: bool = False  # it joins operations and is none: it takes no stage when stages are counted
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        found = {key: getattr(self, key) for key in self.__dataclass_fields__}
+        for key in ("nodes", "ops", "depends_on"):
+            found[key] = list(found[key])
+        found["parallelism"] = None if self.parallelism is None else self.parallelism.to_dict()
+        return found | {"recommended_bottleneck": self.recommended_bottleneck.value}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A way to get a graph of a model that did not work, and why."""
+
+    front_end: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionReport:
+    """A partition. Every operation is in exactly one subgraph; parts sum to the totals."""
+
+    strategy: str
+    device: str
+    device_source: str = field(repr=False)
+    front_end: str  # where the graph comes from: fx, export, run or file
+    attempts: tuple[Attempt, ...]  # what was tried before that
+    total_subgraphs: int
+    total_flops: int
+    total_macs: int
+    total_elementwise_flops: int
+    total_input_bytes: int  # summed over subgraphs, as are the next two
+    total_output_bytes: int
+    total_weight_bytes: int
+    total_bytes: int  # that move, with this partition
+    unfused_bytes: int  # that would move with a kernel per operation: the baseline
+    total_kernels: int
+    unfused_kernels: int
+    average_arithmetic_intensity: float | None  # of subgraphs, each weighted by its arithmetic
+    mean_arithmetic_intensity: float | None  # the plain mean over subgraphs that move bytes
+    operation_type_counts: dict[str, int]  # of operations; those that nobody can cost are "unknown"
+    subgraph_type_counts: dict[str, int]
+    uncosted: dict[str, int]
+    subgraphs: tuple[Subgraph, ...] = field(repr=False)  # in an order in which they can run
+    boundaries: tuple[Boundary, ...] = field(repr=False)
+    sizes: dict[str, int]  # what symbolic sizes were taken to be
+    notes: tuple[str, ...] = field(repr=False)
+    graph: Graph = field(repr=False)
+    origin: Any = field(repr=False)  # what was partitioned, if it can run
+
+    @property
+    def at_least(self) -> bool:
+        """Whether some operations have no formula, so that there may be more."""
+        return bool(self.uncosted)
+
+    @property
+    def total_seconds(self) -> float:
+        """At best, one subgraph after the other."""
+        return sum(one.seconds for one in self.subgraphs)
+
+    def __len__(self) -> int:
+        return len(self.subgraphs)
+
+    def __iter__(self) -> Iterator[Subgraph]:
+        return iter(self.subgraphs)
+
+    def __getitem__(self, name: str) -> Subgraph:
+        """A subgraph by its id, its name, or the name of one of its nodes."""
+        for one in self.subgraphs:
+            if name in (one.node_id, one.node_name) or name in one.nodes:
+                return one
+        known = [text for one in self.subgraphs for text in (one.node_id, *one.nodes)]
+        near = " or ".join(map(repr, near_names(name, known)))
+        raise NodeNotFoundError(f"no subgraph is or holds {name!r}" + (f"; did you mean {near}?" if near else ""))
+
+    def top(self, number: int = 5, by: str = "flops") -> list[Subgraph]:
+        """The subgraphs with most "flops", "traffic_bytes", "seconds", "elementwise_flops" ..., the largest first."""
+        if by not in Subgraph.__dataclass_fields__ or not isinstance(getattr(self.subgraphs[0], by, 0), (int, float)):
+            raise InvalidInputError(f"top(by={by!r}): a number of a subgraph, such as flops, traffic_bytes or seconds.")
+        return sorted(self.subgraphs, key=lambda one: -getattr(one, by))[:number]
+
+    def extract(self, origin: Any = None) -> Pieces:
+        """Each subgraph as a module that runs, and the whole put together of them again.
+
+        `origin` is the GraphModule or TracedModel to cut, if it is not at hand: for a report made from a file.
+        """
+        from torchatlas.partition.extract import extract
+
+        return extract(self, self.origin if origin is None else origin)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        left_out = {"graph", "origin", "subgraphs", "boundaries", "attempts", "notes"}
+        found = {key: getattr(self, key) for key in self.__dataclass_fields__ if key not in left_out}
+        return found | {
+            "at_least": self.at_least,
+            "attempts": [{"front_end": one.front_end, "reason": one.reason} for one in self.attempts],
+            "notes": list(self.notes),
+            "subgraphs": [one.to_dict() for one in self.subgraphs],
+            "boundaries": [one.to_dict() for one in self.boundaries],
+        }
+
+    def __str__(self) -> str:
+        return report_text(self)

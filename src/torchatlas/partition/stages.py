@@ -1,0 +1,357 @@
+"""A graph -> k pipeline stages: contiguous cuts of its execution order that make the slowest stage as quick as can be.
+
+Exact for that order: dynamic programming over all cuts, which tests hold to trying every one. Other orders of the same
+operations are not considered.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchatlas.analysis.devices import Device, device_named
+from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.graph import Graph
+from torchatlas.graph.columns import Array
+from torchatlas.partition.traffic import Ledger, ledger
+from torchatlas.tables import text_table
+from torchatlas.units import format_bytes, format_flops, format_seconds
+
+MEASURES = ("time", "flops", "memory")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Operations that one device runs. Times are at best, on the plan's device."""
+
+    number: int
+    ops: tuple[int, ...] = field(repr=False)  # ids in the plan's graph
+    first: str  # the names of its first and last operation
+    last: str
+    flops: int
+    elementwise_flops: int
+    seconds: float  # to compute
+    received_bytes: int  # from the stage before it, what is only handed on included
+    sent_bytes: int
+    communication_s: float  # to receive and to send
+    weight_bytes: int
+    activation_bytes: int  # the most that is alive at once, without weights
+    cost: float  # what was balanced: seconds, FLOPs or bytes, communication included
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.weight_bytes + self.activation_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        found = {key: getattr(self, key) for key in self.__dataclass_fields__}
+        return found | {"ops": list(self.ops), "memory_bytes": self.memory_bytes}
+
+
+@dataclass(frozen=True, eq=False)
+class PipelinePlan:
+    """Where to cut. `bottleneck` is the cost of the slowest stage, which decides how fast the pipeline runs."""
+
+    stages: tuple[Stage, ...] = field(repr=False)
+    by: str
+    bottleneck: float
+    total: float  # of one device that does it all, without communication
+    device: str
+    bandwidth: float  # bytes per second between stages
+    memory_limit: int | None
+    considered: str
+    graph: Graph = field(repr=False)
+    origin: Any = field(repr=False, default=None)
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """The names of the operations that stages begin with, but for the first."""
+        return tuple(stage.first for stage in self.stages[1:])
+
+    @property
+    def balance(self) -> float:
+        """The mean cost of a stage divided by that of the slowest: 1 is perfect."""
+        costs = [stage.cost for stage in self.stages]
+        return sum(costs) / len(costs) / self.bottleneck if self.bottleneck else 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        names = ("by", "bottleneck", "total", "device", "bandwidth", "memory_limit", "considered", "balance")
+        found = {name: getattr(self, name) for name in names}
+        return found | {"cuts": list(self.cuts), "stages": [stage.to_dict() for stage in self.stages]}
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+def pipeline_stages(
+    x: Any,
+    stages: int,
+    *,
+    by: str = "time",
+    bandwidth: float | None = None,
+    memory_limit: int | None = None,
+    device: Device | str | None = None,
+    sizes: Mapping[str, int] | None = None,
+    begins: Collection[int] | None = None,
+) -> PipelinePlan:
+    """Cut a traced model, a graph or a saved one into stages for as many devices.
+
+    `by` says what the worst stage should have least of: "time" (best seconds on `device`, and what it receives and
+    sends at `bandwidth` bytes per second), "flops" or "memory" (weights, and activations alive at once). No stage
+    takes more than `memory_limit` bytes. `bandwidth` is the device's link unless it is given. `begins` are the
+    ids of the operations that a stage may begin with; all unless they are given.
+    """
+    if by not in MEASURES:
+        raise InvalidInputError(f"by={by!r}: one of {', '.join(MEASURES)}.")
+    graph, origin = _graph_of(x)
+    profile = device_named(device)
+    found = ledger(graph, profile, sizes)
+    speed = profile.link if bandwidth is None else bandwidth
+    if speed <= 0:
+        raise InvalidInputError(f"bandwidth={bandwidth} is no number of bytes per second.")
+    ops = np.flatnonzero(found.is_op)
+    if not isinstance(stages, int) or stages < 1:
+        raise InvalidInputError(f"stages={stages!r} is no number of stages.")
+    if stages > len(ops):
+        raise InvalidInputError(f"stages={stages}, but there are {len(ops)} operations to divide among them.")
+    figures = _Figures(found, ops)
+    work, crossing = figures.work(by, speed)
+    memory = figures.memory() if by == "memory" or memory_limit is not None else None
+    if by == "memory":
+        assert memory is not None
+        cost, crossing = memory.astype(float), np.zeros(len(ops) + 1)
+    else:
+        total = np.concatenate([[0.0], np.cumsum(work)])
+        cost = total[None, :] - total[:, None] + crossing[:, None] + crossing[None, :]
+    may_begin = np.ones(len(ops), bool) if begins is None else np.isin(ops, list(begins))
+    may_begin[0] = True
+    if may_begin.sum() < stages:
+        raise InvalidInputError(f"stages={stages}, but there are {may_begin.sum()} operations that one may begin with.")
+    cost = np.where(np.append(may_begin, True)[:, None], cost, np.inf)
+    cuts = best_cuts(cost, stages, memory, memory_limit)
+    if cuts is None:
+        assert memory is not None
+        least = best_cuts(np.where(np.append(may_begin, True)[:, None], memory, np.inf), stages, None, None)
+        assert least is not None
+        need = int(max(memory[a, b] for a, b in pairwise(least)))
+        raise AnalysisError(
+            f"No {stages} stages in this order fit in {format_bytes(memory_limit)} each; with {format_bytes(need)} "
+            f"({need} bytes) each they do. Raise memory_limit, or ask for more stages."
+        )
+    return _plan(figures, cuts, cost, by, speed, memory_limit, graph, origin)
+
+
+def best_cuts(cost: Array, stages: int, memory: Array | None, limit: int | None) -> list[int] | None:
+    """The cuts 0 = c0 < c1 < ... < ck = n whose dearest stage is cheapest; None if no cuts keep to the limit.
+
+    `cost[a, b]` and `memory[a, b]` are those of a stage that holds the ops from a up to, not with, b.
+    """
+    count = len(cost) - 1
+    price = np.where(np.tri(count + 1, k=-1, dtype=bool), cost.T, np.inf)  # [end, begin]: at least one op
+    if memory is not None and limit is not None:
+        too_large = memory > limit
+        price[too_large.T] = np.inf
+    best = price[:, 0].copy()  # of the first ops in one stage
+    came: list[Array] = []
+    worst = np.empty_like(price)
+    for _ in range(stages - 1):
+        np.maximum(best, price, out=worst)  # the last stage begins where the others end
+        came.append(worst.argmin(axis=1))
+        best = worst[np.arange(count + 1), came[-1]]
+    if not np.isfinite(best[count]):
+        return None
+    cuts = [count]
+    for before in reversed(came):
+        cuts.append(int(before[cuts[-1]]))
+    return [0, *reversed(cuts)]
+
+
+def _graph_of(x: Any) -> tuple[Graph, Any]:
+    if isinstance(x, Graph):
+        return x, None
+    if isinstance(x, (str, os.PathLike)):
+        return Graph.load(Path(x)), None
+    from torchatlas.partition.front_ends import opened
+
+    units, _, origin, _ = opened(x, (), {})
+    return units.graph, origin
+
+
+class _Figures:
+    """What every op and every cut costs. Position i is the i-th op; cut i is before it."""
+
+    def __init__(self, found: Ledger, ops: Array) -> None:
+        self.found, self.ops = found, ops
+        self.place = np.full(len(found.graph), -1, np.int64)
+        self.place[ops] = np.arange(len(ops))
+
+    def work(self, by: str, speed: float) -> tuple[Array, Array]:
+        """Per op what it takes, and per cut what handing over there adds to the stages on both sides."""
+        if by == "flops":
+            return self.found.work[self.ops].astype(float), np.zeros(len(self.ops) + 1)
+        return np.nan_to_num(self.found.best.seconds[self.ops]), self.crossing_bytes() / speed
+
+    def lifetimes(self) -> tuple[Array, Array, Array]:
+        """Per piece of memory, weights left out: its bytes, the op that fills it first, the last that reads it.
+
+        The program's inputs are there from the first op on.
+        """
+        found = self.found
+        storage = found.graph.columns["value_storage"]
+        node, value = found.reads
+        wrote, result = found.results
+        count = len(found.graph.columns["storage_bytes"])
+        end = np.full(count, -1, np.int64)
+        begin = np.full(count, len(self.ops), np.int64)
+        size = np.zeros(count, np.int64)
+        held = storage[result] >= 0
+        np.minimum.at(begin, storage[result[held]], self.place[wrote[held]])
+        np.maximum.at(end, storage[result[held]], self.place[wrote[held]])
+        np.maximum.at(size, storage[result[held]], found.value_bytes[result[held]])
+        taken = storage[value] >= 0
+        last = np.where(self.place[node] >= 0, self.place[node], len(self.ops) - 1)  # outputs leave at the end
+        np.maximum.at(end, storage[value[taken]], last[taken])
+        given = taken & ~found.is_weight[value] & (found.maker[value] < 0) & (self.place[node] >= 0)
+        np.maximum.at(size, storage[value[given]], found.value_bytes[value[given]])
+        begin[storage[value[given]]] = 0
+        made = begin < len(self.ops)
+        return size[made], begin[made], end[made]
+
+    def crossing_bytes(self) -> Array:
+        """Per cut the bytes made before it and needed after it; what several cuts cross is sent along at each."""
+        size, begin, end = self.lifetimes()
+        change = np.zeros(len(self.ops) + 2, np.int64)
+        np.add.at(change, begin + 1, size)
+        np.subtract.at(change, end + 1, size)
+        crossing: Array = np.cumsum(change)[: len(self.ops) + 1]
+        crossing[-1] = 0
+        return crossing
+
+    def weights(self) -> tuple[Array, Array, Array]:
+        """Which op reads which weight: position, storage, bytes of each storage."""
+        found, columns = self.found, self.found.graph.columns
+        node, value = found.reads
+        mine = found.is_weight[value] & (self.place[node] >= 0) & (columns["value_storage"][value] >= 0)
+        storage = columns["value_storage"][value[mine]]
+        size = np.maximum(columns["storage_bytes"], 0)
+        return self.place[node[mine]], storage, size
+
+    def memory(self) -> Array:
+        """memory[a, b]: bytes that a stage of the ops a..b-1 holds: its weights once, and what is alive at its peak.
+
+        What an earlier stage made and this one reads, or hands on, is alive here too.
+        """
+        count = len(self.ops)
+        size, begin, end = self.lifetimes()
+        # Alive while op i runs: everything made at or before i and needed at or after it. It does not depend on where
+        # the stage begins, because what comes from before must be held from then on just the same.
+        change = np.zeros(count + 1, np.int64)
+        np.add.at(change, begin, size)
+        np.subtract.at(change, np.minimum(end + 1, count), size)
+        alive = np.cumsum(change)[:count]
+        peak = np.zeros((count + 1, count + 1), np.int64)
+        for a in range(count):
+            peak[a, a + 1 :] = np.maximum.accumulate(alive[a:])
+        return peak + self._weight_table()
+
+    def _weight_table(self) -> Array:
+        """[a, b]: bytes of the distinct weights that ops a..b-1 read: each counts where it is read first after a."""
+        count = len(self.ops)
+        place, storage, size = self.weights()
+        # A weight read at p whose previous reader is q is new to every stage that begins in (q, p] and ends after p.
+        pairs = np.unique(np.stack([storage, place], axis=1), axis=0)
+        previous = np.full(len(pairs), -1, np.int64)
+        same = np.flatnonzero(pairs[1:, 0] == pairs[:-1, 0]) + 1
+        previous[same] = pairs[same - 1, 1]
+        change = np.zeros((count + 2, count + 2), np.int64)
+        for (memory, reader), before in zip(pairs.tolist(), previous.tolist(), strict=True):
+            change[before + 1, reader + 1] += size[memory]
+            change[reader + 1, reader + 1] -= size[memory]
+        table: Array = change.cumsum(axis=0).cumsum(axis=1)[: count + 1, : count + 1]
+        return table
+
+
+def _plan(
+    figures: _Figures, cuts: list[int], cost: Array, by: str, speed: float, limit: int | None, graph: Graph, origin: Any
+) -> PipelinePlan:
+    found, ops, crossing = figures.found, figures.ops, figures.crossing_bytes()
+    names = graph.index.names()
+    made = []
+    for number, (a, b) in enumerate(pairwise(cuts)):
+        mine = ops[a:b]
+        known = mine[found.is_known[mine]]
+        weights, activations = _held(figures, a, b)
+        made.append(
+            Stage(
+                number=number,
+                ops=tuple(mine.tolist()),
+                first=names[int(mine[0])],
+                last=names[int(mine[-1])],
+                flops=int(2 * found.counts.macs[known].sum()),
+                elementwise_flops=int(found.counts.elementwise_flops[known].sum()),
+                seconds=float(np.nan_to_num(found.best.seconds[mine]).sum()),
+                received_bytes=int(crossing[a]),
+                sent_bytes=int(crossing[b]),
+                communication_s=float((crossing[a] + crossing[b]) / speed),
+                weight_bytes=weights,
+                activation_bytes=activations,
+                cost=float(cost[a, b]),
+            )
+        )
+    total = float(cost[0, len(ops)])
+    return PipelinePlan(
+        stages=tuple(made),
+        by=by,
+        bottleneck=max(stage.cost for stage in made),
+        total=total,
+        device=found.device.name,
+        bandwidth=speed,
+        memory_limit=limit,
+        considered=f"all {len(made) - 1:,} cuts of {len(ops):,} operations in execution order, and no other order",
+        graph=graph,
+        origin=origin,
+    )
+
+
+def _held(figures: _Figures, a: int, b: int) -> tuple[int, int]:
+    """Weights and the peak of activations of one stage."""
+    place, storage, size = figures.weights()
+    mine = np.unique(storage[(place >= a) & (place < b)])
+    sizes, begin, end = figures.lifetimes()
+    change = np.zeros(len(figures.ops) + 1, np.int64)
+    np.add.at(change, begin, sizes)
+    np.subtract.at(change, np.minimum(end + 1, len(figures.ops)), sizes)
+    return int(size[mine].sum()), int(np.cumsum(change)[a:b].max())
+
+
+def plan_text(plan: PipelinePlan) -> str:
+    """The plan as plain text."""
+    rows = [
+        [
+            f"{stage.number}",
+            f"{len(stage.ops):,}",
+            stage.first,
+            format_flops(stage.flops),
+            format_seconds(stage.seconds),
+            format_bytes(stage.sent_bytes),
+            format_seconds(stage.communication_s),
+            format_bytes(stage.weight_bytes),
+            format_bytes(stage.activation_bytes),
+        ]
+        for stage in plan.stages
+    ]
+    shown = {"time": format_seconds, "flops": format_flops, "memory": format_bytes}[plan.by]
+    lines = [
+        f"{len(plan.stages)} stages by {plan.by}: the slowest takes {shown(plan.bottleneck)} of {shown(plan.total)}, "
+        f"balance {plan.balance:.3g}",
+        f"on {plan.device!r}, {format_bytes(plan.bandwidth)}/s between stages; considered: {plan.considered}",
+    ]
+    headings = ["stage", ">ops", "begins with", ">FLOPs", ">computes", ">sends", ">moving", ">weights", ">activations"]
+    return "\n".join(lines) + "\n\n" + text_table(headings, rows)

@@ -1,0 +1,128 @@
+"""Units -> groups, by operation, by module, or as the user asks. Fusion, the fourth way, has a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from torchatlas.errors import InvalidInputError, NodeNotFoundError
+from torchatlas.graph.columns import Array
+from torchatlas.partition.groups import CircleError, Groups, sorted_groups
+from torchatlas.partition.traffic import Ledger
+from torchatlas.partition.units import Units
+from torchatlas.registry import near_names
+
+
+def by_operation(units: Units, ledger: Ledger) -> tuple[list[list[int]], list[bool]]:
+    """One group per operation, and which of the groups are only glue: they belong to no operation.
+
+    Views and what else runs nothing go with what they look at. In torch.fx's graphs an operation is a call of a module
+    or arithmetic between tensors, as in `out += identity`, and a convolution or product called as a function. Every
+    other function (relu, flatten, a user's own) goes with the one operation it follows, or with the one that follows
+    it. What joins several operations for several others, a `cat` between two Inception blocks, is glue.
+    """
+    groups = Groups(units)
+    counts = [bool(units.is_head[unit]) and not _runs_nothing(units, ledger, unit) for unit in range(len(units))]
+    for unit in range(len(units)):  # backward, to what it follows
+        if not counts[unit]:
+            producers = groups.before(groups.group[unit])
+            if len(producers) == 1:
+                groups.join(producers.pop(), groups.group[unit])
+    for unit in range(len(units) - 1, -1, -1):  # forward, to what follows it
+        group = groups.group[unit]
+        if not any(counts[member] for member in groups.members[group]):
+            users = groups.after(group)
+            if len(users) == 1:
+                groups.join(users.pop(), group)
+            elif not users and not groups.before(group) and unit + 1 < len(units):
+                groups.join(groups.group[unit + 1], group)  # an empty tensor that nobody takes: with the op it is for
+    found = groups.in_order()
+    return found, [not any(counts[unit] for unit in group) for group in found]
+
+
+def _runs_nothing(units: Units, ledger: Ledger, unit: int) -> bool:
+    """Whether a unit of a graph is a view. A module that runs nothing, a Dropout, is a module all the same."""
+    ops = units.ops[unit]
+    return bool(ops) and "fx_nodes" not in units.graph.metadata and all(ledger.is_idle[op] for op in ops)
+
+
+def by_module(units: Units, depth: int) -> list[list[int]]:
+    """One group per call of a module `depth` levels down; what runs in a module above goes by itself, a run at a time.
+
+    Calls are runs of operations that follow each other, so that they cannot depend on each other in a circle.
+    """
+    calls = _calls_at(units, depth)
+    found: list[list[int]] = []
+    last: tuple[int, int] | None = None
+    for unit, ops in enumerate(units.ops):
+        columns = units.graph.columns
+        key = (int(calls[columns["node_call"][ops[0]]]), int(columns["node_phase"][ops[0]])) if ops else last
+        if found and key == last:
+            found[-1].append(unit)
+        else:
+            found.append([unit])
+        last = key
+    return found
+
+
+def _calls_at(units: Units, depth: int) -> Array:
+    """Per module call (and, last, for none) the enclosing call that is at most `depth` levels down."""
+    columns, tables = units.graph.columns, units.graph.tables
+    parent = columns["call_parent"].tolist()
+    levels = [len(tables.modules[module].path.split(".")) for module in columns["call_module"].tolist()]
+    found = list(range(len(parent)))
+    for call, above in enumerate(parent):
+        if levels[call] > depth and above >= 0:
+            found[call] = found[above]
+    import numpy as np
+
+    return np.array([*found, -1], np.int64)
+
+
+def as_asked(
+    units: Units, groups: Mapping[str, Iterable[str]] | Sequence[Iterable[str]]
+) -> tuple[list[list[int]], dict[int, str]]:
+    """The user's own groups, by node names; every other unit is a group of its own. Also the names of the groups."""
+    named = groups.items() if isinstance(groups, Mapping) else ((f"group {n}", names) for n, names in enumerate(groups))
+    number = {name: unit for unit, name in enumerate(units.names)}
+    mine: dict[int, str] = {}
+    asked: dict[str, list[int]] = {}
+    for group, names in named:
+        for name in [names] if isinstance(names, str) else names:
+            if name not in number:
+                near = " or ".join(map(repr, near_names(name, number)))
+                raise NodeNotFoundError(
+                    f"groups: no node is named {name!r}" + (f"; did you mean {near}?" if near else "")
+                )
+            unit = number[name]
+            if mine.setdefault(unit, group) != group:
+                raise InvalidInputError(
+                    f"groups: {name!r} is in {mine[unit]!r} and in {group!r}; a node has one group."
+                )
+            asked.setdefault(group, []).append(unit)
+    rest = [[unit] for unit in range(len(units)) if unit not in mine]
+    try:
+        found = sorted_groups(units, [*(list(dict.fromkeys(one)) for one in asked.values()), *rest])
+    except CircleError as error:
+        raise InvalidInputError(_circle(units, error.groups, mine)) from None
+    return found, mine
+
+
+def _circle(units: Units, groups: list[list[int]], mine: dict[int, str]) -> str:
+    """One circle among groups that depend on each other, in words."""
+    of_unit = {unit: at for at, group in enumerate(groups) for unit in group}
+    at, way = 0, dict[int, tuple[int, int]]()
+    while at not in way:  # each of them waits for another one of them: going back must come round
+        way[at] = next((b, unit) for unit in groups[at] for b in units.before[unit] if of_unit.get(b, at) != at)
+        at = of_unit[way[at][0]]
+    steps, start = [], at
+    while True:
+        before, unit = way[at]
+        label = mine.get(unit, units.names[unit])
+        steps.append(f"{label!r} takes {units.names[before]!r} for {units.names[unit]!r}")
+        at = of_unit[before]
+        if at == start:
+            break
+    return (
+        f"The groups depend on each other in a circle: {'; '.join(steps)}, so none can run first. "
+        "Put the nodes between them into the same group, or divide one of them."
+    )

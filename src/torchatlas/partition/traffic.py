@@ -1,0 +1,213 @@
+"""A graph on a device -> what each op costs and which memory it reads and writes, and what crosses groups of ops.
+
+One baseline for everything: each op is a kernel of its own, which reads what it takes and writes what it makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from torchatlas.analysis.counting import Counts, count
+from torchatlas.analysis.devices import Device
+from torchatlas.analysis.formulas import Operand
+from torchatlas.analysis.roofline import Roofline, roofline
+from torchatlas.analysis.sizes import RAGGED
+from torchatlas.graph import Graph, NodeKind, Role
+from torchatlas.graph.columns import KINDS, ROLES, Array
+
+_WEIGHTS = [ROLES.index(role) for role in (Role.PARAMETER, Role.BUFFER, Role.CONSTANT)]
+
+
+@dataclass(frozen=True, eq=False)
+class Ledger:
+    """Per node and per value of a graph: work, bytes, time at best, and whose memory a value lies in."""
+
+    graph: Graph
+    device: Device
+    counts: Counts
+    best: Roofline
+    compute_s: Array  # per node, if no byte had to be moved
+    operands: list[Operand]  # per layout of the graph's table
+
+    @cached_property
+    def value_bytes(self) -> Array:
+        """What reading each value once moves."""
+        size = np.array([one.bytes for one in self.operands] or [0], np.int64)
+        found: Array = size[self.graph.columns["value_layout"]]
+        return found
+
+    @cached_property
+    def is_op(self) -> Array:
+        return self.counts.is_op
+
+    @cached_property
+    def is_known(self) -> Array:
+        return self.counts.macs >= 0
+
+    @cached_property
+    def bytes_read(self) -> Array:
+        """As costed; where no formula knows, every tensor it takes."""
+        return np.where(self.is_known, self.counts.bytes_read, self._per_node("input"))
+
+    @cached_property
+    def bytes_written(self) -> Array:
+        return np.where(self.is_known, self.counts.bytes_written, self._per_node("output"))
+
+    @cached_property
+    def bytes(self) -> Array:
+        return self.bytes_read + self.bytes_written
+
+    @cached_property
+    def work(self) -> Array:
+        """All arithmetic; 0 where unknown."""
+        found: Array = np.where(self.is_known, 2 * self.counts.macs + self.counts.elementwise_flops, 0)
+        return found
+
+    @cached_property
+    def is_idle(self) -> Array:
+        """Ops that compute and move nothing: views, empty tensors."""
+        found: Array = self.is_op & self.is_known & (self.bytes == 0) & (self.work == 0)
+        return found
+
+    @cached_property
+    def root(self) -> Array:
+        """Per value the one that it is a view of, through any number of views; itself if it is none."""
+        columns = self.graph.columns
+        found = np.arange(len(columns["value_storage"]))
+        producer, storage = columns["value_producer"], columns["value_storage"]
+        for value in np.flatnonzero((producer >= 0) & self.is_idle[producer]).tolist():
+            taken = self.graph.index.inputs(int(producer[value]))
+            same = taken[(storage[taken] == storage[value]) & (taken < value)]
+            if len(same):
+                found[value] = found[same[0]]
+        return found
+
+    @cached_property
+    def maker(self) -> Array:
+        """Per value the op that wrote its memory; -1 for what was there before."""
+        columns = self.graph.columns
+        made = columns["value_producer"][self.root].astype(np.int64)
+        from_outside = columns["node_kind"][made] == KINDS.index(NodeKind.INPUT) if len(made) else np.zeros(0, bool)
+        found: Array = np.where((made < 0) | from_outside, -1, made)
+        return found
+
+    @cached_property
+    def is_weight(self) -> Array:
+        """Values in the memory of a parameter, buffer or constant, as it was before the run."""
+        columns = self.graph.columns
+        role = np.append(columns["storage_role"], ROLES.index(Role.TEMPORARY))[columns["value_storage"]]
+        found: Array = np.isin(role, _WEIGHTS) & (self.maker < 0)
+        return found
+
+    @cached_property
+    def reads(self) -> tuple[Array, Array]:
+        """Which node reads which value, once for each time; a view reads nothing."""
+        columns = self.graph.columns
+        node = np.repeat(np.arange(len(self.graph)), np.diff(columns["input_ptr"]))
+        real = ~self.is_idle[node]
+        return node[real], columns["input_value"][real].astype(np.int64)
+
+    @cached_property
+    def results(self) -> tuple[Array, Array]:
+        """Which op wrote which value into memory."""
+        columns = self.graph.columns
+        node = np.repeat(np.arange(len(self.graph)), np.diff(columns["output_ptr"]))
+        value = columns["output_value"].astype(np.int64)
+        real = (value >= 0) & ~self.is_idle[node] & self.is_op[node]
+        node, value = node[real], value[real]
+        own = self.maker[value] == node
+        return node[own], value[own]
+
+    def _per_node(self, side: str) -> Array:
+        columns = self.graph.columns
+        node = np.repeat(np.arange(len(self.graph)), np.diff(columns[f"{side}_ptr"]))
+        value = columns[f"{side}_value"]
+        found = np.zeros(len(self.graph), np.int64)
+        np.add.at(found, node[value >= 0], self.value_bytes[value[value >= 0]])
+        return found
+
+
+def ledger(graph: Graph, device: Device, sizes: Mapping[str, int] | None = None) -> Ledger:
+    """Count and time every op of a graph."""
+    counts = count(graph, sizes)
+    free = replace(device, bandwidth=np.inf, link=np.inf, overhead_s=0.0)
+    known = {**counts.sizes, RAGGED: 0}
+    operands = [Operand.of(layout, known) for layout in graph.tables.layouts]
+    compute = np.nan_to_num(roofline(graph, counts, free).seconds)
+    return Ledger(graph, device, counts, roofline(graph, counts, device), compute, operands)
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """What groups of ops take, make and hand to each other, in bytes."""
+
+    inputs: Array  # per group: activations from outside, each memory once
+    outputs: Array  # what it writes and does not only read itself
+    weights: Array
+    saved: Array  # reads and writes that a kernel made of the whole group avoids
+    crossing: dict[tuple[int, int], int]  # (group, group) -> bytes that the second reads of the first
+
+
+def traffic(found: Ledger, group: Array, count: int) -> Traffic:
+    """What crosses between groups. `group` says per node of the graph which it is in; -1 for none."""
+    columns = found.graph.columns
+    storage, size, maker = columns["value_storage"], found.value_bytes, found.maker
+    node, value = found.reads
+    to, made_by = group[node], maker[value]
+    origin = np.where(made_by >= 0, group[made_by], -1)
+    weight = found.is_weight[value]
+    outside = (to >= 0) & (origin != to) & ~weight
+
+    def distinct(keys: list[Array], values: Array) -> tuple[Array, Array]:
+        """Bytes per distinct key and storage, where overlapping views of one storage are not counted beyond it."""
+        rows = np.unique(np.stack([*keys, storage[values], values], axis=1), axis=0)
+        head, first = np.unique(rows[:, :-1], axis=0, return_inverse=True)
+        total = np.bincount(first.ravel(), size[rows[:, -1]], minlength=len(head)).astype(np.int64)
+        whole = np.append(columns["storage_bytes"], -1)[head[:, -1]]
+        return head[:, :-1], np.where((whole >= 0) & (head[:, -1] >= 0), np.minimum(total, whole), total)
+
+    def per_group(chosen: Array) -> Array:
+        keys, total = distinct([to[chosen]], value[chosen])
+        return np.bincount(keys[:, 0], total, minlength=count).astype(np.int64)
+
+    pairs, bytes_of = distinct(
+        [origin[outside & (origin >= 0)], to[outside & (origin >= 0)]], value[outside & (origin >= 0)]
+    )
+    inner = (to >= 0) & (origin == to)
+    only_inside = _only_inside(found, value, inner)
+    wrote, result = found.results
+    kept = (group[wrote] >= 0) & ~only_inside[result]
+    keys, total = distinct([group[wrote][kept]], result[kept])
+    return Traffic(
+        per_group(outside),
+        np.bincount(keys[:, 0], total, minlength=count).astype(np.int64),
+        per_group(weight & (to >= 0)),
+        _saved(found, node[inner], value[inner], only_inside, group, count),
+        {(int(a), int(b)): int(n) for (a, b), n in zip(pairs, bytes_of, strict=True)},
+    )
+
+
+def _only_inside(found: Ledger, value: Array, inner: Array) -> Array:
+    """Per value whether it is read, and by nobody but ops of the group that made it."""
+    root = found.root
+    read, elsewhere = np.zeros(len(root), bool), np.zeros(len(root), bool)
+    read[root[value[inner]]] = True
+    elsewhere[root[value[~inner]]] = True  # also by the program's outputs, which are in no group
+    only: Array = read & ~elsewhere
+    return only
+
+
+def _saved(found: Ledger, node: Array, value: Array, only_inside: Array, group: Array, count: int) -> Array:
+    """Reads of what the group made, and writes of what nobody else reads; never more than the op was costed with."""
+    size, nodes = found.value_bytes, len(found.graph)
+    reads = np.bincount(node, size[value], minlength=nodes)
+    wrote, result = found.results
+    inside = only_inside[result]
+    writes = np.bincount(wrote[inside], size[result[inside]], minlength=nodes)
+    saved = np.minimum(reads, found.bytes_read) + np.minimum(writes, found.bytes_written)
+    mine = group >= 0
+    return np.bincount(group[mine], saved[mine], minlength=count).astype(np.int64)

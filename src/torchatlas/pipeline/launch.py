@@ -1,0 +1,93 @@
+"""Workers of a pipeline as processes of this machine: all end well, or all are ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from torchatlas.errors import PipelineError
+from torchatlas.pipeline.folder import error_file, read_job
+from torchatlas.units import format_seconds
+
+_POLL_S = 0.05
+_NOT_THE_CAUSE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # of who waited for another
+
+
+def launch(folder: Path, timeout: float) -> None:
+    """Run the job of a folder, and wait for its workers. What one of them failed of, all failed of."""
+    job = read_job(folder)
+    workers: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(job.ranks):
+            workers.append(_start(folder, rank, job.ranks))
+        _wait(folder, workers, timeout)
+    finally:
+        for worker in workers:
+            if worker.poll() is None:
+                os.killpg(worker.pid, signal.SIGKILL)
+            worker.wait()
+            assert worker.stdin is not None
+            worker.stdin.close()
+
+
+def _start(folder: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "GLOO_SOCKET_IFNAME": _loopback()}
+    with (folder / f"rank{rank}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "torchatlas.pipeline.worker", str(folder)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _loopback() -> str:
+    return "lo0" if sys.platform == "darwin" else "lo"
+
+
+def _wait(folder: Path, workers: list[subprocess.Popen[bytes]], timeout: float) -> None:
+    end = time.monotonic() + timeout
+    while True:
+        codes = [worker.poll() for worker in workers]
+        if all(code == 0 for code in codes):
+            return
+        failed = {rank: code for rank, code in enumerate(codes) if code}
+        if failed:
+            time.sleep(_POLL_S)  # who failed of the others' end may have been quicker to say so
+            raise PipelineError(_cause(folder, failed))
+        if time.monotonic() > end:
+            running = [str(rank) for rank, code in enumerate(codes) if code is None]
+            raise PipelineError(
+                f"The pipeline did not end within {format_seconds(timeout)}; rank {', '.join(running)} still ran and "
+                f"was ended. Give it more time, or look for a hang: {_last_line(folder, int(running[0]))}"
+            )
+        time.sleep(_POLL_S)
+
+
+def _cause(folder: Path, failed: dict[int, int]) -> str:
+    """Which rank failed first, as far as they say, and of what."""
+    told = {rank: _error(folder, rank) for rank in failed}
+    first = min(failed, key=lambda rank: (any(text in told[rank] for text in _NOT_THE_CAUSE), rank))
+    code = failed[first]
+    if code < 0:
+        name = signal.Signals(-code).name
+        memory = ": it may have run out of memory" if -code == signal.SIGKILL else ""
+        return f"Rank {first} of the pipeline was ended by {name}{memory}. {_last_line(folder, first)}"
+    return f"Rank {first} of the pipeline failed: {told[first] or _last_line(folder, first)}"
+
+
+def _error(folder: Path, rank: int) -> str:
+    """The exception, without the way it came."""
+    file = error_file(folder, rank)
+    return file.read_text().strip() if file.is_file() else ""
+
+
+def _last_line(folder: Path, rank: int) -> str:
+    lines = (folder / f"rank{rank}.log").read_text(errors="replace").strip().splitlines()
+    return f"Its last words: {lines[-1]}" if lines else "It said nothing."

@@ -1,0 +1,150 @@
+"""Watching the engine: the private parts of torch it stands on, and who may come and go."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+
+from torchatlas.autograd import tasks
+from torchatlas.autograd.tasks import Gradients, Task, watched
+from torchatlas.torch_private import current_autograd_node
+
+
+class Everything:
+    """Sees every node's gradients, and notes what it is told."""
+
+    looks_after = True
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def begin(self, task: Task) -> None:
+        self.told.append("begin")
+
+    def before(self, task: Task, node: int, gradients: Gradients) -> Gradients | None:
+        self.told.append(("before", type(task.nodes[node]).__name__, len(gradients)))
+        return None
+
+    def after(self, task: Task, node: int, made: Gradients, taken: Gradients) -> None:
+        self.told.append(("after", type(task.nodes[node]).__name__, len(made)))
+
+    def end(self, task: Task, error: BaseException | None) -> None:
+        self.told.append(("end", type(error).__name__))
+
+
+class Glances(Everything):
+    """Wants to see the gradients of some."""
+
+    looks_after = False
+
+    def __init__(self, wanted: str) -> None:
+        super().__init__()
+        self.wanted = wanted
+
+    def passing(self, task: Task, node: int) -> bool:
+        name = type(task.nodes[node]).__name__
+        self.told.append(("passing", name))
+        return name == self.wanted
+
+
+def test_a_node_takes_the_hooks_of_a_tensor() -> None:
+    """`_register_hook_dict`, `_backward_hooks`, and what the engine knows while such a hook runs."""
+    x = torch.ones(2, requires_grad=True)
+    y = x.sin()
+    node, seen = y.grad_fn, []
+    tensor = torch.empty(0)
+    tensor._backward_hooks = hooks = {
+        0: lambda gradient: seen.append((gradient.tolist(), current_autograd_node(), torch._C._current_graph_task_id()))
+    }
+    assert node is not None
+    node._register_hook_dict(tensor)  # type: ignore[attr-defined]
+    y.sum().backward(retain_graph=True)
+    ((gradient, current, number),) = seen
+    assert gradient == [1.0, 1.0]
+    assert current is node
+    assert number >= 0
+    assert torch._C._current_graph_task_id() == -1
+    hooks.clear()
+    y.sum().backward()
+    assert len(seen) == 1
+
+
+def test_a_hook_registered_at_the_bell_runs_for_the_same_node() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with watched(observer := Glances("SinBackward0")):
+        x.exp().sin().sum().backward()
+    assert observer.told == [
+        "begin",
+        ("passing", "SumBackward0"),
+        ("passing", "SinBackward0"),
+        ("before", "SinBackward0", 1),
+        ("passing", "ExpBackward0"),
+        ("before", "AccumulateGrad", 1),  # there is no bell on it
+        ("end", "NoneType"),
+    ]
+
+
+@pytest.mark.parametrize("options", [{"retain_graph": True}, {"inputs": []}])
+def test_gradients_are_shown_of_what_may_run_again_or_not_at_all(options: dict[str, Any]) -> None:
+    x = torch.ones(2, requires_grad=True)
+    loss = x.exp().sin().sum()
+    if "inputs" in options:
+        options = {"inputs": [x]}
+    with watched(observer := Glances("SinBackward0")) as found:
+        loss.backward(**options)
+    names = ["SumBackward0", "SinBackward0", "ExpBackward0", "AccumulateGrad"]
+    assert observer.told == ["begin", *(("before", name, 1) for name in names), ("end", "NoneType")]
+    assert [type(found[0].nodes[place]).__name__ for place in found[0].ran] == names
+
+
+def test_everything_is_told_in_order() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with watched(observer := Everything()):
+        (x * x).sum().backward()
+    assert observer.told == [
+        "begin",
+        ("before", "SumBackward0", 1),
+        ("after", "SumBackward0", 1),
+        ("before", "MulBackward0", 1),
+        ("after", "MulBackward0", 2),
+        ("before", "AccumulateGrad", 1),
+        ("after", "AccumulateGrad", 0),
+        ("end", "NoneType"),
+    ]
+
+
+def test_those_who_watch_may_leave_in_any_order() -> None:
+    engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+    x = torch.ones(2, requires_grad=True)
+    first, second = Everything(), Everything()
+    watches = watched(first), watched(second)
+    for watch in watches:
+        watch.__enter__()
+    x.sin().sum().backward()
+    watches[0].__exit__(None, None, None)
+    x.cos().sum().backward()
+    watches[1].__exit__(None, None, None)
+    assert (first.told.count("begin"), second.told.count("begin")) == (1, 2)
+    assert torch.autograd._engine_run_backward is engine  # type: ignore[attr-defined]
+    assert tasks._watchers == tasks._patch == []
+
+
+def test_nothing_keeps_the_graph_after_it_was_watched() -> None:
+    x = torch.ones(2, requires_grad=True)
+    loss = x.exp().sum()
+    with watched(Glances("")) as found:
+        loss.backward()
+    assert loss.grad_fn is not None
+    freed: list[str] = []
+
+    class Token:
+        def __del__(self) -> None:
+            freed.append("freed")
+
+    loss.grad_fn.metadata["token"] = Token()
+    del found, loss
+    gc.collect()
+    assert freed == ["freed"]
