@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import runpy
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -214,3 +216,49 @@ def test_double_backward_and_torch_func() -> None:
     assert not visit.findings
     assert weight.grad is not None
     assert torch.equal(weight.grad, torch.full((3,), 6.0))
+
+
+def test_models_die_as_they_do_alone() -> None:
+    def fit() -> weakref.ref[Tensor]:
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            step(model, optimizer)
+        with torch.no_grad():
+            model(torch.randn(3, 4))
+        return weakref.ref(model[0].weight)
+
+    with atlas.doctor() as visit:
+        references = [fit() for _ in range(3)]
+        gc.collect()
+        assert [reference() for reference in references] == [None] * 3
+    assert visit.findings.keys == []  # what the model returned in training mode was not looked at
+
+
+def test_a_cut_inside_of_a_library_names_the_line_that_called_it(tmp_path: Path) -> None:
+    (tmp_path / "library.py").write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Encoder(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)\n\n"
+        "    def forward(self, x):\n        with torch.no_grad():\n"
+        "            x = self.a(x)\n            return self.b(x)\n"
+    )
+    encoder = runpy.run_path(str(tmp_path / "library.py"))["Encoder"]()
+    head = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], 0.1)
+    with atlas.doctor() as visit:
+        loss = head(encoder(torch.randn(3, 4))).sum()  # this one
+        loss.backward()
+        optimizer.step()
+    (finding,) = visit.findings  # one cause, although both layers have their own lines
+    assert "# this one" in str(finding.where[0])
+    assert finding.where[1].source is not None
+    assert finding.where[1].source.file.endswith("library.py")
+
+
+def test_the_infinities_of_a_mask_are_told_of() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    with atlas.doctor() as visit:
+        weight.expand(2, 3).masked_fill(torch.tensor([[True] * 3, [False] * 3]), -torch.inf).softmax(1).sum().backward()
+    (finding,) = visit.findings
+    assert "made 3 NaN of 6 (2, 3) from (2, 3) in [1, 1] and 3 of -inf" in str(finding)
+    assert "of infinities" in finding.why

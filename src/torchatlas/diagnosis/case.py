@@ -30,6 +30,7 @@ class Case:
     storage_of: Callable[[torch.Tensor], int | None] = lambda tensor: None  # its number in the recording
     line: Where | None = None  # of the call of backward
     others: Callable[[], Iterable[torch.Tensor]] = lambda: ()  # parameters of other modules that were called
+    caller_of: Callable[[GraphNode], Where | None] = lambda node: None  # the line that called the model an op ran in
 
     @cached_property
     def graph(self) -> Walk:

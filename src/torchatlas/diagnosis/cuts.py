@@ -100,11 +100,20 @@ class Cuts:
         if not cuts:
             others = np.flatnonzero(self._forward & ~self._carries).tolist()
             through = self._through_python([node for node in others if self._takes_gradients(node, leaves)], before)
-            return [] if through is None else [through]
+            if through is not None and self._is(through.id, _TO_PYTHON):
+                return [through]
+            # torch.tensor(tensors) asks for their numbers without an op: what was made of numbers after the first
+            # op with a gradient
+            first = int(self._carries.argmax()) if self._carries.any() else len(self._carries)
+            cuts = [node for node in before if node > first and self._is(node, _FROM_PYTHON)]
+            cuts += [] if through is None else [through.id]
         return [self.graph.nodes[node] for node in sorted(cuts, reverse=True)]
 
     def _takes_gradients(self, node: int, leaves: Collection[int]) -> bool:
+        """Not if it writes there: an initialisation, or an update by hand."""
         values = self.graph.index.inputs(node)
+        if len(self.graph.index.writes(node)):
+            return False
         columns = self.graph.columns
         makers, storages = columns["value_producer"][values].tolist(), columns["value_storage"][values].tolist()
         return any(m >= 0 and self._carries[m] for m in makers) or any(s in leaves for s in storages)
@@ -112,9 +121,14 @@ class Cuts:
     def _through_python(self, cuts: Iterable[int], into: Collection[int]) -> GraphNode | None:
         """The last op that made a Python number, or an array, before one that came back from there."""
         back = [node for node in into if self._is(node, _FROM_PYTHON)]
-        leaving = [node for node in cuts if self._is(node, _TO_PYTHON) or self._is(node, "detach")]
+        leaving = [node for node in cuts if self._is(node, _TO_PYTHON) or self._leaves_torch(node)]
         found = [node for node in leaving if back and node < max(back)]
         return self.graph.nodes[max(found)] if found else None
+
+    def _leaves_torch(self, node: int) -> bool:
+        """numpy() takes what was detached, and no op does but those that prepare it for numpy."""
+        after = self.graph.index.successors
+        return self._is(node, "detach") and not any(len(after(each)) for each in after(node).tolist())
 
     def _is(self, node: int, operation: str) -> bool:
         name = self.graph.tables.operations[int(self.graph.columns["node_operation"][node])].name
@@ -126,6 +140,8 @@ def cut_by(node: GraphNode) -> Where:
     name = short_name(node.operation)
     if name == "detach":
         return Where("cut by detach(), .data or numpy()", node.source)
+    if name == _FROM_PYTHON:
+        return Where("made of Python numbers or an array, which have no gradient", node.source)
     if name == _TO_PYTHON:
         return Where("cut by item(): a Python number has no gradient", node.source)
     made = [value.dtype for value in node.outputs]

@@ -99,5 +99,6 @@ def some(names: Sequence[str], most: int = 3) -> str:
     >>> some(["a", "b", "c", "d", "e"])
     'a, b, c and 2 more'
     """
+    names = list(dict.fromkeys(names))
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"

@@ -16,13 +16,13 @@ def freed_graph(case: Case) -> Iterator[Finding]:
     if not freed:
         return
     whole, op = len(freed) == len(saving), case.op_of(freed[0])
-    part = "the whole graph" if whole else f"{len(freed)} of {len(saving)} nodes that saved something"
-    shared = "by a backward pass from this loss" if whole else "by one from another loss that shares these nodes"
+    part = "the whole graph was freed already" if whole else f"{len(freed)} of {len(saving)} nodes were freed already"
+    shared = "an earlier backward pass from this loss" if whole else "one from another loss, through the same nodes,"
     yield Finding(
         "freed-graph",
-        f"backward cannot run: {part} was freed, {short(freed[0])} the first",
+        f"backward cannot run: {part}, first {short(freed[0])}",
         (*case.here(), *([] if op is None else [at("made by", op)])),
-        f"what nodes saved was let go of {shared}",
-        "compute the loss anew, add the losses and run backward once, detach what is carried over from an earlier "
-        "step, or pass retain_graph=True to the first",
+        f"{shared} has let go of what they saved",
+        "detach what is carried over from an earlier step, add losses that share something and run backward once, "
+        "compute the loss anew, or pass retain_graph=True to the first",
     )

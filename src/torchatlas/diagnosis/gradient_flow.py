@@ -46,6 +46,7 @@ class GradientFlow(Diagnosis):
 
     def after_backward(self, case: Case, found: Pass, error: BaseException | None) -> None:
         weights = [(leaf, size) for leaf, size in self._weights if size > 0 and math.isfinite(size)]
+        self._weights = []  # they are the program's to keep
         quarter = max(len(weights) // 4, 1)
         if len(weights) >= _FEWEST_LAYERS:
             late = statistics.median(size for _, size in weights[:quarter])

@@ -113,7 +113,7 @@ class GraphKept(Diagnosis):
         self.visit.report(
             Finding(
                 "graph-kept",
-                f"{len(old)} graphs of earlier iterations are still alive"
+                f"at least {len(old)} graphs of earlier iterations are still alive"
                 + (f", held by {some(names)}" if names else "")
                 + f": {format_bytes(_saved_bytes(nodes))} saved for backward, {len(nodes):,} nodes",
                 (*([] if op is None else [at("the tensor that holds them was made by", op)]), line),

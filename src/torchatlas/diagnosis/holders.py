@@ -6,7 +6,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 _OURS = Path(__file__).parents[1]
@@ -17,7 +17,8 @@ def names_of(item: Any) -> Iterator[str]:
     """Variables first: of the functions that run, and of modules; then attributes, as Class.attribute."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _OURS not in Path(frame.f_code.co_filename).parents:
+        file = frame.f_code.co_filename
+        if not file.startswith("<frozen") and _OURS not in Path(file).parents:
             yield from (name for name, value in frame.f_locals.items() if _holds(value, item))
         frame = frame.f_back
     for holder in gc.get_referrers(item):
@@ -35,7 +36,8 @@ def _holds(value: Any, item: Any) -> bool:
 
 def _attributes(attributes: object, item: Any) -> Iterator[str]:
     """The attributes of an object that are an item, if these are the attributes of one."""
-    for owner in gc.get_referrers(attributes) if isinstance(attributes, dict) else ():
+    owners = [attributes, *(gc.get_referrers(attributes) if isinstance(attributes, dict) else ())]
+    for owner in owners:  # Python keeps the attributes of many objects without a dictionary
         own: dict[str, Any] | None = getattr(owner, "__dict__", None)
-        if own is not None and own is attributes and not isinstance(owner, ModuleType):
+        if own is not None and not isinstance(owner, (ModuleType, FunctionType)):
             yield from (f"{type(owner).__name__}.{name}" for name, value in own.items() if value is item)

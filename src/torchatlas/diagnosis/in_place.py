@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from torchatlas.autograd.saved import saved_by
 from torchatlas.diagnosis.case import CHECKS, Case, short
 from torchatlas.diagnosis.finding import Finding, at
+from torchatlas.graph import Phase
+
+_COPY = "write to a copy (x = x * 2 instead of x.mul_(2), x.clone() before x[...] =), or after backward"
+_AFTER_STEP = "run this backward pass before the optimizer's step, or compute the loss anew after it"
 
 
 @CHECKS.add("in-place")
@@ -24,5 +28,5 @@ def in_place(case: Case) -> Iterator[Finding]:
                 f"it is at version {saved.version} now",
                 (*([] if op is None else [at("saved by", op)]), *(at("written by", writer) for writer in writers)),
                 "backward needs the numbers that were there when it was saved, and refuses to run",
-                "write to a copy (x = x * 2 instead of x.mul_(2), x.clone() before x[...] =), or after backward",
+                _AFTER_STEP if any(writer.phase is Phase.OPTIMIZER for writer in writers) else _COPY,
             )

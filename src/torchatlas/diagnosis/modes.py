@@ -20,10 +20,18 @@ _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 
 @dataclass(eq=False)
+class Model:
+    """A model that was called, without holding it."""
+
+    name: str
+    trained: bool = False
+
+
+@dataclass(eq=False)
 class Call:
     """A call of a whole model."""
 
-    module: nn.Module
+    model: Model
     line: Where
     what: str  # the layers that behave differently in training
     inputs: tuple[int, ...]  # the tensors that it was given, by id
@@ -43,7 +51,7 @@ class Modes(Diagnosis):
         self._since_step: weakref.WeakKeyDictionary[nn.Module, list[tuple[bool, Where, str]]] = (
             weakref.WeakKeyDictionary()
         )
-        self._trained: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._models: weakref.WeakKeyDictionary[nn.Module, Model] = weakref.WeakKeyDictionary()
 
     def module_called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         call = None
@@ -53,9 +61,10 @@ class Modes(Diagnosis):
             calls.append((module.training, line, _differs(module, False)))
         elif module.training and (what := _differs(module, True)):
             inputs = tuple(id(tensor) for tensor in tensors_in([args, kwargs]))
-            call = Call(module, line, what, inputs, self.visit.steps)
+            model = self._models.setdefault(module, Model(type(module).__name__))
+            call = Call(model, line, what, inputs, self.visit.steps)
             before = self._judged[-1] if self._judged else None
-            same = before is not None and (before.module, before.inputs, before.steps) == (module, inputs, call.steps)
+            same = before is not None and (before.model, before.inputs, before.steps) == (model, inputs, call.steps)
             if before is not None and same:
                 call.repeated = before.repeated = True  # to see how much the results differ
         self._open.append(call)
@@ -72,7 +81,7 @@ class Modes(Diagnosis):
         for module, calls in list(self._since_step.items()):
             if not any(id(parameter) in with_gradients for parameter in module.parameters()):
                 continue
-            self._trained.add(module)
+            self._models.setdefault(module, Model(type(module).__name__)).trained = True
             del self._since_step[module]
             if calls and not any(training for training, _, _ in calls):
                 _, line, what = calls[-1]
@@ -87,14 +96,14 @@ class Modes(Diagnosis):
                 )
 
     def at_end(self, complete: bool) -> None:
-        suspects = [c for c in self._judged if c.module in self._trained and not c.repeated and c.results]
+        suspects = [c for c in self._judged if c.model.trained and not c.repeated and c.results]
         graph = self.visit.graph if suspects else None
         for call in suspects:
             if graph is not None and _only_looked_at(graph, call.results):
                 self.visit.report(
                     Finding(
                         "train-mode",
-                        f"{type(call.module).__name__} was evaluated in training mode",
+                        f"{call.model.name} was evaluated in training mode",
                         (call.line,),
                         f"{call.what} of it acted as in training: results are random, or change running statistics",
                         "call model.eval() before evaluation and model.train() after it",

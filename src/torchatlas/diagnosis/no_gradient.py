@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -13,6 +14,9 @@ from torchatlas.diagnosis.cuts import Cuts, cut_by
 from torchatlas.diagnosis.finding import Finding, Where, at, some
 
 _MOST = 3  # cuts that are named
+Cause = tuple[tuple[Where, ...], str, str]  # where, why, and the fix
+_LOOK_FOR = "look for detach(), no_grad, argmax or a cast to integers on that way; or freeze what is not to be trained"
+_USE_IT = "add it to the loss, or leave it out; or freeze what is not to be trained"
 
 
 @CHECKS.add("loss-without-grad")
@@ -44,7 +48,7 @@ def no_gradient(case: Case) -> Iterator[Finding]:
         return
     reached = {id(leaf) for node in case.graph.nodes if (leaf := leaf_of(node)) is not None}
     missing = {
-        name: parameter
+        name: _storage(case, name, parameter)
         for name, parameter in case.model.named_parameters()
         if parameter.requires_grad and id(parameter) not in reached
     }
@@ -53,34 +57,36 @@ def no_gradient(case: Case) -> Iterator[Finding]:
 
 
 def without_gradient(
-    case: Case, missing: Mapping[str, torch.Tensor], roots: list[int], losses: list[int | None]
+    case: Case, missing: Mapping[str, int | None], roots: list[int], losses: list[int | None]
 ) -> Iterator[Finding]:
-    """Why some parameters get none; those with one cause are one finding."""
+    """Why some parameters, of some storages, get none; those with one cause are one finding."""
     if not missing:
         return
     if case.forward is None:
-        yield _finding(list(missing), case.here(), "no path from the loss leads to them")
+        yield _finding(list(missing), case.here(), "no path from the loss leads to {it}", _LOOK_FOR)
         return
     cuts = Cuts(case.forward)
     into = cuts.before(cuts.makers(roots, losses))
-    causes: dict[tuple[str, Where | None], list[str]] = {}
-    for name, parameter in missing.items():
-        users = cuts.users(_storage(case, name, parameter))
+    causes: dict[Any, tuple[list[str], tuple[Where, ...], str, str]] = {}
+    for name, storage in missing.items():
+        users = cuts.users(storage)
         cut = cuts.after(users, into)
         if cut is not None:
-            cause: tuple[str, Where | None] = "what came of them was cut off from the loss", cut_by(cut)
+            called = case.caller_of(cut)  # for a model of a library the program's own line comes first
+            places = (*([] if called is None else [called]), cut_by(cut))
+            cause: Cause = places, "what came of {it} was cut off from the loss", _LOOK_FOR
         elif users:
             last = case.forward.nodes[max(users)]
-            cause = "they were used, but what came of it does not lead to the loss", at("last used by", last)
+            cause = (at("last used by", last),), "{it} {was} used, but the result does not lead to the loss", _USE_IT
         else:
-            cause = "they were never used", case.line
-        causes.setdefault(cause, []).append(name)
-    for (why, where), names in causes.items():
-        yield _finding(names, () if where is None else (where,), why)
+            cause = case.here(), "{it} {was} never used", "call the module in forward; or remove or freeze it"
+        causes.setdefault((cause[0][:1], cause[1]), ([], *cause))[0].append(name)
+    for names, places, why, fix in causes.values():
+        yield _finding(names, places, why, fix)
 
 
 def only_zeros(
-    case: Case, zeros: Mapping[str, torch.Tensor], roots: list[int], losses: list[int | None]
+    case: Case, zeros: Mapping[str, int | None], roots: list[int], losses: list[int | None]
 ) -> Iterator[Finding]:
     """Parameters whose gradient is there, and zero because of a function that is flat between its steps."""
     if not zeros or case.forward is None:
@@ -88,13 +94,14 @@ def only_zeros(
     cuts = Cuts(case.forward)
     into = cuts.before(cuts.makers(roots, losses))
     causes: dict[Where, list[str]] = {}
-    for name, parameter in zeros.items():
-        found = cuts.flattened(cuts.users(_storage(case, name, parameter)), into)
+    for name, storage in zeros.items():
+        found = cuts.flattened(cuts.users(storage), into)
         if found is not None:
             causes.setdefault(at("flattened by", found), []).append(name)
     for where, names in causes.items():
         why = "the derivative of a function that rounds is zero wherever it has one"
-        yield replace(_finding(names, (where,), why), what=f"the gradient of {some(names)} is always zero")
+        fix = "let the gradient pass straight through: x + (x.round() - x).detach()"
+        yield replace(_finding(names, (where,), why, fix), what=f"the gradient of {some(names)} is always zero")
 
 
 def _storage(case: Case, name: str, parameter: torch.Tensor) -> int | None:
@@ -108,12 +115,8 @@ def _storage(case: Case, name: str, parameter: torch.Tensor) -> int | None:
     return int(case.forward.columns["value_storage"][found[0]]) if len(found) else None
 
 
-def _finding(names: list[str], where: tuple[Where, ...], why: str) -> Finding:
+def _finding(names: list[str], where: tuple[Where, ...], why: str, fix: str) -> Finding:
+    words = {"it": "it", "was": "was"} if len(names) == 1 else {"it": "them", "was": "were"}
+    words = words if not why.startswith("{it} {was}") or len(names) == 1 else {"it": "they", "was": "were"}
     get = "gets" if len(names) == 1 else "get"
-    return Finding(
-        "no-gradient",
-        f"{some(names)} {get} no gradient from this loss",
-        where,
-        why.replace("they were", "it was").replace("them", "it") if len(names) == 1 else why,
-        "look for detach(), no_grad, argmax or a cast to integers after their use; or freeze what is not to be trained",
-    )
+    return Finding("no-gradient", f"{some(names)} {get} no gradient", where, why.format(**words), fix)

@@ -43,6 +43,7 @@ class Event:
     took_nan: bool
     took_inf: bool
     inputs: str
+    caller: Where | None  # the program's line, if the op's own is in a library
     deliberate: bool  # it was asked for an infinity, for a mask say
 
     @property
@@ -71,7 +72,7 @@ class NotFinite(Diagnosis):
             return
         for tensor in tensors_in(out):
             if plain(tensor) and not finite(tensor):
-                self._events.append(_event(name, tensor, args, kwargs))
+                self._events.append(_event(name, tensor, args, kwargs, self.visit.caller))
                 return
 
     def before_backward(self, case: Case, found: Pass) -> None:
@@ -104,7 +105,9 @@ class NotFinite(Diagnosis):
 
     def _forward(self, case: Case, loss: torch.Tensor) -> Finding:
         origins = [event for event in self._events if event.node is None and event.origin]
-        where = [Where(_told(event), event.source) for event in _decisive(origins)]
+        decisive = list(_decisive(origins))
+        where = [Where(_told(event), event.source) for event in decisive]
+        where += dict.fromkeys(event.caller for event in decisive if event.caller is not None)
         first = next((event for event in self._events if event.node is None), None)
         if not where and first is not None:
             where = [Where(f"first seen at {_told(first)}: it came in with its inputs", first.source)]
@@ -112,7 +115,7 @@ class NotFinite(Diagnosis):
             "not-finite-forward",
             f"the loss is {float(loss.detach().flatten()[0]) if loss.numel() == 1 else 'not finite'}",
             (*where, *case.here()),
-            "the op made it of finite numbers" if origins else "it was in the data, or made before the visit began",
+            _why(origins),
             "keep the argument in range (clamp, eps inside log, sqrt and divisions, log_softmax instead of "
             "log(softmax), masked rows left out), or look at the data",
         )
@@ -135,6 +138,14 @@ class NotFinite(Diagnosis):
         )
 
 
+def _why(origins: list[Event]) -> str:
+    if not origins:
+        return "it was in the data, or made before the visit began"
+    if origins[0].took_inf:
+        return "the op made it of infinities: a row that a mask has emptied, inf - inf, or 0 times infinity"
+    return "the op made it of finite numbers"
+
+
 def _decisive(origins: list[Event]) -> Iterator[Event]:
     """The first, and the first NaN if that came of it."""
     yield from origins[:1]
@@ -147,7 +158,7 @@ def _told(event: Event) -> str:
     return f"{event.operation} made {made} of {math.prod(event.shape):,} {event.shape} from {event.inputs}"
 
 
-def _event(name: str, tensor: torch.Tensor, args: Any, kwargs: Any) -> Event:
+def _event(name: str, tensor: torch.Tensor, args: Any, kwargs: Any, caller: Where | None) -> Event:
     running, line = current_autograd_node(), user_line(sys._getframe(1))
     given = [each for each in tensors_in([args, kwargs]) if plain(each) and each is not tensor]
     with unobserved():
@@ -165,6 +176,7 @@ def _event(name: str, tensor: torch.Tensor, args: Any, kwargs: Any) -> Event:
         took_nan,
         took_inf,
         inputs,
+        None if caller is None or line is None or caller.source == source_row(*line) else caller,
         any(isinstance(n, float) and not math.isfinite(n) for n in numbers_in([args, kwargs])) or name == "lift_fresh",
     )
 
@@ -172,7 +184,13 @@ def _event(name: str, tensor: torch.Tensor, args: Any, kwargs: Any) -> Event:
 def _range(tensor: torch.Tensor) -> str:
     numbers = tensor[tensor.isfinite()] if not tensor.is_complex() else tensor.abs()
     extremes = f" in [{float(numbers.min()):.4g}, {float(numbers.max()):.4g}]" if numbers.numel() else ""
-    return f"{tuple(tensor.shape)}{extremes}"
+    others = {
+        "NaN": int(tensor.isnan().sum()),
+        "inf": 0 if tensor.is_complex() else int(tensor.isposinf().sum()),
+        "-inf": 0 if tensor.is_complex() else int(tensor.isneginf().sum()),
+    }
+    counted = "".join(f" and {count:,} of {name}" for name, count in others.items() if count)
+    return f"{tuple(tensor.shape)}{extremes}{counted}"
 
 
 def finite(tensor: torch.Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ import torch
 from torchatlas.diagnosis.backward import Pass
 from torchatlas.diagnosis.case import Case
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
-from torchatlas.diagnosis.finding import Finding, some
+from torchatlas.diagnosis.finding import Finding, Where, some
+from torchatlas.diagnosis.leaves import Leaf
 from torchatlas.torch_private import unobserved
 
 
@@ -25,42 +27,63 @@ class NotZeroed(Diagnosis):
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
-        self._used: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}  # parameter, its gradient then, version
-        self._added: set[int] = set()  # parameters to whose used gradient a pass has added
+        self._used: dict[Leaf, tuple[weakref.ref[torch.Tensor], int]] = {}  # the gradient then, and its version
+        self._added: set[Leaf] = set()  # to whose used gradient a pass has added
+        self._closure: tuple[list[weakref.ref[torch.Tensor]], Where] | None = None  # parameters and line of a step
 
     def before_backward(self, case: Case, found: Pass) -> None:
-        for key, (parameter, gradient, version) in list(self._used.items()):
-            now = parameter.grad
-            changed = key not in self._added and now is not None and now._version != version
-            if now is not gradient or changed or not _any(now):
-                del self._used[key]
-                self._added.discard(key)
+        for leaf, (gradient, version) in list(self._used.items()):
+            now = _gradient(leaf)
+            changed = leaf not in self._added and now is not None and now._version != version
+            if now is None or now is not gradient() or changed or not _any(now):
+                del self._used[leaf]
+                self._added.discard(leaf)
 
     def after_backward(self, case: Case, found: Pass, error: BaseException | None) -> None:
-        for key, (parameter, gradient, version) in self._used.items():
-            if parameter.grad is gradient and gradient._version != version:
-                self._added.add(key)
+        for leaf, (gradient, version) in self._used.items():
+            now = _gradient(leaf)
+            if now is not None and now is gradient() and now._version != version:
+                self._added.add(leaf)
+        if self._closure is not None and self.visit.in_closure:  # the optimizer takes a closure's gradients at once
+            parameters = [p for reference in self._closure[0] if (p := reference()) is not None]
+            self._tell_of(parameters, self._closure[1])
+            self._use_up(parameters)
 
     def before_step(self, optimizer: Any, parameters: list[torch.Tensor]) -> None:
-        stale = [p for p in parameters if id(p) in self._added and p.grad is self._used[id(p)][1]]
+        line = self.visit.line("step")
+        self._tell_of(parameters, line)
+        self._closure = [weakref.ref(parameter) for parameter in parameters], line
+
+    def after_step(self, optimizer: Any, parameters: list[torch.Tensor]) -> None:
+        self._closure = None
+        self._use_up(parameters)
+
+    def _tell_of(self, parameters: list[torch.Tensor], line: Where) -> None:
+        leaves = [(parameter, self.visit.leaf(parameter)) for parameter in parameters]
+        stale = [leaf for p, leaf in leaves if leaf in self._added and p.grad is self._used[leaf][0]()]
         if stale:
             self.visit.report(
                 Finding(
                     "not-zeroed",
-                    f"the gradients of {some([self.visit.name(p) for p in stale])} still hold those of an earlier step",
-                    (self.visit.line("step"),),
+                    f"the gradients of {some([leaf.name for leaf in stale])} still hold those of an earlier step",
+                    (line,),
                     "backward adds to .grad, and nothing has emptied it since the step before",
                     "call optimizer.zero_grad() between a step and the next backward pass, for all that it trains",
                 )
             )
 
-    def after_step(self, optimizer: Any, parameters: list[torch.Tensor]) -> None:
+    def _use_up(self, parameters: list[torch.Tensor]) -> None:
         for parameter in parameters:
-            self._added.discard(id(parameter))
-            if parameter.grad is not None and parameter.grad.layout is torch.strided:
-                self._used[id(parameter)] = parameter, parameter.grad, parameter.grad._version
-            else:
-                self._used.pop(id(parameter), None)
+            leaf, gradient = self.visit.leaf(parameter), parameter.grad
+            self._added.discard(leaf)
+            self._used.pop(leaf, None)
+            if gradient is not None and gradient.layout is torch.strided:
+                self._used[leaf] = weakref.ref(gradient), gradient._version
+
+
+def _gradient(leaf: Leaf) -> torch.Tensor | None:
+    tensor = leaf.reference()
+    return None if tensor is None else tensor.grad
 
 
 def _any(tensor: torch.Tensor) -> bool:

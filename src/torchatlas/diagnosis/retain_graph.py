@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from typing import Any
 
 from torchatlas.autograd.walk import leaf_of
@@ -29,12 +30,14 @@ class RetainGraph(Diagnosis):
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
         self._needed: dict[Where, bool] = {}  # by line: the last turn of a loop needs it as little as the others do
+        self._times: Counter[Where] = Counter()
         self._handles: list[tuple[weakref.ref[Token], list[Any]]] = []
 
     def after_backward(self, case: Case, found: Pass, error: BaseException | None) -> None:
         if not found.retains or error is not None or case.line is None:
             return
         self._needed.setdefault(case.line, False)
+        self._times[case.line] += 1
         if self._needed[case.line]:
             return
         token = Token(case.line, self._needed)
@@ -55,5 +58,6 @@ class RetainGraph(Diagnosis):
                         (line,),
                         "no later backward pass went through that graph, and what it saved was kept all the same",
                         "leave it out: memory is freed as backward goes",
+                        self._times[line],
                     )
                 )

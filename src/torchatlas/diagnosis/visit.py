@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from types import TracebackType
@@ -21,10 +21,14 @@ from torchatlas.diagnosis.backward import Pass, backward_passes
 from torchatlas.diagnosis.case import Case
 from torchatlas.diagnosis.diagnosis import DIAGNOSES, Diagnosis
 from torchatlas.diagnosis.finding import Finding, Findings, Where, merged
+from torchatlas.diagnosis.leaves import Leaf, Leaves
 from torchatlas.errors import StateError
 from torchatlas.graph import Graph, GraphNode, Phase
+from torchatlas.graph.columns import KINDS
+from torchatlas.graph.nouns import NodeKind
 from torchatlas.torch_private import never_compiled
 
+_OP = KINDS.index(NodeKind.OP)
 _MOST_OPS = 200_000  # of a recording; then another begins, and what is older than that one is forgotten
 
 
@@ -42,7 +46,10 @@ class Visit:
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._recordings: list[Recording] = []  # the running one last
         self._graphs: dict[int, tuple[int, Graph]] = {}  # by recording: ops when it was read, and what was read
-        self._names: dict[int, tuple[str, torch.Tensor]] = {}  # by id of the tensor, which is kept with it
+        self._leaves = Leaves()
+        self._calls: list[tuple[int, int | None, Where]] = []  # of models: ops before, ops after, line
+        self._first_op = 0  # that the running recording has seen
+        self._in_step = False
         self._open = ExitStack()
         self._state = "new"
 
@@ -85,7 +92,7 @@ class Visit:
                 recording.stop(error)
         self._state = "over"
         self.diagnoses, self._recordings = [], []
-        self._graphs, self._names = {}, {}
+        self._graphs = {}
 
     def __str__(self) -> str:
         return str(self.findings)
@@ -125,6 +132,11 @@ class Visit:
         return None
 
     @property
+    def in_closure(self) -> bool:
+        """Whether an optimizer's step runs that asks for the loss, perhaps several times."""
+        return self._in_step
+
+    @property
     def in_step(self) -> bool:
         """Whether an optimizer is at work."""
         return self._recordings[-1].in_step
@@ -139,30 +151,34 @@ class Visit:
         """The modules that were called and that no other module called."""
         return [*([] if self.model is None else [self.model]), *self._roots]
 
-    def called(self, module: nn.Module) -> None:
+    def call_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._roots.add(module)
+        self._calls.append((self.ops + 1, None, self.line("called")))
+        self._tell("module_called", module, args, kwargs)
+
+    def call_ends(self, module: nn.Module, result: Any) -> None:
+        self._calls[-1] = (self._calls[-1][0], self.ops, self._calls[-1][2])
+        self._tell("module_returned", module, result)
+
+    def leaf(self, tensor: torch.Tensor) -> Leaf:
+        """What is known of a tensor that is trained."""
+        return self._leaves.of(tensor, self._roots)
 
     def name(self, tensor: torch.Tensor) -> str:
-        """What a parameter is called: its path in the model; after the class of the model if there are several."""
-        if id(tensor) not in self._names:
-            self._learn_names()
-            self._names.setdefault(id(tensor), (f"a leaf {list(tensor.shape)}", tensor))
-        return self._names[id(tensor)][0]
+        return self.leaf(tensor).name
 
-    def is_parameter(self, tensor: torch.Tensor) -> bool:
-        """Of a module, and not a tensor of its own."""
-        return not self.name(tensor).startswith("a leaf ")
+    def caller_of(self, node: GraphNode) -> Where | None:
+        """The program's line that called the model in which an op of `graph` ran, if that is in another file."""
+        ordinal = self._first_op + int((self.graph.columns["node_kind"][: node.id + 1] == _OP).sum())
+        place = bisect_right(self._calls, ordinal, key=lambda call: call[0]) - 1
+        if place < 0 or node.source is None or ordinal > (self._calls[place][1] or self.ops):
+            return None
+        return _elsewhere(self._calls[place][2], node.source.file)
 
-    def _learn_names(self) -> None:
-        """The program may let go of its model before the visit ends: names are learned while it is there, and kept."""
-        modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
-        inside = {id(child) for module in modules for child in module.children()}
-        tops = [module for module in modules if id(module) not in inside and any(True for _ in module.parameters())]
-        called = [top for top in tops if any(module in self._roots for module in top.modules())]
-        for top in tops:
-            for name, parameter in top.named_parameters():
-                named = name if called == [top] else f"{type(top).__name__}.{name}"
-                self._names.setdefault(id(parameter), (named, parameter))
+    @property
+    def caller(self) -> Where | None:
+        """The program's line that called the model that runs."""
+        return self._calls[-1][2] if self._calls and self._calls[-1][1] is None else None
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -173,6 +189,7 @@ class Visit:
         self._recordings = [*self._recordings[-1:], Recording(track_timing=False, around=self._around)]
         self._graphs = {key: read for key, read in self._graphs.items() if key in map(id, self._recordings)}
         self._recordings[-1].start()
+        self._calls, self._first_op = [], self.ops
 
     def _tell(self, what: str, *args: Any) -> None:
         for each in self.diagnoses:
@@ -192,7 +209,13 @@ class Visit:
 
     def backward_begins(self, found: Pass) -> Case:
         case = Case(
-            found.losses, self.model, lambda: self.graph, self.storage_of, self.line("backward"), self._parameters
+            found.losses,
+            self.model,
+            lambda: self.graph,
+            self.storage_of,
+            self.line("backward"),
+            self._parameters,
+            self.caller_of,
         )
         self._tell("before_backward", case, found)
         return case
@@ -205,6 +228,10 @@ class Visit:
     def _parameters(self) -> Iterator[torch.Tensor]:
         for module in self.roots():
             yield from module.parameters()
+
+
+def _elsewhere(line: Where, file: str) -> Where | None:
+    return line if line.source is not None and line.source.file != file else None
 
 
 class _Listener:
@@ -228,18 +255,20 @@ class _Listener:
 
     @never_compiled
     def _arrives(self, module: Any, args: Any, kwargs: Any) -> None:
-        self.visit.called(module)
-        self.visit._tell("module_called", module, args, kwargs)
+        self.visit.call_begins(module, args, kwargs)
 
     @never_compiled
     def _leaves(self, module: Any, result: Any) -> None:
-        self.visit._tell("module_returned", module, result)
+        self.visit.call_ends(module, result)
 
     def step_begins(self, cell: process.Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        self.visit._in_step = False
         self.visit._tell("before_step", optimizer, _parameters(optimizer))
+        self.visit._in_step = True
         return args, kwargs
 
     def step_ends(self, cell: process.Cell, optimizer: Any) -> None:
+        self.visit._in_step = False
         self.visit.steps += 1
         self.visit._tell("after_step", optimizer, _parameters(optimizer))
 
