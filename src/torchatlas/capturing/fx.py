@@ -6,7 +6,10 @@ So a call of any module or function costs what it really does, and nothing is co
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -38,7 +41,11 @@ def from_fx(module: fx.GraphModule, *args: Any, **kwargs: Any) -> Graph:
     if not args and not kwargs:
         args = tuple(_example(node, module) for node in module.graph.nodes if node.op == "placeholder")
     check_call(module, args, kwargs)
-    with Restorer(module, (args, kwargs)), faked(module, args, kwargs, None) as (twin, args, kwargs, _):
+    with (
+        _no_collection(),
+        Restorer(module, (args, kwargs)),
+        faked(module, args, kwargs, None) as (twin, args, kwargs, _),
+    ):
         assert isinstance(twin, fx.GraphModule)  # a copy, unless its parameters are fake already
         type(twin).__name__ = type(module).__name__  # every GraphModule has a class of its own; copies forget its name
         runner = _Runner(twin)
@@ -54,6 +61,18 @@ def from_fx(module: fx.GraphModule, *args: Any, **kwargs: Any) -> Graph:
     _note(graph, runner.owners)
     graph.source = "fx"
     return graph
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A collection of all that a process with torch has takes longer than the rest of this."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Runner(fx.Interpreter):
