@@ -100,6 +100,12 @@ def test_interleaved_with_a_loss_and_a_target_of_ones_own() -> None:
     assert run.ranks == 2
 
 
+def test_torchrun_starts_them_as_well() -> None:
+    torch.manual_seed(0)
+    run = atlas.run_pipeline(Residual(2), torch.randn(4, 16), stages=2, microbatches=2, torchrun=True)
+    assert run.equal, str(run)
+
+
 def test_tied_weights_masks_and_statistics() -> None:
     torch.manual_seed(0)
     run = atlas.run_pipeline(Tied().train(), torch.randint(0, 11, (4, 6)), stages=2, schedule="gpipe", microbatches=2)

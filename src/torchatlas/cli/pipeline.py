@@ -32,6 +32,7 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved")
 @click.option("--ranks", type=click.IntRange(min=1), help="Of --run: processes.  [default: one per stage]")
 @click.option("--backend", type=click.Choice(["gloo", "nccl"]), default="gloo", show_default=True, help="Of --run.")
 @click.option("--timeout", type=float, default=300.0, show_default=True, metavar="S", help="Of --run.")
+@click.option("--torchrun", is_flag=True, help="Of --run: let torchrun start the processes.")
 @click.option("--train", is_flag=True, help="Of --run: in training mode. Random numbers cannot be compared.")
 @verb
 def command(
@@ -48,6 +49,7 @@ def command(
     ranks: int | None,
     backend: str,
     timeout: float,
+    torchrun: bool,
     train: bool,
     as_json: bool,
 ) -> None:
@@ -89,6 +91,7 @@ def command(
                     ranks=ranks,
                     backend=backend,
                     timeout=timeout,
+                    torchrun=torchrun,
                     kwargs=kwargs,
                     **options,
                 )

@@ -13,38 +13,60 @@ from torchatlas.errors import PipelineError
 from torchatlas.pipeline.folder import error_file, read_job
 from torchatlas.units import format_seconds
 
+WORKER = "torchatlas.pipeline.worker"
+HAS_PARENT = "TORCHATLAS_PIPELINE_HAS_PARENT"  # the worker ends when its stdin does
 _POLL_S = 0.05
+_PATIENCE_S = 10.0
 _NOT_THE_CAUSE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # of who waited for another
 
 
-def launch(folder: Path, timeout: float) -> None:
-    """Run the job of a folder, and wait for its workers. What one of them failed of, all failed of."""
+def launch(folder: Path, timeout: float, *, torchrun: bool = False) -> None:
+    """Run the job of a folder, and wait for its workers. What one of them failed of, all failed of.
+
+    With `torchrun` that starts and watches them, as it would on several machines.
+    """
     job = read_job(folder)
     workers: list[subprocess.Popen[bytes]] = []
     try:
-        for rank in range(job.ranks):
-            workers.append(_start(folder, rank, job.ranks))
+        if torchrun:
+            workers.append(_start(folder, 0, _by_torchrun(job.ranks), {}))
+        else:
+            for rank in range(job.ranks):
+                environment = {"RANK": str(rank), "WORLD_SIZE": str(job.ranks), HAS_PARENT: "1"}
+                workers.append(_start(folder, rank, ["-m", WORKER], environment))
         _wait(folder, workers, timeout)
     finally:
         for worker in workers:
             if worker.poll() is None:
-                os.killpg(worker.pid, signal.SIGKILL)
+                _end(worker)
             worker.wait()
             assert worker.stdin is not None
             worker.stdin.close()
 
 
-def _start(folder: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "GLOO_SOCKET_IFNAME": _loopback()}
+def _start(folder: Path, rank: int, program: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     with (folder / f"rank{rank}.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "torchatlas.pipeline.worker", str(folder)],
-            env=environment,
+            [sys.executable, *program, str(folder)],
+            env={**os.environ, "GLOO_SOCKET_IFNAME": _loopback(), **environment},
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def _by_torchrun(ranks: int) -> list[str]:
+    return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m", WORKER]
+
+
+def _end(worker: subprocess.Popen[bytes]) -> None:
+    """torchrun gives its workers sessions of their own, and ends them when it is asked to end."""
+    worker.terminate()
+    try:
+        worker.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(worker.pid, signal.SIGKILL)
 
 
 def _loopback() -> str:
@@ -72,9 +94,10 @@ def _wait(folder: Path, workers: list[subprocess.Popen[bytes]], timeout: float) 
 
 def _cause(folder: Path, failed: dict[int, int]) -> str:
     """Which rank failed first, as far as they say, and of what."""
-    told = {rank: _error(folder, rank) for rank in failed}
-    first = min(failed, key=lambda rank: (any(text in told[rank] for text in _NOT_THE_CAUSE), rank))
-    code = failed[first]
+    told = {rank: _error(folder, rank) for rank in range(read_job(folder).ranks)}
+    told = {rank: text for rank, text in told.items() if text or rank in failed}
+    first = min(told, key=lambda rank: (any(text in told[rank] for text in _NOT_THE_CAUSE), not told[rank], rank))
+    code = failed.get(first, 1)
     if code < 0:
         name = signal.Signals(-code).name
         memory = ": it may have run out of memory" if -code == signal.SIGKILL else ""

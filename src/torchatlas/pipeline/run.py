@@ -107,6 +107,7 @@ def run_pipeline(
     backend: str = "gloo",
     warm_up: int = 1,
     timeout: float = 300.0,
+    torchrun: bool = False,
     kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> PipelineRun:
@@ -114,8 +115,8 @@ def run_pipeline(
 
     The batch, `args` and `kwargs`, is cut along the first dimension. `schedule` is "gpipe", "1f1b" or "interleaved"
     (several stages per rank: fewer `ranks` than `stages`). `loss(output, target)` is the mean square of the outputs
-    unless it is given. Other options go to `pipeline_stages`: by, bandwidth, memory_limit, device. The model stays as
-    it is.
+    unless it is given. With `torchrun` that starts the processes. Other options go to `pipeline_stages`: by, bandwidth,
+    memory_limit, device. The model stays as it is.
     """
     if not isinstance(model, nn.Module):
         raise InvalidModelError(f"run_pipeline takes a torch.nn.Module, not {type(model).__name__}.")
@@ -138,7 +139,7 @@ def run_pipeline(
             torch.export.save(torch.export.export(_Loss(loss), (example, targets[0])), folder / LOSS)
         torch.save((*batch, torch.zeros(_batch_size(batch)) if target is None else target), folder / BATCH)
         write_job(folder, Job(ranks, stages, microbatches, schedule, cuts, backend, threads, warm_up, loss is not None))
-        launch(folder, timeout)
+        launch(folder, timeout, torchrun=torchrun)
         done = [read_done(folder, rank) for rank in range(ranks)]
         made = [torch.load(tensors_file(folder, rank), weights_only=True) for rank in range(ranks)]
     differences, shared = compared(made, alone(model, parts, targets, loss, threads, warm_up))

@@ -17,12 +17,14 @@ import torch.distributed as dist
 
 from torchatlas.pipeline.cutting import split
 from torchatlas.pipeline.folder import BATCH, LOSS, PROGRAM, Done, Job, error_file, read_job, tensors_file, write_done
+from torchatlas.pipeline.launch import HAS_PARENT
 from torchatlas.torch_private import pytree
 
 
 def main(folder: Path) -> None:
     rank = int(os.environ["RANK"])
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if os.environ.get(HAS_PARENT):
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         job = read_job(folder)
         torch.set_num_threads(job.threads)
