@@ -23,7 +23,7 @@ LAYERS = [
     {"partition"},
     {"pipeline"},
     {"render", "export"},
-    {"tracker", "demo", "torchviz"},
+    {"tracker", "demo", "torchviz", "checkpointing"},
     {"cli"},
     {"__main__"},
 ]

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from torchatlas.analysis.formulas import OpCall, Work, formula
     from torchatlas.analysis.memory import memory
     from torchatlas.autograd.debugger import debug_backward
+    from torchatlas.autograd.graph import autograd_graph
     from torchatlas.autograd.lifecycle import lifecycle
     from torchatlas.autograd.record import record_backward, recording_backward
     from torchatlas.autograd.text import print_graph
-    from torchatlas.autograd.walk import autograd_graph
     from torchatlas.capturing import capture, recording
     from torchatlas.capturing.fx import from_fx
+    from torchatlas.checkpointing import checkpoint_plan
     from torchatlas.diagnosis import doctor
     from torchatlas.execute.compare import compare_runs
     from torchatlas.execute.compatibility import check_compatibility
@@ -54,9 +55,10 @@ _LAZY = {
     "TracedModel": "torchatlas.execute.traced",
     "Work": "torchatlas.analysis.formulas",
     "analyze_computational_graph": "torchatlas.tracker",
-    "autograd_graph": "torchatlas.autograd.walk",
+    "autograd_graph": "torchatlas.autograd.graph",
     "capture": "torchatlas.capturing",
     "check_compatibility": "torchatlas.execute.compatibility",
+    "checkpoint_plan": "torchatlas.checkpointing",
     "compare": "torchatlas.analysis.diff",
     "compare_runs": "torchatlas.execute.compare",
     "cost": "torchatlas.analysis.cost",
@@ -103,6 +105,7 @@ __all__ = [
     "autograd_graph",
     "capture",
     "check_compatibility",
+    "checkpoint_plan",
     "compare",
     "compare_runs",
     "cost",

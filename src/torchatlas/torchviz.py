@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchatlas.autograd.walk import autograd_graph
+from torchatlas.autograd.graph import autograd_graph
 from torchatlas.errors import FileFormatError
 from torchatlas.graph import Graph
 

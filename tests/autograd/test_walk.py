@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import torchatlas as atlas
+from torchatlas.autograd.graph import autograd_graph
 from torchatlas.autograd.saved import saved_by
 from torchatlas.autograd.text import graph_text
-from torchatlas.autograd.walk import autograd_graph
 from torchatlas.graph import Role
 from torchatlas.graph.columns import faults
 

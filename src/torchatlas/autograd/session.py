@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
+from torchatlas.autograd.graph import graph_of_walk, link
 from torchatlas.autograd.tasks import Gradients, Task
-from torchatlas.autograd.walk import Walk, graph_of_walk, leaf_of, link, sequence_nr, walk
+from torchatlas.autograd.walk import Walk, leaf_of, sequence_nr, walk
 from torchatlas.errors import InvalidInputError, NodeNotFoundError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.registry import near_names

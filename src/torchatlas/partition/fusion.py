@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from torchatlas.graph.names import short_name
 from torchatlas.partition.groups import Groups
 from torchatlas.partition.kernels import Kernel, KernelKind, kernels_of
 from torchatlas.partition.traffic import Ledger
@@ -134,10 +135,15 @@ class Fusion:
             chain.append(at)
             if kernel.kind is KernelKind.PRODUCT:
                 return chain if softmax else []
-            keeps_size = kernel.kind is KernelKind.ROWS and kernel.axes == "last" and not softmax
-            if kernel.kind not in (KernelKind.LOOP, KernelKind.FREE) and not keeps_size:
+            is_softmax = kernel.kind is KernelKind.ROWS and kernel.axes == "last" and self._is_softmax(at)
+            if kernel.kind not in (KernelKind.LOOP, KernelKind.FREE) and (softmax or not is_softmax):
                 return []
-            softmax = softmax or keeps_size
+            softmax = softmax or is_softmax
+
+    def _is_softmax(self, unit: int) -> bool:
+        """Not a norm, which two linear layers can have between them."""
+        nodes = self.units.graph.nodes
+        return any("softmax" in short_name(nodes[op].operation) for op in self.units.ops[unit])
 
     def _first_operand(self, unit: int) -> int | None:
         """Who made the largest thing that a unit takes first, if it is of the size of its own loop."""

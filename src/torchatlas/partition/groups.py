@@ -49,6 +49,8 @@ class Groups:
 
     def join(self, one: int, other: int) -> int | None:
         """Make one group of two. Returns its number, or None, and changes nothing, where that would close a circle."""
+        if one == other:
+            return one
         first, second = sorted((one, other), key=self.place.__getitem__)
         later = self.way_around(first, second)
         if later is None:

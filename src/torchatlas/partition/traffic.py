@@ -16,8 +16,8 @@ from torchatlas.analysis.devices import Device
 from torchatlas.analysis.formulas import Operand
 from torchatlas.analysis.roofline import Roofline, roofline
 from torchatlas.analysis.sizes import RAGGED
-from torchatlas.graph import Graph, NodeKind, Role
-from torchatlas.graph.columns import KINDS, ROLES, Array
+from torchatlas.graph import EdgeKind, Graph, NodeKind, Role
+from torchatlas.graph.columns import EDGE_KINDS, KINDS, ROLES, Array
 
 _WEIGHTS = [ROLES.index(role) for role in (Role.PARAMETER, Role.BUFFER, Role.CONSTANT)]
 
@@ -105,10 +105,16 @@ class Ledger:
 
     @cached_property
     def reads(self) -> tuple[Array, Array]:
-        """Which node reads which value, once for each time; a view reads nothing."""
+        """Which node reads which value, once for each time; a view reads nothing, nor `copy_` what it overwrites."""
         columns = self.graph.columns
         node = np.repeat(np.arange(len(self.graph)), np.diff(columns["input_ptr"]))
-        real = ~self.is_idle[node]
+        slot = np.arange(len(node)) - columns["input_ptr"][node]
+        data = columns["edge_kind"] == EDGE_KINDS.index(EdgeKind.DATA)
+        most = int(max(slot.max(initial=0), columns["edge_input_index"].max(initial=0))) + 1
+        edges = columns["edge_target"][data].astype(np.int64) * most + columns["edge_input_index"][data]
+        handed = np.isin(node * most + slot, edges)
+        only_written = columns["input_written"].astype(bool) & (columns["value_producer"][columns["input_value"]] >= 0)
+        real = ~self.is_idle[node] & (handed | ~only_written)
         return node[real], columns["input_value"][real].astype(np.int64)
 
     @cached_property
@@ -177,6 +183,9 @@ def traffic(found: Ledger, group: Array, count: int) -> Traffic:
     pairs, bytes_of = distinct(
         [origin[outside & (origin >= 0)], to[outside & (origin >= 0)]], value[outside & (origin >= 0)]
     )
+    crossing: dict[tuple[int, int], int] = {}
+    for (a, b), size_of in zip(pairs.tolist(), bytes_of.tolist(), strict=True):  # once for each memory
+        crossing[a, b] = crossing.get((a, b), 0) + size_of
     inner = (to >= 0) & (origin == to)
     only_inside = _only_inside(found, value, inner)
     wrote, result = found.results
@@ -187,7 +196,7 @@ def traffic(found: Ledger, group: Array, count: int) -> Traffic:
         np.bincount(keys[:, 0], total, minlength=count).astype(np.int64),
         per_group(weight & (to >= 0)),
         _saved(found, node[inner], value[inner], only_inside, group, count),
-        {(int(a), int(b)): int(n) for (a, b), n in zip(pairs, bytes_of, strict=True)},
+        crossing,
     )
 
 
