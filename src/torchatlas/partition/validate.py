@@ -1,0 +1,395 @@
+"""Models by name -> whether their partitions are right: checks that can fail, and figures that others published.
+
+Each model is partitioned by every strategy, from torch.fx's graph and from torch.export's where it has both; the pieces
+are put together again and must compute what the model computes, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, MissingDependencyError
+from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
+from torchatlas.partition.report import PartitionReport
+from torchatlas.partition.validation_checks import Check, checks_of
+from torchatlas.partition.validation_facts import Architecture, Published
+from torchatlas.partition.validation_models import DEFINED, Example, check_names, example_named
+from torchatlas.registry import near_names
+from torchatlas.tables import text_table
+
+FRONT_ENDS = ("fx", "export")
+_SHOWN = {True: "ok", False: "FAILED", None: "-"}
+
+
+@dataclass(frozen=True)
+class Validated:
+    """The checks of one partition."""
+
+    front_end: str
+    strategy: str
+    subgraphs: int
+    checks: tuple[Check, ...]
+
+    @property
+    def failed(self) -> tuple[Check, ...]:
+        return tuple(one for one in self.checks if one.passed is False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "front_end": self.front_end,
+            "strategy": self.strategy,
+            "subgraphs": self.subgraphs,
+            "passed": not self.failed,
+            "checks": [one.to_dict() for one in self.checks],
+        }
+
+
+@dataclass(frozen=True)
+class ModelValidation:
+    """All that was checked of one model."""
+
+    name: str
+    partitions: tuple[Validated, ...] = field(repr=False)
+    notes: tuple[str, ...] = ()  # front ends that do not take this model, and why
+
+    @property
+    def passed(self) -> bool | None:
+        """None if nothing could be checked; `notes` say why."""
+        return not any(one.failed for one in self.partitions) if self.partitions else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "name": self.name,
+            "passed": self.passed,
+            "notes": list(self.notes),
+            "partitions": [one.to_dict() for one in self.partitions],
+        }
+
+    def __str__(self) -> str:
+        return _text(self)
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """All models. It is true if every check of every one passed, and some were made."""
+
+    models: tuple[ModelValidation, ...]
+
+    @property
+    def passed(self) -> bool:
+        found = [one.passed for one in self.models]
+        return False not in found and True in found
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {"passed": self.passed, "models": [one.to_dict() for one in self.models]}
+
+    def __str__(self) -> str:
+        checks = [check for model in self.models for one in model.partitions for check in one.checks]
+        counts = {passed: sum(one.passed is passed for one in checks) for passed in _SHOWN}
+        last = f"{counts[True]:,} checks passed, {counts[False]:,} failed, {counts[None]:,} could not be made"
+        return "\n\n".join([*map(str, self.models), last])
+
+
+def validate(
+    *names: str,
+    strategies: Iterable[str] = STRATEGIES,
+    front_ends: Iterable[str] = FRONT_ENDS,
+    skip_missing: bool | None = None,
+) -> ValidationReport:
+    """Validate the partitions of models by name; without a name, of one model of each family.
+
+    Names are those of torchvision's models for classification, segmentation and detection, and bert, gpt2, llama, t5
+    and lstm, which are small. `skip_missing` notes a model whose package is not installed instead of raising; that is
+    so by default for models that nobody named.
+    """
+    skips = not names if skip_missing is None else skip_missing
+    if not skips:
+        check_names(names)
+    chosen = tuple(strategies), tuple(front_ends)
+    found = []
+    for name in names or DEFINED:
+        try:
+            example = example_named(name)
+        except MissingDependencyError as error:
+            if not skips:
+                raise
+            found.append(ModelValidation(name, (), (f"not validated: {error}",)))
+            continue
+        found.append(_validated(example, *chosen))
+    return ValidationReport(tuple(found))
+
+
+def validate_model(
+    model: Any,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    strategies: Iterable[str] = STRATEGIES,
+    front_ends: Iterable[str] = FRONT_ENDS,
+) -> ModelValidation:
+    """Validate the partitions of a model of your own, in eval mode; it is left as found."""
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        raise InvalidModelError(f"validate takes a torch.nn.Module, not {type(model).__name__}.")
+    given = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+    if not given and not kwargs:
+        raise InvalidInputError(f"validate takes a {type(model).__name__} with example inputs.")
+    example = Example(name or type(model).__name__, model, given, dict(kwargs or {}))
+    return _validated(example, tuple(strategies), tuple(front_ends))
+
+
+def _validated(example: Example, strategies: tuple[str, ...], front_ends: tuple[str, ...]) -> ModelValidation:
+    import torch
+
+    for one in front_ends:
+        if one not in FRONT_ENDS:
+            near = near_names(one, FRONT_ENDS)
+            raise InvalidInputError(
+                f"front end {one!r}: " + (f"did you mean {near[0]!r}?" if near else "fx or export.")
+            )
+    found: list[Validated] = []
+    with _awake(example.model), _one_path(), torch.no_grad():
+        origins, notes = _origins(example, front_ends)
+        runs = _runs(example)
+        for front_end, origin in origins.items():
+            for strategy in strategies:
+                partitioner = GraphPartitioner(strategy)
+                report, again = partitioner.partition(origin), partitioner.partition(origin)
+                checks = [*checks_of(report, again), reassembled(report, runs), *facts_of(report, example)]
+                found.append(Validated(front_end, strategy, len(report), tuple(checks)))
+    return ModelValidation(example.name, tuple(found), tuple(notes))
+
+
+def _origins(example: Example, front_ends: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
+    """What to partition, by where it comes from; a recorded run if nothing else takes the model."""
+    from torch.fx import symbolic_trace
+
+    from torchatlas.capturing import capture
+    from torchatlas.execute.traced import TracedModel
+
+    found: dict[str, Any] = {}
+    notes: list[str] = []
+    if "fx" in front_ends:
+        try:
+            found["fx"] = symbolic_trace(example.model)
+            GraphPartitioner().partition(found["fx"], *_fresh(example.args), **_fresh(example.kwargs))  # notes shapes
+        except Exception as error:  # torch.fx lets through whatever the model raises on proxies
+            found.pop("fx", None)
+            notes.append(f"torch.fx does not take it: {_line(error)}")
+    if "export" in front_ends:
+        try:
+            found["export"] = TracedModel(
+                example.model, _fresh(example.args), dynamic_shapes=None, kwargs=_fresh(example.kwargs)
+            )
+        except CaptureError as error:
+            notes.append(f"torch.export does not take it: {_line(error)}")
+    if not found:
+        found["run"] = capture(example.model, *_fresh(example.args), kwargs=_fresh(example.kwargs))
+    return found, notes
+
+
+def _line(error: Exception) -> str:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text[:160]}"
+
+
+@contextmanager
+def _awake(model: Any) -> Iterator[None]:
+    """The model in eval mode, and no parameter all zeros, which would hide what comes before it; after that as before.
+
+    torchvision's ViT ends in a layer of zeros: whatever is lost before it, its output stays the same.
+    """
+    import torch
+
+    modes = [(module, module.training) for module in model.modules()]
+    kept: list[tuple[Any, Any]] = []
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for one in model.parameters():
+            if one.numel() and not one.is_meta and not one.any():
+                kept.append((one, one.clone()))
+                one.copy_(torch.randn(one.shape, generator=generator) * 0.02)
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+            for one, before in kept:
+                one.copy_(before)
+
+
+@contextmanager
+def _one_path() -> Iterator[None]:
+    """Without the fast path of torch's attention layers: the model takes it and torch.export never does.
+
+    Its results differ in the last bits, which would say nothing about the partition.
+    """
+    from torch.backends import mha
+
+    before = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        mha.set_fastpath_enabled(before)
+
+
+# -- putting together again --------------------------------------------------------------------------------------------
+
+Runs = list[tuple[tuple[Any, ...], dict[str, Any], list[Any]]]  # arguments, by name too, and what the model makes
+
+
+def _runs(example: Example) -> Runs:
+    """What the model makes of two different inputs."""
+    first = (example.args, example.kwargs)
+    found: Runs = []
+    for args, kwargs in (first, _other(first)):
+        try:
+            made = example.model(*_fresh(args), **_fresh(kwargs))
+        except Exception:
+            if not found:
+                raise
+            break  # it does not take the second input: then one must do
+        found.append((args, kwargs, _leaves(made)))
+    return found
+
+
+def _leaves(tree: Any) -> list[Any]:
+    from torchatlas.torch_private import pytree
+
+    leaves: list[Any] = pytree.tree_flatten(tree)[0]
+    return leaves
+
+
+def _changed(tree: Any, change: Callable[[Any], Any]) -> Any:
+    import torch
+
+    from torchatlas.torch_private import pytree
+
+    flat, spec = pytree.tree_flatten(tree)
+    return pytree.tree_unflatten([change(one) if isinstance(one, torch.Tensor) else one for one in flat], spec)
+
+
+def _fresh(tree: Any) -> Any:
+    """A copy, so that nobody writes into the example."""
+    return _changed(tree, lambda one: one.clone())
+
+
+def _other(tree: Any) -> Any:
+    """Another input of the same kind: pictures mirrored and darker, tokens and masks in another order."""
+    return _changed(
+        tree, lambda one: one.flip(-1) * 0.5 if one.is_floating_point() else one.flip(-1) if one.dim() else one
+    )
+
+
+def reassembled(report: PartitionReport, runs: Runs) -> Check:
+    """Whether the pieces, put together, compute what the model does, to the bit, for each of the runs."""
+    name = "put together"
+    if report.origin is None:
+        return Check(name, None, "a recorded run has no pieces that run")
+    if len(runs) > 1 and all(_same(a, b) for a, b in zip(runs[0][2], runs[1][2], strict=True)):
+        return Check(name, None, "vacuous: the model makes the same of two different inputs")
+    pieces = report.extract()
+    for args, kwargs, expected in runs:
+        found = _leaves(pieces(*_fresh(args), **_fresh(kwargs)))
+        if len(found) != len(expected):
+            return Check(name, False, f"{len(found)} results, {len(expected)} of the model")
+        for number, (one, right) in enumerate(zip(found, expected, strict=True)):
+            if not _same(one, right):
+                return Check(name, False, f"result {number} is not the model's to the bit")
+    return Check(name, True, f"{len(runs[0][2]):,} results equal to the bit, for {len(runs)} inputs")
+
+
+def _same(one: Any, other: Any) -> bool:
+    import torch
+
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return bool(one == other)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    bits = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    return torch.equal(*bits)
+
+
+# -- published figures -------------------------------------------------------------------------------------------------
+
+
+def facts_of(report: PartitionReport, example: Example) -> list[Check]:
+    """What the report says against what others published."""
+    found: list[Check] = []
+    if example.published is not None:
+        found += _against_table(report, example.published, sum(one.numel() for one in example.model.parameters()))
+    if example.architecture is not None and report.strategy == "op":  # there every operation is a subgraph
+        found += _against_paper(report, example.architecture)
+    return found
+
+
+def _against_table(report: PartitionReport, published: Published, parameters: int) -> Iterator[Check]:
+    gmacs = f"{report.total_macs / 1e9:.3f}"  # as many decimals as are printed
+    yield _fact("published GMACs", gmacs, f"{published.gmacs:.3f}", published.origin)
+    yield _fact("published parameters", parameters, published.parameters, published.origin)
+
+
+def _against_paper(report: PartitionReport, known: Architecture) -> Iterator[Check]:
+    kinds = [one.operation_type for one in report.subgraphs]
+    depthwise = sum(one.parallelism is not None and one.parallelism.is_depthwise for one in report.subgraphs)
+    for name, figure, right in (
+        ("convolutions", kinds.count("convolution"), known.convolutions),
+        ("depthwise convolutions", depthwise, known.depthwise),
+        ("linear layers", kinds.count("matmul"), known.linears),
+        (f"blocks ({known.block})", _blocks(report, known.block), known.blocks),
+    ):
+        if right is not None:
+            yield _fact(name, figure, right, known.origin)
+
+
+def _fact(name: str, figure: Any, right: Any, origin: str) -> Check:
+    same = figure == right
+    return Check(name, same, f"{figure} ({origin})" if same else f"{figure}, but {right} by {origin}")
+
+
+def _blocks(report: PartitionReport, block: str) -> int:
+    """How many modules of a class hold operations of some subgraph, themselves or in modules inside."""
+    graph, found = report.graph, set()
+    parents, modules = graph.columns["call_parent"].tolist(), graph.columns["call_module"].tolist()
+    for call in {int(graph.columns["node_call"][op]) for one in report.subgraphs for op in one.ops}:
+        at = call
+        while at >= 0:
+            module = graph.tables.modules[modules[at]]
+            if module.type == block:
+                found.add(module.path)
+            at = parents[at]
+    return len(found)
+
+
+# -- as text -----------------------------------------------------------------------------------------------------------
+
+
+def _text(model: ModelValidation) -> str:
+    columns = [f"{one.front_end} {one.strategy}" for one in model.partitions]
+    names = list(dict.fromkeys(check.name for one in model.partitions for check in one.checks))
+    cells = [{check.name: _SHOWN[check.passed] for check in one.checks} for one in model.partitions]
+    rows = [["subgraphs", *(f"{one.subgraphs:,}" for one in model.partitions)]]
+    rows += [[name, *(cell.get(name, "") for cell in cells)] for name in names]
+    parts = [text_table([model.name, *(f">{name}" for name in columns)], rows)] if columns else [model.name]
+    parts += [f"note: {note}" for note in model.notes]
+    said = dict[str, None]()
+    for one, column in zip(model.partitions, columns, strict=True):
+        for check in one.checks:
+            if check.passed is False:
+                parts.append(f"FAILED {column}, {check.name}: {check.detail}")
+            elif check.passed is None:
+                said[f"- {check.name}: {check.detail}"] = None
+    return "\n".join([*parts, *said])
