@@ -19,14 +19,14 @@ class Groups:
         self.members: dict[int, list[int]] = {unit: [unit] for unit in range(len(units))}
         self.place = list(range(len(units)))  # of each group in `order`
         self.order: list[int] = list(range(len(units)))  # -1 where a group was joined to another
+        self._before = [set(found) - {unit} for unit, found in enumerate(units.before)]  # by group, kept up to date
+        self._after = [set(found) - {unit} for unit, found in enumerate(units.after)]
 
     def before(self, group: int) -> set[int]:
-        found = {self.group[unit] for member in self.members[group] for unit in self.units.before[member]}
-        return found - {group}
+        return set(self._before[group])
 
     def after(self, group: int) -> set[int]:
-        found = {self.group[unit] for member in self.members[group] for unit in self.units.after[member]}
-        return found - {group}
+        return set(self._after[group])
 
     def way_around(self, first: int, second: int) -> set[int] | None:
         """The groups between two that must come after `first`; None when one of them must come before `second`.
@@ -35,7 +35,7 @@ class Groups:
         """
         low, high = self.place[first], self.place[second]
         reached: set[int] = set()
-        waiting = [group for group in self.after(first) if group != second]
+        waiting = [group for group in self._after[first] if group != second]
         while waiting:
             group = waiting.pop()
             if group in reached or self.place[group] > high:
@@ -44,7 +44,7 @@ class Groups:
                 return None
             assert self.place[group] > low
             reached.add(group)
-            waiting += self.after(group)
+            waiting += self._after[group]
         return reached
 
     def join(self, one: int, other: int) -> int | None:
@@ -56,20 +56,42 @@ class Groups:
         if later is None:
             return None
         low, high = self.place[first], self.place[second]
+        if not later:  # nobody in between waits for the first: it can go where the second is
+            self.order[low], self.order[high], self.place[first] = -1, first, high
+        elif not any(low < self.place[group] for group in self._before[second] if group != first):
+            self.order[high] = -1  # nor does the second wait for them: it can go where the first is
+        else:
+            self._sort_again(first, low, high, later)
+        for unit in self.members[second]:
+            self.group[unit] = first
+        self.members[first] += self.members.pop(second)
+        _contract(self._before, self._after, first, second)
+        _contract(self._after, self._before, first, second)
+        return first
+
+    def _sort_again(self, first: int, low: int, high: int, later: set[int]) -> None:
+        """Put what must come after the first behind it, and the rest of what lies between before it."""
         between = [group for group in self.order[low + 1 : high] if group >= 0]
         sorted_again = [g for g in between if g not in later] + [first] + [g for g in between if g in later]
         for place, group in enumerate(sorted_again, low):
             self.order[place], self.place[group] = group, place
         for place in range(low + len(sorted_again), high + 1):
             self.order[place] = -1
-        for unit in self.members[second]:
-            self.group[unit] = first
-        self.members[first] += self.members.pop(second)
-        return first
 
     def in_order(self) -> list[list[int]]:
         """The units of each group, groups sorted by dependency, early ones first where there is a choice."""
         return sorted_groups(self.units, [self.members[group] for group in self.order if group >= 0])
+
+
+def _contract(near: list[set[int]], back: list[set[int]], first: int, second: int) -> None:
+    """Let `first` have the neighbours of `second` on one side, and be theirs."""
+    for group in near[second]:
+        back[group].discard(second)
+        if group != first:
+            back[group].add(first)
+    near[first] |= near[second]
+    near[first] -= {first, second}
+    near[second] = set()
 
 
 def sorted_groups(units: Units, groups: Iterable[list[int]]) -> list[list[int]]:
