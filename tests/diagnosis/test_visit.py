@@ -7,6 +7,7 @@ import runpy
 import threading
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -262,3 +263,31 @@ def test_the_infinities_of_a_mask_are_told_of() -> None:
     (finding,) = visit.findings
     assert "made 3 NaN of 6 (2, 3) from (2, 3) in [1, 1] and 3 of -inf" in str(finding)
     assert "of infinities" in finding.why
+
+
+class Touchy(Tensor):
+    """Does not like to be asked."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise ZeroDivisionError
+
+
+class Unfinished(nn.Module):
+    def __init__(self) -> None:
+        pass
+
+    def parameters(self, recurse: bool = True) -> Any:
+        raise ZeroDivisionError
+
+
+def test_what_else_lives_in_the_process_is_left_alone() -> None:
+    strangers = [Tensor._make_subclass(Touchy, torch.ones(2)), Unfinished()]
+    model, kept = net(), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(6):
+            kept.append(step(model, optimizer))
+    assert visit.findings.keys == ["graph-kept"]
+    assert "held by kept" in visit.findings[0].what
+    del strangers

@@ -51,11 +51,11 @@ class Leaves:
 
         All modules are looked for: one that is never called has parameters, too.
         """
-        modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
-        inside = {id(child) for module in modules for child in module.children()}
-        tops = [module for module in modules if id(module) not in inside and any(True for _ in module.parameters())]
-        called = [top for top in tops if any(module in roots for module in top.modules())]
+        modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module) and "_modules" in vars(item)]
+        inside = {id(child) for module in modules for child in module._modules.values()}
+        tops = [module for module in modules if id(module) not in inside]
+        called = [top for top in tops if any(module in roots for module in nn.Module.modules(top))]
         for top in tops:
-            for name, parameter in top.named_parameters():
+            for name, parameter in nn.Module.named_parameters(top):  # not by their own way, which may do anything
                 if self._find(parameter) is None:
                     self._add(parameter, name if called == [top] else f"{type(top).__name__}.{name}", of_module=True)
