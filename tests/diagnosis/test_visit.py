@@ -282,7 +282,12 @@ class Unfinished(nn.Module):
 
 
 def test_what_else_lives_in_the_process_is_left_alone() -> None:
-    strangers = [Tensor._make_subclass(Touchy, torch.ones(2)), Unfinished()]
+    base = torch.ones(3, requires_grad=True) * 1
+    view = base.unbind()[0]
+    base.mul_(2)
+    with pytest.raises(RuntimeError, match="modified inplace"):
+        assert view.grad_fn
+    strangers = [Tensor._make_subclass(Touchy, torch.ones(2)), Unfinished(), view]
     model, kept = net(), []
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with atlas.doctor() as visit:

@@ -138,8 +138,13 @@ def _holders(roots: set[tuple[str, int]]) -> Iterator[tuple[torch.Tensor, list[A
 
 
 def _has_graph(item: Any) -> bool:
-    """Of all objects there are: subclasses may do anything when they are asked."""
-    return type(item) is torch.Tensor and item.grad_fn is not None
+    """Of all objects there are: subclasses may do anything when they are asked, and some views refuse."""
+    if type(item) is not torch.Tensor:
+        return False
+    try:
+        return item.grad_fn is not None
+    except RuntimeError:  # "Output 0 of Unbind is a view and its base has been modified inplace"
+        return False
 
 
 def _saved_bytes(nodes: Iterable[Any]) -> int:
