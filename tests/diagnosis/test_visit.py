@@ -296,3 +296,47 @@ def test_what_else_lives_in_the_process_is_left_alone() -> None:
     assert visit.findings.keys == ["graph-kept"]
     assert "held by kept" in visit.findings[0].what
     del strangers
+
+
+def test_a_backward_pass_inside_of_a_model_and_a_model_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another recording may begin at the end of a pass, in the middle of a call."""
+
+    class Force(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.energy, self.fails = nn.Linear(3, 1), False
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.requires_grad_()
+            (force,) = torch.autograd.grad(self.energy(x).square().sum(), x, create_graph=True)
+            if self.fails:
+                raise ZeroDivisionError
+            return force
+
+    monkeypatch.setattr(visits, "_MOST_OPS", 5)
+    model = Force()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(2, 3)).square().sum().backward()
+            optimizer.step()
+        model.fails = True
+        with pytest.raises(ZeroDivisionError):
+            model(torch.randn(2, 3))
+        assert visit.caller is None
+        assert visit.recordings > 1
+    assert visit.findings.keys == []
+
+
+def test_of_what_is_forgotten_it_does_not_say_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visits, "_MOST_OPS", 5)
+    model = nn.ModuleDict({"used": nn.Linear(4, 1), "early": nn.Linear(4, 1)})
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        model["early"](torch.randn(2, 4))
+        for _ in range(4):
+            step(model["used"], optimizer)
+    (finding,) = visit.findings
+    assert finding.key == "no-gradient"
+    assert finding.why == "they were not used lately; what is older is forgotten"

@@ -67,7 +67,7 @@ def graph_of(
     `only_inputs` says that no other tensor from outside is one: the rest are constants, or, when ops ran `unseen`,
     what those made.
     """
-    with _collector_off():
+    with collector_off():
         decoder = Decoder(recorder, watch, input_names)
         found = decoder.run()
         outside = Role.ACTIVATION if unseen else Role.CONSTANT if only_inputs else Role.INPUT
@@ -75,7 +75,7 @@ def graph_of(
 
 
 @contextmanager
-def _collector_off() -> Iterator[None]:
+def collector_off() -> Iterator[None]:
     """Decoding makes many short-lived lists and no cycles: collecting meanwhile could double its time."""
     enabled = gc.isenabled()
     gc.disable()

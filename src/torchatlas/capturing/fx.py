@@ -6,10 +6,7 @@ So a call of any module or function costs what it really does, and nothing is co
 from __future__ import annotations
 
 import functools
-import gc
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,6 +15,7 @@ from torch import fx, nn
 
 from torchatlas.capturing.exported import source_of
 from torchatlas.capturing.fake import faked, without_pretence
+from torchatlas.capturing.finish import collector_off
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.run import Recording
 from torchatlas.errors import InvalidInputError, InvalidModelError
@@ -42,7 +40,7 @@ def from_fx(module: fx.GraphModule, *args: Any, **kwargs: Any) -> Graph:
         args = tuple(_example(node, module) for node in module.graph.nodes if node.op == "placeholder")
     check_call(module, args, kwargs)
     with (
-        _no_collection(),
+        collector_off(),
         Restorer(module, (args, kwargs)),
         faked(module, args, kwargs, None) as (twin, args, kwargs, _),
     ):
@@ -61,18 +59,6 @@ def from_fx(module: fx.GraphModule, *args: Any, **kwargs: Any) -> Graph:
     _note(graph, runner.owners)
     graph.source = "fx"
     return graph
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """A collection of all that a process with torch has takes longer than the rest of this."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class _Runner(fx.Interpreter):

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.autograd.tasks import starting_node
-from torchatlas.autograd.walk import Walk, sequence_nr, walk
+from torchatlas.autograd.tasks import reached, starting_node
+from torchatlas.autograd.walk import sequence_nr
 from torchatlas.diagnosis.finding import Finding, Where
 from torchatlas.graph import Graph, GraphNode, Phase
 from torchatlas.registry import Registry
@@ -31,11 +31,15 @@ class Case:
     line: Where | None = None  # of the call of backward
     others: Callable[[], Iterable[torch.Tensor]] = lambda: ()  # parameters of other modules that were called
     caller_of: Callable[[GraphNode], Where | None] = lambda node: None  # the line that called the model an op ran in
+    known_nodes: list[Any] | None = None  # if somebody has walked them already
+    whole: bool = True  # whether the recording holds all that ran
 
     @cached_property
-    def graph(self) -> Walk:
-        """Of the losses that have one."""
-        return walk([starting_node(loss) for loss in self.losses if loss.requires_grad])
+    def nodes(self) -> list[Any]:
+        """Of autograd, behind the losses that have some."""
+        if self.known_nodes is not None:
+            return self.known_nodes
+        return reached(list(dict.fromkeys(starting_node(loss) for loss in self.losses if loss.requires_grad)))
 
     @cached_property
     def forward(self) -> Graph | None:

@@ -11,7 +11,7 @@ from torchatlas.diagnosis.finding import Finding, at
 
 @CHECKS.add("freed-graph")
 def freed_graph(case: Case) -> Iterator[Finding]:
-    saving = [(node, saved) for node in case.graph.nodes if (saved := saved_by(node))]
+    saving = [(node, saved) for node in case.nodes if (saved := saved_by(node))]
     freed = [node for node, saved in saving if any(each.state == "freed" for each in saved)]
     if not freed:
         return

@@ -15,7 +15,7 @@ _AFTER_STEP = "run this backward pass before the optimizer's step, or compute th
 
 @CHECKS.add("in-place")
 def in_place(case: Case) -> Iterator[Finding]:
-    for node in case.graph.nodes:
+    for node in case.nodes:
         for saved in saved_by(node):
             expected = saved.expected_version()
             if saved.data is None or expected is None or expected == saved.version:

@@ -38,6 +38,11 @@ class Leaves:
         found.requires_grad = tensor.requires_grad
         return found
 
+    def forget_storages(self) -> None:
+        """Another recording numbers them anew."""
+        for leaf in self._known.values():
+            leaf.storage = None
+
     def _find(self, tensor: torch.Tensor) -> Leaf | None:
         found = self._known.get(id(tensor))
         return found if found is not None and found.reference() is tensor else None

@@ -36,6 +36,7 @@ class Call:
     what: str  # the layers that behave differently in training
     inputs: tuple[int, ...]  # the tensors that it was given, by id
     steps: int  # that were taken before
+    recording: int  # the storages of another are others
     results: list[int] = field(default_factory=list)  # storages
     repeated: bool = False
 
@@ -62,7 +63,7 @@ class Modes(Diagnosis):
         elif module.training and (what := _differs(module, True)):
             inputs = tuple(id(tensor) for tensor in tensors_in([args, kwargs]))
             model = self._models.setdefault(module, Model(type(module).__name__))
-            call = Call(model, line, what, inputs, self.visit.steps)
+            call = Call(model, line, what, inputs, self.visit.steps, self.visit.recordings)
             before = self._judged[-1] if self._judged else None
             same = before is not None and (before.model, before.inputs, before.steps) == (model, inputs, call.steps)
             if before is not None and same:
@@ -96,7 +97,8 @@ class Modes(Diagnosis):
                 )
 
     def at_end(self, complete: bool) -> None:
-        suspects = [c for c in self._judged if c.model.trained and not c.repeated and c.results]
+        last = self.visit.recordings
+        suspects = [c for c in self._judged if c.model.trained and not c.repeated and c.results and c.recording == last]
         graph = self.visit.graph if suspects else None
         for call in suspects:
             if graph is not None and _only_looked_at(graph, call.results):

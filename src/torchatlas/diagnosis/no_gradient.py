@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -46,19 +46,17 @@ def no_gradient(case: Case) -> Iterator[Finding]:
     """Parameters that require a gradient and that no path from the loss leads to."""
     if case.model is None:
         return
-    reached = {id(leaf) for node in case.graph.nodes if (leaf := leaf_of(node)) is not None}
+    reached = {id(leaf) for node in case.nodes if (leaf := leaf_of(node)) is not None}
     missing = {
         name: _storage(case, name, parameter)
         for name, parameter in case.model.named_parameters()
         if parameter.requires_grad and id(parameter) not in reached
     }
     roots = [sequence_nr(loss.grad_fn) for loss in case.losses if loss.grad_fn is not None]
-    yield from without_gradient(case, missing, roots, [case.storage_of(loss) for loss in case.losses])
+    yield from without_gradient(case, missing, roots)
 
 
-def without_gradient(
-    case: Case, missing: Mapping[str, int | None], roots: list[int], losses: list[int | None]
-) -> Iterator[Finding]:
+def without_gradient(case: Case, missing: Mapping[str, int | None], roots: Iterable[int]) -> Iterator[Finding]:
     """Why some parameters, of some storages, get none; those with one cause are one finding."""
     if not missing:
         return
@@ -66,7 +64,7 @@ def without_gradient(
         yield _finding(list(missing), case.here(), "no path from the loss leads to {it}", _LOOK_FOR)
         return
     cuts = Cuts(case.forward)
-    into = cuts.before(cuts.makers(roots, losses))
+    into = cuts.before(cuts.makers(roots))
     causes: dict[Any, tuple[list[str], tuple[Where, ...], str, str]] = {}
     for name, storage in missing.items():
         users = cuts.users(storage)
@@ -79,20 +77,19 @@ def without_gradient(
             last = case.forward.nodes[max(users)]
             cause = (at("last used by", last),), "{it} {was} used, but the result does not lead to the loss", _USE_IT
         else:
-            cause = case.here(), "{it} {was} never used", "call the module in forward; or remove or freeze it"
+            never = "{it} {was} never used" if case.whole else "{it} {was} not used lately; what is older is forgotten"
+            cause = case.here(), never, "call the module in forward; or remove or freeze it"
         causes.setdefault((cause[0][:1], cause[1]), ([], *cause))[0].append(name)
     for names, places, why, fix in causes.values():
         yield _finding(names, places, why, fix)
 
 
-def only_zeros(
-    case: Case, zeros: Mapping[str, int | None], roots: list[int], losses: list[int | None]
-) -> Iterator[Finding]:
+def only_zeros(case: Case, zeros: Mapping[str, int | None], roots: Iterable[int]) -> Iterator[Finding]:
     """Parameters whose gradient is there, and zero because of a function that is flat between its steps."""
     if not zeros or case.forward is None:
         return
     cuts = Cuts(case.forward)
-    into = cuts.before(cuts.makers(roots, losses))
+    into = cuts.before(cuts.makers(roots))
     causes: dict[Where, list[str]] = {}
     for name, storage in zeros.items():
         found = cuts.flattened(cuts.users(storage), into)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torchatlas.diagnosis.no_gradient import only_zeros, without_gradient
 from torchatlas.torch_private import unobserved
 
 _FEWEST_STEPS = 2
+_MOST_PASSES = 1_000
 
 
 @diagnosis
@@ -32,15 +34,13 @@ class Trained(Diagnosis):
         self._optimizers: list[tuple[set[Leaf], Where]] = []
         self._empty: dict[Where, list[bool]] = {}  # of each step's line: whether it found no gradient after a pass
         self._since_step = 0  # backward passes
-        self._roots: list[int] = []  # of the backward passes: autograd's numbers
-        self._losses: list[int | None] = []
+        self._roots: deque[int] = deque(maxlen=_MOST_PASSES)  # of backward passes, the latest: autograd's numbers
 
     def before_backward(self, case: Case, found: Pass) -> None:
         if not found.accumulates:
             return
         self._since_step += 1
         self._roots += [sequence_nr(loss.grad_fn) for loss in found.losses if loss.grad_fn is not None]
-        self._losses += [case.storage_of(loss) for loss in found.losses]
         for node in found.nodes:
             leaf = None if (tensor := leaf_of(node)) is None else self.visit.leaf(tensor)
             if leaf is not None and leaf.of_module and leaf not in self._reached:
@@ -89,11 +89,12 @@ class Trained(Diagnosis):
             self.visit.storage_of,
             self._optimizers[-1][1],
             caller_of=self.visit.caller_of,
+            whole=self.visit.recordings == 1,
         )
         zeros = {leaf.name: leaf.storage for leaf in self._stepped if leaf in self._zeros}
-        for finding in without_gradient(case, missing, self._roots, self._losses):
+        for finding in without_gradient(case, missing, self._roots):
             self.visit.report(finding)
-        for finding in only_zeros(case, zeros, self._roots, self._losses):
+        for finding in only_zeros(case, zeros, self._roots):
             self.visit.report(finding)
         for line, empty in self._empty.items():
             if len(empty) >= _FEWEST_STEPS and all(empty):

@@ -18,10 +18,10 @@ _MOST = 0.5
 
 @CHECKS.add("saved-memory")
 def saved_memory(case: Case) -> Iterator[Finding]:
-    leaves = {storage_key(leaf) for node in case.graph.nodes if (leaf := leaf_of(node)) is not None}
+    leaves = {storage_key(leaf) for node in case.nodes if (leaf := leaf_of(node)) is not None}
     saved = [
         (node, storage_key(each.data), storage_bytes(each.data))
-        for node in case.graph.nodes
+        for node in case.nodes
         for each in saved_by(node)
         if each.data is not None
     ]

@@ -47,8 +47,10 @@ class Visit:
         self._recordings: list[Recording] = []  # the running one last
         self._graphs: dict[int, tuple[int, Graph]] = {}  # by recording: ops when it was read, and what was read
         self._leaves = Leaves()
-        self._calls: list[tuple[int, int | None, Where]] = []  # of models: ops before, ops after, line
+        self._calls: list[tuple[int, int, Where]] = []  # of models, in the running recording: first op, last op, line
+        self._call: tuple[int, Where] | None = None  # of the model that runs: first op, line
         self._first_op = 0  # that the running recording has seen
+        self.recordings = 0  # that were begun
         self._in_step = False
         self._open = ExitStack()
         self._state = "new"
@@ -153,12 +155,18 @@ class Visit:
 
     def call_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._roots.add(module)
-        self._calls.append((self.ops + 1, None, self.line("called")))
+        self._call = self.ops + 1, self.line("called")
         self._tell("module_called", module, args, kwargs)
 
     def call_ends(self, module: nn.Module, result: Any) -> None:
-        self._calls[-1] = (self._calls[-1][0], self.ops, self._calls[-1][2])
         self._tell("module_returned", module, result)
+
+    def call_is_over(self) -> None:
+        """Also if it raised."""
+        if self._call is not None:
+            first, line = self._call
+            self._calls.append((first, self.ops, line))
+            self._call = None
 
     def leaf(self, tensor: torch.Tensor) -> Leaf:
         """What is known of a tensor that is trained."""
@@ -170,15 +178,16 @@ class Visit:
     def caller_of(self, node: GraphNode) -> Where | None:
         """The program's line that called the model in which an op of `graph` ran, if that is in another file."""
         ordinal = self._first_op + int((self.graph.columns["node_kind"][: node.id + 1] == _OP).sum())
-        place = bisect_right(self._calls, ordinal, key=lambda call: call[0]) - 1
-        if place < 0 or node.source is None or ordinal > (self._calls[place][1] or self.ops):
+        calls = self._calls if self._call is None else [*self._calls, (self._call[0], self.ops, self._call[1])]
+        place = bisect_right(calls, ordinal, key=lambda call: call[0]) - 1
+        if place < 0 or node.source is None or ordinal > calls[place][1]:
             return None
-        return _elsewhere(self._calls[place][2], node.source.file)
+        return _elsewhere(calls[place][2], node.source.file)
 
     @property
     def caller(self) -> Where | None:
         """The program's line that called the model that runs."""
-        return self._calls[-1][2] if self._calls and self._calls[-1][1] is None else None
+        return None if self._call is None else self._call[1]
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -190,6 +199,8 @@ class Visit:
         self._graphs = {key: read for key, read in self._graphs.items() if key in map(id, self._recordings)}
         self._recordings[-1].start()
         self._calls, self._first_op = [], self.ops
+        self._leaves.forget_storages()
+        self.recordings += 1
 
     def _tell(self, what: str, *args: Any) -> None:
         for each in self.diagnoses:
@@ -216,6 +227,7 @@ class Visit:
             self.line("backward"),
             self._parameters,
             self.caller_of,
+            found.nodes,
         )
         self._tell("before_backward", case, found)
         return case
@@ -247,11 +259,13 @@ class _Listener:
         cell[0] = 0
         try:
             result = inner(module, *args, **kwargs)
+            if outer < 0:
+                self._leaves(module, result)
+            return result
         finally:
             cell[0] = outer
-        if outer < 0:
-            self._leaves(module, result)
-        return result
+            if outer < 0:
+                self.visit.call_is_over()
 
     @never_compiled
     def _arrives(self, module: Any, args: Any, kwargs: Any) -> None:
@@ -284,7 +298,8 @@ class _Listener:
     def after_resize(self, storage: Any) -> None: ...
 
     def join_thread(self, cell: process.Cell, thread: Any) -> tuple[process.Cell, Any]:
-        return [cell[0], None], None
+        """Calls of other threads are as if inside of one: what runs at the same time cannot be told apart."""
+        return [0, None], None
 
 
 def _parameters(optimizer: Any) -> list[torch.Tensor]:
