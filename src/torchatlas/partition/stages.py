@@ -145,7 +145,7 @@ def pipeline_stages(
             f"No {stages} stages in this order fit in {format_bytes(memory_limit)} each; with {format_bytes(need)} "
             f"({need} bytes) each they do. Raise memory_limit, or ask for more stages."
         )
-    return _plan(figures, cuts, cost, by, speed, memory_limit, graph, origin)
+    return _plan(figures, cuts, cost, by, speed, memory_limit, graph, origin, int(may_begin.sum()) - 1)
 
 
 def best_cuts(cost: Array, stages: int, memory: Array | None, limit: int | None) -> list[int] | None:
@@ -279,7 +279,15 @@ class _Figures:
 
 
 def _plan(
-    figures: _Figures, cuts: list[int], cost: Array, by: str, speed: float, limit: int | None, graph: Graph, origin: Any
+    figures: _Figures,
+    cuts: list[int],
+    cost: Array,
+    by: str,
+    speed: float,
+    limit: int | None,
+    graph: Graph,
+    origin: Any,
+    places: int,
 ) -> PipelinePlan:
     found, ops, crossing = figures.found, figures.ops, figures.crossing_bytes()
     names = graph.index.names()
@@ -314,7 +322,7 @@ def _plan(
         device=found.device.name,
         bandwidth=speed,
         memory_limit=limit,
-        considered=f"all {len(made) - 1:,} cuts of {len(ops):,} operations in execution order, and no other order",
+        considered=f"every way to cut {len(ops):,} operations in execution order at {places:,} places; no other order",
         graph=graph,
         origin=origin,
     )
