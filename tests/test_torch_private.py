@@ -402,7 +402,7 @@ def one_run_of_the_engine() -> None:
     seen: list[tuple[int, bool]] = []
     hooks = {0: lambda gradient: seen.append((torch_private.engine_run_id(), gradient.shape == (2,)))}
     loss = torch.ones(2, requires_grad=True).sin()
-    torch_private.hang_hooks([loss.grad_fn], torch.empty(0), hooks)
+    torch_private.hang_hooks([loss.grad_fn], hooks)
     assert torch_private.engine_run_id() == -1
     for _ in range(2):
         loss.sum().backward(retain_graph=True)
@@ -412,6 +412,10 @@ def one_run_of_the_engine() -> None:
     hooks.clear()
     loss.sum().backward()
     assert len(seen) == 2
+    parts, heard = torch.ones(2, requires_grad=True).exp().unbind(), []
+    torch_private.hang_hooks([parts[0].grad_fn], {0: lambda gradient: heard.append(gradient.item())}, 1)
+    (parts[0] + 3 * parts[1]).backward()
+    assert heard == [3.0]
 
 
 def state_of_a_thread() -> None:

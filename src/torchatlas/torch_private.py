@@ -175,8 +175,10 @@ def inductor_graph() -> Any:
     return getattr(_sys.modules.get("torch._inductor.output_code"), "CompiledFxGraph", None)
 
 
-def hang_hooks(nodes: list[Any], tensor: torch.Tensor, hooks: dict[int, Any]) -> None:
-    """Hang a tensor's hooks on nodes of autograd: one dictionary for all of them, which can be emptied at once."""
+def hang_hooks(nodes: list[Any], hooks: dict[int, Any], input_nr: int = 0) -> None:
+    """Hang hooks on one input of nodes of autograd: one dictionary for all of them, which can be emptied at once."""
+    with unobserved(), torch.enable_grad():  # a node takes over a tensor's hooks, for the input that the tensor is of
+        tensor: Any = torch.empty(input_nr + 1, requires_grad=True).unbind()[input_nr]
     tensor._backward_hooks = hooks
     for node in nodes:
         node._register_hook_dict(tensor)

@@ -46,6 +46,41 @@ def test_order_and_gradients_are_torchs_own(name: str) -> None:
         assert len(run.statistics) <= len(run.graph.edges)
 
 
+def norm_of(gradient: torch.Tensor | None) -> float | None:
+    if gradient is None or gradient.is_meta or not gradient.numel():
+        return None
+    gradient = gradient.detach().values() if gradient.is_nested else gradient.detach()
+    dense = gradient if gradient.layout is torch.strided else gradient.to_dense()
+    return dense.abs().double().nan_to_num(posinf=0.0).norm().item()
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_statistics_are_those_of_what_nodes_make_and_take(name: str) -> None:
+    """Against hooks of our own on every node: one statistic per gradient that was made, of it or of what arrived."""
+    case = build(name)
+    outputs = case.outputs if isinstance(case.outputs, list) else [case.outputs]
+    nodes = reached(list(dict.fromkeys(starting_node(output) for output in outputs)))
+    took: dict[Any, list[float | None]] = {}
+    made: dict[Any, list[float | None]] = {}
+    for node in nodes:
+        node.register_prehook(lambda each, node=node: took.update({node: [norm_of(g) for g in each]}))
+        node.register_hook(lambda each, _, node=node: made.update({node: [norm_of(g) for g in each]}))
+    with atlas.recording_backward(statistics=True) as rec:
+        differentiate(case)
+    run = rec.runs[0]
+    assert run._figures is not None
+    edges, seen = run.task.edges, 0
+    for edge in run._edges.tolist():
+        source, target = run.task.nodes[edges.source[edge]], run.task.nodes[edges.target[edge]]
+        expected = [made[source][edges.output[edge]], took[target][edges.input[edge]]]
+        if edge in run._figures:
+            seen += 1
+            assert any(run._figures[edge][0] == pytest.approx(norm, rel=1e-5) for norm in expected if norm is not None)
+        else:
+            assert expected[0] is None
+    assert seen == len(run.statistics)
+
+
 def build_log(name: str) -> list[Any]:
     case = build(name)
     differentiate(case)
@@ -203,14 +238,33 @@ def test_statistics_of_a_gradient_that_is_overwritten_later() -> None:
     assert rec.graph.notes == []
 
 
+@pytest.mark.parametrize("retain_graph", [False, True])
+def test_statistics_are_of_gradients_as_they_arrive(retain_graph: bool) -> None:
+    """After the hooks of the tensor, and in the shape of what was broadcast."""
+    x, bias = torch.ones(3, requires_grad=True), torch.ones(1, requires_grad=True)
+    y = x * 2.0
+    y.register_hook(lambda gradient: gradient * 10)
+    rec = atlas.record_backward((y * 4.0 + bias.exp()).sum(), statistics=True, retain_graph=retain_graph)
+    found = {(each.source, each.target): each.largest for each in rec.statistics}
+    assert found == {
+        ("SumBackward0", "AddBackward0"): 1.0,
+        ("AddBackward0", "ExpBackward0"): 3.0,
+        ("ExpBackward0", "AccumulateGrad"): pytest.approx(3 * math.e),
+        ("AddBackward0", "MulBackward0"): 1.0,
+        ("MulBackward0", "MulBackward0_1"): 40.0,
+        ("MulBackward0_1", "AccumulateGrad_1"): 80.0,
+    }
+
+
 def test_statistics_of_a_gradient_that_a_hook_overwrites_are_not_guessed() -> None:
     x = torch.ones(3, requires_grad=True)
     y = x * 2.0
+    assert y.grad_fn is not None
 
-    def write(gradient: torch.Tensor) -> None:
-        gradient.mul_(10)
+    def write(gradients: tuple[torch.Tensor, ...]) -> None:
+        gradients[0].mul_(10)
 
-    y.register_hook(write)
+    y.grad_fn.register_prehook(write)
     rec = atlas.record_backward((y * 4.0).sum(), statistics=True)
     assert [(each.source, each.largest) for each in rec.statistics] == [("SumBackward0", 1.0), ("MulBackward0_1", 80.0)]
     assert rec.graph.notes == ["1 gradients were written to after they were made: they have no statistics"]
@@ -267,6 +321,18 @@ def test_a_transpose_passes_on_what_it_got() -> None:
         assert (each.norm, each.smallest, each.largest) == (out.norm, out.smallest, out.largest)
         assert out.norm == pytest.approx(w.grad.norm().item())
         assert (out.smallest, out.largest) == (w.grad.min().item(), w.grad.max().item())
+
+
+def test_a_transpose_passes_on_what_it_got_where_it_meets_others() -> None:
+    w, x = torch.randn(6, 6, requires_grad=True), torch.randn(5, 6)
+    y = ((x @ w.t()).tanh() @ w.t()).square().sum()
+    rec = atlas.record_backward(y, params={"w": w}, statistics=True)
+    into = {each.target: each for each in rec.statistics if each.target.startswith("TBackward0")}
+    out = {each.source: each for each in rec.statistics if each.source.startswith("TBackward0")}
+    assert list(into) == list(out) == ["TBackward0", "TBackward0_1"]
+    for name, each in out.items():
+        assert (each.norm, each.smallest, each.largest) == (into[name].norm, into[name].smallest, into[name].largest)
+    assert out["TBackward0"].norm != out["TBackward0_1"].norm
 
 
 def test_modes_of_the_program_do_not_see_what_is_computed_for_it() -> None:

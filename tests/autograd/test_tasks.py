@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,9 +15,7 @@ from torchatlas.torch_private import current_autograd_node
 
 
 class Everything:
-    """Sees every node's gradients, and notes what it is told."""
-
-    looks_after = True
+    """Sees every node's gradients and those on edges, and notes what it is told."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -28,8 +27,15 @@ class Everything:
         self.told.append(("before", type(task.nodes[node]).__name__, len(gradients)))
         return None
 
-    def after(self, task: Task, node: int, made: Gradients, taken: Gradients) -> None:
-        self.told.append(("after", type(task.nodes[node]).__name__, len(made)))
+    def passing(self, task: Task, node: int) -> bool:
+        return True
+
+    def edges(self, task: Task) -> Callable[[int, torch.Tensor], None] | None:
+        def see(edge: int, gradient: torch.Tensor) -> None:
+            ends = (task.nodes[task.edges.source[edge]], task.nodes[task.edges.target[edge]])
+            self.told.append(("edge", *(type(node).__name__ for node in ends), gradient.tolist()))
+
+        return see
 
     def end(self, task: Task, error: BaseException | None) -> None:
         self.told.append(("end", type(error).__name__))
@@ -38,11 +44,12 @@ class Everything:
 class Glances(Everything):
     """Wants to see the gradients of some."""
 
-    looks_after = False
-
     def __init__(self, wanted: str) -> None:
         super().__init__()
         self.wanted = wanted
+
+    def edges(self, task: Task) -> None:
+        return None
 
     def passing(self, task: Task, node: int) -> bool:
         name = type(task.nodes[node]).__name__
@@ -100,20 +107,44 @@ def test_gradients_are_shown_of_what_may_run_again_or_not_at_all(options: dict[s
     assert [type(found[0].nodes[place]).__name__ for place in found[0].ran] == names
 
 
-def test_everything_is_told_in_order() -> None:
+@pytest.mark.parametrize("options", [{}, {"retain_graph": True}])
+def test_gradients_on_edges_are_seen_as_they_arrive_or_where_they_meet_as_they_were_made(options: Any) -> None:
     x = torch.ones(2, requires_grad=True)
     with watched(observer := Everything()):
-        (x * x).sum().backward()
-    assert observer.told == [
-        "begin",
-        ("before", "SumBackward0", 1),
-        ("after", "SumBackward0", 1),
-        ("before", "MulBackward0", 1),
-        ("after", "MulBackward0", 2),
-        ("before", "AccumulateGrad", 1),
-        ("after", "AccumulateGrad", 0),
-        ("end", "NoneType"),
+        (x * x.sin()).sum().backward(**options)
+    wave, slope = torch.ones(2).sin().tolist(), torch.ones(2).cos().tolist()
+    assert [each for each in observer.told if each[0] == "edge"] == [
+        ("edge", "SumBackward0", "MulBackward0", [1.0, 1.0]),
+        ("edge", "MulBackward0", "AccumulateGrad", wave),
+        ("edge", "MulBackward0", "SinBackward0", [1.0, 1.0]),
+        ("edge", "SinBackward0", "AccumulateGrad", slope),
     ]
+
+
+@pytest.mark.parametrize("options", [{}, {"retain_graph": True}])
+def test_gradients_that_arrive_at_other_inputs_than_the_first_are_seen(options: Any) -> None:
+    x = torch.ones(3, requires_grad=True)
+    with watched(observer := Everything()):
+        first, second, third = x.exp().unbind()
+        (first.sin() + second.cos() * 2.0 + third).backward(**options)
+    into = [each for each in observer.told if each[:3:2] == ("edge", "UnbindBackward0")]
+    e = torch.ones(()).exp()
+    assert sorted(into) == sorted(
+        [
+            ("edge", "SinBackward0", "UnbindBackward0", e.cos().item()),
+            ("edge", "CosBackward0", "UnbindBackward0", (-2 * e.sin()).item()),
+            ("edge", "AddBackward0", "UnbindBackward0", 1.0),
+        ]
+    )
+
+
+def test_what_backward_begins_with_is_on_no_edge_and_meets_what_arrives() -> None:
+    x = torch.ones(2, requires_grad=True)
+    inner = x.sin()
+    with watched(observer := Everything()):
+        torch.autograd.backward([inner, inner.exp()], [torch.full((2,), 5.0), torch.ones(2)])
+    into = [each for each in observer.told if each[:3:2] == ("edge", "SinBackward0")]
+    assert into == [("edge", "ExpBackward0", "SinBackward0", inner.exp().tolist())]
 
 
 def test_those_who_watch_may_leave_in_any_order() -> None:

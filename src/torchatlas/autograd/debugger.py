@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from torchatlas.autograd.session import Aborted, Breakpoint, Session, Stop
-from torchatlas.autograd.tasks import Gradients, Task, starting_nodes, watched
+from torchatlas.autograd.tasks import Edges, Gradients, Task, starting_nodes, watched
 from torchatlas.autograd.walk import names_of
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
@@ -63,7 +63,9 @@ class Debugger:
         call = (outputs, gradients, retain_graph, create_graph)
         self._worker = _Worker(call, inputs, names_of(params, model), forward)
         self._session = self._worker.session
-        planned = Task(0, None, roots, [], self._keep_graph, create_graph, (), True)  # walked when somebody asks
+        planned = Task(
+            0, None, roots, [], Edges(), self._keep_graph, create_graph, (), True
+        )  # walked when somebody asks
         self._planned = self._session.add(planned)
         weakref.finalize(self, _Worker.abort, self._worker)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -70,18 +70,27 @@ class BackwardRun:
         return self.ended_ns - self.began_ns
 
     @cached_property
+    def _edges(self) -> Array:
+        """Numbers of the edges between nodes that ran, in the order in which their gradients were made."""
+        source, target = np.array(self.task.edges.source, np.int64), np.array(self.task.edges.target, np.int64)
+        turn = self._turn
+        ran = np.flatnonzero((turn[source] >= 0) & (turn[target] >= 0))
+        return ran[np.argsort(turn[source[ran]], kind="stable")]
+
+    @cached_property
+    def _turn(self) -> Array:
+        """When each node of the task ran; -1: it did not."""
+        turn = np.full(len(self.task.nodes), -1, np.int64)
+        turn[self.task.ran] = np.arange(len(self.task.ran))
+        return turn
+
+    @cached_property
     def _walk(self) -> Walk:
         """What ran; edges to what did not run, because it was not wanted, are left out."""
-        nodes = [self.task.nodes[place] for place in self.task.ran]
+        nodes, edges = [self.task.nodes[place] for place in self.task.ran], self.task.edges
         number = {node: place for place, node in enumerate(nodes)}
-        source, target, index = [], [], []
-        for place, node in enumerate(nodes):
-            for following, slot in node.next_functions:
-                if following in number:
-                    source.append(place)
-                    target.append(number[following])
-                    index.append(slot)
-        return Walk(nodes, number, source, target, index)
+        source, target = (self._turn[np.array(ends, np.int64)[self._edges]] for ends in (edges.source, edges.target))
+        return Walk(nodes, number, source.tolist(), target.tolist(), np.array(edges.input)[self._edges].tolist())
 
     @cached_property
     def graph(self) -> Graph:
@@ -126,18 +135,10 @@ class BackwardRun:
         """Of every gradient that went along an edge; empty unless they were asked for."""
         if self._figures is None:
             return []
-        graph, names, found = self.graph, [node.name for node in self.graph.nodes], self._walk
-        ends = zip(graph.columns["edge_source"].tolist(), graph.columns["edge_target"].tolist(), strict=True)
-        slots = (
-            (place, slot)
-            for place, node in zip(self.task.ran, found.nodes, strict=True)
-            for slot, (following, _) in enumerate(node.next_functions)
-            if following in found.number
-        )
+        names, found, edges = [node.name for node in self.graph.nodes], self._figures, self._walk
+        ends = zip(edges.source, edges.target, self._edges.tolist(), strict=True)
         return [
-            Statistics(names[source], names[target], *self._figures.found[key])
-            for (source, target), key in zip(ends, slots, strict=True)
-            if key in self._figures.found
+            Statistics(names[source], names[target], *found[edge]) for source, target, edge in ends if edge in found
         ]
 
     @property
@@ -225,39 +226,41 @@ class BackwardRecording:
 
 
 class _Observer:
-    """Notes when each node begins and, if asked, numbers of each gradient that it makes. See tasks.Glancer."""
+    """Notes when each node begins and, if asked, numbers of each gradient. See tasks.Observer."""
 
     def __init__(self, recording: BackwardRecording, names: Mapping[int, str], forward: Graph | None, numbers: bool):
-        self.recording, self.names, self.forward, self.looks_after = recording, names, forward, numbers
+        self.recording, self.names, self.forward = recording, names, forward
+        self._numbers = numbers
         self._runs: dict[int, BackwardRun] = {}
-        self._made: dict[int, GradientFigures] = {}
+        self._figures: dict[int, GradientFigures] = {}
         self._clock = time.perf_counter_ns
 
     def begin(self, task: Task) -> None:
         run = BackwardRun(task, self._clock(), [], _names=self.names, _forward=self.forward)
         self._runs[task.number] = run
-        if self.looks_after:
-            self._made[task.number] = GradientFigures(task.nodes)
+        if self._numbers:
+            self._figures[task.number] = GradientFigures(task.nodes, len(task.edges))
         self.recording.runs.append(run)
 
     def passing(self, task: Task, node: int) -> bool:
-        if self.looks_after:
-            self._made[task.number].before(node)
+        if self._numbers:
+            self._figures[task.number].before(node)
         self._runs[task.number].starts.append(self._clock())
         return False
 
     def before(self, task: Task, node: int, gradients: Gradients) -> None:
         self.passing(task, node)
 
-    def after(self, task: Task, node: int, made: Gradients, taken: Gradients) -> None:
-        self._made[task.number].add(node, made)
+    def edges(self, task: Task) -> Callable[[int, torch.Tensor], None] | None:
+        return self._figures[task.number].add if self._numbers else None
 
     def end(self, task: Task, error: BaseException | None) -> None:
         run = self._runs.pop(task.number)
         run.ended_ns, run.error = self._clock(), error
-        if self.looks_after:
-            run._figures = self._made.pop(task.number)
+        if self._numbers:
+            run._figures = self._figures.pop(task.number)
             run._figures.flush()
+            run._figures.copy(task.same)
 
 
 def _edge_bytes(graph: Graph) -> Array:

@@ -148,9 +148,7 @@ class Breakpoint:
 
 
 class Session:
-    """Told of every node (see tasks.Glancer); decides where to stop. Threads that stop wait for each other."""
-
-    looks_after = False
+    """Told of every node (see tasks.Observer); decides where to stop. Threads that stop wait for each other."""
 
     def __init__(self, pause: Callable[[], None], names: Mapping[int, str], forward: Graph | None) -> None:
         self.pause, self._names, self._forward = pause, names, forward
@@ -252,6 +250,9 @@ class Session:
         """No node is about to run."""
         self._here, self._stop, self._passed = None, None, False
 
+    def edges(self, task: Task) -> None:
+        """Of no interest."""
+
     def passing(self, task: Task, node: int) -> bool:
         """Whether a node has to be looked at: nobody may want to stop anywhere near."""
         if self.breakpoints or self._until is not None or self.aborting or self.interrupted or self._stopped:
@@ -302,9 +303,6 @@ class Session:
         if self._steps > 0:
             self._steps -= 1
         return self._steps == 0 or self.interrupted
-
-    def after(self, task: Task, node: int, made: Gradients, taken: Gradients) -> None:
-        raise NotImplementedError
 
     def end(self, task: Task, error: BaseException | None) -> None:
         if error is None:  # else it is where it happened

@@ -8,27 +8,44 @@ The engine is torch's own, so order, gradients and hooks of the program are its 
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from torchatlas.autograd.lifetime import LARGE, keep_until_freed
 from torchatlas.autograd.walk import roots_of
+from torchatlas.capturing.finish import collector_off
 from torchatlas.errors import InvalidInputError
 from torchatlas.torch_private import (
     current_autograd_node,
     engine_run_id,
     engine_runs,
     hang_hooks,
-    unobserved,
 )
 
 Gradients = tuple[torch.Tensor | None, ...]
+# Nodes whose gradient has the numbers of the one that arrives, in another shape.
+_HANDS_ON = {f"{name}Backward0" for name in ("T", "Transpose", "Permute", "View", "UnsafeView", "Unsqueeze", "Clone")}
 Around = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+@dataclass(eq=False)
+class Edges:
+    """Which output of which node leads to which input of which: lists side by side, for there are many."""
+
+    source: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+    target: list[int] = field(default_factory=list)
+    input: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.source)
 
 
 @dataclass(eq=False)
@@ -39,31 +56,30 @@ class Task:
     outer: int | None  # the task inside of which it runs
     roots: list[Any]
     nodes: list[Any]
+    edges: Edges = field(repr=False)
     keep_graph: bool
     create_graph: bool
     inputs: tuple[Any, ...]  # what gradients are wanted for; empty: all leaves
     accumulates: bool  # into .grad; else gradients are returned
     ran: list[int] = field(default_factory=list)  # positions in `nodes`, as they ran
+    same: dict[int, int] = field(default_factory=dict, repr=False)  # edge -> the one whose numbers are handed on to it
 
 
 class Observer(Protocol):
-    """Who watches. `before` may return other gradients; `after` is only called if `looks_after` is true."""
+    """Who watches. `before` may return other gradients.
 
-    looks_after: bool
-
-    def begin(self, task: Task) -> None: ...
-    def before(self, task: Task, node: int, gradients: Gradients) -> Gradients | None: ...
-    def after(self, task: Task, node: int, made: Gradients, taken: Gradients) -> None: ...
-    def end(self, task: Task, error: BaseException | None) -> None: ...
-
-
-class Glancer(Observer, Protocol):
-    """One who need not see the gradients that arrive at most nodes: a graph that runs once costs him much less.
-
-    `passing` is then called for a node, and `before` only if it returns true. For other nodes it is `before` alone.
+    A graph that runs once costs much less: `passing` is then called for most nodes, and `before` only if it returns
+    true. For the other nodes it is `before` alone.
     """
 
+    def begin(self, task: Task) -> None: ...
+    def edges(self, task: Task) -> Callable[[int, torch.Tensor], None] | None:
+        """What is to be told of the gradient on every edge, by its number: as it arrives or, if others meet it there,
+        as it was made. Seeing what arrives costs a third of seeing what is made. Not told of those in `task.same`."""
+
     def passing(self, task: Task, node: int) -> bool: ...
+    def before(self, task: Task, node: int, gradients: Gradients) -> Gradients | None: ...
+    def end(self, task: Task, error: BaseException | None) -> None: ...
 
 
 # -- who watches -------------------------------------------------------------------------------------------------------
@@ -84,7 +100,8 @@ def watched(observer: Observer, thread: int | None = None) -> Iterator[list[Task
         here, outer = threading.get_ident(), _outer(running)
         if thread is not None and here != thread and outer is None:
             return run(outputs, *args, **kwargs)
-        mine = _Run(*_task(None if outer is None else outer.task.number, outputs, args, kwargs), here)
+        with collector_off():
+            mine = _Run(*_task(None if outer is None else outer.task.number, outputs, args, kwargs), here)
         task = mine.task
         with lock:
             task.number = len(tasks)
@@ -92,7 +109,8 @@ def watched(observer: Observer, thread: int | None = None) -> Iterator[list[Task
             running.append(mine)
         error: BaseException | None = None
         observer.begin(task)
-        let_go = _hooked(mine, running, observer)
+        with collector_off():
+            let_go = _hooked(mine, running, observer)
         try:
             return run(outputs, *args, **kwargs)
         except BaseException as raised:
@@ -149,7 +167,6 @@ class _Run:
 
     task: Task
     numbers: dict[Any, int]  # node -> its position
-    ends: list[Any]  # nodes that no other follows
     thread: int
     engine_run: int = -1  # the engine's number for it; known as soon as something of it runs
 
@@ -181,13 +198,22 @@ def _outer(running: list[_Run]) -> _Run | None:
 
 def _task(
     outer: int | None, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Task, dict[Any, int], list[Any]]:
+) -> tuple[Task, dict[Any, int]]:
     _, keep_graph, create_graph, inputs = (*args, None, None, ())[:4]
     roots = list(dict.fromkeys(starting_node(output) for output in outputs))
-    numbers, ends = _numbered(roots)
-    accumulates = bool(kwargs.get("accumulate_grad", True))
-    task = Task(0, outer, roots, list(numbers), bool(keep_graph), bool(create_graph), tuple(inputs or ()), accumulates)
-    return task, numbers, ends
+    numbers, edges = _numbered(roots)
+    task = Task(
+        number=0,
+        outer=outer,
+        roots=roots,
+        nodes=list(numbers),
+        edges=edges,
+        keep_graph=bool(keep_graph),
+        create_graph=bool(create_graph),
+        inputs=tuple(inputs or ()),
+        accumulates=bool(kwargs.get("accumulate_grad", True)),
+    )
+    return task, numbers
 
 
 def starting_node(output: Any) -> Any:
@@ -213,22 +239,55 @@ def reached(roots: list[Any]) -> list[Any]:
     return list(_numbered(roots)[0])
 
 
-def _numbered(roots: list[Any]) -> tuple[dict[Any, int], list[Any]]:
-    """The same with their places, and those that no other follows."""
-    found, ends = list(roots), []
+def _numbered(roots: list[Any]) -> tuple[dict[Any, int], Edges]:
+    """The same with their places, and the edges between them."""
+    found, edges = list(roots), Edges()
     numbers = {node: place for place, node in enumerate(found)}
-    for node in found:
-        edges = node.next_functions
-        if not edges:
-            ends.append(node)
-        for following, _ in edges:
-            if following is not None and following not in numbers:
-                numbers[following] = len(found)
+    source, outputs, target, inputs = (each.append for each in (edges.source, edges.output, edges.target, edges.input))
+    for place, node in enumerate(found):
+        for output, (following, input_nr) in enumerate(node.next_functions):
+            if following is None:
+                continue
+            number = numbers.get(following)
+            if number is None:
+                number = numbers[following] = len(found)
                 found.append(following)
+            source(place)
+            outputs(output)
+            target(number)
+            inputs(input_nr)
     if len(found) > LARGE:
         for root in roots:
             keep_until_freed(root, found[len(roots) :])
-    return numbers, ends
+    return numbers, edges
+
+
+@dataclass(eq=False)
+class _Arrivals:
+    """Where the gradient on each edge is seen."""
+
+    alone: dict[int, dict[int, int]]  # input -> node -> the edge whose gradient arrives there, and no other
+    met: dict[int, list[tuple[int, int]]]  # node -> its outputs that meet others where they lead to, and their edges
+
+    @classmethod
+    def of(cls, task: Task) -> _Arrivals:
+        edges, alone, met = task.edges, defaultdict[int, dict[int, int]](dict), defaultdict[int, list[Any]](list)
+        targets = np.array(edges.target, np.int64)
+        key = targets * (1 + max(edges.input, default=0)) + np.array(edges.input, np.int64)
+        _, which, counts = np.unique(key, return_inverse=True, return_counts=True)
+        meets = counts[which] > 1
+        meets |= targets < len(task.roots)  # they come first, and also get what backward begins with
+        meets |= bool(task.inputs)  # a node that a gradient is wanted for need not run: nothing is seen to arrive
+        for edge in np.flatnonzero(~meets).tolist():
+            alone[edges.input[edge]][edges.target[edge]] = edge
+        for edge in np.flatnonzero(meets).tolist():
+            source = edges.source[edge]
+            came = alone[0].get(source)
+            if came is not None and task.nodes[source].name() in _HANDS_ON:
+                task.same[edge] = came
+            else:
+                met[source].append((edges.output[edge], edge))
+        return cls(alone, met)
 
 
 # -- hooks -------------------------------------------------------------------------------------------------------------
@@ -237,8 +296,11 @@ def _numbered(roots: list[Any]) -> tuple[dict[Any, int], list[Any]]:
 def _hooked(run: _Run, running: list[_Run], observer: Observer) -> Callable[[], None]:
     """Put hooks on all nodes; returns what takes them off. All nodes share them: the engine knows which one it runs."""
     task, position, node_here = run.task, run.numbers, current_autograd_node
-    tell, note, tell_after = observer.before, task.ran.append, observer.after
+    tell, passing, note = observer.before, observer.passing, task.ran.append
+    see = observer.edges(task) or (lambda edge, gradient: None)
+    seen = _Arrivals.of(task) if observer.edges(task) else _Arrivals({}, {})
     handles: list[Any] = []
+    bells = _Bells()
 
     def before(gradients: Gradients) -> Gradients | None:
         if run.engine_run != engine_run_id() and not run.is_here(running):
@@ -248,29 +310,49 @@ def _hooked(run: _Run, running: list[_Run], observer: Observer) -> Callable[[], 
         note(node)
         return changed
 
+    def arriving(gradients: Gradients) -> Gradients | None:
+        if seen.alone and (run.engine_run == engine_run_id() or run.is_here(running)):
+            node = position[node_here()]
+            for input_nr, edges in seen.alone.items():
+                if node in edges and (gradient := gradients[input_nr]) is not None:
+                    see(edges[node], gradient)
+        return before(gradients)
+
     def after(made: Gradients, taken: Gradients) -> None:
         if run.engine_run == engine_run_id():
-            tell_after(task, position[node_here()], made, taken)
+            for output, edge in seen.met[position[node_here()]]:
+                if (gradient := made[output]) is not None:
+                    see(edge, gradient)
 
-    hooked, bells = task.nodes, _Bells()
+    def ring(gradient: torch.Tensor | None) -> None:
+        if run.engine_run != engine_run_id() and not run.is_here(running):
+            return
+        node = position[node_here()]
+        if (edge := first.get(node)) is not None and gradient is not None:
+            see(edge, gradient)
+        if passing(task, node):
+            handles.append(task.nodes[node].register_prehook(before))  # the engine comes to it after the bell
+        else:
+            note(node)
+
+    def ring_at_others(edges: dict[int, int], gradient: torch.Tensor | None) -> None:
+        if gradient is not None and (run.engine_run == engine_run_id() or run.is_here(running)):
+            see(edges[position[node_here()]], gradient)
+
+    first = seen.alone.get(0, {})
+    hooked = task.nodes
     # A bell stays on its node, silent: not on one that may run any number of times. It also rings at a node that
     # does not run and only hands out a gradient that was asked for.
-    if (passing := getattr(observer, "passing", None)) is not None and not task.keep_graph and not task.inputs:
-
-        def ring(gradient: torch.Tensor) -> None:
-            if run.engine_run != engine_run_id() and not run.is_here(running):
-                return
-            node = position[node_here()]
-            if passing(task, node):
-                handles.append(task.nodes[node].register_prehook(before))  # the engine comes to it after the bell
-            else:
-                note(node)
-
-        bells.hang(task.nodes, ring)  # those of leaves have no such hooks but the leaf's: it is never heard there
-        hooked = run.ends
-    handles += [node.register_prehook(before) for node in hooked]
-    if observer.looks_after:
-        handles += [node.register_hook(after) for node in task.nodes]
+    if not task.keep_graph and not task.inputs:
+        for input_nr, edges in seen.alone.items():
+            if input_nr:
+                bells.hang([task.nodes[node] for node in edges], partial(ring_at_others, edges), input_nr)
+        bells.hang(task.nodes, ring)  # the last of a node's: it is about to run then
+        # Nodes of leaves have no such hooks but the leaf's: a bell is never heard there.
+        leading = set(task.edges.source)
+        hooked = [node for place, node in enumerate(task.nodes) if place not in leading]
+    handles += [node.register_prehook(arriving) for node in hooked]
+    handles += [task.nodes[node].register_hook(after) for node in seen.met]
 
     def let_go() -> None:
         bells.silence()
@@ -281,20 +363,19 @@ def _hooked(run: _Run, running: list[_Run], observer: Observer) -> Callable[[], 
 
 
 class _Bells:
-    """One hook that many nodes share, put on them at a tenth of what registering a hook costs.
+    """Hooks that many nodes share, put on them at a tenth of what registering a hook costs.
 
     torch has it for tensors: a node is given a tensor's dictionary of hooks, and calls those before its own. It cannot
     be taken off again, but an empty dictionary calls nobody.
     """
 
     def __init__(self) -> None:
-        self._hooks: dict[int, Callable[[torch.Tensor], torch.Tensor | None]] = {}
+        self._hooks: list[dict[int, Any]] = []
 
-    def hang(self, nodes: list[Any], hook: Callable[[torch.Tensor], None]) -> None:
-        with unobserved():
-            tensor = torch.empty(0)
-        self._hooks[0] = hook
-        hang_hooks(nodes, tensor, self._hooks)
+    def hang(self, nodes: list[Any], hook: Callable[[torch.Tensor | None], None], input_nr: int = 0) -> None:
+        self._hooks.append({0: hook})
+        hang_hooks(nodes, self._hooks[-1], input_nr)
 
     def silence(self) -> None:
-        self._hooks.clear()
+        for hooks in self._hooks:
+            hooks.clear()
