@@ -1,7 +1,6 @@
 """The event stream -> the columns of a graph: one pass that follows every tensor from op to op.
 
-A tensor is followed by its number. Its current state is a Value; a write through any alias makes the states of the
-others stale, which shows when they are next read (`_refresh`). All slow work hides behind that comparison of versions.
+What the commonest ops do to tensors is written out in the loop; states.py does the rest, and says how it is done.
 """
 
 from __future__ import annotations
@@ -13,85 +12,27 @@ from typing import Any
 from torchatlas.capturing.collectives import BUFFERED, over_gloo
 from torchatlas.capturing.describe import call_text, generic_call_text
 from torchatlas.capturing.modules import CALL_ROW, Watch
-from torchatlas.capturing.overlap import Layout, covers, overlap
 from torchatlas.capturing.plans import ROW_HEAD, Plan
-from torchatlas.capturing.rows import Target, flat_entries, flat_results, in_order, iteration_boundaries, pattern_of
+from torchatlas.capturing.rows import Target, flat_entries, flat_results, iteration_boundaries, pattern_of
 from torchatlas.capturing.sequences import Sequences
-from torchatlas.capturing.stream import STORAGE_ROW, TENSOR_ROW, Recorder
+from torchatlas.capturing.states import DATA, NODE_ROW, ORDER, Decoded, States
+from torchatlas.capturing.stream import Recorder
 
 ACCUMULATE = 2**63  # AccumulateGrad nodes have the largest sequence number there is
 
-# Phases and edge kinds by their position in the enums.
-FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = range(5)
-DATA, ORDER = range(2)
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = range(5)  # phases by their position in the enum
 OUTPUT_NODE, INPUT_NODE = -1, -2  # in place of a plan
-# plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, inputs, outputs, thread
-NODE_ROW = 14
 _SEQUENCE, _CALL, _SOURCE, _PHASE, _FORWARD, _THREAD = 3, 4, 5, 6, 9, 13
 _NO_TARGETS: list[Target] = []
 _ZEROS = [0] * 64
-_MOST_READERS = 256  # exact orders for so many readers of one storage; beyond that, sound ones
 
 
-class Decoded:
-    """Columns as Python lists, one entry per node, value, edge ...; finish.py makes arrays of them."""
-
-    def __init__(self, tensors: int, storages: int) -> None:
-        self.nodes: list[int] = []  # NODE_ROW entries per node
-        self.inputs: list[int] = []
-        self.written: list[int] = []
-        self.outputs: list[int] = []
-        # values
-        self.value_tensor: list[int] = []
-        self.value_version: list[int] = []
-        self.value_producer: list[int] = []
-        self.value_output: list[int] = []
-        self.value_view_of: list[int] = []
-        # edges, flat: source, target, output index, input index, value, kind
-        self.edges: list[int] = []
-        self.from_outside: list[int] = []  # value, node, input index: who takes what no node made
-        # storages
-        self.born = [-1] * storages
-        self.died = [-1] * storages
-        self.value_of: list[int] = [-1] * tensors  # the current value of each tensor
-        # tables
-        self.argument_texts: dict[str, int] = {}
-        self.source_keys: list[tuple[Any, int]] = []
-
-
-class Decoder:
+class Decoder(States):
     """One pass over one recording."""
 
     def __init__(self, recorder: Recorder, watch: Watch, inputs: Collection[int] = ()) -> None:
-        self.recorder, self.watch = recorder, watch
-        self.there_before = {*watch.tensors, *inputs}
-        self.arrived: dict[int, int] = {}  # other storages that no op made -> the node that first took them
-        self.arrived_bytes = 0
+        super().__init__(recorder, watch, inputs)
         self.thread_names, self.first_sequence_nrs = [recorder.thread], [recorder.first_sequence_nr]
-        tensors = in_order(recorder.tensors, TENSOR_ROW, tuple(recorder.tensors[1:TENSOR_ROW]))
-        storages = in_order(recorder.storages, STORAGE_ROW, (None, 0, *recorder.storages[3:STORAGE_ROW]))
-        self.storage_of: list[int] = tensors[1::TENSOR_ROW]
-        self.shapes, self.strides = tensors[2::TENSOR_ROW], tensors[3::TENSOR_ROW]
-        self.offsets, self.dtypes = tensors[4::TENSOR_ROW], tensors[5::TENSOR_ROW]
-        self.references, self.devices = storages[1::STORAGE_ROW], storages[3::STORAGE_ROW]
-        self.gradients = {storage for storage, named in watch.storages.items() if named.role == "gradient"}
-        self.bytes: list[int] = storages[2::STORAGE_ROW]
-        self.first_bytes = list(self.bytes)  # before any resizing
-        self.early_bytes = dict(recorder.resized_early.values())  # of storages that were resized before they were used
-        for storage, size in self.early_bytes.items():
-            self.first_bytes[storage] = size
-        self.most_bytes = list(self.bytes)
-        self.resizes: list[tuple[int, int, int, int]] = []  # storage, node from which it counts, bytes before and after
-        self.buffers: list[tuple[int, int]] = []  # collective, tensor: what it copied into a buffer of its own
-        count = len(self.bytes)
-        self.found = Decoded(len(self.storage_of), count)
-        self.version = [0] * count
-        self.origin = [-1] * count  # the first value on a storage
-        self.readers: list[list[int] | None] = [None] * count  # node, tensor, ... since the last write
-        self.writers: dict[int, list[tuple[int, int, int, int]]] = {}  # storage -> (version, node, output, tensor)
-        self.several: dict[int, list[tuple[int, int]]] = {}  # value -> further (node, output) its data comes from
-        self.laid_out: list[list[int] | None] = [None] * count  # tensors on a storage that `alike` does not know yet
-        self.alike: dict[tuple[int, int, Any, Any, Any], int] = {}  # storage and layout -> the last tensor so laid out
 
     # -- the pass ------------------------------------------------------------------------------------------------
 
@@ -378,233 +319,6 @@ class Decoder:
             for position, owner in enumerate(self.watch.calls[0::CALL_ROW])
             if owners[owner].kind == "optimizer"
         }
-
-    # -- reading -------------------------------------------------------------------------------------------------
-
-    def _read(self, number: int, node: int, index: int) -> int:
-        """The state of a tensor that a node takes, with the edges that bring it."""
-        found, storage = self.found, self.storage_of[number]
-        value = found.value_of[number]
-        if value < 0:
-            value = self._first_seen(number, storage)
-        elif found.value_version[value] != self.version[storage]:
-            value = self._refresh(number, storage, value)
-        producer = found.value_producer[value]
-        if producer >= 0:
-            found.edges += (producer, node, found.value_output[value], index, value, DATA)
-            for other, output in self.several.get(value, ()):
-                found.edges += (other, node, output, index, value, DATA)
-        else:
-            found.from_outside += (value, node, index)
-        reader = self.readers[storage]
-        if reader is None:
-            self.readers[storage] = [node, number]
-        else:
-            reader += (node, number)
-        return value
-
-    def _new_value(self, number: int, producer: int, output: int, view_of: int) -> int:
-        found = self.found
-        value = len(found.value_tensor)
-        found.value_tensor.append(number)
-        found.value_version.append(self.version[self.storage_of[number]])
-        found.value_producer.append(producer)
-        found.value_output.append(output)
-        found.value_view_of.append(view_of)
-        found.value_of[number] = value
-        return value
-
-    def _key(self, number: int) -> tuple[int, int, Any, Any, Any]:
-        return (
-            self.storage_of[number],
-            self.offsets[number],
-            self.shapes[number],
-            self.strides[number],
-            self.dtypes[number],
-        )
-
-    def _twin(self, number: int, storage: int) -> int | None:
-        """The last tensor that lies exactly where this one lies."""
-        for other in self.laid_out[storage] or ():
-            self.alike[self._key(other)] = other
-        self.laid_out[storage] = None
-        return self.alike.get(self._key(number))
-
-    def _first_seen(self, number: int, storage: int) -> int:
-        """The value of a tensor that no op made before our eyes.
-
-        Either it comes from outside, or it is a new Python object for memory we know: autograd hands out what it
-        saved that way, and `.data` and C++ make aliases without an op.
-        """
-        if self.origin[storage] < 0:
-            producer = self._buffer_of(number) if self.buffers and number not in self.there_before else -1
-            value = self.origin[storage] = self._new_value(number, producer, -1 if producer < 0 else 0, -1)
-            if producer >= 0:
-                self.found.born[storage] = producer
-                self.arrived_bytes += max(self.bytes[storage], 0)
-            elif storage in self.early_bytes:
-                self.arrived_bytes += self.bytes[storage] - self.early_bytes[storage]
-            elif number not in self.watch.tensors:
-                self.arrived_bytes += max(self.first_bytes[storage], 0)  # a resizing since then was counted already
-                self.arrived[storage] = len(self.found.nodes) // NODE_ROW
-            self.laid_out[storage] = [number]
-            return value
-        twin = self._twin(number, storage)
-        if twin is not None and twin != number:
-            value = self.found.value_of[twin]
-            if self.found.value_version[value] != self.version[storage]:
-                value = self._refresh(twin, storage, value)
-            self.found.value_of[number] = value
-            return value
-        origin = self.origin[storage]
-        value = self._new_value(number, self.found.value_producer[origin], self.found.value_output[origin], origin)
-        self.found.value_version[value] = -1  # older than every write: let them all be looked at
-        return self._refresh(number, storage, value, new=True)
-
-    def _buffer_of(self, number: int) -> int:
-        """The collective whose own buffer a tensor must be; -1 for all others."""
-        for position, (node, copied) in enumerate(self.buffers):
-            if self.shapes[copied] == self.shapes[number] and self.dtypes[copied] == self.dtypes[number]:
-                del self.buffers[position]
-                return node
-        return -1
-
-    def _refresh(self, number: int, storage: int, value: int, new: bool = False) -> int:
-        """The state of a tensor after its storage was written, perhaps elsewhere in it."""
-        found, since = self.found, self.found.value_version[value]
-        mine = self._layout(number)
-        sources: list[tuple[int, int]] = []
-        covered = False
-        for version, node, output, tensor in reversed(self.writers.get(storage, ())):
-            if version <= since or covered:
-                break
-            theirs = self._layout(tensor)
-            if self._touch(theirs, mine, tensor, number):
-                sources.append((node, output))
-                covered = self._covered(number, tensor)
-        if not sources:
-            found.value_version[value] = self.version[storage]
-            return value
-        producer, output = sources[0]
-        older = found.value_producer[value]
-        rest = sources[1:]
-        if not covered and older >= 0:
-            rest += [(older, found.value_output[value]), *self.several.get(value, ())]
-        if new:
-            found.value_producer[value], found.value_output[value] = producer, output
-            found.value_version[value] = self.version[storage]
-            fresh = value
-        else:
-            fresh = self._new_value(number, producer, output, found.value_view_of[value])
-        if rest:
-            self.several[fresh] = list(dict.fromkeys(pair for pair in rest if pair != sources[0]))
-        return fresh
-
-    def _layout(self, number: int) -> Layout | None:
-        stride = self.strides[number]
-        return None if type(stride) is str else (self.offsets[number], self.shapes[number], stride)
-
-    def _same_size(self, one: int, other: int) -> bool:
-        return bool(self.dtypes[one].itemsize == self.dtypes[other].itemsize)
-
-    def _touch(self, theirs: Layout | None, mine: Layout | None, one: int, other: int) -> bool:
-        if theirs is None or mine is None or not self._same_size(one, other):
-            return True
-        return overlap(theirs, mine)
-
-    # -- writing -------------------------------------------------------------------------------------------------
-
-    def _write(self, number: int, node: int, overwritten: bool) -> int:
-        """A new state of a written tensor; older readers and writers of the same bytes must come first."""
-        found, storage = self.found, self.storage_of[number]
-        mine = self._layout(number)
-        log = self.readers[storage] or []
-        kept: list[int] = []
-        crowded = len(log) > 2 * _MOST_READERS
-        for position in range(0, len(log), 2):
-            reader, tensor = log[position], log[position + 1]
-            touched = tensor == number or self._touch(self._layout(tensor), mine, tensor, number)
-            if (touched or crowded) and reader != node:
-                found.edges += (reader, node, -1, -1, found.value_of[tensor], ORDER)
-            if not (touched and self._covered(tensor, number)):
-                kept += (reader, tensor)
-        if crowded:  # this node comes after them all: it can stand for them before later writes
-            kept = [node, found.value_tensor[self.origin[storage]]]
-        self.readers[storage] = kept or None
-        if overwritten:
-            for _, writer, _, tensor in self.writers.get(storage, ()):
-                if writer != node and self._touch(self._layout(tensor), mine, tensor, number):
-                    found.edges += (writer, node, -1, -1, found.value_of[tensor], ORDER)
-        self.version[storage] += 1
-        history = self.writers.setdefault(storage, [])
-        history[:] = [entry for entry in history if not self._covered(entry[3], number)]
-        old = found.value_of[number]
-        value = self._new_value(number, node, -1, found.value_view_of[old])
-        history.append((self.version[storage], node, -1, number))
-        return value
-
-    def _after_who_filled(self, storage: int, node: int) -> None:
-        """Let a node that got at memory by another way than a tensor, set_ to a storage say, follow its writers."""
-        found, origin = self.found, self.origin[storage]
-        for source in (found.value_producer[origin], *(writer for _, writer, _, _ in self.writers.get(storage, ()))):
-            if source >= 0:
-                found.edges += (source, node, -1, -1, origin, ORDER)
-
-    def _covered(self, tensor: int, by: int) -> bool:
-        """Whether every byte of a tensor lies in another."""
-        if tensor == by:
-            return type(self.strides[by]) is not str
-        theirs, mine = self._layout(tensor), self._layout(by)
-        return theirs is not None and mine is not None and self._same_size(tensor, by) and covers(mine, theirs)
-
-    def _outputs(self, results: Any, node: int, taken: list[int], values: list[int], made: dict[int, int]) -> int:
-        """Values for what a node returned, then for what it wrote and did not return; returns the bytes allocated."""
-        found, allocated = self.found, 0
-        returned = [] if results is None else [results] if type(results) is int else flat_results(results)
-        index = 0
-        for number in returned:
-            if number in made:
-                value = made.pop(number)
-                found.value_output[value] = index
-                self._set_writer_output(number, node, index)
-            else:
-                storage = self.storage_of[number]
-                resized = next((other for other in made if self.storage_of[other] == storage), None)
-                if resized is not None:  # out= of another size: the same tensor object under a new number
-                    del made[resized]
-                    self._set_writer_output(resized, node, index)
-                view_of = found.value_of[number]
-                if view_of < 0 and self.origin[storage] >= 0:
-                    view_of = next(
-                        (v for t, v in zip(taken, values, strict=True) if self.storage_of[t] == storage),
-                        self.origin[storage],
-                    )
-                value = self._new_value(number, node, index, view_of)
-                if self.origin[storage] < 0:
-                    self.origin[storage] = value
-                    found.born[storage] = node
-                    allocated += max(self.bytes[storage], 0)
-                others = self.laid_out[storage]
-                if others is None:
-                    self.laid_out[storage] = [number]
-                else:
-                    others.append(number)
-            found.outputs.append(value)
-            index += 1
-        for number, value in made.items():
-            found.value_output[value] = index
-            self._set_writer_output(number, node, index)
-            found.outputs.append(value)
-            index += 1
-        return allocated
-
-    def _set_writer_output(self, number: int, node: int, index: int) -> None:
-        history = self.writers[self.storage_of[number]]
-        for position in range(len(history) - 1, -1, -1):
-            version, writer, _, tensor = history[position]
-            if writer == node and tensor == number:
-                history[position] = (version, writer, index, tensor)
-                return
 
     def _differentiable(self, plan: Plan, results: Any) -> bool:
         """Whether autograd makes a node for what an op returned: not for whole numbers, nor for new tensors."""

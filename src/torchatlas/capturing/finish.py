@@ -13,20 +13,17 @@ import torch
 from torchatlas.capturing import compiled
 from torchatlas.capturing.decode import (
     BACKWARD,
-    DATA,
     FORWARD,
     INPUT_NODE,
-    NODE_ROW,
     OPTIMIZER,
-    ORDER,
     OTHER,
     OUTPUT_NODE,
     RECOMPUTE,
-    Decoded,
     Decoder,
 )
 from torchatlas.capturing.describe import layout_row, operation_row, source_row
 from torchatlas.capturing.modules import CALL_ROW, Named, Watch
+from torchatlas.capturing.states import DATA, NODE_ROW, ORDER, Decoded
 from torchatlas.capturing.stream import Recorder
 from torchatlas.graph import Graph, Module, NodeKind, Operation, Phase, Role
 from torchatlas.graph.arguments import Call, encode

@@ -17,8 +17,9 @@ import torch
 from torch import nn
 
 from torchatlas.capturing import compiled, process
+from torchatlas.capturing.frames import recomputing, user_line
 from torchatlas.capturing.process import Cell
-from torchatlas.capturing.stream import Recorder, recomputing, user_line
+from torchatlas.capturing.stream import Recorder
 from torchatlas.capturing.wrappers import parts
 from torchatlas.inputs import named_tensors
 from torchatlas.torch_private import (

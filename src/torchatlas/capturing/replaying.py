@@ -17,7 +17,8 @@ import torch
 from torchatlas.capturing.describe import dtype_name
 from torchatlas.capturing.keep import tensors_of
 from torchatlas.capturing.plans import Plan
-from torchatlas.capturing.stream import Recorder, storages_of
+from torchatlas.capturing.stream import Recorder
+from torchatlas.capturing.tensors import storages_of
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.torch_private import FakeTensor, no_dispatch_modes

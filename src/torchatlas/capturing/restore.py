@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing.stream import Recorder, storages_of
+from torchatlas.capturing.stream import Recorder
+from torchatlas.capturing.tensors import storages_of
 from torchatlas.capturing.wrappers import parts
 from torchatlas.inputs import named_tensors
 from torchatlas.torch_private import UninitializedTensor, no_dispatch_modes, set_version_counters

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import sys
 import threading
 import time
@@ -23,7 +22,9 @@ import torch
 
 from torchatlas.capturing import shadows
 from torchatlas.capturing.collectives import named_reduction, note_process, noted_group
+from torchatlas.capturing.frames import code_kind, recomputing
 from torchatlas.capturing.plans import ENVIRONMENT, Plan, bind, plan_for
+from torchatlas.capturing.tensors import layout_name, shape_of, storages_of
 from torchatlas.graph.arguments import Constant
 from torchatlas.torch_private import (
     FakeTensor,
@@ -33,7 +34,6 @@ from torchatlas.torch_private import (
     dispatch_mode_stack,
     never_compiled,
     next_sequence_nr,
-    no_dispatch_modes,
     push_mode,
     pytree,
     remove_mode,
@@ -42,13 +42,6 @@ from torchatlas.torch_private import (
 # Rows of the flat lists Recorder.tensors and Recorder.storages.
 TENSOR_ROW = 6  # number, storage number, shape, stride (or the name of another layout), offset, dtype
 STORAGE_ROW = 4  # number, reference, bytes, device
-
-_LIBRARY = os.path.dirname(os.__file__) + os.sep
-_SKIPPED = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
-_CHECKPOINT = os.path.join(_SKIPPED[0], "utils", "checkpoint.py")
-_DEMO = os.path.join(_SKIPPED[1], "demo.py")  # a user's program, though it comes with us
-_INDUCTOR = os.sep + "torchinductor_"  # the folder of the code that torch.compile writes
-_USER, _SKIP = 0, 1
 
 
 class Placeholder:
@@ -335,7 +328,7 @@ class Recorder:
             except (RuntimeError, NotImplementedError):
                 entry = scattered(tensor, external)
                 number = next(counters[0])
-                describe((number, entry[1], _shape(tensor), _layout_name(tensor), 0, tensor.dtype))
+                describe((number, entry[1], shape_of(tensor), layout_name(tensor), 0, tensor.dtype))
             except AttributeError:
                 if isinstance(tensor, base):
                     raise
@@ -391,7 +384,7 @@ class Recorder:
                     forget(tensor)
 
         def classify(code: types.CodeType) -> int:
-            kind = codes[id(code)] = _code_kind(code.co_filename)
+            kind = codes[id(code)] = code_kind(code.co_filename)
             self._kept_codes.append(code)  # so that its id stays its own
             return kind
 
@@ -512,44 +505,6 @@ def _is_plain(kind: type) -> bool:
     return plain
 
 
-@functools.lru_cache(maxsize=4096)
-def _code_kind(file: str) -> int:
-    if file == _DEMO:
-        return _USER
-    if _INDUCTOR in file:
-        return _SKIP
-    if file.startswith(_SKIPPED) or file.startswith(("<frozen", "<eval_with_key", "<plan of")):
-        return _SKIP
-    if file.startswith(_LIBRARY) and "-packages" + os.sep not in file:
-        return _SKIP
-    return _USER
-
-
-def is_users(file: str) -> bool:
-    """Whether a file is the user's, and not torch's, Python's or ours."""
-    return _code_kind(file) == _USER
-
-
-def user_line(frame: types.FrameType | None) -> tuple[types.CodeType, int] | None:
-    """The nearest line of the user's, as a code object and an instruction."""
-    while frame is not None:
-        if _code_kind(frame.f_code.co_filename) == _USER:
-            return frame.f_code, frame.f_lasti
-        frame = frame.f_back
-    return None
-
-
-def recomputing() -> bool:
-    """Whether activation checkpointing is running its function again, on this stack."""
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename == _CHECKPOINT and code.co_name in ("backward", "unpack_hook", "recompute_fn"):
-            return True
-        frame = frame.f_back
-    return False
-
-
 def let_go(error: BaseException) -> None:
     """Empty our frames in a traceback: they hold the arguments of an op that raised, which without us nobody would."""
     chain: list[BaseException | None] = [error]
@@ -572,40 +527,3 @@ def let_go(error: BaseException) -> None:
 def describe_error(error: BaseException) -> str:
     """The kind of an exception and the first line of what it says."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
-def _shape(tensor: Any) -> Any:
-    """The shape, with "*" for a size that differs inside a nested tensor. A lazy parameter has none yet."""
-    if isinstance(tensor, UninitializedTensor):
-        return torch.Size()
-    return tensor.shape if not tensor.is_nested else tuple(_size(tensor, dim) for dim in range(tensor.dim()))
-
-
-def _size(tensor: Any, dim: int) -> int | str:
-    try:
-        return int(tensor.size(dim))
-    except RuntimeError:
-        return "*"
-
-
-def _layout_name(tensor: Any) -> str:
-    """What stands in place of the strides where there are none."""
-    return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.").removeprefix("_")
-
-
-def storages_of(tensor: Any) -> list[Any]:
-    """The storages of a tensor, of a sparse one that of its values last; none when it does not tell."""
-    if tensor.is_nested or tensor.layout is torch.strided:
-        try:
-            return [tensor.untyped_storage()]
-        except (RuntimeError, NotImplementedError):  # of torch.func: a tensor around a tensor
-            return []
-    parts = {
-        torch.sparse_coo: ("_indices", "_values"),
-        torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-        torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-        torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-        torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-    }.get(tensor.layout, ())
-    with no_dispatch_modes(), torch.no_grad():  # asking must not look like an op of the program
-        return [getattr(tensor, part)().untyped_storage() for part in parts]

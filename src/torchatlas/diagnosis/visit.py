@@ -15,8 +15,8 @@ from torch import nn
 
 from torchatlas.capturing import process
 from torchatlas.capturing.describe import source_row
+from torchatlas.capturing.frames import user_line
 from torchatlas.capturing.run import Recording
-from torchatlas.capturing.stream import user_line
 from torchatlas.diagnosis.backward import Pass, backward_passes
 from torchatlas.diagnosis.case import Case
 from torchatlas.diagnosis.diagnosis import DIAGNOSES, Diagnosis

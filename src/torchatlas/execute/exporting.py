@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from torchatlas.capturing.frames import is_users
 from torchatlas.capturing.restore import Restorer
-from torchatlas.capturing.stream import is_users
 from torchatlas.errors import CaptureError, InvalidInputError
 from torchatlas.execute.recurrent import AnyLength, restored
 from torchatlas.torch_private import (

@@ -25,7 +25,7 @@ from torchatlas.capturing.replaying import (
     settings,
     written_tensors,
 )
-from torchatlas.capturing.stream import storages_of
+from torchatlas.capturing.tensors import storages_of
 from torchatlas.errors import CaptureError, NotAvailableError
 from torchatlas.execute.kept import Settings, apply, built, content, fresh_storage, kept_in
 from torchatlas.execute.ops import argument, dtype_named, operator

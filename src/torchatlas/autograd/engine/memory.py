@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from torchatlas.autograd.engine.buffer import InputBuffer
-from torchatlas.capturing.stream import storages_of
+from torchatlas.capturing.tensors import storages_of
 from torchatlas.capturing.wrappers import parts
 
 

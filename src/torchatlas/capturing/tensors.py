@@ -1,0 +1,46 @@
+"""What a tensor of any kind says of itself: shape, layout, storages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchatlas.torch_private import UninitializedTensor, no_dispatch_modes
+
+
+def shape_of(tensor: Any) -> Any:
+    """The shape, with "*" for a size that differs inside a nested tensor. A lazy parameter has none yet."""
+    if isinstance(tensor, UninitializedTensor):
+        return torch.Size()
+    return tensor.shape if not tensor.is_nested else tuple(_size(tensor, dim) for dim in range(tensor.dim()))
+
+
+def _size(tensor: Any, dim: int) -> int | str:
+    try:
+        return int(tensor.size(dim))
+    except RuntimeError:
+        return "*"
+
+
+def layout_name(tensor: Any) -> str:
+    """What stands in place of the strides where there are none."""
+    return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.").removeprefix("_")
+
+
+def storages_of(tensor: Any) -> list[Any]:
+    """The storages of a tensor, of a sparse one that of its values last; none when it does not tell."""
+    if tensor.is_nested or tensor.layout is torch.strided:
+        try:
+            return [tensor.untyped_storage()]
+        except (RuntimeError, NotImplementedError):  # of torch.func: a tensor around a tensor
+            return []
+    parts = {
+        torch.sparse_coo: ("_indices", "_values"),
+        torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+        torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+        torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+        torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+    }.get(tensor.layout, ())
+    with no_dispatch_modes(), torch.no_grad():  # asking must not look like an op of the program
+        return [getattr(tensor, part)().untyped_storage() for part in parts]
