@@ -138,6 +138,12 @@ def test_modules_names_parameters_and_conditions() -> None:
         while (stop := dbg.next_module()) is not None:
             modules.append(stop.module)
         assert modules == ["", "4", "3", "2", "1", "0"]
+    net, loss, _ = recorded()
+    with (
+        atlas.debug_backward(loss, model=net) as dbg,
+        pytest.raises(StateError, match=r"debug_backward\(loss, forward=forward.graph\)"),
+    ):
+        dbg.next_module()  # it would run to the end without a word
     net, loss, forward = recorded()
     with atlas.debug_backward(loss, model=net, forward=forward) as dbg:
         stop = dbg.run_until("2")

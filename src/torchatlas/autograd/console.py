@@ -183,7 +183,7 @@ class _Session(Session):
 
     def begin(self, task: Task) -> None:
         if self._recorded is not None and task.outer is None:
-            self._forward = self._recorded()
+            self.forward = self._recorded()
         super().begin(task)
 
 

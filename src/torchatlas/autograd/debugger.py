@@ -78,7 +78,12 @@ class Debugger:
         return self._go(steps=count)
 
     def next_module(self) -> Stop | None:
-        """Run until a node of another module is about to run."""
+        """Run until a node of another module is about to run; they are known from a recording of the forward pass."""
+        if self._session.forward is None:
+            raise StateError(
+                "no node has a module without the forward pass: record it (with atlas.recording(model) as forward: "
+                "loss = ...) and pass it: debug_backward(loss, forward=forward.graph)."
+            )
         here = None if self._session.stop is None else self._session.stop.module
         return self._go(until=lambda stop: stop.module != here)
 
