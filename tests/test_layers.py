@@ -13,7 +13,7 @@ import torchatlas
 ROOT = Path(torchatlas.__file__).parent
 LAYERS = [
     {"errors"},
-    {"units", "registry", "tables"},
+    {"units", "registry", "tables", "collector"},
     {"graph"},
     {"operations", "torch_private", "inputs"},
     {"capturing"},
@@ -32,6 +32,7 @@ WITHOUT_TORCH = {
     "units",
     "registry",
     "tables",
+    "collector",
     "graph",
     "operations",
     "analysis",

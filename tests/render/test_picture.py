@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import struct
 import subprocess
@@ -16,6 +17,7 @@ from zoo import ZOO, Specimen
 
 import torchatlas as atlas
 from torchatlas.demo import training_step
+from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.verify import account, defects
@@ -316,3 +318,17 @@ def test_the_same_graph_gives_the_same_picture_in_another_process(tmp_path: Path
         for seed in ("1", "2")
     }
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(is_on: bool) -> None:
+    graph = tower()
+    try:
+        (gc.enable if is_on else gc.disable)()
+        atlas.draw(graph)
+        assert gc.isenabled() is is_on
+        with pytest.raises(InvalidInputError, match="too few"):
+            atlas.draw(graph, width=5, height=5)
+        assert gc.isenabled() is is_on
+    finally:
+        gc.enable()

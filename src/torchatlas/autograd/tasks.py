@@ -20,7 +20,7 @@ import torch
 
 from torchatlas.autograd.lifetime import LARGE, keep_until_freed
 from torchatlas.autograd.walk import roots_of
-from torchatlas.capturing.finish import collector_off
+from torchatlas.collector import collector_off
 from torchatlas.errors import InvalidInputError
 from torchatlas.torch_private import (
     current_autograd_node,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,6 +22,7 @@ from torchatlas.capturing.describe import layout_row, operation_row, source_row
 from torchatlas.capturing.modules import CALL_ROW, Named, Watch
 from torchatlas.capturing.states import DATA, NODE_ROW, ORDER, Decoded
 from torchatlas.capturing.stream import Recorder
+from torchatlas.collector import collector_off
 from torchatlas.graph import Graph, Module, NodeKind, Operation, Phase, Role
 from torchatlas.graph.arguments import Call, encode
 from torchatlas.graph.columns import COLUMNS, EDGE_KINDS, KINDS, PHASES, ROLES, Array, Layout, Tables
@@ -69,18 +67,6 @@ def graph_of(
         found = decoder.run()
         outside = Role.ACTIVATION if unseen else Role.CONSTANT if only_inputs else Role.INPUT
         return _Finish(recorder, watch, decoder, found, input_names, outside).graph(timing, memory)
-
-
-@contextmanager
-def collector_off() -> Iterator[None]:
-    """Decoding makes many short-lived lists and no cycles: collecting meanwhile could double its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class _Finish:

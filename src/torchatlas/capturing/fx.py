@@ -15,9 +15,9 @@ from torch import fx, nn
 
 from torchatlas.capturing.exported import source_of
 from torchatlas.capturing.fake import faked, without_pretence
-from torchatlas.capturing.finish import collector_off
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.run import Recording
+from torchatlas.collector import collector_off
 from torchatlas.errors import InvalidInputError, InvalidModelError
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import KINDS

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torchatlas.collector import collector_off
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, Phase
 from torchatlas.render.drawing import Drawing
@@ -60,11 +61,12 @@ def draw(
     """
     _check(graph, width, height, font_size, node_size, view)
     look = Look(theme_named(theme), title, legend, color_by, critical_path, max(float(font_size), 6.0), width, height)
-    tree = build(graph, phases=None if phases is None else [Phase(phase) for phase in phases])
-    labels, fit, margins = _fitted(tree, look, float(font_size), float(node_size), view == "modules")
-    outline = labels.outline
-    scene = SceneMaker(outline, labels).scene(fit.box)
-    svg = Page(look, margins, outline, labels, scene, fit.scale).markup()
+    with collector_off():
+        tree = build(graph, phases=None if phases is None else [Phase(phase) for phase in phases])
+        labels, fit, margins = _fitted(tree, look, float(font_size), float(node_size), view == "modules")
+        outline = labels.outline
+        scene = SceneMaker(outline, labels).scene(fit.box)
+        svg = Page(look, margins, outline, labels, scene, fit.scale).markup()
     opened = sum(frame.open for frame in scene.frames)
     smallest = fit.smallest_text
     return Picture(svg, width, height, smallest, len(scene.frames) - opened, opened, scene, outline, fit)

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from render.layout.test_routing import shared, through
 
-from torchatlas.render.layout.columns import _CUT_PRICE, Solver, _cuts
+from torchatlas.render.layout.columns import _CUT_PRICE, Solver, _Cutter
 from torchatlas.render.layout.layered import Problem
 
 FEW = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 
 
 def price(tall: list[float], crossing: list[int], cuts: list[int]) -> float:
-    """What the docstring of _cuts promises: the running maximum of columns, each with the price of the cut after it."""
+    """What _Cutter promises: the running maximum of columns, each with the price of the cut after it."""
     total = 0.0
     for first, last in pairwise(cuts):
         total = max(total, sum(tall[first:last]))
@@ -32,7 +32,7 @@ def price(tall: list[float], crossing: list[int], cuts: list[int]) -> float:
 def test_cuts_are_as_cheap_as_any(rows: list[tuple[int, int]], data: st.DataObject) -> None:
     tall, crossing = [float(h) for h, _ in rows], [c for _, c in rows]
     count = data.draw(st.integers(2, min(5, len(rows))))
-    cuts = _cuts(tall, crossing, count)
+    cuts = list(_Cutter(tall, crossing).cuts(count))
     assert (cuts[0], cuts[-1], len(cuts)) == (0, len(tall), count + 1)
     assert all(a < b for a, b in pairwise(cuts))
     best = min(price(tall, crossing, [0, *inner, len(tall)]) for inner in combinations(range(1, len(tall)), count - 1))

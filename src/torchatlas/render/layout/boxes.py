@@ -58,6 +58,7 @@ class BoxMaker:
         self._closed_numbers: dict[int, int] = {}  # by the ids of items
         self._open_numbers: dict[int, int] = {}  # the same, while `_opened_now` is what is open
         self._opened_now: Collection[int] = ()
+        self._headings: dict[int, tuple[str, str]] = {}  # by the ids of items, which are laid out again and again
         self._solver = Solver()
         self.solved = 0
 
@@ -143,8 +144,11 @@ class BoxMaker:
         routes = [_turned(route, flipped) for route in placed.routes] if flipped else placed.routes
         left, top = (0.0, 0.0) if is_root else (PAD, HEAD + (0.0 if item.inputs else 10.0))
         body = placed.width + 2 * left + (18.0 if item.repeat > 1 else 0.0)
-        title = clipped(self.labels.title(item), TITLE, _TALLEST_TITLE, bold=True)
-        subtitle = clipped(self.labels.heading(item), SMALL, max(_WIDEST, body - 100))
+        if id(item) not in self._headings:
+            self._headings[id(item)] = self.labels.title(item), self.labels.heading(item)
+        title, heading = self._headings[id(item)]
+        title = clipped(title, TITLE, _TALLEST_TITLE, bold=True)
+        subtitle = clipped(heading, SMALL, max(_WIDEST, body - 100))
         head = text_width(title, TITLE, True) + text_width(subtitle, SMALL) + 32
         head += self.badge(item) + 8 if item.repeat > 1 else 0.0
         width = body if is_root else max(body, head)

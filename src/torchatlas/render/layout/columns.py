@@ -75,12 +75,12 @@ class _Strip:
         self.ports = {*problem.sources, *problem.sinks}
         self.boxes = [box for box in range(len(problem.sizes)) if box not in self.ports]
         self._cut: dict[tuple[int, ...], Placed] = {}
-        self._known_cuts: dict[int, tuple[int, ...]] = {}
+        self._solved: dict[tuple[int, int], Column] = {}  # by the rows they hold
 
     @cached_property
     def whole(self) -> Placed:
         """In one column."""
-        placed = place(self.problem)
+        placed = place(self.problem, self._ranks)
         self.solver.work += placed.work
         return placed
 
@@ -107,7 +107,7 @@ class _Strip:
         column = [-1] * len(self.problem.sizes)
         for box in self.boxes:
             column[box] = bisect_right(cuts, self._row[box]) - 1
-        return _Columns(self.problem, column, cuts, self.solver).placed()
+        return _Columns(self.problem, column, cuts, self.solver, self._solved).placed()
 
     @cached_property
     def _ranks(self) -> tuple[list[int], list[int]]:
@@ -162,46 +162,74 @@ class _Strip:
         return crossing
 
     def _cuts(self, count: int) -> tuple[int, ...]:
-        if count not in self._known_cuts:
-            self._known_cuts[count] = tuple(_cuts(self._tall, self._crossing, count))
-        return self._known_cuts[count]
+        return self._cutter.cuts(count)
+
+    @cached_property
+    def _cutter(self) -> _Cutter:
+        return _Cutter(self._tall, self._crossing)
 
 
-def _cuts(tall: list[float], crossing: list[int], count: int) -> list[int]:
+class _Cutter:
     """Where to cut rows into so many columns: the highest column plus the price of the cuts is least."""
-    rows, far = len(tall), float("inf")
-    sums = [0.0]
-    for h in tall:
-        sums.append(sums[-1] + h)
-    best = [[far] * (rows + 1) for _ in range(count + 1)]
-    back = [[0] * (rows + 1) for _ in range(count + 1)]
-    best[0][0] = 0.0
-    for k in range(1, count + 1):
-        above, here, came = best[k - 1], best[k], back[k]
-        for j in range(k, rows + 1):
-            price = _CUT_PRICE * (crossing[j - 1] - 1) if j < rows else 0.0
-            for i in range(k - 1, j):
-                cost = max(above[i], sums[j] - sums[i]) + price
-                if cost < here[j]:
-                    here[j], came[j] = cost, i
-    cuts, at = [rows], rows
-    for k in range(count, 0, -1):
-        at = back[k][at]
-        cuts.append(at)
-    return cuts[::-1]
+
+    def __init__(self, tall: list[float], crossing: list[int]) -> None:
+        self.rows = len(tall)
+        self.sums = list(itertools.accumulate(tall, initial=0.0))
+        self.price = [0.0, *(_CUT_PRICE * (many - 1) for many in crossing[:-1]), 0.0]  # of a cut before each row
+        self.best = [[0.0] + [math.inf] * self.rows]  # columns -> rows -> what the first rows cost in so many
+        self.back: list[list[int]] = [[0] * (self.rows + 1)]
+        self.known: dict[int, tuple[int, ...]] = {}
+
+    def cuts(self, count: int) -> tuple[int, ...]:
+        if count not in self.known:
+            while len(self.best) <= count:
+                self._add_column()
+            cuts = [self.rows]
+            for k in range(count, 0, -1):
+                cuts.append(self.back[k][cuts[-1]])
+            self.known[count] = tuple(cuts[::-1])
+        return self.known[count]
+
+    def _add_column(self) -> None:
+        k, sums, above = len(self.best), self.sums, self.best[-1]
+        here, came = [math.inf] * (self.rows + 1), [0] * (self.rows + 1)
+        for j in range(k, self.rows + 1):
+            end, best, at = sums[j], math.inf, 0
+            for i in range(j - 1, k - 2, -1):
+                last = end - sums[i]
+                if last > best:  # and it only grows
+                    break
+                cost = above[i]
+                if cost < last:
+                    cost = last
+                if cost <= best:
+                    best, at = cost, i
+            here[j], came[j] = best + self.price[j], at
+        self.best.append(here)
+        self.back.append(came)
 
 
 class _Columns:
     """The columns side by side, with the lines between them."""
 
-    def __init__(self, problem: Problem, column: list[int], cuts: tuple[int, ...], solver: Solver) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        column: list[int],
+        cuts: tuple[int, ...],
+        solver: Solver,
+        solved: dict[tuple[int, int], Column],
+    ) -> None:
         self.problem, self.column, self.count = problem, column, len(cuts) - 1
         self.ports = {*problem.sources, *problem.sinks}
         self.goes_to: dict[tuple[int, Net], set[int]] = {}  # nets that cross a cut -> the columns they go to
         for u, v, net in problem.edges:
             if column[u] >= 0 and column[v] >= 0 and column[u] != column[v]:
                 self.goes_to.setdefault((u, net), set()).add(column[v])
-        self.solved = [self._solve(c, solver) for c in range(self.count)]
+        for c, rows in enumerate(itertools.pairwise(cuts)):
+            if rows not in solved:
+                solved[rows] = self._solve(c, solver)
+        self.solved = [solved[rows] for rows in itertools.pairwise(cuts)]
 
     def _solve(self, c: int, solver: Solver) -> Column:
         """One column as a problem of its own; nets from elsewhere enter and leave at points."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from torchatlas.render.layout.boxes import SMALL, Box, BoxMaker
 from torchatlas.render.layout.labels import Labels
@@ -113,11 +114,16 @@ class Fitter:
                 break
         return opened
 
+    @cached_property
+    def _has_lanes(self) -> bool:
+        """Whether what is drawn lies side by side already: such a picture may become narrower when it is lower."""
+        return any(item.kind == "lane" for item in self.outline.children(self.outline.root))
+
     # -- trying --------------------------------------------------------------------------------------------------------
 
     def _tried(self, opened: frozenset[int]) -> Fit | None:
         """How a set of open groups fits; None if it plainly cannot."""
-        if len(opened) > 1 and self._least_area(opened) * self.least**2 > _FULL * self.width * self.height:
+        if len(opened) > 1 and not self._has_room(opened):
             return None
         self.trials += 1
         return self._scaled(opened, _QUICK, enough=self.least)
@@ -137,13 +143,16 @@ class Fitter:
             too_wide = across < down and across < best.scale * _HOPELESS  # and wider still when it is lower
             if scale >= enough or too_wide or (heights is _QUICK and scale < self.least * _HOPELESS):
                 break
+            if heights is _QUICK and across < min(down, self.least) and not self._has_lanes:
+                break
         assert best is not None
         return best
 
-    def _least_area(self, opened: frozenset[int]) -> float:
-        """What the closed boxes take, with the gaps around them."""
-        total, stack = 0.0, [self.outline.root]
-        while stack:
+    def _has_room(self, opened: frozenset[int]) -> bool:
+        """Whether a page can hold the closed boxes, with the gaps around them. What is far too much is not counted."""
+        room = _FULL * self.width * self.height / self.least**2
+        stack = [self.outline.root]
+        while stack and room >= 0:
             item = stack.pop()
             self.outline.wiring(item)
             for child in self.outline.children(item):
@@ -154,8 +163,8 @@ class Fitter:
                 if area is None:
                     box = self.maker.box(child, opened, 0.0)
                     area = self._areas[id(child)] = (box.width + BOX_GAP) * (box.height + RANK_GAP)
-                total += area
-        return total
+                room -= area
+        return room >= 0
 
     def _worth(self, fit: Fit) -> float:
         """How much is shown, and how clearly. Opening a group is always worth something; what is new is worth more."""

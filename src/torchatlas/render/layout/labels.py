@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from functools import cached_property
 
@@ -134,26 +134,33 @@ class Labels:
 
     def parameters_of(self, path: str) -> int:
         """The same by path; of everything for the empty one."""
-        names, sums = self._sizes
+        (names, _), sums = self._parameter_rows, self._sums
         if not path:
             return int(sums[-1])
         first, last = bisect_left(names, path + "."), bisect_left(names, path + "/")  # the character after the dot
         return int(sums[last] - sums[first])
 
     @cached_property
-    def _sizes(self) -> tuple[list[str], Array]:
-        """The names of all parameters, sorted, and the sums of their elements; tied ones once."""
-        columns, tables = self.graph.columns, self.graph.tables
-        is_parameter = columns["value_role"] == ROLES.index(Role.PARAMETER)
-        rows = np.flatnonzero(is_parameter & (columns["value_view_of"] < 0))
-        _, first = np.unique(columns["value_storage"][rows], return_index=True)
-        rows = rows[first]
-        sizes = [math.prod(size for size in row.shape if isinstance(size, int)) for row in tables.layouts]
-        names = [tables.names[name] if name >= 0 else "" for name in columns["value_parameter"][rows].tolist()]
-        elements = [sizes[layout] for layout in columns["value_layout"][rows].tolist()]
-        order = sorted(range(len(names)), key=names.__getitem__)  # no pairs: 30,000 of them wake the garbage collector
-        sums = np.concatenate([[0], np.cumsum(np.array(elements, np.int64)[order])])
-        return [names[row] for row in order], sums
+    def _parameter_rows(self) -> tuple[list[str], Array]:
+        """The names of all values that are parameters, sorted, and the values."""
+        columns, names = self.graph.columns, self.graph.tables.names
+        rows = np.flatnonzero(columns["value_role"] == ROLES.index(Role.PARAMETER))
+        found = [names[name] if name >= 0 else "" for name in columns["value_parameter"][rows].tolist()]
+        order = sorted(range(len(found)), key=found.__getitem__)  # no pairs: 30,000 of them wake the garbage collector
+        return [found[row] for row in order], rows[np.array(order, np.int64)]
+
+    @cached_property
+    def _sums(self) -> Array:
+        """How many elements the parameters before each have, in order of names; tied ones once."""
+        columns, (_, rows) = self.graph.columns, self._parameter_rows
+        sizes = [math.prod(size for size in row.shape if isinstance(size, int)) for row in self.graph.tables.layouts]
+        elements = np.array(sizes or [0], np.int64)[columns["value_layout"][rows]]
+        whole = np.flatnonzero(columns["value_view_of"][rows] < 0)
+        by_value = whole[np.argsort(rows[whole], kind="stable")]
+        _, first = np.unique(columns["value_storage"][rows[by_value]], return_index=True)
+        counted = np.zeros(len(rows), bool)
+        counted[by_value[first]] = True
+        return np.concatenate([[0], np.cumsum(np.where(counted, elements, 0))])
 
     def _detail(self, item: Item) -> str:
         """What a layer turns into what: 64→128, 3×3. What accumulates a gradient: for whom."""
@@ -218,14 +225,13 @@ class Labels:
         if item.call < 0:
             return None
         path = self.graph.tables.modules[self.graph.columns["call_module"][item.call]].path
-        return self._shapes.get(f"{path}.weight" if path else "weight")
+        return self._shape_of(f"{path}.weight" if path else "weight")
 
-    @cached_property
-    def _shapes(self) -> dict[str, tuple[int | str, ...]]:
-        """The shape of every parameter, by name."""
-        columns, tables = self.graph.columns, self.graph.tables
-        named = (columns["value_parameter"] >= 0) & (columns["value_role"] == ROLES.index(Role.PARAMETER))
-        named &= columns["value_producer"] < 0
-        rows = np.flatnonzero(named)[::-1]
-        names, layouts = columns["value_parameter"][rows].tolist(), columns["value_layout"][rows].tolist()
-        return {tables.names[name]: tables.layouts[layout].shape for name, layout in zip(names, layouts, strict=True)}
+    def _shape_of(self, name: str) -> tuple[int | str, ...] | None:
+        """The shape of a parameter, as the program was given it."""
+        columns, (names, rows) = self.graph.columns, self._parameter_rows
+        for at in range(bisect_left(names, name), bisect_right(names, name)):
+            if columns["value_producer"][rows[at]] < 0:
+                shape: tuple[int | str, ...] = self.graph.tables.layouts[columns["value_layout"][rows[at]]].shape
+                return shape
+        return None

@@ -17,12 +17,13 @@ BOX_GAP, LINE_GAP = 18.0, 11.0  # least distance between two boxes of a rank, an
 RANK_GAP = 24.0
 _SWEEPS = 8
 _LARGE = 250  # lines between ranks; with more, fewer sweeps must do
-_SMALL, _STARTS = 120, 3  # with no more lines than this, so many other orders to start from
+_STARTS = ((40, 16), (120, 3))  # with no more lines than the first, so many other orders to start from
 _DESCENTS = 24
 _TALL = 50.0  # boxes at least so tall may span ranks
 _USUAL = 34.0  # the height of a usual box
 
 Net = Hashable  # what is carried: lines of one net share a trunk
+Ranks = tuple[list[int], list[int]]  # the rank of every box, and a topological order
 
 
 @dataclass
@@ -60,20 +61,18 @@ class Layering:
         return self.width[node] == 0
 
 
-def layer(problem: Problem, spans: bool = True) -> Layering:
-    """Rank, order and place the boxes of a problem from left to right."""
-    found = _Layerer(problem, spans)
+def layer(problem: Problem, known: Ranks | None = None, *, spans: bool = True) -> Layering:
+    """Rank, order and place the boxes of a problem from left to right. `known` is what `ranks` says of it."""
+    found = _Layerer(problem, spans, known)
     found.order_rows()
     layering = found.layering
     if layering.parts and found.spans_are_crossed():  # nothing may run through a box
-        return layer(problem, spans=False)
+        return layer(problem, known, spans=False)
     layering.x = _Placer(layering, found.up, found.down).place()
     return layering
 
 
-def ranks(
-    count: int, edges: list[tuple[int, int, Net]], sources: Sequence[int], sinks: Sequence[int]
-) -> tuple[list[int], list[int]]:
+def ranks(count: int, edges: list[tuple[int, int, Net]], sources: Sequence[int], sinks: Sequence[int]) -> Ranks:
     """The rank of every box, as low as its longest way allows and then near what it feeds; and a topological order."""
     after: list[list[int]] = [[] for _ in range(count)]
     before: list[list[int]] = [[] for _ in range(count)]
@@ -108,10 +107,11 @@ def ranks(
 class _Layerer:
     """Ranks and rows."""
 
-    def __init__(self, problem: Problem, spans: bool) -> None:
+    def __init__(self, problem: Problem, spans: bool, known: Ranks | None = None) -> None:
         self.problem = problem
         count = len(problem.sizes)
-        rank, self.topological = ranks(count, problem.edges, problem.sources, problem.sinks)
+        rank, self.topological = known or ranks(count, problem.edges, problem.sources, problem.sinks)
+        rank = list(rank)  # points in the ranks that lines pass are added
         width, height = [w for w, _ in problem.sizes], [h for _, h in problem.sizes]
         self.layering = Layering(problem, count, rank, [], width, height, list(range(count)), {}, [], [], [])
         self.up: list[list[int]] = [[] for _ in range(count)]
@@ -232,7 +232,8 @@ class _Layerer:
         layering = self.layering
         best = self._improve()
         kept = [list(row) for row in layering.rows]
-        for start in range(_STARTS if len(layering.segments) <= _SMALL else 0):
+        starts = next((starts for most, starts in _STARTS if len(layering.segments) <= most), 0)
+        for start in range(starts):
             if not best:
                 break
             shuffle = random.Random(start).shuffle

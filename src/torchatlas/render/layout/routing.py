@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from torchatlas.render.layout.layered import LINE_GAP, RANK_GAP, Layering, Net, Problem, layer
+from torchatlas.render.layout.layered import LINE_GAP, RANK_GAP, Layering, Net, Problem, Ranks, layer
 
 TRACK = 8.0  # between two horizontal pieces of different nets
 _PORT_GAP = 14.0  # between the ends of lines on one box, where there is room
@@ -53,9 +53,9 @@ class _Track:
     part: int = 0  # 1 for the second piece of a net that turns twice
 
 
-def place(problem: Problem) -> Placed:
+def place(problem: Problem, known: Ranks | None = None) -> Placed:
     """Solve a layered problem, in one column."""
-    return _Router(layer(problem)).placed()
+    return _Router(layer(problem, known)).placed()
 
 
 class _Router:

@@ -89,13 +89,14 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     target, index, value = leaf_of_node[edges.target[drawn]], edges.index[drawn], edges.value[drawn]
     crosses = _crossing(lane[order], is_op[order], source, target) if len(used) > 1 else np.zeros(len(source), bool)
     kept_source, kept_target = source[crosses], target[crosses]
-    by_target = np.lexsort((output, source, index, target))
+    by_target = np.arange(len(target))
+    if (np.diff(target * (int(index.max(initial=0)) + 1) + index) <= 0).any():  # else they are in order, as recorded
+        by_target = np.lexsort((output, source, index, target))
     by_target = by_target[~crosses[by_target]]
     source, output, target, value = source[by_target], output[by_target], target[by_target], value[by_target]
     leaf_hash = _leaf_hashes(graph, order)
     operation = digests(row.name for row in graph.tables.operations)[columns["node_operation"]]
     group_hash, alike = _group_hashes(graph, groups, leaf_hash, operation[order], source, output, target)
-    leaves = np.arange(len(order) + 1)
     by_source = np.argsort(source, kind="stable")
     return Tree(
         graph,
@@ -118,10 +119,15 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
         output,
         target,
         value,
-        np.searchsorted(target, leaves),
+        _firsts(target, len(order)),
         by_source,
-        np.searchsorted(source[by_source], leaves),
+        _firsts(source, len(order)),
     )
+
+
+def _firsts(ends: Array, count: int) -> Array:
+    """For every leaf where its edges begin among all in order of leaves; one more at the end."""
+    return np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=count))])
 
 
 @dataclass
