@@ -48,4 +48,5 @@ def test_a_join_is_refused_exactly_if_it_closes_a_circle(seed: int) -> None:
             assert groups.before(group) == expected
             assert all(groups.place[b] < groups.place[group] for b in expected)
             assert groups.order[groups.place[group]] == group
+            assert [groups.rank[unit] for unit in groups.members[group]] == list(range(len(groups.members[group])))
     assert seed or refused  # some are

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from click.testing import CliRunner, Result
 from partition.models import Net
@@ -27,6 +28,49 @@ def test_of_a_file(tmp_path: Path) -> None:
     assert content["partition"]["strategy"] == "fusion"
     assert list(content["concurrency"]["speedups"]) == ["3"]
     assert content["concurrency"]["max_parallel_ops_per_stage"] == 2
+
+
+TARGETS = """
+import torch
+from torch import nn
+
+class Branches(nn.Module):
+    def forward(self, x):
+        return x + 1 if (x.sum() > 1000).item() else x - 1
+
+def net():
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+def both():
+    return net(), torch.ones(2, 4)
+
+def program():
+    torch.ones(3).exp()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "front_end", "tried"),
+    [
+        (("net", "--inputs", "2,4"), "fx", []),
+        (("both",), "fx", []),
+        (("Branches", "--inputs", "2,4"), "run", ["fx", "export"]),
+        (("program",), "run", []),
+        (("net", "--inputs", "2,4", "--backward"), "run", []),
+        (("net", "--inputs", "2,4", "--by", "time"), "run", []),
+    ],
+    ids=["model", "with its example", "recorded", "program", "backward", "measured"],
+)
+def test_of_a_model_by_the_first_way_that_works(
+    tmp_path: Path, arguments: tuple[str, ...], front_end: str, tried: list[str]
+) -> None:
+    (tmp_path / "targets.py").write_text(TARGETS)
+    name, *options = arguments
+    result = run(f"{tmp_path / 'targets.py'}:{name}", *options, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["partition"]
+    assert found["front_end"] == front_end
+    assert [one["front_end"] for one in found["attempts"]] == tried
 
 
 def test_of_a_model() -> None:

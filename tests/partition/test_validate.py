@@ -21,9 +21,11 @@ from torch import Tensor, nn
 
 import torchatlas as atlas
 from torchatlas.errors import InvalidInputError, InvalidModelError, MissingDependencyError, UnknownNameError
-from torchatlas.partition.partitioner import STRATEGIES
+from torchatlas.execute.recorded.run import record
+from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
+from torchatlas.partition.reassembly import reassembled
 from torchatlas.partition.report import PartitionReport, Subgraph
-from torchatlas.partition.validate import facts_of, reassembled, validate, validate_model
+from torchatlas.partition.validate import facts_of, validate, validate_model
 from torchatlas.partition.validation_checks import Check, checks_of
 from torchatlas.partition.validation_facts import ARCHITECTURES, Architecture, Published
 from torchatlas.partition.validation_models import DEFINED, Example, example_named
@@ -408,6 +410,40 @@ def kept_boxes(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     return torch.stack(kept) if kept else torch.zeros(0, dtype=torch.int64)
 
 
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)[x > 0] if (x[0] > 0.8).all().item() else self.linear(x)
+
+
+def test_a_recorded_run_is_put_together() -> None:
+    found = validate_model(Branches(), torch.tensor([[0.9, 1.0, 1.1, 1.2], [0.5, -1.0, -1.1, -1.2]]))
+    assert found.passed, str(found)
+    assert {one.front_end for one in found.partitions} == {"run"}
+    together = [check for one in found.partitions for check in one.checks if check.name == "put together"]
+    assert {check.detail for check in together} == {
+        "1 results equal to the bit, for 2 of 3 inputs; 1 refused, on another path"
+    }
+
+
+def test_a_recorded_run_that_refuses_its_own_example_fails() -> None:
+    report = GraphPartitioner().partition(record(Branches(), (torch.ones(2, 4),), {}))
+    right = Branches()(torch.ones(3, 4))
+    found = reassembled(report, [((torch.ones(3, 4),), {}, [right])])
+    assert found.passed is False
+    assert "take what was recorded" in found.detail
+
+
+def test_what_cannot_run_says_why() -> None:
+    report = GraphPartitioner().partition(atlas.capture(Branches(), torch.ones(2, 4)))
+    found = reassembled(report, [((torch.ones(2, 4),), {}, [torch.ones(8)])])
+    assert found.passed is None
+    assert 'values="replay"' in found.detail
+
+
 @pytest.mark.slow
 def test_a_detection_model_as_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch.fx and torch.export do not take it: what it does depends on how many boxes it finds."""
@@ -419,8 +455,12 @@ def test_a_detection_model_as_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
         library.impl("nms", kept_boxes, "CPU")
         monkeypatch.setattr(torchvision.ops.boxes, "_assert_has_ops", lambda: None)
     example = example_named("ssdlite320_mobilenet_v3_large")
-    example.model.topk_candidates = 5  # of each of 90 classes
+    assert [len(one["boxes"]) for one in example.model(*example.args)] == [20]  # so what comes after them is run
     found = validate_model(example.model, example.args)
     assert found.passed, str(found)
     assert {one.front_end for one in found.partitions} == {"run"}
-    assert {check.name for one in found.partitions for check in one.checks if check.passed is None} == {"put together"}
+    assert all(check.passed for one in found.partitions for check in one.checks)
+    together = [check for one in found.partitions for check in one.checks if check.name == "put together"]
+    assert {check.detail for check in together} == {
+        "3 results equal to the bit, for 2 of 3 inputs; 1 refused, on another path"
+    }

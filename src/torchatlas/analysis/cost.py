@@ -329,6 +329,17 @@ def _sum(parts: Iterable[Amount]) -> Amount:
 # -- as text -----------------------------------------------------------------------------------------------------------
 
 
+def caveats(sizes: Mapping[str, int], uncosted: Mapping[str, int]) -> list[str]:
+    """Lines that say what figures were made for, and what is in none of them."""
+    lines = []
+    if sizes:
+        lines.append("sizes: " + ", ".join(f"{name} = {size}" for name, size in sizes.items()))
+    if uncosted:
+        listed = ", ".join(f"{name} ({times})" for name, times in uncosted.items())
+        lines.append(f"without a formula, so in no figure here: {listed}")
+    return lines
+
+
 def cost_text(report: CostReport, *, depth: int = 2, top: int = 10) -> str:
     """The report as plain text: totals, phases, modules down to `depth`, kinds of operation, the `top` operations."""
     total = report.total
@@ -337,14 +348,10 @@ def cost_text(report: CostReport, *, depth: int = 2, top: int = 10) -> str:
         f"{sign}{format_count(total.macs)} multiply-adds = {format_flops(total.flops)}, "
         f"and {format_flops(total.elementwise_flops)} of other arithmetic",
         f"{sign}{format_bytes(total.bytes_read)} read, {format_bytes(total.bytes_written)} written, "
-        f"{_ratio(total.arithmetic_intensity)} FLOPs per byte; {format_count(report.parameters)} parameters",
+        f"{ratio_text(total.arithmetic_intensity)} FLOPs per byte; {format_count(report.parameters)} parameters",
         f"at best {format_seconds(total.seconds)} on {report.device.name!r} ({report.device.source})",
     ]
-    if report.sizes:
-        lines.append("sizes: " + ", ".join(f"{name} = {size}" for name, size in report.sizes.items()))
-    if report.uncosted:
-        listed = ", ".join(f"{name} ({times})" for name, times in report.uncosted.items())
-        lines.append(f"without a formula, so in no figure here: {listed}")
+    lines += caveats(report.sizes, report.uncosted)
     modules = {path: one for path, one in report.by_module.items() if path.count(".") < depth}
     parts = ["\n".join(lines), _section("phase", report.by_phase)]
     if len(modules) > 1:
@@ -367,7 +374,7 @@ def _section(title: str, groups: dict[str, Amount]) -> str:
             _figure(format_count(one.macs), one),
             _figure(format_flops(one.elementwise_flops), one),
             _figure(format_bytes(one.bytes), one),
-            _ratio(one.arithmetic_intensity),
+            ratio_text(one.arithmetic_intensity),
             _figure(format_seconds(one.seconds), one),
         ]
         for name, one in groups.items()
@@ -396,5 +403,6 @@ def _figure(text: str, amount: Amount) -> str:
     return f"≥ {text}" if amount.uncosted else text
 
 
-def _ratio(number: float | None) -> str:
+def ratio_text(number: float | None) -> str:
+    """FLOPs per byte as text; a dash where nothing moves."""
     return "-" if number is None else f"{number:.3g}"

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 
+from torchatlas.cli import _target
 from torchatlas.cli._graph import Given, given
-from torchatlas.cli._options import print_json, progress, verb
+from torchatlas.cli._options import print_json, progress, stdout_to_stderr, verb
+from torchatlas.graph.formats import READERS
 from torchatlas.partition.concurrency import WEIGHTS, WORKERS, ConcurrencyAnalyzer
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
+from torchatlas.partition.report import PartitionReport
 from torchatlas.partition.text import report_text
 
 
@@ -34,16 +40,63 @@ def command(
 ) -> None:
     """Cut a graph into subgraphs and print them: what they cost, what fusing saves, what can run at the same time.
 
+    A model is traced by torch.fx, else by torch.export, else it is run; the first line says which. It is run in any
+    case with --backward, --optimizer, --fake and --by time.
+
     \b
     torchatlas partition step.atlas --strategy op --json
     torchatlas partition models.gpt:build --inputs int64:2,16 --device h100-sxm --workers 4
     """
-    graph = given.graph("partition", as_json)
-    with progress("partitioning"):
-        report = GraphPartitioner(strategy, device, depth=depth).partition(graph)
+    partitioner = GraphPartitioner(strategy, device, depth=depth)
+    runs = given.backward or given.optimizer or given.fake or by == "time"
+    report = None if runs else _traced(given, partitioner, as_json)
+    if report is None:
+        graph = given.graph("partition", as_json)
+        with progress("partitioning"):
+            report = partitioner.partition(graph)
+    with progress("looking for what can run at the same time"):
         concurrency = ConcurrencyAnalyzer(by, workers or WORKERS).analyze(report)
     if as_json:
         found: dict[str, Any] = {"partition": report.to_dict(), "concurrency": concurrency.to_dict()}
         print_json(found)
     else:
         click.echo(f"{report_text(report, top=top)}\n\n{concurrency}")
+
+
+def _traced(given: Given, partitioner: GraphPartitioner, as_json: bool) -> PartitionReport | None:
+    """The partition of a model that is at hand, or of a program; None for a file, and for what takes arguments."""
+    from torch import nn
+
+    import torchatlas as atlas
+    from torchatlas.execute.recorded.run import record
+
+    if ":" not in given.text or Path(given.text).suffix in READERS:
+        return None
+    target = _target.parse_target(given.text)
+    with stdout_to_stderr(as_json), _target.program(target), _target.found(target) as item:
+        is_model = isinstance(item, nn.Module) or (isinstance(item, type) and issubclass(item, nn.Module))
+        if not is_model and not _takes_nothing(item):
+            return None
+        if not is_model and not given.inputs:
+            with atlas.recording() as rec:  # it may be the program itself: it cannot be run twice to find out
+                made = item()
+            if not isinstance(made[0] if isinstance(made, tuple) and made else made, nn.Module):
+                return partitioner.partition(rec.graph)
+            item = partial(_same, made)
+        model, args, kwargs = _target.model_and_example(item, target, given.inputs)
+        with progress(f"partitioning {target}"):
+            if not args and not kwargs:
+                return partitioner.partition(record(model, (), {}))
+            return partitioner.partition(model, *args, **kwargs)
+
+
+def _same(made: Any) -> Any:
+    return made
+
+
+def _takes_nothing(item: Any) -> bool:
+    try:
+        inspect.signature(item).bind()
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -130,7 +130,19 @@ def _free(leaf: Any, most: int | None) -> Any:
 
 def _shapes_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], free: Callable[[Any], Any]) -> Any:
     """What may vary, in the structure that export wants: by name, as the model's signature binds the arguments."""
-    return pytree.tree_map(free, bound(model, args, kwargs))
+    return _mapped(free, bound(model, args, kwargs))
+
+
+def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
+    """pytree's tree_map, but for classes of tuples that take nothing but tensors: PackedSequence, say."""
+
+    def is_named(item: Any) -> bool:
+        return isinstance(item, tuple) and hasattr(item, "_make")
+
+    def each(item: Any) -> Any:
+        return item._make(_mapped(change, part) for part in item) if is_named(item) else change(item)
+
+    return pytree.tree_map(each, tree, is_leaf=is_named)
 
 
 def bound(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -103,6 +103,20 @@ class TracedModel:
         return self._variants[0].graph
 
     @property
+    def first(self) -> Variant:
+        """The trace of the example: what `graph` shows."""
+        return self._variants[0]
+
+    def flattened(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments of a call as the first trace takes them, one after another."""
+        flat, spec = pytree.tree_flatten((args, dict(kwargs)))
+        return flat if spec == self.first.in_spec else self._flat(self.first, args, dict(kwargs))
+
+    def structured(self, results: Iterable[Any]) -> Any:
+        """What the first trace computes, in the structure that the model returns."""
+        return pytree.tree_unflatten(list(results), self.first.out_spec)
+
+    @property
     def input_shapes(self) -> dict[str, tuple[int | str, ...]]:
         """The shape of each tensor given, with symbols for the sizes that may be others: {"x": ("s0", 3, 224, 224)}."""
         return {node.name: tuple(node.outputs[0].shape) for node in self.graph.where(kind="input")}

@@ -37,6 +37,11 @@ class Describer:
         self.ids = [f"s{number:0{digits}}" for number in range(len(groups))]
         self.of_unit = {unit: number for number, group in enumerate(groups) for unit in group}
         self.types = [op.type for op in units.graph.tables.operations]
+        self.users: dict[int, list[int]] = {}  # per group those that read what it makes
+        for source, target in moved.crossing:
+            self.users.setdefault(source, []).append(target)
+        self.depends_on = [sorted(set(self._before(number, group))) for number, group in enumerate(groups)]
+        self.waited_for = {one for before in self.depends_on for one in before}
 
     def subgraphs(self) -> list[Subgraph]:
         return [self._subgraph(number, group) for number, group in enumerate(self.groups)]
@@ -64,7 +69,7 @@ class Describer:
             macs=macs,
             elementwise_flops=other,
             uncosted=len(ops) - len(known),
-            depends_on=tuple(self.ids[one] for one in sorted(set(self._before(number, group)))),
+            depends_on=tuple(self.ids[one] for one in self.depends_on[number]),
             total_input_bytes=int(self.moved.inputs[number]),
             total_output_bytes=int(self.moved.outputs[number]),
             total_weight_bytes=int(self.moved.weights[number]),
@@ -161,9 +166,9 @@ class Describer:
         if self.fusion is None:
             return "a group of its own, as the strategy says"
         of = self.fusion.groups.group
-        users = sorted({b for a, b in self.moved.crossing if a == number})
+        users = sorted(self.users.get(number, ()))
         if not users:
-            waited_for = any(number in self._before(other, units) for other, units in enumerate(self.groups))
+            waited_for = number in self.waited_for
             return "what follows waits for it and reads nothing of it" if waited_for else "nothing follows it"
         found: dict[str, list[str]] = {}
         for user in users:

@@ -6,8 +6,9 @@ subgraphs follow each other in an order in which they can run, writes in place i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -17,29 +18,31 @@ from torchatlas.registry import near_names
 if TYPE_CHECKING:
     from torch import fx, nn
 
+    from torchatlas.execute.recorded.calling import RecordedProgram
     from torchatlas.execute.traced import TracedModel
     from torchatlas.partition.report import PartitionReport
+
+Caller = Callable[
+    [Any, tuple[Any, ...], dict[str, Any]], Any
+]  # a module that takes flat inputs, args, kwargs -> result
 
 
 @dataclass(frozen=True, eq=False)
 class Pieces(Mapping[str, "nn.Module"]):
-    """The subgraphs as modules, by id, in the order in which they run. Calling it runs them all, as the model does."""
+    """The subgraphs as modules, by id, in the order in which they run. Calling it runs them all, as the model does.
 
-    module: fx.GraphModule = field(repr=False)  # the whole, which calls the pieces; a traced model's takes flat inputs
+    Those of a recorded run take inputs that lead along its path, and refuse others with an InputMismatchError.
+    """
+
+    module: fx.GraphModule = field(repr=False)  # the whole, which calls the pieces; of fx's own it takes flat inputs
     modules: dict[str, nn.Module] = field(repr=False)
-    traced: TracedModel | None = field(default=None, repr=False)
+    caller: Caller | None = field(default=None, repr=False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns for these inputs, computed by its pieces."""
-        if self.traced is None:
+        if self.caller is None:
             return self.module(*args, **kwargs)
-        from torchatlas.torch_private import pytree
-
-        first = self.traced._variants[0]
-        flat, spec = pytree.tree_flatten((args, kwargs))
-        if spec != first.in_spec:
-            flat = self.traced._flat(first, args, kwargs)
-        return pytree.tree_unflatten(list(self.module(*flat)), first.out_spec)
+        return self.caller(self.module, args, kwargs)
 
     def __getitem__(self, node_id: str) -> nn.Module:
         if node_id not in self.modules:
@@ -58,22 +61,46 @@ def extract(report: PartitionReport, origin: Any) -> Pieces:
     """Cut what was partitioned into modules."""
     from torch import fx
 
+    from torchatlas.execute.recorded.run import RecordedRun
     from torchatlas.execute.traced import TracedModel
 
     if origin is None:
-        raise NotAvailableError(
-            f"A graph of source {report.front_end!r} does not run by itself. Partition a torch.fx.GraphModule or a "
-            "traced model instead, or pass it: report.extract(atlas.trace(model, *inputs))."
-        )
+        if "replay" not in report.graph.metadata:
+            raise NotAvailableError(
+                f"A graph of source {report.front_end!r} does not run by itself. Partition a torch.fx.GraphModule, a "
+                "traced model or a model with its inputs instead, pass one: report.extract(atlas.trace(model, "
+                '*inputs)), or capture the graph with values="replay".'
+            )
+        from torchatlas.execute.recorded.program import program_of
+
+        return _of_recorded(report, program_of(report.graph))
+    if isinstance(origin, RecordedRun):
+        return _of_recorded(report, origin.program)
     if isinstance(origin, TracedModel):
         module, names = runnable(origin)
-        return _cut(report, module, names, origin)
+        return _cut(report, module, names, partial(_call_traced, origin))
     if not isinstance(origin, fx.GraphModule):
         raise InvalidInputError(f"extract cuts a torch.fx.GraphModule or a TracedModel, not {type(origin).__name__}.")
     return _cut(report, origin, {node.name: node.name for node in origin.graph.nodes}, None)
 
 
-def _cut(report: PartitionReport, module: fx.GraphModule, names: dict[str, str], traced: TracedModel | None) -> Pieces:
+def _call_traced(traced: TracedModel, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return traced.structured(module(*traced.flattened(args, kwargs)))
+
+
+def _of_recorded(report: PartitionReport, program: RecordedProgram) -> Pieces:
+    """Random numbers are drawn anew: what draws must do so in the order of the run, or they go to other places."""
+    home = {name: number for number, one in enumerate(report.subgraphs) for name in one.nodes}
+    parts = [home.get(program.names[node.name], 0) for node in program.module.graph.nodes if node.name in program.draws]
+    if parts != sorted(parts):
+        raise NotAvailableError(
+            "Random numbers would be drawn in another order: subgraphs that draw some are not in the order of the run. "
+            "Put what draws into one group: GraphPartitioner(groups=...)."
+        )
+    return _cut(report, program.module, program.names, program.call)
+
+
+def _cut(report: PartitionReport, module: fx.GraphModule, names: dict[str, str], caller: Caller | None) -> Pieces:
     """`names` leads from nodes of torch.fx's graph to those that the report names."""
     from torch.fx.passes.split_module import split_module
 
@@ -85,7 +112,7 @@ def _cut(report: PartitionReport, module: fx.GraphModule, names: dict[str, str],
     whole = split_module(in_order, module, lambda node: part[node], keep_original_order=True)
     made = {number: getattr(whole, f"submod_{number}") for number in sorted(set(part.values()))}
     ids = [one.node_id for one in report.subgraphs]
-    return Pieces(whole, {ids[number]: piece for number, piece in made.items()}, traced)
+    return Pieces(whole, {ids[number]: piece for number, piece in made.items()}, caller)
 
 
 def _sorted(module: fx.GraphModule, home: dict[Any, int | None]) -> tuple[fx.GraphModule, dict[Any, int]]:
@@ -98,10 +125,13 @@ def _sorted(module: fx.GraphModule, home: dict[Any, int | None]) -> tuple[fx.Gra
     graph, place = fx.Graph(), dict[Any, Any]()  # node -> its copy
     part: dict[Any, int] = {}
     nodes = list(module.graph.nodes)
-    calls = [node for node in nodes if node.op.startswith("call_")]
+    calls: dict[int | None, list[Any]] = {}
     for node in nodes:
         if node.op in ("placeholder", "get_attr"):
             place[node] = graph.node_copy(node)
+        elif node.op.startswith("call_"):
+            calls.setdefault(home[node], []).append(node)
+    left_over = _left_over(nodes, home)
     for number in range(1 + max((one for one in home.values() if one is not None), default=0)):
         own: dict[Any, Any] = {}  # what no subgraph names, copied for this one
 
@@ -113,11 +143,10 @@ def _sorted(module: fx.GraphModule, home: dict[Any, int | None]) -> tuple[fx.Gra
                 part[own[node]] = number
             return own[node]
 
-        for node in calls:
-            if home[node] == number:
-                place[node] = graph.node_copy(node, copied)
-                part[place[node]] = number
-        for node in _left_over(nodes, home, number):
+        for node in calls.get(number, ()):
+            place[node] = graph.node_copy(node, copied)
+            part[place[node]] = number
+        for node in left_over.get(number, ()):
             place[node] = copied(node)
     outputs = [node for node in nodes if node.op == "output"]
     for node in outputs:
@@ -125,20 +154,17 @@ def _sorted(module: fx.GraphModule, home: dict[Any, int | None]) -> tuple[fx.Gra
     return fx.GraphModule(module, graph), part
 
 
-def _left_over(nodes: list[Any], home: dict[Any, int | None], number: int) -> list[Any]:
-    """What no subgraph names and the program returns, or only checks: with the last part that it takes something of."""
+def _left_over(nodes: list[Any], home: dict[Any, int | None]) -> dict[int, list[Any]]:
+    """What no subgraph names and the program returns, or only checks: by the last part that it takes something of."""
     last: dict[Any, int] = {}
+    found: dict[int, list[Any]] = {}
     for node in nodes:
         known = home[node]
         last[node] = known if known is not None else max((last[one] for one in node.all_input_nodes), default=0)
-    return [
-        node
-        for node in nodes
-        if node.op.startswith("call_")
-        and home[node] is None
-        and last[node] == number
-        and (not node.users or any(user.op == "output" for user in node.users))
-    ]
+        needed = not node.users or any(user.op == "output" for user in node.users)
+        if node.op.startswith("call_") and known is None and needed:
+            found.setdefault(last[node], []).append(node)
+    return found
 
 
 # -- of a traced model -------------------------------------------------------------------------------------------------
@@ -153,10 +179,13 @@ def runnable(traced: TracedModel) -> tuple[fx.GraphModule, dict[str, str]]:
 
     from torchatlas.execute.program import Mode, Program, Register
 
-    variant = traced._variants[0]
+    variant = traced.first
     program = variant.program
     if not isinstance(program, Program):
-        raise NotAvailableError("This model was followed, not traced: torch.export refuses it, so it stays whole.")
+        raise NotAvailableError(
+            "This model was followed, not traced: torch.export refuses it. Partition the model itself, with its "
+            "inputs, and its recorded run is cut: GraphPartitioner().partition(model, *inputs)."
+        )
     graph, places, names, root = fx.Graph(), dict[int, Any](), dict[str, str](), dict[str, Any]()
 
     def filled(item: Any) -> Any:

@@ -15,6 +15,7 @@ def opened(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened:
     """The units of a thing that runs, where they come from, the thing itself, and what was tried before."""
     from torch import fx, nn
 
+    from torchatlas.execute.recorded.run import RecordedRun
     from torchatlas.execute.traced import TracedModel
 
     if isinstance(x, fx.GraphModule):
@@ -23,6 +24,10 @@ def opened(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened:
         if args or kwargs:
             raise InvalidInputError("partition takes a traced model without inputs: it has its example.")
         return units_of_graph(x.graph), x.graph.source, x, ()
+    if isinstance(x, RecordedRun):
+        if args or kwargs:
+            raise InvalidInputError("partition takes a recorded run without inputs: it has its example.")
+        return units_of_graph(x.graph), "run", x, ()
     if not isinstance(x, nn.Module):
         raise InvalidModelError(
             "partition takes a Graph, a file, a torch.fx.GraphModule, a TracedModel or a model, "
@@ -57,7 +62,7 @@ def _of_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Open
     """torch.fx keeps modules whole, torch.export takes more models, a recorded run takes all."""
     from torch.fx import symbolic_trace
 
-    from torchatlas.capturing import capture
+    from torchatlas.execute.recorded.run import record
     from torchatlas.execute.traced import TracedModel
 
     attempts: list[Attempt] = []
@@ -71,7 +76,8 @@ def _of_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Open
     except CaptureError as error:
         attempts.append(Attempt("export", _first_line(error)))
     try:
-        return units_of_graph(capture(model, *args, kwargs=kwargs)), "run", None, tuple(attempts)
+        run = record(model, args, kwargs)
+        return units_of_graph(run.graph), "run", run, tuple(attempts)
     except AtlasError as error:
         tried = "; ".join(f"{one.front_end}: {one.reason}" for one in attempts)
         raise CaptureError(

@@ -26,6 +26,7 @@ class _Read:
 
     maker: int
     reader: int
+    slot: int  # the how-manieth thing that its reader reads
     numel: int
     bytes: int
     saved_bytes: int  # if both are one kernel: the read, and the write if nobody else reads it
@@ -178,7 +179,7 @@ class Fusion:
         found = self._objection(producer, consumer)
         if found is not None:
             return found
-        if not any(self.groups.group[read.maker] == producer and read.saved_bytes for read in self._into(consumer)):
+        if not any(read.saved_bytes for read in self._between(producer, consumer)):
             return "joining them saves no bytes"
         return "joining them would close a circle of dependencies"
 
@@ -188,7 +189,7 @@ class Fusion:
         for group, state in ((producer, one), (consumer, two)):
             if state.alone:
                 return f"{self._name(group)} {state.alone}"
-        reads = [read for read in self._into(consumer) if self.groups.group[read.maker] == producer]
+        reads = self._between(producer, consumer)
         for read in reads:
             kind, name = self.kernels[read.reader].kind, self.units.names[read.reader]
             if kind is KernelKind.START:
@@ -221,8 +222,22 @@ class Fusion:
         alone = [unit for unit in members if self.kernels[unit].kind is KernelKind.ALONE]
         return self.units.names[(alone or members)[0]]
 
-    def _into(self, group: int) -> list[_Read]:
-        return [read for unit in self.groups.members[group] for read in self._taken[unit]]
+    def _between(self, producer: int, consumer: int) -> list[_Read]:
+        """What units of one group read of another, in the order of the readers; looked for from the smaller."""
+        group, members, rank = self.groups.group, self.groups.members, self.groups.rank
+        if len(members[consumer]) <= len(members[producer]):
+            return [read for unit in members[consumer] for read in self._taken[unit] if group[read.maker] == producer]
+        found = [read for unit in members[producer] for read in self._given[unit] if group[read.reader] == consumer]
+        return sorted(found, key=lambda read: (rank[read.reader], read.slot))
+
+    @cached_property
+    def _given(self) -> list[list[_Read]]:
+        """Per unit what other units read of what it made."""
+        found: list[list[_Read]] = [[] for _ in range(len(self.units))]
+        for taken in self._taken:
+            for read in taken:
+                found[read.maker].append(read)
+        return found
 
     @cached_property
     def _taken(self) -> list[list[_Read]]:
@@ -242,7 +257,7 @@ class Fusion:
                 continue
             read = int(ledger.value_bytes[taken]) if ledger.bytes_read[op] else 0
             saved = read + (int(ledger.value_bytes[base]) if readers[base] == 1 else 0)
-            found[target].append(_Read(source, target, int(numel[taken]), read, saved))
+            found[target].append(_Read(source, target, len(found[target]), int(numel[taken]), read, saved))
         return found
 
 

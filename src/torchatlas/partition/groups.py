@@ -17,6 +17,7 @@ class Groups:
         self.units = units
         self.group = list(range(len(units)))
         self.members: dict[int, list[int]] = {unit: [unit] for unit in range(len(units))}
+        self.rank = [0] * len(units)  # of each unit among the members of its group
         self.place = list(range(len(units)))  # of each group in `order`
         self.order: list[int] = list(range(len(units)))  # -1 where a group was joined to another
         self._before = [set(found) - {unit} for unit, found in enumerate(units.before)]  # by group, kept up to date
@@ -28,51 +29,66 @@ class Groups:
     def after(self, group: int) -> set[int]:
         return set(self._after[group])
 
-    def way_around(self, first: int, second: int) -> set[int] | None:
-        """The groups between two that must come after `first`; None when one of them must come before `second`.
+    def _between(self, first: int, second: int) -> tuple[set[int], bool] | None:
+        """Of the groups between two: all that must come after `first`, or (True) all that must before `second`.
 
-        `first` is placed before `second`. None means that joining them would close a circle.
+        None when some group is both: joining the two would close a circle. Looks from both ends, layer by layer where
+        less is to be seen, so that what lies far from both costs nothing.
         """
         low, high = self.place[first], self.place[second]
-        reached: set[int] = set()
-        waiting = [group for group in self._after[first] if group != second]
-        while waiting:
-            group = waiting.pop()
-            if group in reached or self.place[group] > high:
-                continue
-            if group == second:
-                return None
-            assert self.place[group] > low
-            reached.add(group)
-            waiting += self._after[group]
-        return reached
+        later = {group for group in self._after[first] if self.place[group] < high}
+        earlier = {group for group in self._before[second] if self.place[group] > low}
+        ahead, behind = list(later), list(earlier)
+        if not later.isdisjoint(earlier):
+            return None
+        while True:
+            if not ahead:
+                return later, False
+            if not behind:
+                return earlier, True
+            if len(ahead) <= len(behind):
+                found = {other for group in ahead for other in self._after[group] if self.place[other] < high}
+                ahead = list(found - later)
+                later |= found
+                if not earlier.isdisjoint(found):
+                    return None
+            else:
+                found = {other for group in behind for other in self._before[group] if self.place[other] > low}
+                behind = list(found - earlier)
+                earlier |= found
+                if not later.isdisjoint(found):
+                    return None
 
     def join(self, one: int, other: int) -> int | None:
         """Make one group of two. Returns its number, or None, and changes nothing, where that would close a circle."""
         if one == other:
             return one
         first, second = sorted((one, other), key=self.place.__getitem__)
-        later = self.way_around(first, second)
-        if later is None:
-            return None
         low, high = self.place[first], self.place[second]
-        if not later:  # nobody in between waits for the first: it can go where the second is
-            self.order[low], self.order[high], self.place[first] = -1, first, high
-        elif not any(low < self.place[group] for group in self._before[second] if group != first):
-            self.order[high] = -1  # nor does the second wait for them: it can go where the first is
+        if all(self.place[group] < low for group in self._before[second] if group != first):
+            self.order[high] = -1  # nobody in between is needed by the second: it can go where the first is
+        elif all(self.place[group] > high for group in self._after[first] if group != second):
+            self.order[low], self.order[high], self.place[first] = -1, first, high  # nor waits for the first
         else:
-            self._sort_again(first, low, high, later)
+            found = self._between(first, second)
+            if found is None:
+                return None
+            self._sort_again(first, low, high, *found)
+        size = len(self.members[first])
         for unit in self.members[second]:
             self.group[unit] = first
+            self.rank[unit] += size
         self.members[first] += self.members.pop(second)
         _contract(self._before, self._after, first, second)
         _contract(self._after, self._before, first, second)
         return first
 
-    def _sort_again(self, first: int, low: int, high: int, later: set[int]) -> None:
-        """Put what must come after the first behind it, and the rest of what lies between before it."""
+    def _sort_again(self, first: int, low: int, high: int, chosen: set[int], come_before: bool) -> None:
+        """Put some of what lies between two groups before or behind the first, and the rest on its other side."""
         between = [group for group in self.order[low + 1 : high] if group >= 0]
-        sorted_again = [g for g in between if g not in later] + [first] + [g for g in between if g in later]
+        early = [group for group in between if (group in chosen) == come_before]
+        late = [group for group in between if (group in chosen) != come_before]
+        sorted_again = [*early, first, *late]
         for place, group in enumerate(sorted_again, low):
             self.order[place], self.place[group] = group, place
         for place in range(low + len(sorted_again), high + 1):

@@ -124,7 +124,7 @@ class PartitionReport:
     sizes: dict[str, int]  # what symbolic sizes were taken to be
     notes: tuple[str, ...] = field(repr=False)
     graph: Graph = field(repr=False)
-    origin: Any = field(repr=False)  # what was partitioned, if it can run
+    origin: Any = field(repr=False)  # what was partitioned, if it can run: a model that was recorded can
 
     @property
     def at_least(self) -> bool:
@@ -160,7 +160,8 @@ class PartitionReport:
     def extract(self, origin: Any = None) -> Pieces:
         """Each subgraph as a module that runs, and the whole put together of them again.
 
-        `origin` is the GraphModule or TracedModel to cut, if it is not at hand: for a report made from a file.
+        `origin` is the GraphModule or TracedModel to cut, if it is not at hand: for a report made from a file. A
+        model that was recorded runs once more for it, and its pieces take inputs that lead along the recorded path.
         """
         from torchatlas.partition.extract import extract
 

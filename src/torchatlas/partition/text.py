@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchatlas.analysis.cost import caveats, ratio_text
 from torchatlas.tables import text_table
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
 
@@ -20,15 +21,11 @@ def report_text(report: PartitionReport, *, top: int = 10) -> str:
         f"and {format_flops(report.total_elementwise_flops)} of other arithmetic",
         f"{sign}{format_bytes(report.total_bytes)} moved by {report.total_kernels:,} kernels; "
         f"{format_bytes(report.unfused_bytes)} by {report.unfused_kernels:,} if each operation is one",
-        f"{_ratio(report.average_arithmetic_intensity)} FLOPs per byte, weighted by work; "
-        f"{_ratio(report.mean_arithmetic_intensity)} in the plain mean over subgraphs",
+        f"{ratio_text(report.average_arithmetic_intensity)} FLOPs per byte, weighted by work; "
+        f"{ratio_text(report.mean_arithmetic_intensity)} in the plain mean over subgraphs",
         f"at best {format_seconds(report.total_seconds)} on {report.device!r} ({report.device_source})",
     ]
-    if report.sizes:
-        lines.append("sizes: " + ", ".join(f"{name} = {size}" for name, size in report.sizes.items()))
-    if report.uncosted:
-        listed = ", ".join(f"{name} ({times})" for name, times in report.uncosted.items())
-        lines.append(f"without a formula, so in no figure here: {listed}")
+    lines += caveats(report.sizes, report.uncosted)
     lines += [f"{one.front_end} did not work: {one.reason}" for one in report.attempts]
     lines += [f"note: {note}" for note in report.notes]
     kinds = [[kind, f"{count:,}"] for kind, count in report.operation_type_counts.items()]
@@ -46,7 +43,7 @@ def _subgraphs(listed: list[Subgraph]) -> str:
             one.pattern,
             format_flops(one.flops),
             format_bytes(one.traffic_bytes),
-            _ratio(one.arithmetic_intensity),
+            ratio_text(one.arithmetic_intensity),
             one.recommended_bottleneck.value,
             format_seconds(one.seconds),
         ]
@@ -54,7 +51,3 @@ def _subgraphs(listed: list[Subgraph]) -> str:
     ]
     headings = ["", "most FLOPs", "holds", ">FLOPs", ">moved", ">FLOPs/B", "limited by", ">at best"]
     return text_table(headings, rows)
-
-
-def _ratio(number: float | None) -> str:
-    return "-" if number is None else f"{number:.3g}"

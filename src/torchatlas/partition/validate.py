@@ -6,13 +6,14 @@ are put together again and must compute what the model computes, to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, MissingDependencyError
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
+from torchatlas.partition.reassembly import fresh, reassembled, runs_of
 from torchatlas.partition.report import PartitionReport
 from torchatlas.partition.validation_checks import Check, checks_of
 from torchatlas.partition.validation_facts import Architecture, Published
@@ -161,7 +162,7 @@ def _validated(example: Example, strategies: tuple[str, ...], front_ends: tuple[
     found: list[Validated] = []
     with _awake(example.model), _one_path(), torch.no_grad():
         origins, notes = _origins(example, front_ends)
-        runs = _runs(example)
+        runs = runs_of(example, recorded="run" in origins)
         for front_end, origin in origins.items():
             for strategy in strategies:
                 partitioner = GraphPartitioner(strategy)
@@ -175,7 +176,7 @@ def _origins(example: Example, front_ends: tuple[str, ...]) -> tuple[dict[str, A
     """What to partition, by where it comes from; a recorded run if nothing else takes the model."""
     from torch.fx import symbolic_trace
 
-    from torchatlas.capturing import capture
+    from torchatlas.execute.recorded.run import record
     from torchatlas.execute.traced import TracedModel
 
     found: dict[str, Any] = {}
@@ -183,19 +184,19 @@ def _origins(example: Example, front_ends: tuple[str, ...]) -> tuple[dict[str, A
     if "fx" in front_ends:
         try:
             found["fx"] = symbolic_trace(example.model)
-            GraphPartitioner().partition(found["fx"], *_fresh(example.args), **_fresh(example.kwargs))  # notes shapes
+            GraphPartitioner().partition(found["fx"], *fresh(example.args), **fresh(example.kwargs))  # notes shapes
         except Exception as error:  # torch.fx lets through whatever the model raises on proxies
             found.pop("fx", None)
             notes.append(f"torch.fx does not take it: {_line(error)}")
     if "export" in front_ends:
         try:
             found["export"] = TracedModel(
-                example.model, _fresh(example.args), dynamic_shapes=None, kwargs=_fresh(example.kwargs)
+                example.model, fresh(example.args), dynamic_shapes=None, kwargs=fresh(example.kwargs)
             )
         except CaptureError as error:
             notes.append(f"torch.export does not take it: {_line(error)}")
     if not found:
-        found["run"] = capture(example.model, *_fresh(example.args), kwargs=_fresh(example.kwargs))
+        found["run"] = record(example.model, example.args, example.kwargs)
     return found, notes
 
 
@@ -244,83 +245,6 @@ def _one_path() -> Iterator[None]:
         yield
     finally:
         mha.set_fastpath_enabled(before)
-
-
-# -- putting together again --------------------------------------------------------------------------------------------
-
-Runs = list[tuple[tuple[Any, ...], dict[str, Any], list[Any]]]  # arguments, by name too, and what the model makes
-
-
-def _runs(example: Example) -> Runs:
-    """What the model makes of two different inputs."""
-    first = (example.args, example.kwargs)
-    found: Runs = []
-    for args, kwargs in (first, _other(first)):
-        try:
-            made = example.model(*_fresh(args), **_fresh(kwargs))
-        except Exception:
-            if not found:
-                raise
-            break  # it does not take the second input: then one must do
-        found.append((args, kwargs, _leaves(made)))
-    return found
-
-
-def _leaves(tree: Any) -> list[Any]:
-    from torchatlas.torch_private import pytree
-
-    leaves: list[Any] = pytree.tree_flatten(tree)[0]
-    return leaves
-
-
-def _changed(tree: Any, change: Callable[[Any], Any]) -> Any:
-    import torch
-
-    from torchatlas.torch_private import pytree
-
-    flat, spec = pytree.tree_flatten(tree)
-    return pytree.tree_unflatten([change(one) if isinstance(one, torch.Tensor) else one for one in flat], spec)
-
-
-def _fresh(tree: Any) -> Any:
-    """A copy, so that nobody writes into the example."""
-    return _changed(tree, lambda one: one.clone())
-
-
-def _other(tree: Any) -> Any:
-    """Another input of the same kind: pictures mirrored and darker, tokens and masks in another order."""
-    return _changed(
-        tree, lambda one: one.flip(-1) * 0.5 if one.is_floating_point() else one.flip(-1) if one.dim() else one
-    )
-
-
-def reassembled(report: PartitionReport, runs: Runs) -> Check:
-    """Whether the pieces, put together, compute what the model does, to the bit, for each of the runs."""
-    name = "put together"
-    if report.origin is None:
-        return Check(name, None, "a recorded run has no pieces that run")
-    if len(runs) > 1 and all(_same(a, b) for a, b in zip(runs[0][2], runs[1][2], strict=True)):
-        return Check(name, None, "vacuous: the model makes the same of two different inputs")
-    pieces = report.extract()
-    for args, kwargs, expected in runs:
-        found = _leaves(pieces(*_fresh(args), **_fresh(kwargs)))
-        if len(found) != len(expected):
-            return Check(name, False, f"{len(found)} results, {len(expected)} of the model")
-        for number, (one, right) in enumerate(zip(found, expected, strict=True)):
-            if not _same(one, right):
-                return Check(name, False, f"result {number} is not the model's to the bit")
-    return Check(name, True, f"{len(runs[0][2]):,} results equal to the bit, for {len(runs)} inputs")
-
-
-def _same(one: Any, other: Any) -> bool:
-    import torch
-
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return bool(one == other)
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    bits = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
-    return torch.equal(*bits)
 
 
 # -- published figures -------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ DEFINED = (
     "lstm",
 )
 _KINDS = {"": "picture", ".segmentation": "segmentation", ".detection": "detection"}
+_CLASSES = 3  # of detectors
 _BLOCKS = 2  # of the small transformers
 
 
@@ -148,6 +149,10 @@ def _of_torchvision(name: str) -> Example:
         options |= {"num_classes": 21} if name.startswith("lraspp") else {"num_classes": 21, "aux_loss": True}
     if kind != "picture":
         options["weights_backbone"] = None
+    if kind == "detection":
+        options["num_classes"] = _CLASSES
+        if not name.startswith("ssd"):  # those bring their size in their name
+            options |= {"min_size": size, "max_size": size}
     if name in ("googlenet", "inception_v3"):
         options["init_weights"] = False  # takes a minute, and any weights will do
     if name == "googlenet":
@@ -155,6 +160,8 @@ def _of_torchvision(name: str) -> Example:
     if name.startswith("vit_"):
         options["image_size"] = size
     model = models.get_model(name, **options)
+    if kind == "detection":
+        _let_it_find(model)
     picture = torch.randn(1, 3, size, size)
     published = None
     if kind != "detection":  # there the table counts with pictures of a data set
@@ -162,6 +169,26 @@ def _of_torchvision(name: str) -> Example:
         published = Published(origin, weight.meta["_ops"], weight.meta["num_params"])
     args: tuple[Any, ...] = ([picture[0].sigmoid()],) if kind == "detection" else (picture,)
     return Example(name, model, args, {}, ARCHITECTURES.get(name), published)
+
+
+def _let_it_find(model: Any) -> None:
+    """Have a detector of random weights find a few boxes, so that what depends on them is run as well.
+
+    Of its own accord it is sure of none, or of all: and those of SSDlite are the same for every picture, because its
+    many layers make every signal smaller.
+    """
+    from torch import nn
+
+    for head in (model, getattr(model, "roi_heads", None)):
+        for setting, value in (("score_thresh", 0.01), ("topk_candidates", 20), ("detections_per_img", 20)):
+            if hasattr(head, setting):
+                setattr(head, setting, value)
+    if hasattr(model, "rpn"):
+        model.rpn._pre_nms_top_n, model.rpn._post_nms_top_n = ({"training": n, "testing": n} for n in (100, 20))
+    if not hasattr(model.backbone, "fpn"):
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
 
 def _check_compiled(name: str) -> None:

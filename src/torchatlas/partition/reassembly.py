@@ -1,0 +1,108 @@
+"""A partition, and what the model makes of some inputs -> whether its pieces together make the same, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torchatlas.errors import InputMismatchError, NotAvailableError
+from torchatlas.partition.report import PartitionReport
+from torchatlas.partition.validation_checks import Check
+from torchatlas.partition.validation_models import Example
+
+Runs = list[tuple[tuple[Any, ...], dict[str, Any], list[Any]]]  # arguments, by name too, and what the model makes
+
+
+def runs_of(example: Example, recorded: bool) -> Runs:
+    """What the model makes of two different inputs; if it was recorded, also of one that is almost the first.
+
+    Another input may well take another path than the recorded one; that one hardly does.
+    """
+    first = (example.args, example.kwargs)
+    found: Runs = []
+    for args, kwargs in (first, _other(first), *([_almost(first)] if recorded else [])):
+        try:
+            made = example.model(*fresh(args), **fresh(kwargs))
+        except Exception:
+            if not found:
+                raise
+            break  # it does not take the second input: then one must do
+        found.append((args, kwargs, _leaves(made)))
+    return found
+
+
+def _leaves(tree: Any) -> list[Any]:
+    from torchatlas.torch_private import pytree
+
+    leaves: list[Any] = pytree.tree_flatten(tree)[0]
+    return leaves
+
+
+def _changed(tree: Any, change: Callable[[Any], Any]) -> Any:
+    import torch
+
+    from torchatlas.torch_private import pytree
+
+    flat, spec = pytree.tree_flatten(tree)
+    return pytree.tree_unflatten([change(one) if isinstance(one, torch.Tensor) else one for one in flat], spec)
+
+
+def fresh(tree: Any) -> Any:
+    """A copy, so that nobody writes into the example."""
+    return _changed(tree, lambda one: one.clone())
+
+
+def _other(tree: Any) -> Any:
+    """Another input of the same kind: pictures mirrored and darker, tokens and masks in another order."""
+    return _changed(
+        tree, lambda one: one.flip(-1) * 0.5 if one.is_floating_point() else one.flip(-1) if one.dim() else one
+    )
+
+
+def _almost(tree: Any) -> Any:
+    """An input that differs from another in the last digits only."""
+    return _changed(tree, lambda one: one * (1 + 2**-16) if one.is_floating_point() else one)
+
+
+def reassembled(report: PartitionReport, runs: Runs) -> Check:
+    """Whether the pieces, put together, compute what the model does, to the bit, for each of the runs.
+
+    Those of a recorded run may refuse inputs that take another path, but not the one that was recorded.
+    """
+    name, refused = "put together", 0
+    if len(runs) > 1 and all(_equal(one[2], runs[0][2]) for one in runs[1:]):
+        return Check(name, None, "vacuous: the model makes the same of two different inputs")
+    try:
+        pieces = report.extract()
+    except NotAvailableError as error:
+        return Check(name, None, str(error))
+    for args, kwargs, expected in runs:
+        try:
+            found = _leaves(pieces(*fresh(args), **fresh(kwargs)))
+        except InputMismatchError as error:
+            if report.front_end != "run" or expected is runs[0][2]:
+                return Check(name, False, str(error))
+            refused += 1
+            continue
+        if len(found) != len(expected):
+            return Check(name, False, f"{len(found)} results, {len(expected)} of the model")
+        for number, (one, right) in enumerate(zip(found, expected, strict=True)):
+            if not _same(one, right):
+                return Check(name, False, f"result {number} is not the model's to the bit")
+    detail = f"{len(runs[0][2]):,} results equal to the bit, for {len(runs) - refused} of {len(runs)} inputs"
+    return Check(name, True, detail + (f"; {refused} refused, on another path" if refused else ""))
+
+
+def _equal(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _same(one: Any, other: Any) -> bool:
+    import torch
+
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return bool(one == other)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    bits = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    return torch.equal(*bits)
