@@ -33,6 +33,25 @@ def mapped_tensors(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return tree
 
 
+def hiding_tensors(tree: Any) -> Iterator[Any]:
+    """Objects in a structure that are none themselves and hold tensors, a cache say: nobody can replace these."""
+    if isinstance(tree, (Mapping, list, tuple)) or _is_dataclass(tree):
+        for _, part in _parts(tree):
+            yield from hiding_tensors(part)
+    elif not isinstance(tree, (torch.Tensor, torch.nn.Module, type)) and _hides(tree, set()):
+        yield tree
+
+
+def _hides(item: Any, seen: set[int]) -> bool:
+    if isinstance(item, torch.Tensor):
+        return True
+    if id(item) in seen or isinstance(item, (torch.nn.Module, type)):
+        return False
+    seen.add(id(item))
+    inside = [part for _, part in _parts(item)] or list(getattr(item, "__dict__", {}).values())
+    return any(_hides(part, seen) for part in inside)
+
+
 def as_call(model: Callable[..., Any], example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """One example as positional and keyword arguments.
 

@@ -219,6 +219,34 @@ def test_a_packed_sequence_that_is_given_and_returned() -> None:
         atlas.trace(model, packed)
 
 
+class Cache:
+    def __init__(self) -> None:
+        self.layers = [{"keys": torch.zeros(4)}]
+
+
+class Remembers(nn.Module):
+    def forward(self, x: Tensor, cache: Cache | None = None) -> dict[str, Any]:
+        cache = cache or Cache()
+        cache.layers[0]["keys"] = x * (2 if x.sum().item() > 0 else 3)
+        return {"last": x + 1, "cache": cache}
+
+
+@pytest.mark.parametrize(("given", "what"), [((), "returns"), ((Cache(),), "takes")])
+def test_objects_that_hide_tensors_are_refused(given: tuple[Any, ...], what: str) -> None:
+    """Pieces would return the cache of the recorded run, whatever they are given."""
+    with pytest.raises(NotAvailableError, match=f"Remembers {what} a Cache, which holds tensors"):
+        pieces_of(Remembers(), torch.ones(4), *given)
+
+
+def test_objects_without_tensors_pass() -> None:
+    class Counts(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, range]:
+            return x * 2, range(3)
+
+    made, numbers = pieces_of(Counts(), torch.ones(4))(torch.ones(4) * 5)
+    assert (made.tolist(), numbers) == ([10.0] * 4, range(3))
+
+
 def test_random_numbers_are_drawn_anew_as_the_model_draws_them() -> None:
     model, x = Noisy(), torch.ones(4)
     pieces = pieces_of(model, x, strategy="fusion")

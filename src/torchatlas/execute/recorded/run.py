@@ -24,7 +24,7 @@ from torchatlas.capturing.run import Recording
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import TensorRef
-from torchatlas.inputs import argument_names, mapped_tensors, named_tensors
+from torchatlas.inputs import argument_names, hiding_tensors, mapped_tensors, named_tensors
 from torchatlas.torch_private import dispatch_mode_stack, no_dispatch_modes
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ def _run_again(
     shared = {name: first.setdefault(id(tensor), name) for name, tensor in named_tensors(named)}
     aliases = {name: one for name, one in shared.items() if name != one}
     given = Given(model, structure_of(model, named), aliases)
+    _refuse_hidden(named, f"{type(model).__name__} takes")
     with Restorer(model, (args, kwargs)) as restorer:
         for module, then in attributes:
             for key in _plain_attributes(module).keys() - then.keys():
@@ -180,6 +181,7 @@ def _run_again(
         try:
             with session, _noting(session, ops, reads):
                 made = model(*args, **kwargs)
+                _refuse_hidden(made, f"{type(model).__name__} returns")
                 result = rebuilt(made, _Numbered())
                 _refuse_state(attributes)
                 own, held = _own(model, session), _held(model, session)
@@ -187,6 +189,15 @@ def _run_again(
         finally:
             restorer.after_run(session)
     return Kept(session.graph, given, result, own, held, tuple(reads))
+
+
+def _refuse_hidden(tree: Any, what: str) -> None:
+    """Refuse objects with tensors inside that are no structure: pieces would hand out those of the recorded run."""
+    if (other := next(hiding_tensors(tree), None)) is not None:
+        raise NotAvailableError(
+            f"{what} a {type(other).__name__}, which holds tensors and cannot be made anew. Have it pass tensors, "
+            "lists, tuples, dictionaries and dataclasses (models of transformers: use_cache=False)."
+        )
 
 
 class _Numbered:
