@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import signal
 import threading
 import time
@@ -151,6 +153,42 @@ def test_a_worker_that_fails_dies_or_hangs_ends_the_run() -> None:
     killer.join()
     with pytest.raises(PipelineError, match=r"Rank \d of the pipeline failed: .*nccl|NCCL|cuda"):
         atlas.run_pipeline(model, x, stages=2, microbatches=2, backend="nccl")
+
+
+class Wide(nn.Module):
+    """Makes 490 MB of 64 short rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.two(self.one(x))
+        return (y.unsqueeze(1).unsqueeze(1) * torch.ones(1, 600, 400, 1)).sum((1, 2))
+
+
+def test_a_worker_that_runs_out_of_memory_ends_the_run() -> None:
+    """Once torch is loaded, and takes no more, 300 MB are left to each."""
+    over = threading.Event()
+
+    def limit() -> None:
+        took: dict[int, int] = {}
+        while not over.wait(0.2):
+            for pid in workers():
+                with contextlib.suppress(OSError):  # it has ended
+                    used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+                    if used == took.get(pid) and "libtorch" in Path(f"/proc/{pid}/maps").read_text():
+                        resource.prlimit(pid, resource.RLIMIT_AS, (used + 300_000_000,) * 2)
+                    took[pid] = used
+
+    limiter = threading.Thread(target=limit)
+    limiter.start()
+    try:
+        with pytest.raises(PipelineError, match=r"Rank \d of the pipeline failed: .*(allocate|memory|Memory)"):
+            atlas.run_pipeline(Wide(), torch.randn(64, 16), stages=2, microbatches=2)
+    finally:
+        over.set()
+        limiter.join()
 
 
 def test_what_cannot_be_cut() -> None:

@@ -35,8 +35,15 @@ def main(folder: Path) -> None:
         dist.destroy_process_group()
     except BaseException as error:
         traceback.print_exc()
-        error_file(folder, rank).write_text(f"{type(error).__name__}: {error}")
+        error_file(folder, rank).write_text(_described(error))
         os._exit(1)  # others may wait for us in a collective: they are ended from outside
+
+
+def _described(error: BaseException) -> str:
+    """What it began with: torch wraps what a stage raises in long words about its inputs."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"
 
 
 def _end_with_parent() -> None:
