@@ -217,7 +217,8 @@ class _Builder:
 
     def _states(self, node: int, taken: list[fx.Node]) -> dict[int, fx.Node]:
         """Values of tensors that an op wrote and did not return: running means, say. They are what it was given."""
-        written = self.source.columns["input_written"][self.source.columns["input_ptr"][node] :].astype(bool)
+        columns = self.source.columns
+        written = columns["input_written"][slice(*columns["input_ptr"][node : node + 2])].tolist()
         found = {}
         for value in self.outputs_of[node]:
             for index, given in enumerate(self.inputs_of[node]):
