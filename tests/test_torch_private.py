@@ -418,6 +418,26 @@ def one_run_of_the_engine() -> None:
     assert heard == [3.0]
 
 
+def tensors_of_transforms() -> None:
+    def look(x: torch.Tensor) -> torch.Tensor:
+        assert torch_private.in_transform()
+        with torch_private.no_transforms():
+            seen.append(torch_private.unwrapped(x).tolist())
+        return x.sin().sum()
+
+    seen: list[Any] = []
+    torch.func.grad(look)(torch.ones(2))
+    torch.func.vmap(look)(torch.zeros(2, 1))
+    assert seen == [[1.0, 1.0], [[0.0], [0.0]]]
+    assert not torch_private.in_transform()
+    batched: list[bool] = []
+    w = torch.ones(2, requires_grad=True)
+    y = w.sin()
+    y.register_hook(lambda g: batched.append(torch_private.is_batched(g) and torch_private.in_transform()))
+    torch.autograd.grad(y.exp(), w, torch.eye(2), is_grads_batched=True)
+    assert batched == [True]
+
+
 def state_of_a_thread() -> None:
     assert torch_private.engine_has_threads()
     with torch.autograd.set_multithreading_enabled(False):
@@ -482,6 +502,10 @@ CANARIES: dict[str, Callable[[], None]] = {
     "functorch_depth": interrupted_transforms,
     "undo_functorch": interrupted_transforms,
     "unobserved": nobody_sees,
+    "in_transform": tensors_of_transforms,
+    "is_batched": tensors_of_transforms,
+    "no_transforms": tensors_of_transforms,
+    "unwrapped": tensors_of_transforms,
     "engine_run_id": one_run_of_the_engine,
     "hang_hooks": one_run_of_the_engine,
     "engine_has_threads": state_of_a_thread,

@@ -26,7 +26,11 @@ from torch._C._autograd import _unsafe_set_version_counter as set_version_counte
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy
 from torch._C._dynamo.eval_frame import set_code_exec_strategy as _set_strategy
 from torch._C._functorch import get_dynamic_layer_stack_depth as functorch_depth
+from torch._C._functorch import get_unwrapped as _get_unwrapped
+from torch._C._functorch import is_functorch_wrapped_tensor as _is_wrapped
+from torch._C._functorch import is_legacy_batchedtensor as is_batched
 from torch._C._functorch import pop_dynamic_layer_stack_and_undo_to_depth as undo_functorch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as no_transforms
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule as CompilersGraph
@@ -58,13 +62,16 @@ __all__ = [
     "function_mode_stack",
     "functorch_depth",
     "hang_hooks",
+    "in_transform",
     "inductor_backend",
     "inductor_graph",
+    "is_batched",
     "is_wrapper",
     "make_grads",
     "never_compiled",
     "next_sequence_nr",
     "no_dispatch_modes",
+    "no_transforms",
     "pop_function_mode",
     "pop_mode",
     "process_group_named",
@@ -81,6 +88,7 @@ __all__ = [
     "top_saved_tensor_hooks",
     "undo_functorch",
     "unobserved",
+    "unwrapped",
     "will_be_executed",
 ]
 
@@ -200,6 +208,20 @@ def engine_runs(around: _Callable[..., Any]) -> _Iterator[None]:
         active = False  # somebody who came later may still be there, and put `runs` back
         if autograd._engine_run_backward is runs:
             autograd._engine_run_backward = run
+
+
+def in_transform() -> bool:
+    """Whether this thread is inside of a transform of torch.func, or of the older vmap that torch.autograd uses."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    return bool(level or functorch_depth())
+
+
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """What lies inside of a tensor of a transform; of a batch all examples."""
+    while _is_wrapped(tensor):
+        tensor = _get_unwrapped(tensor)
+    return tensor
 
 
 @_contextmanager

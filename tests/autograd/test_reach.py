@@ -311,7 +311,8 @@ def test_a_backward_pass_on_the_meta_device() -> None:
         loss.backward()
     assert rec.statistics == []
     assert rec.graph.notes == [
-        f"{len(rec.graph.edges)} gradients are on the meta device or fake, without numbers: they have no statistics"
+        f"{len(rec.graph.edges)} gradients are on the meta device, fake or batched, without numbers: "
+        "they have no statistics"
     ]
     model, loss = on_meta()
     with pytest.raises(InvalidInputError, match="on the meta device: it has no numbers"):

@@ -335,6 +335,34 @@ def test_a_transpose_passes_on_what_it_got_where_it_meets_others() -> None:
     assert out["TBackward0"].norm != out["TBackward0_1"].norm
 
 
+def of_batches(w: torch.Tensor) -> Any:
+    return torch.autograd.functional.jacobian(lambda w: w.sin().exp(), w, vectorize=True)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        torch.func.grad(lambda w: (w.sin() ** 2).sum()),
+        torch.func.grad(lambda v: torch.func.grad(lambda w: (w.sin() ** 3).sum())(v).sum()),
+        torch.func.jacrev(lambda w: (w * w).exp()),
+        torch.func.vmap(torch.func.grad(lambda w: w.sin().exp())),
+        of_batches,
+    ],
+    ids=["grad", "grad_of_grad", "jacrev", "vmap", "batches"],
+)
+def test_statistics_inside_of_transforms(run: Any) -> None:
+    w = torch.tensor([0.5, 0.7])
+    expected = run(w)
+    with atlas.recording_backward(statistics=True) as rec:
+        assert torch.equal(run(w), expected)
+    for run_ in rec.runs:
+        if run is of_batches:
+            assert "batched" in run_.graph.notes[0]
+        else:
+            assert len(run_.statistics) == len(run_.graph.edges) > 0
+            assert all(each.norm > 0 for each in run_.statistics)
+
+
 def test_modes_of_the_program_do_not_see_what_is_computed_for_it() -> None:
     class Names(TorchDispatchMode):
         def __init__(self) -> None:

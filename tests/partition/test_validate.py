@@ -272,23 +272,23 @@ def runs(model: nn.Module, *inputs: Tensor) -> Any:
 def test_pieces_that_compute_something_else() -> None:
     model, x, y = Net().eval(), torch.randn(2, 3, 8, 8), torch.randn(2, 3, 8, 8)
     report = atlas.GraphPartitioner().partition(traced(model, 2, 3, 8, 8))
-    assert reassembled(report, runs(model, x, y)).passed is True
+    assert reassembled(report, runs(model, x, y), model).passed is True
     another = replace(report, origin=traced(Net(), 2, 3, 8, 8))
-    assert reassembled(another, runs(model, x, y)).passed is False
+    assert reassembled(another, runs(model, x, y), model).passed is False
     nearly = [(args, kwargs, [made[0] + 1e-7]) for args, kwargs, made in runs(model, x, y)]
-    assert reassembled(report, nearly).passed is False
+    assert reassembled(report, nearly, model).passed is False
     fewer = [(args, kwargs, []) for args, kwargs, _ in runs(model, x)]
-    assert reassembled(report, fewer).passed is False
+    assert reassembled(report, fewer, model).passed is False
 
 
 def test_a_vacuous_check_says_so() -> None:
     model, x = ZeroHead(), torch.randn(2, 4)
     report = atlas.GraphPartitioner().partition(traced(model, 2, 4))
-    assert reassembled(report, runs(model, x, x + 1)) == Check(
+    assert reassembled(report, runs(model, x, x + 1), model) == Check(
         "put together", None, "vacuous: the model makes the same of two different inputs"
     )
     recorded = atlas.GraphPartitioner().partition(atlas.capture(model, x))
-    assert reassembled(recorded, runs(model, x)).passed is None
+    assert reassembled(recorded, runs(model, x), model).passed is None
 
 
 def test_zeros_are_filled_and_put_back() -> None:
@@ -432,14 +432,14 @@ def test_a_recorded_run_is_put_together() -> None:
 def test_a_recorded_run_that_refuses_its_own_example_fails() -> None:
     report = GraphPartitioner().partition(record(Branches(), (torch.ones(2, 4),), {}))
     right = Branches()(torch.ones(3, 4))
-    found = reassembled(report, [((torch.ones(3, 4),), {}, [right])])
+    found = reassembled(report, [((torch.ones(3, 4),), {}, [right])], Branches())
     assert found.passed is False
     assert "take what was recorded" in found.detail
 
 
 def test_what_cannot_run_says_why() -> None:
     report = GraphPartitioner().partition(atlas.capture(Branches(), torch.ones(2, 4)))
-    found = reassembled(report, [((torch.ones(2, 4),), {}, [torch.ones(8)])])
+    found = reassembled(report, [((torch.ones(2, 4),), {}, [torch.ones(8)])], Branches())
     assert found.passed is None
     assert 'values="replay"' in found.detail
 

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -18,7 +19,7 @@ from zoo import ZOO, Specimen
 import torchatlas as atlas
 from torchatlas.demo import training_step
 from torchatlas.errors import InvalidInputError
-from torchatlas.graph import Graph
+from torchatlas.graph import Graph, NodeKind, Phase
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.verify import account, defects
 from torchatlas.render.picture import Picture
@@ -158,7 +159,7 @@ def test_the_critical_path_is_marked() -> None:
     marked = [
         element
         for element in ElementTree.fromstring(picture.svg).iter(f"{SVG}rect")
-        if element.get("stroke") == LIGHT.accent
+        if element.get("stroke") == LIGHT.accent and len(element)  # that of the legend has no tooltip
     ]
     names = ["".join(element.itertext()).splitlines()[1] for element in marked]
     assert any("heavy" in name for name in names)
@@ -280,7 +281,7 @@ def test_words_that_are_unknown() -> None:
         atlas.draw(tower(), color_by="tme")
     with pytest.raises(atlas.errors.UnknownNameError, match="did you mean 'dark'"):
         atlas.draw(tower(), theme="darkk")
-    with pytest.raises(ValueError, match="frward"):
+    with pytest.raises(atlas.errors.InvalidInputError, match="'frward' is no phase"):
         atlas.draw(tower(), phases=["frward"])
     with pytest.raises(atlas.errors.InvalidInputError, match="not Linear"):
         atlas.draw(nn.Linear(1, 1))  # type: ignore[arg-type]
@@ -318,6 +319,48 @@ def test_the_same_graph_gives_the_same_picture_in_another_process(tmp_path: Path
         for seed in ("1", "2")
     }
     assert len(found) == 1
+
+
+def words(graph: Graph, **options: Any) -> list[str]:
+    return re.findall(r">([^<>\n]+)</text>", atlas.draw(graph, **options).svg)
+
+
+def test_boxes_of_one_structure_have_their_own_names() -> None:
+    class Three(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wa, self.wb, self.wc = (nn.Parameter(torch.randn(4, 4)) for _ in range(3))
+
+        def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            return query @ self.wa + key @ self.wb + value @ self.wc
+
+    model = Three()
+    found = words(atlas.capture(model, *(torch.randn(4, 4) for _ in range(3)), backward=True))
+    for name in ("query", "key", "value", "wa", "wb", "wc"):
+        assert [word for word in found if name in word.split()], (name, found)
+    loss = model(*(torch.randn(4, 4) for _ in range(3))).sum()
+    found = words(atlas.autograd_graph(loss, model=model))
+    assert {"wa", "wb", "wc"} <= {part for word in found for part in word.split()}
+
+
+def test_a_tensor_that_is_taken_many_times_is_one() -> None:
+    graph = atlas.capture(nn.Linear(4, 3), torch.randn(2, 4), optimizer=torch.optim.AdamW)
+    assert [word for word in words(graph) if "tensors" in word] == ["2 tensors"]  # the gradients, each read thrice
+
+
+def test_footer_and_legend_are_of_what_is_drawn() -> None:
+    graph = atlas.capture(nn.Linear(4, 3), torch.randn(2, 4), optimizer=torch.optim.SGD)
+    forward = sum(node.phase is Phase.FORWARD and node.kind is NodeKind.OP for node in graph.nodes)
+    found = words(graph, phases=["forward"])
+    assert any(word.startswith(f"{forward} ops ·") and "peak" not in word for word in found)
+    assert "critical path" not in found
+    assert "critical path" in words(graph, critical_path="flops")
+
+
+@pytest.mark.parametrize(("phases", "match"), [(["forwards"], "did you mean 'forward'"), ([], "nothing to draw")])
+def test_phases_that_are_none(phases: list[str], match: str) -> None:
+    with pytest.raises(InvalidInputError, match=match):
+        atlas.draw(tower(), phases=phases)
 
 
 @pytest.mark.parametrize("is_on", [True, False])

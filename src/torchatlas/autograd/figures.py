@@ -10,7 +10,15 @@ import numpy as np
 import torch
 
 from torchatlas.graph.columns import Array
-from torchatlas.torch_private import FakeTensor, FunctionNode, functorch_depth, unobserved
+from torchatlas.torch_private import (
+    FakeTensor,
+    FunctionNode,
+    in_transform,
+    is_batched,
+    no_transforms,
+    unobserved,
+    unwrapped,
+)
 
 _SMALL = 4_096  # numbers
 _LARGE = 65_536  # numbers; to look at more of them takes longer than to begin: they do not wait
@@ -39,6 +47,7 @@ class GradientFigures:
         self._count = 0  # of their numbers
         self._room: torch.Tensor | None = None  # where they are brought together; new memory would cost more
         self._rooms: dict[tuple[int, ...], tuple[torch.Tensor, Array]] = {}
+        self._is_transformed = in_transform()  # its tensors have no memory that could be brought together
         self._custom = {place for place, node in enumerate(nodes) if isinstance(node, FunctionNode)}
 
     def __contains__(self, edge: int) -> bool:
@@ -54,7 +63,7 @@ class GradientFigures:
 
     def add(self, edge: int, gradient: torch.Tensor) -> None:
         count = gradient.numel()
-        if count > _LARGE or type(gradient) is not _Tensor or gradient.layout is not _strided:
+        if count > _LARGE or type(gradient) is not _Tensor or gradient.layout is not _strided or self._is_transformed:
             self._one(edge, gradient)
             return
         try:
@@ -77,10 +86,6 @@ class GradientFigures:
         """Look at those that wait, as many of one shape as there are at once."""
         edges, gradients, versions = self._edges, self._gradients, self._versions
         self._edges, self._gradients, self._versions, self._count = [], [], [], 0
-        if functorch_depth():  # tensors of a transform have no memory that could be compared
-            for edge, gradient in zip(edges, gradients, strict=True):
-                self._one(edge, gradient)
-            return
         groups: dict[Any, tuple[list[int], list[torch.Tensor]]] = {}
         first: dict[int, int] = {}  # gradient -> the edge that it was seen on
         again: dict[int, int] = {}  # edge -> the one with the same gradient
@@ -140,8 +145,8 @@ class GradientFigures:
         if has_no_numbers(gradient):
             self.without_numbers += 1
             return
-        with unobserved():
-            numbers = _real(_numbers(gradient.detach())).reshape(1, -1)
+        with unobserved(), no_transforms():
+            numbers = _real(_numbers(unwrapped(gradient).detach())).reshape(1, -1)
             if numbers.numel():
                 figures = _of_rows(numbers)
                 self._note([edge], figures if math.isfinite(figures[0, 0]) else _of_finite(numbers)[:, None])
@@ -152,7 +157,7 @@ class GradientFigures:
 
 
 def has_no_numbers(gradient: torch.Tensor) -> bool:
-    return gradient.is_meta or isinstance(gradient, FakeTensor)
+    return gradient.is_meta or isinstance(gradient, FakeTensor) or is_batched(gradient)
 
 
 def _of_own_rows(numbers: Array) -> Array:

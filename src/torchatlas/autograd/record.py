@@ -113,8 +113,8 @@ class BackwardRun:
             )
         if self._figures is not None and self._figures.without_numbers:
             graph.notes.append(
-                f"{self._figures.without_numbers:,} gradients are on the meta device or fake, without numbers: they "
-                "have no statistics"
+                f"{self._figures.without_numbers:,} gradients are on the meta device, fake or batched, without "
+                "numbers: they have no statistics"
             )
         return graph
 

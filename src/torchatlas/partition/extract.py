@@ -13,6 +13,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from torchatlas.errors import InvalidInputError, NodeNotFoundError, NotAvailableError
+from torchatlas.graph.nouns import OperationType
+from torchatlas.operations import operation_type
 from torchatlas.registry import near_names
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 Caller = Callable[
     [Any, tuple[Any, ...], dict[str, Any]], Any
 ]  # a module that takes flat inputs, args, kwargs -> result
+
+
+_RANDOM = OperationType.RANDOM
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,29 +95,73 @@ def _call_traced(traced: TracedModel, module: Any, args: tuple[Any, ...], kwargs
 
 def _of_recorded(report: PartitionReport, program: RecordedProgram) -> Pieces:
     """Random numbers are drawn anew: what draws must do so in the order of the run, or they go to other places."""
+    return _cut(report, program.module, program.names, program.call, program.draws)
+
+
+def _draws(module: fx.GraphModule) -> frozenset[str]:
+    """The nodes that draw random numbers, as far as their names tell."""
+    import torch
+
+    found = set()
+    for node in module.graph.nodes:
+        if node.op == "call_module":
+            parts = [part for part in module.get_submodule(node.target).modules() if part.training]
+            if any(
+                operation_type(f"{type(part).__module__}.{type(part).__name__}") is _RANDOM
+                or getattr(part, "dropout", 0.0)
+                for part in parts
+            ):
+                found.add(node.name)
+        elif node.op.startswith("call_"):
+            name = getattr(node.target, "__name__", str(node.target))
+            seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            if seeded or (operation_type(name) is _RANDOM and node.kwargs.get("training", True)):
+                found.add(node.name)
+    return frozenset(found)
+
+
+def _cut(
+    report: PartitionReport,
+    module: fx.GraphModule,
+    names: dict[str, str],
+    caller: Caller | None,
+    draws: frozenset[str] | None = None,
+) -> Pieces:
+    """`names` leads from nodes of torch.fx's graph to those that the report names; `draws` takes random numbers."""
+    from torch.fx.passes.split_module import split_module
+
     home = {name: number for number, one in enumerate(report.subgraphs) for name in one.nodes}
-    parts = [home.get(program.names[node.name], 0) for node in program.module.graph.nodes if node.name in program.draws]
+    drawing = _draws(module) if draws is None else draws
+    parts = [home.get(names.get(node.name, ""), 0) for node in module.graph.nodes if node.name in drawing]
     if parts != sorted(parts):
         raise NotAvailableError(
             "Random numbers would be drawn in another order: subgraphs that draw some are not in the order of the run. "
             "Put what draws into one group: GraphPartitioner(groups=...)."
         )
-    return _cut(report, program.module, program.names, program.call)
-
-
-def _cut(report: PartitionReport, module: fx.GraphModule, names: dict[str, str], caller: Caller | None) -> Pieces:
-    """`names` leads from nodes of torch.fx's graph to those that the report names."""
-    from torch.fx.passes.split_module import split_module
-
-    home = {name: number for number, one in enumerate(report.subgraphs) for name in one.nodes}
     present = {names[node.name] for node in module.graph.nodes if node.name in names}
     if missing := [name for name in home if name not in present]:
         raise InvalidInputError(f"This is not what was partitioned: it has no node {missing[0]!r}.")
-    in_order, part = _sorted(module, {node: home.get(names.get(node.name, "")) for node in module.graph.nodes})
+    in_order, part = _sorted(module, _homes(module, {name: home.get(known) for name, known in names.items()}))
     whole = split_module(in_order, module, lambda node: part[node], keep_original_order=True)
     made = {number: getattr(whole, f"submod_{number}") for number in sorted(set(part.values()))}
     ids = [one.node_id for one in report.subgraphs]
     return Pieces(whole, {ids[number]: piece for number, piece in made.items()}, caller)
+
+
+def _homes(module: fx.GraphModule, home: dict[str, int | None]) -> dict[Any, int | None]:
+    """The part of each node; none for views that only others use.
+
+    Those are made where they are used: one that was made before its memory was written to, with gradients, cannot be
+    written to any more.
+    """
+    found = {node: home.get(node.name) for node in module.graph.nodes}
+    for node in reversed(module.graph.nodes):
+        returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+        is_view = any(one.alias_info is not None and not one.alias_info.is_write for one in returns)
+        users = [found[user] for user in node.users if user.op != "output"]
+        if is_view and users and len(users) == len(node.users) and found[node] not in users:
+            found[node] = None
+    return found
 
 
 def _sorted(module: fx.GraphModule, home: dict[Any, int | None]) -> tuple[fx.GraphModule, dict[Any, int]]:
@@ -148,10 +197,24 @@ def _sorted(module: fx.GraphModule, home: dict[Any, int | None]) -> tuple[fx.Gra
             part[place[node]] = number
         for node in left_over.get(number, ()):
             place[node] = copied(node)
+    last = max(part.values(), default=0)
+
+    def returned(node: Any) -> Any:
+        """split_module passes on what parts make: a constant that is returned has to be made by one."""
+        if node.op != "get_attr":
+            return place[node]
+        made = graph.call_function(_as_it_is, (place[node],))
+        part[made] = last
+        return made
+
     outputs = [node for node in nodes if node.op == "output"]
     for node in outputs:
-        graph.node_copy(node, place.__getitem__)
+        graph.node_copy(node, returned)
     return fx.GraphModule(module, graph), part
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
 
 
 def _left_over(nodes: list[Any], home: dict[Any, int | None]) -> dict[int, list[Any]]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchatlas.analysis.sizes import sizes_of
 from torchatlas.errors import AtlasError, CaptureError, InvalidInputError, InvalidModelError
+from torchatlas.graph import Graph
+from torchatlas.partition.fx_tracing import bound_inputs, traced_by_fx
 from torchatlas.partition.report import Attempt
 from torchatlas.partition.units import Units, units_of_fx, units_of_graph
 
@@ -48,30 +51,27 @@ def _of_fx(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened
     from torchatlas.capturing.restore import Restorer
 
     if args or kwargs:
-        import inspect
-
-        bound = inspect.signature(module.forward).bind(*args, **kwargs)
-        bound.apply_defaults()
+        inputs = bound_inputs(module, args, kwargs)
         with Restorer(module, (args, kwargs), None, whole=True):  # in training, running means are updated
-            ShapeProp(module).propagate(*bound.args)
+            ShapeProp(module).propagate(*inputs)
     graph = from_fx(module)
     return units_of_fx(module, graph), "fx", module, ()
 
 
 def _of_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened:
     """torch.fx keeps modules whole, torch.export takes more models, a recorded run takes all."""
-    from torch.fx import symbolic_trace
-
     from torchatlas.execute.recorded.run import record
     from torchatlas.execute.traced import TracedModel
 
     attempts: list[Attempt] = []
     try:
-        return _of_fx(symbolic_trace(model), args, kwargs)
+        return _of_fx(traced_by_fx(model, args, kwargs), args, kwargs)
     except Exception as error:  # torch.fx lets through whatever the model raises on proxies
         attempts.append(Attempt("fx", _first_line(error)))
     try:
         traced = TracedModel(model, args, kwargs=kwargs)
+        if not _has_sizes(traced.graph):
+            raise CaptureError("its graph has sizes that depend on what is in a tensor, so nobody can count.")
         return units_of_graph(traced.graph), "export", traced, tuple(attempts)
     except CaptureError as error:
         attempts.append(Attempt("export", _first_line(error)))
@@ -83,6 +83,14 @@ def _of_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Open
         raise CaptureError(
             f"{type(model).__name__} could not be partitioned in any way: {tried}; run: {error}"
         ) from error
+
+
+def _has_sizes(graph: Graph) -> bool:
+    try:
+        sizes_of(graph, {})
+    except InvalidInputError:
+        return False
+    return True
 
 
 def _first_line(error: Exception) -> str:

@@ -55,7 +55,7 @@ class GraphPartitioner:
         self.device = device_named(device)
         self.on_chip_bytes = self.device.cache_bytes if on_chip_bytes is None else on_chip_bytes
 
-    def partition(self, x: Any, *args: Any, **kwargs: Any) -> PartitionReport:
+    def partition(self, x: Any, /, *args: Any, **kwargs: Any) -> PartitionReport:
         """Cut up `x`: a torch.fx.GraphModule after ShapeProp, a TracedModel, a Graph, or the path of a saved one.
 
         A plain model is taken with example inputs, `partition(model, *inputs)`: it is traced by torch.fx, else by

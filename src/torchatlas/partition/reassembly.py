@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchatlas.errors import InputMismatchError, NotAvailableError
+from torchatlas.partition.fx_tracing import left_alone
 from torchatlas.partition.report import PartitionReport
 from torchatlas.partition.validation_checks import Check
 from torchatlas.partition.validation_models import Example
@@ -22,12 +23,14 @@ def runs_of(example: Example, recorded: bool) -> Runs:
     found: Runs = []
     for args, kwargs in (first, _other(first), *([_almost(first)] if recorded else [])):
         try:
-            made = example.model(*fresh(args), **fresh(kwargs))
+            with left_alone(example.model, args, kwargs):  # a buffer may be written: each run begins as the first
+                made = _leaves(example.model(*fresh(args), **fresh(kwargs)))
+                made = [one.clone() if hasattr(one, "untyped_storage") else one for one in made]
         except Exception:
             if not found:
                 raise
             break  # it does not take the second input: then one must do
-        found.append((args, kwargs, _leaves(made)))
+        found.append((args, kwargs, made))
     return found
 
 
@@ -64,7 +67,7 @@ def _almost(tree: Any) -> Any:
     return _changed(tree, lambda one: one * (1 + 2**-16) if one.is_floating_point() else one)
 
 
-def reassembled(report: PartitionReport, runs: Runs) -> Check:
+def reassembled(report: PartitionReport, runs: Runs, model: Any) -> Check:
     """Whether the pieces, put together, compute what the model does, to the bit, for each of the runs.
 
     Those of a recorded run may refuse inputs that take another path, but not the one that was recorded.
@@ -78,7 +81,9 @@ def reassembled(report: PartitionReport, runs: Runs) -> Check:
         return Check(name, None, str(error))
     for args, kwargs, expected in runs:
         try:
-            found = _leaves(pieces(*fresh(args), **fresh(kwargs)))
+            with left_alone(model, args, kwargs):
+                found = _leaves(pieces(*fresh(args), **fresh(kwargs)))
+                found = [one.clone() if hasattr(one, "untyped_storage") else one for one in found]
         except InputMismatchError as error:
             if report.front_end != "run" or expected is runs[0][2]:
                 return Check(name, False, str(error))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, MissingDependencyError
+from torchatlas.partition.fx_tracing import traced_by_fx
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
 from torchatlas.partition.reassembly import fresh, reassembled, runs_of
 from torchatlas.partition.report import PartitionReport
@@ -167,15 +168,17 @@ def _validated(example: Example, strategies: tuple[str, ...], front_ends: tuple[
             for strategy in strategies:
                 partitioner = GraphPartitioner(strategy)
                 report, again = partitioner.partition(origin), partitioner.partition(origin)
-                checks = [*checks_of(report, again), reassembled(report, runs), *facts_of(report, example)]
+                checks = [
+                    *checks_of(report, again),
+                    reassembled(report, runs, example.model),
+                    *facts_of(report, example),
+                ]
                 found.append(Validated(front_end, strategy, len(report), tuple(checks)))
     return ModelValidation(example.name, tuple(found), tuple(notes))
 
 
 def _origins(example: Example, front_ends: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
     """What to partition, by where it comes from; a recorded run if nothing else takes the model."""
-    from torch.fx import symbolic_trace
-
     from torchatlas.execute.recorded.run import record
     from torchatlas.execute.traced import TracedModel
 
@@ -183,7 +186,7 @@ def _origins(example: Example, front_ends: tuple[str, ...]) -> tuple[dict[str, A
     notes: list[str] = []
     if "fx" in front_ends:
         try:
-            found["fx"] = symbolic_trace(example.model)
+            found["fx"] = traced_by_fx(example.model, fresh(example.args), fresh(example.kwargs))
             GraphPartitioner().partition(found["fx"], *fresh(example.args), **fresh(example.kwargs))  # notes shapes
         except Exception as error:  # torch.fx lets through whatever the model raises on proxies
             found.pop("fx", None)

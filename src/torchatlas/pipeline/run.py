@@ -120,6 +120,8 @@ def run_pipeline(
     """
     if not isinstance(model, nn.Module):
         raise InvalidModelError(f"run_pipeline takes a torch.nn.Module, not {type(model).__name__}.")
+    if not isinstance(stages, int) or stages < 1:
+        raise InvalidInputError(f"stages={stages!r}: a pipeline has one stage or more.")
     ranks = stages if ranks is None else ranks
     order = order_of(schedule, ranks, stages, microbatches)
     batch = (tuple(args), dict(kwargs or {}))

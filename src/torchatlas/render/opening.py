@@ -269,7 +269,9 @@ class _Sketcher:
         """Activations kept for backward, gradients for an optimizer: one line for all from lane to lane."""
         come, to = self.lane[self.tree.kept_source], self.lane[self.tree.kept_target]
         between = (come >= 0) & (to >= 0) & (come != to)
-        counts = Counter(zip(come[between].tolist(), to[between].tolist(), strict=True))
+        ends = (come, to, self.tree.kept_source, self.tree.kept_output)
+        tensors = set(zip(*(end[between].tolist() for end in ends), strict=True))  # one may be taken many times
+        counts = Counter((source, target) for source, target, _, _ in tensors)
         for (source, target), many in sorted(counts.items()):
             yield Line(source, target, f"{many:,} tensor{'s' if many > 1 else ''}", LineKind.KEPT, many)
 

@@ -11,8 +11,8 @@ import numpy as np
 from torchatlas.analysis.counting import count
 from torchatlas.analysis.schedule import critical_path
 from torchatlas.errors import AnalysisError, UnknownNameError
-from torchatlas.graph import Graph, NodeKind, OperationType
-from torchatlas.graph.columns import KINDS
+from torchatlas.graph import Graph, NodeKind, OperationType, Phase
+from torchatlas.graph.columns import KINDS, PHASES, Array
 from torchatlas.render.fonts import clipped, text_width
 from torchatlas.render.layout.boxes import HEAD, SMALL, STACK, TITLE
 from torchatlas.render.layout.labels import Labels
@@ -25,6 +25,7 @@ from torchatlas.units import format_bytes, format_count, format_flops, format_ns
 
 _LINE, _ARROW, _CORNER = 1.3, 6.5, 6.0
 _COUNTED = 20_000  # nodes up to which the work of a graph is counted for the footer: it takes a moment
+_PATH = "critical path"  # in the legend
 _SWATCH, _RAMP = 15.0, 120.0
 
 
@@ -40,6 +41,7 @@ class Look:
     text: float  # the smallest text, in pixels
     width: int
     height: int
+    phases: tuple[Phase, ...] | None  # those that are drawn; None: all
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Margins:
         rows = 0
         if look.legend:
             names = [*(kind.value for kind in _types(outline)), "closed group", "×3 identical repeats"]
+            names += [_PATH] if look.critical_path else []
             rows = _rows([_entry_width(name, words) for name in names], look.width - 2 * side)
         title = max(look.text, 10 + 15 * part)
         return cls(side, title * 1.55 + 14 * part + 12, words * 1.9 + rows * words * 1.75 + 18, title, words, rows)
@@ -294,17 +297,20 @@ class Page:
     def _totals(self) -> list[str]:
         graph, scene = self.graph, self.scene
         is_op = graph.columns["node_kind"] == KINDS.index(NodeKind.OP)
+        if self.look.phases is not None:
+            is_op &= np.isin(graph.columns["node_phase"], [PHASES.index(phase) for phase in self.look.phases])
         words = [f"{int(is_op.sum()):,} ops"]
         if parameters := self.labels.parameters_of(""):
             words.append(f"{format_count(parameters)} parameters")
         if 0 < len(graph) <= _COUNTED:
-            words += _work(graph)
-        if graph.time_ns is not None:
-            words.append(format_ns(graph.time_ns))
-        if graph.peak_bytes:
+            words += _work(graph, is_op)
+        times = graph.columns["node_time_ns"][is_op]
+        if graph.time_ns is not None and (self.look.phases is None or (times >= 0).all()):
+            words.append(format_ns(graph.time_ns if self.look.phases is None else int(times.sum())))
+        if graph.peak_bytes and self.look.phases is None:
             words.append(f"peak {format_bytes(graph.peak_bytes)}")
         opened = sum(frame.open for frame in scene.frames)
-        return [*words, f"{len(scene.closed):,} boxes shown, {opened:,} groups open"]
+        return [*words, f"{len(scene.closed):,} boxes shown, {opened:,} group{'' if opened == 1 else 's'} open"]
 
     def _legend(self, y: float) -> None:
         margins, theme = self.margins, self.theme
@@ -320,6 +326,8 @@ class Page:
             entries.append(("closed group", theme.background, theme.soft))
         if any(frame.item.repeat > 1 for frame in self.scene.frames):
             entries.append(("×3 identical repeats", "", ""))
+        if self.path:
+            entries.append((_PATH, theme.accent, theme.accent))
         x, row = margins.side, 0
         for name, fill, stroke in entries:
             wide = _entry_width(name, margins.words)
@@ -353,16 +361,18 @@ class Page:
             self.canvas.rect(x + step * _RAMP / steps, y - 11, _RAMP / steps + 0.4, 13, fill=fill)
         self.canvas.rect(x, y - 11, _RAMP, 13, stroke=theme.line)
         x += _RAMP + 8
-        words = f"0 to {self.measure.text(self.most)}, by its square root; grey: unknown"
+        words = f"0 to {self.measure.text(self.most)}, by its square root; grey: unknown" + (
+            f"; bold: {_PATH}" if self.path else ""
+        )
         self.canvas.text(
             x, y, clipped(words, margins.words, self.look.width - margins.side - x), size=margins.words, fill=theme.soft
         )
 
 
-def _work(graph: Graph) -> list[str]:
+def _work(graph: Graph, nodes: Array) -> list[str]:
     try:
         counts = count(graph)
     except AnalysisError:  # shapes that cannot be evaluated: the picture does without
         return []
-    total = int(np.maximum(counts.flops, 0).sum())
+    total = int(np.maximum(counts.flops, 0)[nodes].sum())
     return [("≥ " if counts.uncosted else "") + format_flops(total)] if total else []

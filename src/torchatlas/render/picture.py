@@ -10,6 +10,7 @@ from typing import Any
 from torchatlas.collector import collector_off
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, Phase
+from torchatlas.registry import near_names
 from torchatlas.render.drawing import Drawing
 from torchatlas.render.layout.fit import Fit, Fitter
 from torchatlas.render.layout.labels import Labels
@@ -60,9 +61,11 @@ def draw(
     ("forward",); by default everything.
     """
     _check(graph, width, height, font_size, node_size, view)
-    look = Look(theme_named(theme), title, legend, color_by, critical_path, max(float(font_size), 6.0), width, height)
+    shown = None if phases is None else _phases(phases)
+    text = max(float(font_size), 6.0)
+    look = Look(theme_named(theme), title, legend, color_by, critical_path, text, width, height, shown)
     with collector_off():
-        tree = build(graph, phases=None if phases is None else [Phase(phase) for phase in phases])
+        tree = build(graph, phases=shown)
         labels, fit, margins = _fitted(tree, look, float(font_size), float(node_size), view == "modules")
         outline = labels.outline
         scene = SceneMaker(outline, labels).scene(fit.box)
@@ -103,6 +106,22 @@ def _least_page(look: Look, outline: Outline, needed: tuple[float, float]) -> tu
         wide += max(0, math.ceil(needed[0] - room[0]))
         tall += max(0, math.ceil(needed[1] - room[1]))
     return wide, tall
+
+
+def _phases(names: Iterable[Phase | str]) -> tuple[Phase, ...]:
+    known = [phase.value for phase in Phase]
+    names = [names] if isinstance(names, str) else list(names)
+    for name in names:
+        if name not in known:
+            near = " or ".join(map(repr, near_names(str(name), known)))
+            raise InvalidInputError(
+                f"{name!r} is no phase"
+                + (f"; did you mean {near}?" if near else "")
+                + f" There are {', '.join(known)}."
+            )
+    if not names:
+        raise InvalidInputError(f"phases=() leaves nothing to draw; pass some of {', '.join(known)}.")
+    return tuple(map(Phase, names))
 
 
 def _check(graph: Any, width: Any, height: Any, font_size: Any, node_size: Any, view: str) -> None:

@@ -58,7 +58,7 @@ class BoxMaker:
         self._closed_numbers: dict[int, int] = {}  # by the ids of items
         self._open_numbers: dict[int, int] = {}  # the same, while `_opened_now` is what is open
         self._opened_now: Collection[int] = ()
-        self._headings: dict[int, tuple[str, str]] = {}  # by the ids of items, which are laid out again and again
+        self._known_words: dict[tuple[int, bool], tuple[str, str]] = {}  # by the ids of items, laid out many times
         self._solver = Solver()
         self.solved = 0
 
@@ -85,24 +85,34 @@ class BoxMaker:
         return self._known[key]
 
     def _number(self, item: Item, opened: Collection[int]) -> int:
-        """The same for items of one structure in which the same is open: they share a box."""
+        """The same for items of one structure in which the same is open, and that say the same: they share a box."""
         if opened is not self._opened_now:
             self._opened_now, self._open_numbers = opened, {}
         is_open = id(item) in opened
         known = self._open_numbers if is_open else self._closed_numbers
         number = known.get(id(item))
         if number is None:
-            inside: tuple[Hashable, ...] = (len(item.inputs), len(item.outputs))
+            inside: tuple[Hashable, ...] = (len(item.inputs), len(item.outputs), *self._words(item, is_open))
             if is_open:
                 pattern = self.outline.wiring(item).pattern  # asked for first: it tells the children what enters them
-                inside = (pattern, *(self._number(child, opened) for child in self.outline.children(item)))
+                children = (self._number(child, opened) for child in self.outline.children(item))
+                inside = (pattern, *children, *self._words(item, is_open))
             structure = (is_open, item.hash, item.name, item.repeat, *inside)
             number = known[id(item)] = self._numbers.setdefault(structure, len(self._numbers))
         return number
 
+    def _words(self, item: Item, is_open: bool) -> tuple[str, str]:
+        """Its title, and what stands below it or, when it is open, beside it."""
+        key = (id(item), is_open)
+        if key not in self._known_words:
+            more = self.labels.heading(item) if is_open else self.labels.subtitle(item)
+            self._known_words[key] = self.labels.title(item), more
+        return self._known_words[key]
+
     def _closed(self, item: Item) -> Box:
-        title = clipped(self.labels.title(item), TITLE, _TALLEST_TITLE, bold=True)
-        subtitle = clipped(self.labels.subtitle(item), SMALL, _WIDEST)
+        title, subtitle = self._words(item, False)
+        title = clipped(title, TITLE, _TALLEST_TITLE, bold=True)
+        subtitle = clipped(subtitle, SMALL, _WIDEST)
         repeated = item.repeat > 1
         more = (self.badge(item) + 6 if repeated else 0) + (0 if item.is_leaf else _PLUS)
         ends = 24 + _LINE_END * min(max(len(item.inputs), len(item.outputs)), _MOST_ENDS)
@@ -144,9 +154,7 @@ class BoxMaker:
         routes = [_turned(route, flipped) for route in placed.routes] if flipped else placed.routes
         left, top = (0.0, 0.0) if is_root else (PAD, HEAD + (0.0 if item.inputs else 10.0))
         body = placed.width + 2 * left + (18.0 if item.repeat > 1 else 0.0)
-        if id(item) not in self._headings:
-            self._headings[id(item)] = self.labels.title(item), self.labels.heading(item)
-        title, heading = self._headings[id(item)]
+        title, heading = self._words(item, True)
         title = clipped(title, TITLE, _TALLEST_TITLE, bold=True)
         subtitle = clipped(heading, SMALL, max(_WIDEST, body - 100))
         head = text_width(title, TITLE, True) + text_width(subtitle, SMALL) + 32

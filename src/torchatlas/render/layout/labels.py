@@ -72,8 +72,14 @@ class Labels:
         return " · ".join(part for part in (item.name, self._parameters(item), sizes) if part)
 
     def operations(self, item: Item) -> int:
-        """How many boxes there are in it when all is open: ops but for views and bookkeeping."""
-        return item.stop - item.start
+        """How many ops there are in it but for views and bookkeeping, which no box is for."""
+        return int(self._ops_before[item.stop] - self._ops_before[item.start])
+
+    @cached_property
+    def _ops_before(self) -> Array:
+        """How many ops come before each leaf, inputs and outputs left out."""
+        is_op = self.graph.columns["node_kind"][self.tree.node] == KINDS.index(NodeKind.OP)
+        return np.concatenate([[0], np.cumsum(is_op)])
 
     def shape(self, tensor: int) -> str:
         """The shape of a tensor as it was made."""

@@ -290,12 +290,13 @@ class Outline:
         if not any(item.kind == "lane" for item in items):
             return {}
         starts = np.array([item.start for item in items], np.int64)
-        source, target = self.tree.kept_source, self.tree.kept_target
+        source, output, target = self.tree.kept_source, self.tree.kept_output, self.tree.kept_target
         first, last = items[0].start, items[-1].end
         here = (source >= first) & (source < last) & (target >= first) & (target < last)
         come = np.searchsorted(starts, source[here], side="right") - 1
         to = np.searchsorted(starts, target[here], side="right") - 1
-        pairs, counts = np.unique(np.stack([come, to]), axis=1, return_counts=True)
+        tensors = np.unique(np.stack([come, to, source[here], output[here]]), axis=1)  # one may be taken many times
+        pairs, counts = np.unique(tensors[:2], axis=1, return_counts=True)
         return {
             (int(u), int(v)): int(count)
             for (u, v), count in zip(pairs.T, counts, strict=True)

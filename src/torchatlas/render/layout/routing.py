@@ -308,20 +308,25 @@ def _assigned(tracks: list[_Track]) -> list[int]:
     waiting: set[int] = set()
 
     def assign(i: int) -> None:
-        if i in number or i in waiting:
-            return
-        waiting.add(i)
-        for j in above[i]:
-            assign(j)
-        waiting.discard(i)
         at = max((number[j] + 1 for j in above[i] if j in number), default=0)
         while any(n == at and not (tracks[i].high < low - 5 or tracks[i].low > high + 5) for n, low, high in used):
             at += 1
         number[i] = at
         used.append((at, tracks[i].low, tracks[i].high))
 
-    for i in sorted(range(count), key=lambda i: tracks[i].high - tracks[i].low):
-        assign(i)
+    for start in sorted(range(count), key=lambda i: tracks[i].high - tracks[i].low):
+        way = [] if start in number else [(start, iter(above[start]))]
+        waiting.update(i for i, _ in way)
+        while way:  # those above first, however many there are on each other
+            i, rest = way[-1]
+            following = next((j for j in rest if j not in number and j not in waiting), None)
+            if following is None:
+                way.pop()
+                waiting.discard(i)
+                assign(i)
+            else:
+                way.append((following, iter(above[following])))
+                waiting.add(following)
     return [number[i] for i in range(count)]
 
 

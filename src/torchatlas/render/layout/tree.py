@@ -47,6 +47,7 @@ class Tree:
     group_hash: Array  # equal for groups with the same structure, shapes and inner wiring
     alike: Array  # equal for groups of one class with the same ops and inner wiring, whatever the shapes
     kept_source: Array  # leaves whose tensors another lane takes: activations kept for backward, gradients for a step
+    kept_output: Array  # and which of their tensors
     kept_target: Array
     source: Array  # edge -> leaf; edges in order of their targets, then of the targets' inputs
     output: Array  # edge -> which output of the source
@@ -88,7 +89,7 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     output = np.where(through, came_out[edges.source[drawn]], edges.output[drawn]).clip(0)
     target, index, value = leaf_of_node[edges.target[drawn]], edges.index[drawn], edges.value[drawn]
     crosses = _crossing(lane[order], is_op[order], source, target) if len(used) > 1 else np.zeros(len(source), bool)
-    kept_source, kept_target = source[crosses], target[crosses]
+    kept_source, kept_output, kept_target = source[crosses], output[crosses], target[crosses]
     by_target = np.arange(len(target))
     if (np.diff(target * (int(index.max(initial=0)) + 1) + index) <= 0).any():  # else they are in order, as recorded
         by_target = np.lexsort((output, source, index, target))
@@ -114,6 +115,7 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
         group_hash,
         alike,
         kept_source,
+        kept_output,
         kept_target,
         source,
         output,

@@ -1,0 +1,102 @@
+"""A model -> torch.fx's graph of it, if that computes what the model computes; the model is left as it was.
+
+torch.fx runs `forward` on proxies. What it cannot see is lost without a word: autocast, blocks without gradients, hooks
+of the model itself, writes to buffers, random numbers (which become constants). So the two are run and compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torchatlas.errors import CaptureError, InvalidInputError
+
+if TYPE_CHECKING:
+    from torch import fx, nn
+
+Made = tuple[Any, list[Any], Counter[str]]  # structure, leaves, nodes of autograd behind them
+_SEED = 0x70C4A71A5  # nobody else's: a number that was drawn while tracing must not come again
+
+
+def traced_by_fx(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
+    """torch.fx's graph of a model. CaptureError says in what it differs; other errors are whatever the model raises."""
+    from torch import fx
+
+    with left_alone(model, args, kwargs):
+        module = fx.symbolic_trace(model)
+        with left_alone(model, args, kwargs):
+            expected = _made(model, args, kwargs)
+        for _ in range(2):  # tensors that it made while it was traced are constants now, and may be written to
+            with left_alone(model, args, kwargs), contextlib.redirect_stderr(io.StringIO()):  # it tells of errors there
+                _compare(_made(module, args, kwargs), expected)
+    return module
+
+
+def _compare(found: Made, expected: Made) -> None:
+    if found[0] != expected[0]:
+        raise CaptureError("torch.fx's graph returns another structure, or other types, than the model.")
+    if not all(_same(one, other) for one, other in zip(found[1], expected[1], strict=True)):
+        raise CaptureError("torch.fx's graph returns other values than the model: something between its ops is lost.")
+    if found[2] != expected[2]:
+        raise CaptureError("torch.fx's graph has other gradients than the model: something between its ops is lost.")
+
+
+def bound_inputs(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Arguments in the order of the placeholders, defaults included."""
+    import inspect
+
+    signature = inspect.signature(module.forward)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidInputError(f"{type(module).__name__}.forward{signature} does not take these: {error}.") from error
+    bound.apply_defaults()
+    return bound.args
+
+
+@contextlib.contextmanager
+def left_alone(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+    """Parameters, buffers, inputs, random numbers and attributes of modules, as they were before."""
+    import torch
+
+    from torchatlas.capturing.restore import Restorer
+
+    before = [(module, dict(vars(module))) for module in model.modules()]
+    with Restorer(model, (args, kwargs), whole=True), torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            for module, attributes in before:
+                vars(module).clear()
+                vars(module).update(attributes)
+
+
+def _made(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Made:
+    """What a model returns: its structure, its leaves, and which nodes of autograd lie behind them."""
+    import torch
+
+    from torchatlas.autograd.tasks import reached, starting_node
+    from torchatlas.torch_private import pytree
+
+    torch.manual_seed(_SEED)
+    with torch.enable_grad():
+        leaves, structure = pytree.tree_flatten(model(*args, **kwargs))
+    leaves = [one.clone() if isinstance(one, torch.Tensor) and one.layout is torch.strided else one for one in leaves]
+    roots = [starting_node(one) for one in leaves if isinstance(one, torch.Tensor) and one.requires_grad]
+    return structure, leaves, Counter(node.name() for node in reached(list(dict.fromkeys(roots))))
+
+
+def _same(one: Any, other: Any) -> bool:
+    import torch
+
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return bool(one is other or one == other)
+    if (one.shape, one.dtype, one.layout) != (other.shape, other.dtype, other.layout):
+        return False
+    if one.layout is not torch.strided or one.is_quantized:
+        return bool(torch.equal(one, other))
+    bits = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    return torch.equal(*bits)
