@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import re
 import runpy
 import sys
@@ -167,6 +168,15 @@ def model_and_example(
     if not isinstance(made, nn.Module):
         raise InvalidInputError(f"{target} is or returns {type(made).__name__}, not a model; only models will do.")
     return made, tuple(args), kwargs
+
+
+def takes_nothing(item: Any) -> bool:
+    """Whether a thing can be called as it is."""
+    try:
+        inspect.signature(item).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def optimizer_named(name: str | None) -> Any:

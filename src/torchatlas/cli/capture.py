@@ -106,11 +106,11 @@ def graph_of(
     args, kwargs = _target.example_inputs(inputs, fake=options["fake"])
     builds = isinstance(item, type) and issubclass(item, nn.Module)
     if isinstance(item, nn.Module) or inputs or builds:
-        if not isinstance(item, nn.Module) and (builds or _takes_nothing(item)) and not options["fake"]:
+        if not isinstance(item, nn.Module) and (builds or _target.takes_nothing(item)) and not options["fake"]:
             item = _built(item, target)
         with progress(f"capturing {target}"):
             return atlas.capture(item, *args, kwargs=kwargs, **options)
-    if not _takes_nothing(item):
+    if not _target.takes_nothing(item):
         raise InvalidInputError(f"{target} takes {inspect.signature(item)}; give example inputs with --inputs.")
     try:
         with atlas.recording(
@@ -137,14 +137,6 @@ def graph_of(
     with progress("decoding"):
         graph: Graph = rec.graph
     return graph
-
-
-def _takes_nothing(item: Any) -> bool:
-    try:
-        inspect.signature(item).bind()
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _built(item: Any, target: _target.Target) -> Any:

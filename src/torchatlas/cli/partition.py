@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,7 +74,7 @@ def _traced(given: Given, partitioner: GraphPartitioner, as_json: bool) -> Parti
     target = _target.parse_target(given.text)
     with stdout_to_stderr(as_json), _target.program(target), _target.found(target) as item:
         is_model = isinstance(item, nn.Module) or (isinstance(item, type) and issubclass(item, nn.Module))
-        if not is_model and not _takes_nothing(item):
+        if not is_model and not _target.takes_nothing(item):
             return None
         if not is_model and not given.inputs:
             with atlas.recording() as rec:  # it may be the program itself: it cannot be run twice to find out
@@ -92,11 +91,3 @@ def _traced(given: Given, partitioner: GraphPartitioner, as_json: bool) -> Parti
 
 def _same(made: Any) -> Any:
     return made
-
-
-def _takes_nothing(item: Any) -> bool:
-    try:
-        inspect.signature(item).bind()
-    except (TypeError, ValueError):
-        return False
-    return True

@@ -24,11 +24,8 @@ if TYPE_CHECKING:
     from torchatlas.execute.traced import TracedModel
     from torchatlas.partition.report import PartitionReport
 
-Caller = Callable[
-    [Any, tuple[Any, ...], dict[str, Any]], Any
-]  # a module that takes flat inputs, args, kwargs -> result
-
-
+# A module that takes flat inputs, and a call of the model -> what the model returns.
+Caller = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _RANDOM = OperationType.RANDOM
 
 

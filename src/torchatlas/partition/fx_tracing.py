@@ -38,7 +38,7 @@ def traced_by_fx(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 def _compare(found: Made, expected: Made) -> None:
     if found[0] != expected[0]:
         raise CaptureError("torch.fx's graph returns another structure, or other types, than the model.")
-    if not all(_same(one, other) for one, other in zip(found[1], expected[1], strict=True)):
+    if not all(same(one, other) for one, other in zip(found[1], expected[1], strict=True)):
         raise CaptureError("torch.fx's graph returns other values than the model: something between its ops is lost.")
     if found[2] != expected[2]:
         raise CaptureError("torch.fx's graph has other gradients than the model: something between its ops is lost.")
@@ -89,7 +89,8 @@ def _made(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Made:
     return structure, leaves, Counter(node.name() for node in reached(list(dict.fromkeys(roots))))
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
+    """Whether two results are equal, to the bit."""
     import torch
 
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchatlas.errors import InputMismatchError, NotAvailableError
-from torchatlas.partition.fx_tracing import left_alone
+from torchatlas.partition.fx_tracing import left_alone, same
 from torchatlas.partition.report import PartitionReport
 from torchatlas.partition.validation_checks import Check
 from torchatlas.partition.validation_models import Example
@@ -92,22 +92,11 @@ def reassembled(report: PartitionReport, runs: Runs, model: Any) -> Check:
         if len(found) != len(expected):
             return Check(name, False, f"{len(found)} results, {len(expected)} of the model")
         for number, (one, right) in enumerate(zip(found, expected, strict=True)):
-            if not _same(one, right):
+            if not same(one, right):
                 return Check(name, False, f"result {number} is not the model's to the bit")
     detail = f"{len(runs[0][2]):,} results equal to the bit, for {len(runs) - refused} of {len(runs)} inputs"
     return Check(name, True, detail + (f"; {refused} refused, on another path" if refused else ""))
 
 
 def _equal(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
-
-
-def _same(one: Any, other: Any) -> bool:
-    import torch
-
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return bool(one == other)
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    bits = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
-    return torch.equal(*bits)
+    return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
