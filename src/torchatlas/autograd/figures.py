@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ _SMALL = 4_096  # numbers
 _LARGE = 65_536  # numbers; to look at more of them takes longer than to begin: they do not wait
 _MOST_WAITING = 1_000_000  # numbers
 _ROOM = 4 * _LARGE  # numbers that are looked at together: a fast cache holds them
+_BLAS_ALONE = 8_192  # numbers whose product it computes without threads of its own
 _SAFE = 1e-12, 1e12  # numbers whose squares float32 holds, and their sums
 _Tensor, _strided = torch.Tensor, torch.strided  # as near as can be: they are asked for with every gradient
 Figures = tuple[float, float, float, int]
@@ -77,39 +78,34 @@ class GradientFigures:
         if self._count > _MOST_WAITING:
             self.flush()
 
-    def copy(self, same: Mapping[int, int]) -> None:
+    def copy(self, copies: Sequence[int] | Array, seen: Sequence[int] | Array) -> None:
         """Give edges the figures of others."""
-        copies, seen = list(same), list(same.values())
         self._found[:, copies], self._known[copies] = self._found[:, seen], self._known[seen]
 
     def flush(self) -> None:
-        """Look at those that wait, as many of one shape as there are at once."""
-        edges, gradients, versions = self._edges, self._gradients, self._versions
+        """Look at those that wait, as many of one shape as there are at once, and at each of them once."""
+        edges, gradients, versions = np.array(self._edges, np.int64), self._gradients, self._versions
         self._edges, self._gradients, self._versions, self._count = [], [], [], 0
+        kept = np.flatnonzero(np.equal([gradient._version for gradient in gradients], versions))
+        self.overwritten += len(gradients) - len(kept)
+        _, first, which = np.unique(np.array([*map(id, gradients)])[kept], return_index=True, return_inverse=True)
         groups: dict[Any, tuple[list[int], list[torch.Tensor]]] = {}
-        first: dict[int, int] = {}  # gradient -> the edge that it was seen on
-        again: dict[int, int] = {}  # edge -> the one with the same gradient
         with unobserved():
-            for edge, gradient, version in zip(edges, gradients, versions, strict=True):
-                if gradient._version != version:
-                    self.overwritten += 1
-                    continue
-                if (seen := first.setdefault(id(gradient), edge)) != edge:
-                    again[edge] = seen
-                    continue
+            for place in kept[first].tolist():
+                gradient = gradients[place]
                 if gradient.numel() > _SMALL and gradient.dim() == 2 and not gradient.is_contiguous():
                     gradient = gradient.t()  # numbers that lie side by side are brought together three times as fast
                 kind = gradient.shape, gradient.dtype, gradient.is_cpu or gradient.device
                 group = groups.get(kind)
                 if group is None:
                     group = groups[kind] = [], []
-                group[0].append(edge)
+                group[0].append(place)
                 group[1].append(gradient)
-            for of_edges, alike in groups.values():
-                self._look(of_edges, alike)
-        self.copy(again)
+            for places, alike in groups.values():
+                self._look(edges[places], alike)
+        self.copy(edges[kept], edges[kept[first[which]]])
 
-    def _look(self, edges: list[int], gradients: list[torch.Tensor]) -> None:
+    def _look(self, edges: Array, gradients: list[torch.Tensor]) -> None:
         """At gradients of one shape."""
         size = gradients[0].numel()
         if gradients[0].is_meta:
@@ -151,7 +147,7 @@ class GradientFigures:
                 figures = _of_rows(numbers)
                 self._note([edge], figures if math.isfinite(figures[0, 0]) else _of_finite(numbers)[:, None])
 
-    def _note(self, edges: list[int], figures: Array) -> None:
+    def _note(self, edges: list[int] | Array, figures: Array) -> None:
         self._found[:, edges] = figures
         self._known[edges] = True
 
@@ -161,20 +157,22 @@ def has_no_numbers(gradient: torch.Tensor) -> bool:
 
 
 def _of_own_rows(numbers: Array) -> Array:
-    """Of each row, one below the other: norm, smallest, largest, 0. The numbers are written to.
+    """Of each row, one below the other: norm, smallest, largest, 0. The numbers may be written to.
 
     numpy begins to compute five times sooner than torch does.
     """
     found = np.zeros((4, len(numbers)))
     with np.errstate(all="ignore"):
         found[1], found[2] = numbers.min(1), numbers.max(1)
-        largest = np.maximum(-found[1], found[2])
-        if scaled := not (largest.min() > _SAFE[0] and largest.max() < _SAFE[1]):
-            largest[~(np.isfinite(largest) & (largest > 0))] = 1.0
-            numbers /= largest.astype(numbers.dtype)[:, None]
-        found[0] = np.sqrt(np.multiply(numbers, numbers, out=numbers).sum(1))
-        if scaled:
-            found[0] *= largest
+        scale = _scale_of(found)
+        if scale is not None:
+            numbers *= scale.astype(numbers.dtype)[:, None]
+        for begin in range(0, numbers.shape[1], _BLAS_ALONE):
+            part = numbers[:, begin : begin + _BLAS_ALONE]
+            found[0] += np.matmul(part[:, None, :], part[:, :, None]).reshape(-1)  # twice as fast as squares and sum
+        found[0] = np.sqrt(found[0])
+        if scale is not None:
+            found[0] /= scale
     return found
 
 
@@ -182,15 +180,23 @@ def _of_rows(numbers: torch.Tensor) -> Array:
     """The same of numbers on any device, which are left alone."""
     found = np.zeros((4, len(numbers)))
     found[1], found[2] = numbers.amin(1).cpu().numpy(), numbers.amax(1).cpu().numpy()
+    scale = _scale_of(found)
+    if scale is not None:
+        numbers = numbers * torch.from_numpy(scale).to(numbers)[:, None]
+    found[0] = torch.linalg.vector_norm(numbers, dim=1).cpu().numpy()
+    if scale is not None:
+        found[0] /= scale
+    return found
+
+
+def _scale_of(found: Array) -> Array | None:
+    """By what to multiply each row so that its squares can be added up; None: they can. It changes no digit."""
     with np.errstate(invalid="ignore"):
         largest = np.maximum(-found[1], found[2])
     if largest.min() > _SAFE[0] and largest.max() < _SAFE[1]:
-        found[0] = torch.linalg.vector_norm(numbers, dim=1).cpu().numpy()
-    else:
-        scale = np.where(np.isfinite(largest) & (largest > 0), largest, 1.0)
-        scales = torch.from_numpy(scale).to(numbers)
-        found[0] = torch.linalg.vector_norm(numbers / scales[:, None], dim=1).cpu().numpy() * scale
-    return found
+        return None
+    scale: Array = np.ldexp(1.0, np.clip(-np.frexp(largest)[1], -126, 126))
+    return scale
 
 
 def _real(numbers: torch.Tensor) -> torch.Tensor:

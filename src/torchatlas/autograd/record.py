@@ -260,7 +260,7 @@ class _Observer:
         if self._numbers:
             run._figures = self._figures.pop(task.number)
             run._figures.flush()
-            run._figures.copy(task.same)
+            run._figures.copy(list(task.same), list(task.same.values()))
 
 
 def _edge_bytes(graph: Graph) -> Array:

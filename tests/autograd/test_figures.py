@@ -1,0 +1,71 @@
+"""Figures of many gradients are those of each, whatever their size and scale."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from torchatlas.autograd.figures import GradientFigures
+
+
+def figures_of(gradients: list[torch.Tensor]) -> GradientFigures:
+    figures = GradientFigures([], len(gradients))
+    for edge, gradient in enumerate(gradients):
+        figures.add(edge, gradient)
+    figures.flush()
+    return figures
+
+
+@pytest.mark.parametrize("size", [1, 3, 256, 8_192, 8_193, 16_384, 65_536, 65_537])
+@pytest.mark.parametrize("scale", [1.0, 0.0, 1e-30, 1e-44, 1e30, 3e38])
+def test_norm_and_extremes_at_every_scale(size: int, scale: float) -> None:
+    gradients = [(torch.randn(size, dtype=torch.float64).clamp(-1, 1) * scale).float() for _ in range(5)]
+    figures = figures_of(gradients)
+    for edge, gradient in enumerate(gradients):
+        norm, smallest, largest, not_finite = figures[edge]
+        exact = 1e-6 if size <= 65_536 else 5e-5  # those that do not wait are left to torch, which adds up in float32
+        assert norm == pytest.approx(float(gradient.double().norm()), rel=exact, abs=0)
+        assert (smallest, largest, not_finite) == (gradient.min(), gradient.max(), 0)
+
+
+def test_scales_that_differ_wait_together() -> None:
+    gradients = [torch.full((4, 64), value) for value in (1e-38, 1.0, 1e38, 0.0)]
+    figures = figures_of(gradients)
+    assert [figures[edge][0] for edge in range(4)] == pytest.approx([16e-38, 16.0, 16e38, 0.0], rel=1e-6, abs=0)
+
+
+def test_numbers_that_are_not_finite_are_counted_and_left_out() -> None:
+    gradients = [torch.tensor([3.0, math.nan, -4.0, math.inf]), torch.ones(4), torch.full((4,), math.nan)]
+    figures = figures_of(gradients)
+    assert figures[0] == (5.0, -4.0, 3.0, 2)
+    assert figures[1] == (2.0, 1.0, 1.0, 0)
+    assert math.isnan(figures[2][0])
+    assert figures[2][3] == 4
+
+
+def test_a_gradient_on_several_edges_is_looked_at_once_and_told_of_on_each() -> None:
+    shared = torch.full((3,), 2.0)
+    figures = figures_of([shared, torch.zeros(3), shared])
+    assert figures[0] == figures[2] == pytest.approx((math.sqrt(12), 2.0, 2.0, 0))
+
+
+def test_what_is_overwritten_while_it_waits_is_counted_and_what_came_after_is_seen() -> None:
+    figures, gradient = GradientFigures([], 2), torch.ones(4)
+    figures.add(0, gradient)
+    gradient.mul_(3)
+    figures.add(1, gradient)
+    figures.flush()
+    assert (0 in figures, 1 in figures, figures.overwritten) == (False, True, 1)
+    assert figures[1] == (6.0, 3.0, 3.0, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+def test_kinds_of_numbers(dtype: torch.dtype) -> None:
+    gradient = torch.randn(8, 9).to(dtype)
+    size = gradient.abs() if dtype.is_complex else gradient
+    for given in (gradient, gradient.t()):
+        norm, smallest, largest, _ = figures_of([given, torch.ones(8, 9)])[0]
+        assert norm == pytest.approx(float(size.double().norm()), rel=1e-6, abs=0)
+        assert (smallest, largest) == pytest.approx((float(size.min()), float(size.max())), rel=1e-6, abs=0)
