@@ -101,3 +101,24 @@ def test_leaving_ends_the_program() -> None:
 def test_what_cannot_be_debugged() -> None:
     assert "is no script" in debug("", "train:net").stderr
     assert "has no --json" in debug("", "--json", "train.py").stderr
+
+
+def test_parameters_have_names() -> None:
+    result = debug("until 0.weight\nuntil 2.bias\nbreak 3.weight\nrun\n", "train.py")
+    assert result.exit_code == 0, result.output
+    stops = [line for line in result.stdout.splitlines() if "-> #" in line]
+    assert "AccumulateGrad_1 of 0.weight in 0: gradient [8, 4]" in stops[1]
+    assert "AccumulateGrad of 2.bias in 2: gradient [1]" in stops[2]  # of the second pass: named anew
+    assert "no node, operation, module or parameter is named '3.weight'" in result.stdout
+
+
+def test_parameters_of_several_models_are_told_apart(folder: Path) -> None:
+    (folder / "two.py").write_text(
+        "import torch\nfrom torch import nn\none, two = nn.Linear(2, 3), nn.Linear(3, 1)\n"
+        "two(one(torch.ones(1, 2))).sum().backward()\n"
+    )
+    result = debug("until Linear.weight\nuntil Linear_1.weight\nrun\n", "two.py")
+    assert result.exit_code == 0, result.output
+    assert "of Linear.weight in Linear: gradient [3, 2]" in result.stdout
+    backwards = debug("until Linear_1.weight\nrun\n", "two.py")
+    assert "of Linear_1.weight in Linear_1: gradient [1, 3]" in backwards.stdout

@@ -15,6 +15,7 @@ from torchatlas.errors import AtlasError, InvalidInputError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.tables import clean
 
+Forward = tuple[Graph, dict[int, str]]  # a recording of the forward pass, and the names of parameters by id
 _MOST = 12  # nodes that a list shows
 
 
@@ -31,7 +32,7 @@ class Console(cmd.Cmd):
     def __init__(
         self,
         *,
-        forward: Callable[[], Graph] | None = None,
+        forward: Callable[[], Forward] | None = None,
         commands: Iterable[str] = (),
         stdin: IO[str] | None = None,
         stdout: IO[str] | None = None,
@@ -177,13 +178,13 @@ class Console(cmd.Cmd):
 class _Session(Session):
     """Asks for a recording of the forward pass when a backward pass begins, not for those inside of one."""
 
-    def __init__(self, pause: Callable[[], None], forward: Callable[[], Graph] | None) -> None:
+    def __init__(self, pause: Callable[[], None], forward: Callable[[], Forward] | None) -> None:
         super().__init__(pause, {}, None)
         self._recorded = forward
 
     def begin(self, task: Task) -> None:
         if self._recorded is not None and task.outer is None:
-            self.forward = self._recorded()
+            self.forward, self.names = self._recorded()
         super().begin(task)
 
 

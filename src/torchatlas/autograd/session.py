@@ -151,7 +151,7 @@ class Session:
     """Told of every node (see tasks.Observer); decides where to stop. Threads that stop wait for each other."""
 
     def __init__(self, pause: Callable[[], None], names: Mapping[int, str], forward: Graph | None) -> None:
-        self.pause, self._names, self.forward = pause, names, forward
+        self.pause, self.names, self.forward = pause, names, forward
         self.places: dict[int, Place] = {}
         self.breakpoints: list[Breakpoint] = []
         self._here: tuple[Place, int, int, Gradients] | None = None  # node, and how many ran before it
@@ -219,7 +219,7 @@ class Session:
         self.add(task)
 
     def add(self, task: Task) -> Place:
-        place = self.places[task.number] = Place(task, self._names, self.forward)
+        place = self.places[task.number] = Place(task, self.names, self.forward)
         return place
 
     @property

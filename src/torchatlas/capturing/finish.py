@@ -402,6 +402,17 @@ def _root_prefixes(watch: Watch) -> dict[int, str]:
     return prefixes
 
 
+def parameter_names(watch: Watch) -> dict[int, str]:
+    """The names of the parameters of all modules that were seen and are still there, by the ids of the tensors."""
+    prefixes, names = _root_prefixes(watch), dict[int, str]()
+    for owner in watch.owners:
+        module = owner.reference() if owner.kind == "module" else None
+        for name, tensor in module._parameters.items() if module is not None else ():
+            path = ".".join(part for part in (prefixes[owner.root], owner.path, name) if part)
+            names.setdefault(id(tensor), path)
+    return names
+
+
 def _shifted(column: Any, shift: np.int64) -> Array:
     """Node numbers moved up to make room for the inputs; -1 stays."""
     array = np.array(column, np.int64)

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from torchatlas.capturing.describe import portable, source_row
-from torchatlas.capturing.finish import graph_of
+from torchatlas.capturing.finish import graph_of, parameter_names
 from torchatlas.capturing.keep import VALUES, Keeper
 from torchatlas.capturing.modules import CALL_ROW, Watch
 from torchatlas.capturing.plans import ROW_HEAD
@@ -194,6 +194,10 @@ class Recording:
     def storage_id(self, tensor: torch.Tensor) -> int | None:
         """The id in `graph.storages` of what a tensor lies in, while the recording runs; None if it was not seen."""
         return self._recorder.storage_number(tensor)
+
+    def parameter_names(self) -> dict[int, str]:
+        """What the graph calls the parameters of all modules that ran, by the ids of the tensors; ask before `graph`."""
+        return parameter_names(self._watch)
 
     @property
     def graph(self) -> Graph:

@@ -59,7 +59,7 @@ def command(
 
 @contextmanager
 def _recordings() -> Iterator[Any]:
-    """What was recorded since this was last asked for: of each forward pass its own."""
+    """What was recorded since this was last asked for, and names of parameters: of each forward pass its own."""
     import torchatlas as atlas
 
     running = [atlas.recording(track_timing=False).start()]
@@ -67,8 +67,9 @@ def _recordings() -> Iterator[Any]:
     def since_last() -> Any:
         done = running.pop()
         done.stop()
+        names = done.parameter_names()
         running.append(atlas.recording(track_timing=False).start())
-        return done.graph
+        return done.graph, names
 
     try:
         yield since_last
