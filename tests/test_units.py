@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchatlas.units import format_bytes, format_count, format_flops, format_ns, format_seconds
+from torchatlas.units import format_bytes, format_count, format_flops, format_ns, format_seconds, parse_bytes
 
 ALL = [format_bytes, format_count, format_flops, format_ns, format_seconds]
 
@@ -112,3 +112,17 @@ def test_text_is_within_half_a_digit_of_the_number(n: int) -> None:
     back = float(digits.replace(",", "")) * 1000.0 ** " KMGTPEZY".index(prefix or " ")
     assert back == pytest.approx(n, rel=0.00501)
     assert float(digits.replace(",", "")) < 1000 or prefix == "Y"
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [("0", 0), ("512 B", 512), ("1k", 1000), ("1Ki", 1024), ("2 MiB", 2**21), ("1.5GB", 1_500_000_000), ("1e3", 1000)],
+)
+def test_bytes_as_people_write_them(text: str, bytes_: int) -> None:
+    assert parse_bytes(text) == bytes_
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1 GiBB", "nan", "inf", "1,5 GB", "0x10", "many"])
+def test_what_is_no_number_of_bytes(text: str) -> None:
+    with pytest.raises(ValueError, match="is no number of bytes"):
+        parse_bytes(text)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchatlas.errors import InvalidInputError
+from torchatlas.errors import CaptureError, InvalidInputError
 
 
 def named_tensors(tree: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -103,6 +103,20 @@ def argument_names(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
                 named[name] = item
         return named
     return {**{f"input_{i}" if i else "input": arg for i, arg in enumerate(args)}, **kwargs}
+
+
+def bound_arguments(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+    """The arguments as the model's forward takes them."""
+    signature = _signature(model)
+    if signature is None:
+        raise CaptureError(
+            f"{type(model).__name__} has no Python signature, as models of torch.jit have none, and cannot be traced. "
+            "Trace the model that it was made of, or record it with atlas.capture."
+        )
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidInputError(f"{type(model).__name__}.forward{signature} does not take these: {error}.") from error
 
 
 def _signature(model: Callable[..., Any]) -> inspect.Signature | None:

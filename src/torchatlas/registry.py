@@ -18,7 +18,7 @@ def near_names(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     ['conv', 'cond']
     """
     by_lower = {one.lower(): one for one in known}
-    return [by_lower[one] for one in get_close_matches(name.lower(), by_lower, n=limit)]
+    return [by_lower[one] for one in get_close_matches(str(name).lower(), by_lower, n=limit)]
 
 
 class Registry(Generic[T]):

@@ -1,4 +1,4 @@
-"""Numbers -> text for people: bytes, counts, FLOPs and times. The only place that rounds.
+"""Numbers -> text for people, bytes also back: bytes, counts, FLOPs and times. The only place that rounds.
 
 Three significant digits; whole numbers below the first step are shown exactly. None and NaN (a missing entry of a
 float column) are "unknown", never zero.
@@ -7,6 +7,7 @@ float column) are "unknown", never zero.
 from __future__ import annotations
 
 import math
+import re
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("", "K", "M", "G", "T", "P", "E", "Z", "Y")
@@ -23,6 +24,20 @@ def format_bytes(n: float | None) -> str:
     ('0 B', 'unknown')
     """
     return _scaled(n, 1024, _BINARY)
+
+
+def parse_bytes(text: str | int) -> int:
+    """A number of bytes as people write it: K, M, G are decimal, KiB, MiB, GiB binary; "B" may follow the former.
+
+    >>> parse_bytes("1.5 GiB"), parse_bytes("80GB"), parse_bytes("512"), parse_bytes(512)
+    (1610612736, 80000000000, 512, 512)
+    """
+    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*(?:([kmgtpe])(i?))?b?\s*", str(text), re.IGNORECASE)
+    if found is None:
+        raise ValueError(f"{text!r} is no number of bytes, such as 1.5GiB or 80GB")
+    number, prefix, binary = found.groups()
+    power = "kmgtpe".index(prefix.lower()) + 1 if prefix else 0
+    return round(float(number) * float(1024 if binary else 1000) ** power)
 
 
 def format_count(n: float | None) -> str:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition.models import Inception, Net, traced
+from torch import nn
 
 import torchatlas as atlas
 from torchatlas.errors import InvalidInputError, NotAvailableError
@@ -112,7 +113,13 @@ def test_by_measured_time_and_by_roofline() -> None:
     assert best.to_dict()["by"] == "roofline"
 
 
+def test_one_number_of_workers_will_do() -> None:
+    assert atlas.ConcurrencyAnalyzer(workers=3).workers == (3,)
+
+
 def test_bad_input() -> None:
+    with pytest.raises(InvalidInputError, match="the report of a partition, not Linear"):
+        atlas.ConcurrencyAnalyzer().analyze(nn.Linear(2, 2))  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="one of flops"):
         atlas.ConcurrencyAnalyzer(by="weight")
     with pytest.raises(InvalidInputError, match="no number of workers"):

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,31 @@ def test_groups_with_wrong_names() -> None:
         atlas.GraphPartitioner(groups=[["conv11"]]).partition(module)
     with pytest.raises(InvalidInputError, match="a node has one group"):
         atlas.GraphPartitioner(groups={"a": ["conv1"], "b": ["conv1"]}).partition(module)
+    with pytest.raises(InvalidInputError, match="names of its nodes, in a list"):
+        atlas.GraphPartitioner(groups={"a": None}).partition(module)  # type: ignore[dict-item]
+
+
+def test_no_groups_of_ones_own_leave_each_operation_alone() -> None:
+    module = traced(Block(), 1, 8, 4, 4)
+    alone = atlas.GraphPartitioner(groups={"a": []}).partition(module)
+    assert all(len(one.nodes) == 1 for one in alone)
+    assert {boundary.reason for boundary in alone.boundaries} == {"they are in different groups, as asked"}
+    assert alone[0] is alone.subgraphs[0]
+    assert alone[-1] is alone.subgraphs[-1]
+
+
+def test_models_of_torch_jit_and_nested_tensors_are_run() -> None:
+    x = torch.randn(2, 3, 8, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated
+        scripted = torch.jit.trace(Net().eval(), x)
+    report = atlas.GraphPartitioner().partition(scripted, x)
+    assert report.front_end == "run"
+    assert "no Python signature" in str(report)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors are a prototype
+        ragged = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)])
+    assert atlas.GraphPartitioner().partition(nn.Linear(4, 2), ragged).front_end == "run"
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -285,6 +311,12 @@ def test_groups_with_wrong_names() -> None:
 def test_bad_input() -> None:
     with pytest.raises(InvalidInputError, match="did you mean 'fusion'"):
         atlas.GraphPartitioner("fussion")
+    with pytest.raises(InvalidInputError, match="one of fusion"):
+        atlas.GraphPartitioner(3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="whole number of levels"):
+        atlas.GraphPartitioner("module", depth="2")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="no number of bytes"):
+        atlas.GraphPartitioner(on_chip_bytes="1 MiB")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="ShapeProp"):
         atlas.GraphPartitioner().partition(fx.symbolic_trace(Net()))
     with pytest.raises(InvalidInputError, match="example inputs"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +105,19 @@ def test_a_limit_is_kept_and_the_smallest_that_works_is_named() -> None:
     assert max(stage.memory_bytes for stage in plan.stages) == least
     with pytest.raises(AnalysisError):
         atlas.pipeline_stages(graph, 3, memory_limit=least - 1)
+
+
+def test_a_limit_may_be_text() -> None:
+    assert atlas.pipeline_stages(chain(), 2, memory_limit="1.5 GiB").memory_limit == 3 * 2**29
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), -1, 0, "fast", True])
+def test_wrong_limits_and_speeds(wrong: Any) -> None:
+    with pytest.raises(InvalidInputError, match="memory_limit="):
+        atlas.pipeline_stages(chain(), 2, memory_limit=wrong)
+    if wrong is not True:
+        with pytest.raises(InvalidInputError, match="no number of bytes per second"):
+            atlas.pipeline_stages(chain(), 2, bandwidth=wrong)
 
 
 def test_slow_links_move_the_cut_to_where_little_crosses() -> None:

@@ -194,6 +194,10 @@ def test_a_worker_that_runs_out_of_memory_ends_the_run() -> None:
 def test_what_cannot_be_cut() -> None:
     with pytest.raises(InvalidModelError, match=r"takes a torch\.nn\.Module, not int"):
         atlas.run_pipeline(3, stages=2)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="did you mean 'microbatches'"):
+        atlas.run_pipeline(nn.Linear(2, 2), torch.ones(4, 2), stages=1, microbatch=2)
+    with pytest.raises(InvalidInputError, match="nothing to train"):
+        atlas.run_pipeline(nn.Linear(2, 2).requires_grad_(False), torch.ones(4, 2), stages=1)
     with pytest.raises(InvalidInputError, match="one stage or more"):
         atlas.run_pipeline(Residual(), torch.randn(8, 16), stages=0)
     with pytest.raises(InvalidInputError, match="cannot be cut into as many of one size"):

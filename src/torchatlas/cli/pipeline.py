@@ -25,7 +25,7 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved")
 @click.option("--by", type=click.Choice(MEASURES), default="time", show_default=True, help="What to balance.")
 @click.option("--device", help='A device profile, e.g. "a100-80gb".  [default: generic]')
 @click.option("--bandwidth", type=float, metavar="BYTES_PER_S", help="Between stages.  [default: the device's link]")
-@click.option("--memory-limit", type=int, metavar="BYTES", help="That no stage may exceed.")
+@click.option("--memory-limit", metavar="BYTES", help="That no stage may exceed, e.g. 16GiB.")
 @click.option("--run", "runs", is_flag=True, help="Train one batch with the stages, and compare with one process.")
 @click.option("--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True, help="Of --run.")
 @click.option("--microbatches", type=click.IntRange(min=1), default=4, show_default=True, help="Of --run.")
@@ -42,7 +42,7 @@ def command(
     by: str,
     device: str | None,
     bandwidth: float | None,
-    memory_limit: int | None,
+    memory_limit: str | None,
     runs: bool,
     schedule: str,
     microbatches: int,

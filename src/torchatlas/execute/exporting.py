@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import logging
 import traceback
@@ -18,8 +17,9 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from torchatlas.capturing.frames import is_users
 from torchatlas.capturing.restore import Restorer
-from torchatlas.errors import CaptureError, InvalidInputError
+from torchatlas.errors import CaptureError
 from torchatlas.execute.recurrent import AnyLength, restored
+from torchatlas.inputs import bound_arguments
 from torchatlas.torch_private import (
     functorch_depth,
     pytree,
@@ -123,7 +123,7 @@ def _check_state(model: nn.Module, said: list[str]) -> None:
 
 def _free(leaf: Any, most: int | None) -> Any:
     """The dimensions of a tensor that may vary, among the first `most`. Export would fix those of size 1."""
-    if not isinstance(leaf, torch.Tensor):
+    if not isinstance(leaf, torch.Tensor) or leaf.is_nested:
         return None
     return {dim: torch.export.Dim.AUTO for dim, size in enumerate(leaf.shape[:most]) if size != 1}
 
@@ -147,15 +147,12 @@ def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
 
 def bound(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments by name."""
-    signature = inspect.signature(model.forward)
-    try:
-        bound = dict(signature.bind(*args, **kwargs).arguments)
-    except TypeError as error:
-        raise InvalidInputError(f"{type(model).__name__}.forward{signature} does not take these: {error}.") from error
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD and name in bound:
-            bound.update(bound.pop(name))
-    return bound
+    found = bound_arguments(model, args, kwargs)
+    named = dict(found.arguments)
+    for name, parameter in found.signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD and name in named:
+            named.update(named.pop(name))
+    return named
 
 
 def _refused(model: nn.Module, error: Exception) -> CaptureError:

@@ -62,15 +62,20 @@ class ConcurrencyAnalyzer:
     report's device), "time" (as measured) or "count".
     """
 
-    def __init__(self, by: str = "flops", workers: Iterable[int] = WORKERS) -> None:
+    def __init__(self, by: str = "flops", workers: int | Iterable[int] = WORKERS) -> None:
         if by not in WEIGHTS:
             raise InvalidInputError(f"by={by!r}: one of {', '.join(WEIGHTS)}.")
-        self.by, self.workers = by, tuple(workers)
-        if wrong := [one for one in self.workers if one < 1]:
-            raise InvalidInputError(f"workers={wrong[0]} is no number of workers.")
+        self.by, self.workers = by, tuple(workers) if isinstance(workers, Iterable) else (workers,)
+        if wrong := [one for one in self.workers if not isinstance(one, int) or one < 1]:
+            raise InvalidInputError(f"workers={wrong[0]!r} is no number of workers.")
 
     def analyze(self, report: PartitionReport) -> ConcurrencyReport:
         """Stages, widths, critical path, slack and speed-ups of a partition."""
+        if not isinstance(report, PartitionReport):
+            raise InvalidInputError(
+                f"analyze takes the report of a partition, not {type(report).__name__}: "
+                "analyze(GraphPartitioner().partition(x))."
+            )
         listed = report.subgraphs
         number = {one.node_id: at for at, one in enumerate(listed)}
         before = [[number[other] for other in one.depends_on] for one in listed]

@@ -7,7 +7,7 @@ from typing import Any
 from torchatlas.analysis.sizes import sizes_of
 from torchatlas.errors import AtlasError, CaptureError, InvalidInputError, InvalidModelError
 from torchatlas.graph import Graph
-from torchatlas.partition.fx_tracing import bound_inputs, traced_by_fx
+from torchatlas.partition.fx_tracing import traced_by_fx
 from torchatlas.partition.report import Attempt
 from torchatlas.partition.units import Units, units_of_fx, units_of_graph
 
@@ -49,11 +49,13 @@ def _of_fx(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened
 
     from torchatlas.capturing.fx import from_fx
     from torchatlas.capturing.restore import Restorer
+    from torchatlas.inputs import bound_arguments
 
     if args or kwargs:
-        inputs = bound_inputs(module, args, kwargs)
+        inputs = bound_arguments(module, args, kwargs)
+        inputs.apply_defaults()
         with Restorer(module, (args, kwargs), None, whole=True):  # in training, running means are updated
-            ShapeProp(module).propagate(*inputs)
+            ShapeProp(module).propagate(*inputs.args)
     graph = from_fx(module)
     return units_of_fx(module, graph), "fx", module, ()
 

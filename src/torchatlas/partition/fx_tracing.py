@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from torchatlas.errors import CaptureError, InvalidInputError
+from torchatlas.errors import CaptureError
 
 if TYPE_CHECKING:
     from torch import fx, nn
@@ -42,19 +42,6 @@ def _compare(found: Made, expected: Made) -> None:
         raise CaptureError("torch.fx's graph returns other values than the model: something between its ops is lost.")
     if found[2] != expected[2]:
         raise CaptureError("torch.fx's graph has other gradients than the model: something between its ops is lost.")
-
-
-def bound_inputs(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Arguments in the order of the placeholders, defaults included."""
-    import inspect
-
-    signature = inspect.signature(module.forward)
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise InvalidInputError(f"{type(module).__name__}.forward{signature} does not take these: {error}.") from error
-    bound.apply_defaults()
-    return bound.args
 
 
 @contextlib.contextmanager

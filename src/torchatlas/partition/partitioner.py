@@ -47,10 +47,10 @@ class GraphPartitioner:
             near = near_names(strategy, STRATEGIES)
             hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(STRATEGIES)}."
             raise InvalidInputError(f"strategy={strategy!r}: {hint}")
-        if depth < 1:
-            raise InvalidInputError(f"depth={depth}: modules are at least 1 level down.")
-        if on_chip_bytes is not None and on_chip_bytes < 0:
-            raise InvalidInputError(f"on_chip_bytes={on_chip_bytes} is no number of bytes.")
+        if not isinstance(depth, int) or depth < 1:
+            raise InvalidInputError(f"depth={depth!r}: modules are a whole number of levels down, at least 1.")
+        if on_chip_bytes is not None and not (isinstance(on_chip_bytes, int) and on_chip_bytes >= 0):
+            raise InvalidInputError(f"on_chip_bytes={on_chip_bytes!r} is no number of bytes.")
         self.strategy, self.groups, self.depth = strategy, groups, depth
         self.device = device_named(device)
         self.on_chip_bytes = self.device.cache_bytes if on_chip_bytes is None else on_chip_bytes
@@ -75,7 +75,9 @@ class GraphPartitioner:
         moved = traffic(found, group, len(groups))
         subgraphs = Describer(units, found, groups, moved, fusion, names, glue).subgraphs()
         ids = [one.node_id for one in subgraphs]
-        reason = dict(_reasons(units, groups, moved.crossing, fusion, self.strategy if not names else "groups"))
+        reason = dict(
+            _reasons(units, groups, moved.crossing, fusion, self.strategy if self.groups is None else "groups")
+        )
         work = np.array([one.flops + one.elementwise_flops for one in subgraphs], float)
         bytes_ = np.array([one.traffic_bytes for one in subgraphs], float)
         moves = bytes_ > 0

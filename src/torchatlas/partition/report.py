@@ -142,8 +142,10 @@ class PartitionReport:
     def __iter__(self) -> Iterator[Subgraph]:
         return iter(self.subgraphs)
 
-    def __getitem__(self, name: str) -> Subgraph:
-        """A subgraph by its id, its name, or the name of one of its nodes."""
+    def __getitem__(self, name: str | int) -> Subgraph:
+        """A subgraph by its id, its name, the name of one of its nodes, or its place."""
+        if isinstance(name, int):
+            return self.subgraphs[name]
         for one in self.subgraphs:
             if name in (one.node_id, one.node_name) or name in one.nodes:
                 return one

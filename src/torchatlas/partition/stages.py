@@ -21,7 +21,7 @@ from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.partition.traffic import Ledger, ledger
 from torchatlas.tables import text_table
-from torchatlas.units import format_bytes, format_flops, format_seconds
+from torchatlas.units import format_bytes, format_flops, format_seconds, parse_bytes
 
 MEASURES = ("time", "flops", "memory")
 
@@ -96,7 +96,7 @@ def pipeline_stages(
     *,
     by: str = "time",
     bandwidth: float | None = None,
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     device: Device | str | None = None,
     sizes: Mapping[str, int] | None = None,
     begins: Collection[int] | None = None,
@@ -105,8 +105,8 @@ def pipeline_stages(
 
     `by` says what the worst stage should have least of: "time" (best seconds on `device`, and what it receives and
     sends at `bandwidth` bytes per second), "flops" or "memory" (weights, and activations alive at once). No stage
-    takes more than `memory_limit` bytes. `bandwidth` is the device's link unless it is given. `begins` are the
-    ids of the operations that a stage may begin with; all unless they are given.
+    takes more than `memory_limit` bytes, a number or text such as "16GiB". `bandwidth` is the device's link unless it
+    is given. `begins` are the ids of the operations that a stage may begin with; all unless they are given.
     """
     if by not in MEASURES:
         raise InvalidInputError(f"by={by!r}: one of {', '.join(MEASURES)}.")
@@ -114,8 +114,9 @@ def pipeline_stages(
     profile = device_named(device)
     found = ledger(graph, profile, sizes)
     speed = profile.link if bandwidth is None else bandwidth
-    if speed <= 0:
-        raise InvalidInputError(f"bandwidth={bandwidth} is no number of bytes per second.")
+    if not (isinstance(speed, (int, float)) and speed > 0):  # nor if it is not a number at all
+        raise InvalidInputError(f"bandwidth={bandwidth!r} is no number of bytes per second.")
+    limit = None if memory_limit is None else _limit(memory_limit)
     ops = np.flatnonzero(found.is_op)
     if not isinstance(stages, int) or stages < 1:
         raise InvalidInputError(f"stages={stages!r} is no number of stages.")
@@ -123,7 +124,7 @@ def pipeline_stages(
         raise InvalidInputError(f"stages={stages}, but there are {len(ops)} operations to divide among them.")
     figures = _Figures(found, ops)
     work, crossing = figures.work(by, speed)
-    memory = figures.memory() if by == "memory" or memory_limit is not None else None
+    memory = figures.memory() if by == "memory" or limit is not None else None
     if by == "memory":
         assert memory is not None
         cost, crossing = memory.astype(float), np.zeros(len(ops) + 1)
@@ -135,17 +136,27 @@ def pipeline_stages(
     if may_begin.sum() < stages:
         raise InvalidInputError(f"stages={stages}, but there are {may_begin.sum()} operations that one may begin with.")
     cost = np.where(np.append(may_begin, True)[:, None], cost, np.inf)
-    cuts = best_cuts(cost, stages, memory, memory_limit)
+    cuts = best_cuts(cost, stages, memory, limit)
     if cuts is None:
         assert memory is not None
         least = best_cuts(np.where(np.append(may_begin, True)[:, None], memory, np.inf), stages, None, None)
         assert least is not None
         need = int(max(memory[a, b] for a, b in pairwise(least)))
         raise AnalysisError(
-            f"No {stages} stages in this order fit in {format_bytes(memory_limit)} each; with {format_bytes(need)} "
+            f"No {stages} stages in this order fit in {format_bytes(limit)} each; with {format_bytes(need)} "
             f"({need} bytes) each they do. Raise memory_limit, or ask for more stages."
         )
-    return _plan(figures, cuts, cost, by, speed, memory_limit, graph, origin, int(may_begin.sum()) - 1)
+    return _plan(figures, cuts, cost, by, speed, limit, graph, origin, int(may_begin.sum()) - 1)
+
+
+def _limit(given: int | str) -> int:
+    try:
+        found = parse_bytes(given)
+    except ValueError as error:
+        raise InvalidInputError(f"memory_limit={given!r}: {error}.") from None
+    if found < 1:
+        raise InvalidInputError(f"memory_limit={given!r} leaves no room for anything.")
+    return found
 
 
 def best_cuts(cost: Array, stages: int, memory: Array | None, limit: int | None) -> list[int] | None:

@@ -87,6 +87,8 @@ def as_asked(
     mine: dict[int, str] = {}
     asked: dict[str, list[int]] = {}
     for group, names in named:
+        if not isinstance(names, Iterable):
+            raise InvalidInputError(f"groups: {group!r} is {names!r}; a group is the names of its nodes, in a list.")
         for name in [names] if isinstance(names, str) else names:
             if name not in number:
                 near = " or ".join(map(repr, near_names(name, number)))

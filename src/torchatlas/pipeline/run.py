@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import tempfile
 import warnings
@@ -21,10 +22,12 @@ from torchatlas.pipeline.cutting import planned
 from torchatlas.pipeline.folder import BATCH, LOSS, PROGRAM, Done, Job, read_done, tensors_file, write_job
 from torchatlas.pipeline.launch import launch
 from torchatlas.pipeline.schedules import Timeline, order_of, simulated
+from torchatlas.registry import near_names
 from torchatlas.tables import text_table
 from torchatlas.torch_private import pytree
 from torchatlas.units import format_bytes, format_seconds
 
+_OPTIONS = {"by", "bandwidth", "memory_limit", "device"}  # of pipeline_stages
 _BACKWARD = 2.0  # backward takes about twice as long as forward
 
 
@@ -122,6 +125,13 @@ def run_pipeline(
         raise InvalidModelError(f"run_pipeline takes a torch.nn.Module, not {type(model).__name__}.")
     if not isinstance(stages, int) or stages < 1:
         raise InvalidInputError(f"stages={stages!r}: a pipeline has one stage or more.")
+    if unknown := sorted(options.keys() - _OPTIONS):
+        near = near_names(unknown[0], [*_OPTIONS, *inspect.signature(run_pipeline).parameters])
+        raise InvalidInputError(
+            f"run_pipeline has no option {unknown[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise InvalidInputError("there is nothing to train: no parameter of the model requires a gradient.")
     ranks = stages if ranks is None else ranks
     order = order_of(schedule, ranks, stages, microbatches)
     batch = (tuple(args), dict(kwargs or {}))
