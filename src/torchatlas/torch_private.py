@@ -4,7 +4,9 @@ torch may change these in any release; when one goes, this file and its canary a
 """
 
 import sys as _sys
+import threading as _threading
 from collections.abc import Callable as _Callable
+from collections.abc import Iterable as _Iterable
 from collections.abc import Iterator as _Iterator
 from contextlib import contextmanager as _contextmanager
 from types import CodeType as _CodeType
@@ -62,6 +64,7 @@ __all__ = [
     "function_mode_stack",
     "functorch_depth",
     "hang_hooks",
+    "hang_post_hooks",
     "in_transform",
     "inductor_backend",
     "inductor_graph",
@@ -190,6 +193,31 @@ def hang_hooks(nodes: list[Any], hooks: dict[int, Any], input_nr: int = 0) -> No
     tensor._backward_hooks = hooks
     for node in nodes:
         node._register_hook_dict(tensor)
+
+
+def hang_post_hooks(nodes: _Iterable[Any], hooks: dict[int, Any]) -> list[Any]:
+    """The same for hooks that are called after nodes. Returns the handles of those on nodes that had hooks before.
+
+    torch asks `Function._register_hook` for a dictionary and a handle for every node; ours hands out one dictionary.
+    """
+    function: Any = torch.autograd.Function
+    here, register = _threading.get_ident(), function.__base__._register_hook
+    (hook,) = hooks.values()
+
+    def shared(theirs: Any, hook: Any) -> Any:
+        if theirs is not None or _threading.get_ident() != here:
+            return register(theirs, hook)
+        return hooks, None
+
+    with _hanging:
+        function._register_hook = staticmethod(shared)
+        try:
+            return [handle for node in nodes if (handle := node.register_hook(hook)) is not None]
+        finally:
+            del function._register_hook  # it is inherited
+
+
+_hanging = _threading.Lock()
 
 
 @_contextmanager

@@ -11,7 +11,7 @@ from torchatlas.autograd.figures import GradientFigures
 
 
 def figures_of(gradients: list[torch.Tensor]) -> GradientFigures:
-    figures = GradientFigures([], len(gradients))
+    figures = GradientFigures(len(gradients))
     for edge, gradient in enumerate(gradients):
         figures.add(edge, gradient)
     figures.flush()
@@ -52,7 +52,7 @@ def test_a_gradient_on_several_edges_is_looked_at_once_and_told_of_on_each() -> 
 
 
 def test_what_is_overwritten_while_it_waits_is_counted_and_what_came_after_is_seen() -> None:
-    figures, gradient = GradientFigures([], 2), torch.ones(4)
+    figures, gradient = GradientFigures(2), torch.ones(4)
     figures.add(0, gradient)
     gradient.mul_(3)
     figures.add(1, gradient)

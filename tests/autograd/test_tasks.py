@@ -27,8 +27,8 @@ class Everything:
         self.told.append(("before", type(task.nodes[node]).__name__, len(gradients)))
         return None
 
-    def passing(self, task: Task, node: int) -> bool:
-        return True
+    def passing(self, task: Task) -> Callable[[int], bool]:
+        return lambda node: True
 
     def edges(self, task: Task) -> Callable[[int, torch.Tensor], None] | None:
         def see(edge: int, gradient: torch.Tensor) -> None:
@@ -51,10 +51,13 @@ class Glances(Everything):
     def edges(self, task: Task) -> None:
         return None
 
-    def passing(self, task: Task, node: int) -> bool:
-        name = type(task.nodes[node]).__name__
-        self.told.append(("passing", name))
-        return name == self.wanted
+    def passing(self, task: Task) -> Callable[[int], bool]:
+        def passes(node: int) -> bool:
+            name = type(task.nodes[node]).__name__
+            self.told.append(("passing", name))
+            return name == self.wanted
+
+        return passes
 
 
 def test_a_node_takes_the_hooks_of_a_tensor() -> None:

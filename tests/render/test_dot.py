@@ -354,6 +354,24 @@ def test_names_are_shown_and_never_obeyed() -> None:
     assert len(read.edges) == len(read.all_nodes()) - 1, "a chain: no edge came from a name"
 
 
+def odd_layers() -> Graph:
+    """A Linear of three dimensions, which is views around a product of two, with a Hebrew name."""
+    model = nn.Sequential()
+    model.add_module("\u05d0\u05d1", nn.Linear(8, 16))
+    model.add_module("two", nn.Linear(16, 4))
+    return atlas.capture(model, torch.randn(2, 5, 8))
+
+
+def test_a_name_from_right_to_left_leaves_its_figures_alone() -> None:
+    labels = [shown(node["label"]) for node in check(odd_layers(), 200).all_nodes().values()]
+    assert any(label.endswith("\u2068\u05d0\u05d1\u2069 · 8→16") for label in labels)
+
+
+def test_lines_say_in_which_shape_a_box_gets_a_tensor() -> None:
+    found = [shown(line.get("label", '""')) for _, _, line in check(odd_layers(), 200).edges]
+    assert [label for label in found if label] == ["2×5×16", "2×5×4"]
+
+
 @given(st.text())
 def test_any_text_is_quoted(text: str) -> None:
     text = text.replace("\n", " ")  # rows have none

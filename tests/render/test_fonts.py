@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import struct
+import zlib
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchatlas.render import fonts
-from torchatlas.render.fonts import FAMILY, clipped, font_files, has_all, text_width
+from torchatlas.render.fonts import FAMILY, clipped, font_files, has_all, shortened, spelled, text_width
 from torchatlas.render.png import to_png
 
 SIZES = st.floats(6, 40)
@@ -30,9 +34,92 @@ def test_a_width_is_the_sum_of_its_characters_and_scales() -> None:
     assert text_width("", 11) == 0
 
 
-def test_what_the_font_does_not_have_is_estimated() -> None:
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """What was learnt about the fonts of this machine is forgotten, before and after."""
+    caches = (fonts._drawable, fonts._advances)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+def test_what_another_font_draws_is_estimated(monkeypatch: pytest.MonkeyPatch, forgotten: None) -> None:
+    monkeypatch.setattr(fonts, "_tried", lambda characters: [True] * len(characters))
     assert text_width("漢字", 10) == pytest.approx(20)
     assert text_width("\u05d0", 10) == pytest.approx(6, rel=1e-3)  # Hebrew
+    assert text_width("e\u0316", 10) == text_width("e", 10)  # an accent below
+    assert spelled("漢字 \u05d0") == "漢字 \u05d0"
+
+
+def test_what_no_font_has_is_spelled_and_as_wide_as_that(monkeypatch: pytest.MonkeyPatch, forgotten: None) -> None:
+    monkeypatch.setattr(fonts, "_tried", lambda characters: [one not in "漢🙂" for one in characters])
+    assert spelled("漢字 · 8→16") == "\\u6f22字 · 8→16"
+    assert spelled("ü🙂") == "ü\\U0001f642"
+    assert text_width("漢🙂", 10) == pytest.approx(text_width("\\u6f22\\U0001f642", 10))
+    assert text_width(spelled(clipped("漢" * 9, 10, 100)), 10) <= 100
+    assert text_width(spelled(shortened("漢" * 9, 10, 100)), 10) <= 100
+
+
+def test_fonts_are_read_once_for_all_characters_of_a_text(monkeypatch: pytest.MonkeyPatch, forgotten: None) -> None:
+    asked: list[list[str]] = []
+
+    def tried(characters: Collection[str]) -> list[bool]:
+        asked.append(list(characters))
+        return [True] * len(characters)
+
+    monkeypatch.setattr(fonts, "_tried", tried)
+    for _ in range(2):
+        text_width("漢字漢", 10)
+        clipped("plain · 8→16", 10, 5)
+        spelled("字")
+    assert asked == [["漢", "字"]]
+
+
+def test_a_machine_without_fonts_draws_nothing_but_ours(monkeypatch: pytest.MonkeyPatch, forgotten: None) -> None:
+    import resvg_py
+
+    real = resvg_py.svg_to_bytes
+
+    def bare(**options: Any) -> bytes:
+        return bytes(real(**{**options, "skip_system_fonts": True}))
+
+    monkeypatch.setattr(resvg_py, "svg_to_bytes", bare)
+    assert fonts._tried(["漢", "\u05d0", "é", "→", "A", "\u200d"]) == [False, False, True, True, True, True]
+    assert has_all(spelled("注意力 \u05d0 é"))
+
+
+def test_pixels_are_those_of_the_file() -> None:
+    image = pytest.importorskip("PIL.Image")
+    import io
+
+    svg = (
+        '<svg xmlns="http://www.w3.org/2000/svg" width="90" height="60" font-family="Inter">'
+        '<linearGradient id="g"><stop stop-color="#123"/><stop offset="1" stop-color="#fe8"/></linearGradient>'
+        '<rect width="80" height="50" fill="url(#g)"/><text x="10" y="40" font-size="30">Ag→</text></svg>'
+    )
+    png = to_png(svg, width=90, height=60)
+    assert fonts._pixels(png) == image.open(io.BytesIO(png)).convert("RGBA").tobytes()
+
+
+@pytest.mark.parametrize("kind", range(5))
+def test_pixels_of_every_way_to_pack_a_row(kind: int) -> None:
+    """Rows packed by hand, as the PNG specification says: each byte less its guess."""
+    rows = [bytes((7 * x + 31 * y + x * y) % 256 for x in range(12)) for y in range(4)]
+    packed, before = b"", bytes(12)
+    for row in rows:
+        packed += bytes([kind])
+        for x, byte in enumerate(row):
+            left, above, corner = (row[x - 4] if x > 3 else 0), before[x], (before[x - 4] if x > 3 else 0)
+            near = {abs(left + above - corner - one): one for one in (corner, above, left)}  # the first wins a tie
+            guess = (0, left, above, (left + above) // 2, near[min(near)])[kind]
+            packed += bytes([(byte - guess) % 256])
+        before = row
+    data = zlib.compress(packed)
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 3, 4, 8, 6, 0, 0, 0)), (b"IDAT", data[:9]), (b"IDAT", data[9:])]
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(struct.pack(">I", len(body)) + tag + body + b"sum!" for tag, body in chunks)
+    assert fonts._pixels(png) == b"".join(rows)
 
 
 def test_the_width_is_what_is_drawn() -> None:
@@ -53,6 +140,7 @@ def test_the_width_is_what_is_drawn() -> None:
         assert abs((right - left) - text_width(text, 30, bold)) < 6, (bold, right - left)
 
 
+@settings(deadline=None)  # what is not in our font has those of the machine read
 @given(st.text(max_size=60), SIZES, st.floats(0, 300), st.booleans())
 def test_what_is_cut_fits_and_what_fits_is_not_cut(text: str, size: float, room: float, bold: bool) -> None:
     cut = clipped(text, size, room, bold)
@@ -62,6 +150,19 @@ def test_what_is_cut_fits_and_what_fits_is_not_cut(text: str, size: float, room:
         assert text_width(cut, size, bold) <= room
         assert cut == "" or cut.endswith("…")
         assert text.startswith(cut.removesuffix("…"))
+
+
+@given(st.text("abcü→漢 .", max_size=60), SIZES, st.floats(0, 300), st.booleans())
+def test_what_is_cut_in_the_middle_fits_and_keeps_both_ends(text: str, size: float, room: float, bold: bool) -> None:
+    cut = shortened(text, size, room, bold)
+    if text_width(text, size, bold) <= room:
+        assert cut == text
+        return
+    assert text_width(cut, size, bold) <= room + 1e-6
+    begin, dots, end = cut.partition("…")
+    assert bool(dots) == bool(cut)
+    assert text.startswith(begin)
+    assert text.endswith(end)
 
 
 def test_as_much_is_kept_as_fits() -> None:

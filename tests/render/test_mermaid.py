@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from render.graphs import Sketch as Writing
 from render.graphs import chain, nested_graphs, recurrent_loop, tower
-from render.test_dot import HOSTILE, hostile_graph
+from render.test_dot import HOSTILE, hostile_graph, odd_layers
 from synthetic import random_graph
 
 from torchatlas import demo
@@ -19,6 +19,7 @@ from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, Tables
 from torchatlas.render.mermaid import escaped, mermaid_text
 from torchatlas.render.opening import LineKind, Part, sketch
+from torchatlas.render.svg import isolated
 
 _LABEL = r'"((?:[^"#`%;<>|\[\]{}()\\\n]|#\d+;|<br/>)*)"'
 _BOX = re.compile(rf"(n\d+)(\(\[|\[\[|\[){_LABEL}(\]\)|\]\]|\])")
@@ -87,7 +88,7 @@ def check(graph: Graph, most_boxes: int) -> Flowchart:
                 visit(part.inner, ids[part.number])
             else:
                 label, shape, group = read.boxes[ids[part.number]]
-                assert label == "\n".join(row for row in (part.title, part.subtitle) if row)
+                assert label == "\n".join(isolated(row) for row in (part.title, part.subtitle) if row)
                 assert group == around
                 assert (shape == "([") == (part.kind == "terminal")
 
@@ -142,6 +143,11 @@ def test_names_are_shown_and_never_obeyed() -> None:
             assert any(name in label for label in labels), name
     assert max(map(len, labels)) < 250
     assert len(read.edges) == len(read.boxes) - 1, "a chain: no edge came from a name"
+
+
+def test_a_name_from_right_to_left_leaves_its_figures_alone() -> None:
+    labels = [label for label, *_ in check(odd_layers(), 80).boxes.values()]
+    assert any(label.endswith("\u2068\u05d0\u05d1\u2069 · 8→16") for label in labels)
 
 
 @given(st.text())

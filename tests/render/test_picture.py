@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import math
 import re
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,11 +19,13 @@ from torch import nn
 from zoo import ZOO, Specimen
 
 import torchatlas as atlas
+from torchatlas.analysis.gradients import gradient_norms
 from torchatlas.demo import training_step
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, NodeKind, Phase
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.verify import account, defects
+from torchatlas.render.measures import MEASURES
 from torchatlas.render.picture import Picture
 from torchatlas.render.theme import DARK, LIGHT
 
@@ -181,6 +185,15 @@ def test_title_legend_and_totals() -> None:
     assert {"matmul", "norm", "pointwise"} <= set(texts(picture))
     assert any("parameters" in text and "boxes shown" in text for text in texts(picture))
     assert "matmul" not in texts(atlas.draw(tower(), legend=False))
+
+
+def test_the_legend_stands_right_above_the_footer() -> None:
+    """Whatever else the graph holds: room is kept for the types of all ops, but few boxes may fit."""
+    for options in ({}, {"color_by": "flops"}, {"view": "modules"}):
+        picture = atlas.draw(training_step(), width=420, height=300, **options)  # type: ignore[arg-type]
+        root = ElementTree.fromstring(picture.svg).findall(f"{SVG}text")
+        heights = sorted({float(element.get("y", 0)) for element in root})
+        assert heights[-1] - heights[-2] < 2.5 * float(root[-1].get("font-size", 0))
 
 
 def test_nothing_is_written_outside_the_page() -> None:
@@ -352,9 +365,103 @@ def test_footer_and_legend_are_of_what_is_drawn() -> None:
     graph = atlas.capture(nn.Linear(4, 3), torch.randn(2, 4), optimizer=torch.optim.SGD)
     forward = sum(node.phase is Phase.FORWARD and node.kind is NodeKind.OP for node in graph.nodes)
     found = words(graph, phases=["forward"])
-    assert any(word.startswith(f"{forward} ops ·") and "peak" not in word for word in found)
+    assert any(f"({forward} with views) ·" in word and "peak" not in word for word in found)
     assert "critical path" not in found
     assert "critical path" in words(graph, critical_path="flops")
+
+
+@pytest.mark.parametrize("build", [training_step, tower], ids=["step", "tower"])
+def test_the_footer_counts_what_frames_and_boxes_count(build: Callable[[], Graph]) -> None:
+    graph = build()
+    picture = atlas.draw(graph, width=3000, height=2400)
+    (footer,) = (text for text in texts(picture) if "boxes shown" in text)
+    drawn, every = re.match(r"([\d,]+) ops \(([\d,]+) with views", footer).groups()  # type: ignore[union-attr]
+    lanes = [frame.subtitle for frame in picture.scene.frames if frame.item.kind == "lane"]
+    if lanes:
+        assert sum(int(text.removesuffix(" ops").replace(",", "")) for text in lanes) == int(drawn.replace(",", ""))
+    leaves = picture.outline.tree.node
+    assert int(drawn.replace(",", "")) == sum(graph.nodes[node].kind is NodeKind.OP for node in leaves.tolist())
+    assert int(every.replace(",", "")) == sum(node.kind is NodeKind.OP for node in graph.nodes)
+
+
+def test_the_footer_names_what_it_leaves_out() -> None:
+    norm = atlas.capture(nn.BatchNorm1d(3), torch.randn(4, 3))  # counts its calls
+    assert any("with views and bookkeeping)" in text for text in texts(atlas.draw(norm)))
+    plain = atlas.capture(torch.relu, torch.randn(4, 3))
+    assert any(text.startswith("1 op · ") for text in texts(atlas.draw(plain)))
+
+
+def test_a_small_page_has_a_shorter_footer_in_whole_words() -> None:
+    graph = atlas.capture(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), torch.randn(2, 4), backward=True, values="stats")
+    seen = []
+    for width in range(240, 1000, 40):
+        picture = atlas.draw(graph, width=width, height=300)
+        footer = [text for text in texts(picture) if re.match(r"\d+ ops", text)][-1]  # the last thing that is drawn
+        assert re.fullmatch(
+            r"\d+ ops( \(\d+ with views\))?( · [\d.]+ parameters)?( · [\d.]+ FLOPs)?( · [\d.]+ [mµn]?s)?"
+            r"( · peak [\d.]+ (KiB|B))?( · \d+ boxes shown, \d+ groups? open)?",
+            footer,
+        )
+        seen.append(footer)
+        for color_by in ("gradient", "time"):
+            assert not any("…" in text for text in texts(atlas.draw(graph, width=width, height=300, color_by=color_by)))
+    assert len({footer.count("·") for footer in seen}) > 2
+    assert "boxes shown" in seen[-1]
+    assert "boxes shown" not in seen[0]
+
+
+def test_boxes_of_backward_are_coloured_by_the_gradients_they_make() -> None:
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2))
+    graph = atlas.capture(model, torch.randn(4, 6), backward=True, values="stats")
+    norms = gradient_norms(graph)
+    picture = atlas.draw(graph, color_by="gradient", width=2400, height=1800)
+    value = MEASURES["gradient"](picture.outline).value
+    found = {
+        (frame.item.parent.name if frame.item.parent is not None else "", frame.subtitle): value(frame.item)
+        for frame in picture.scene.closed
+    }
+    assert found["2", "grad of weight"] == pytest.approx(norms["2.weight"])
+    assert found["2", "grad of bias"] == pytest.approx(norms["2.bias"])
+    both = math.hypot(norms["2.weight"], norms["2.bias"])
+    assert found["", "2 · 5→2"] == pytest.approx(both)
+    assert math.isnan(found["2", "2→5"])  # makes the gradient of an activation
+    group = next(frame for frame in picture.scene.frames if frame.open and frame.title == "Linear")
+    assert value(group.item) == pytest.approx(both)
+    everything = math.sqrt(sum(norm**2 for norm in norms.values()))
+    lanes = [frame.item for frame in picture.scene.frames if frame.item.kind == "lane"]
+    assert [value(lane) for lane in lanes] == pytest.approx([everything, everything])
+    assert any("grey: none" in text for text in texts(picture))
+
+
+def test_a_repeat_is_coloured_by_the_gradients_of_all_its_modules() -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))
+    graph = atlas.capture(model, torch.randn(3, 4), backward=True, values="stats")
+    picture = atlas.draw(graph, phases=["forward"], color_by="gradient")
+    (box,) = (frame.item for frame in picture.scene.closed if frame.item.repeat == 5)
+    everything = math.sqrt(sum(norm**2 for norm in gradient_norms(graph).values()))
+    assert MEASURES["gradient"](picture.outline).value(box) == pytest.approx(everything)
+
+
+def test_grey_is_explained_where_there_is_some() -> None:
+    graph = atlas.capture(nn.Linear(4, 3), torch.randn(2, 4))
+    assert not any("grey" in text for text in texts(atlas.draw(graph, color_by="time")))
+    chain = atlas.capture(lambda x: x.relu().exp().sum(), torch.randn(2, 4))
+    chain.columns["node_time_ns"][1] = -1
+    picture = atlas.draw(chain, color_by="time")
+    assert any("grey: not timed" in text for text in texts(picture))
+    assert fills(picture).count(LIGHT.heat(math.nan)[0]) == 1
+
+
+def test_names_of_any_script_have_their_figures_and_no_empty_boxes() -> None:
+    model = nn.Sequential()
+    for number, name in enumerate(("\u05e9\u05db\u05d1\u05d4", "注意力", "x" * 500)):
+        model.add_module(name, nn.Linear(8 + number, 9 + number))
+    picture = atlas.draw(atlas.capture(model, torch.randn(2, 8)))
+    hebrew, chinese, long = (next(one for one in texts(picture) if one.endswith(f" · {n}→{n + 1}")) for n in (8, 9, 10))
+    assert hebrew.startswith("\u2068\u05e9")
+    assert chinese == "注意力 · 9→10"
+    assert long.startswith("xxx")
+    assert problems(picture) == []
 
 
 @pytest.mark.parametrize(("phases", "match"), [(["forwards"], "did you mean 'forward'"), ([], "nothing to draw")])

@@ -10,6 +10,7 @@ import pytest
 import resvg_py
 
 from torchatlas.errors import InvalidInputError
+from torchatlas.render import fonts
 from torchatlas.render.png import to_png
 from torchatlas.render.svg import Canvas
 from torchatlas.render.theme import LIGHT
@@ -86,6 +87,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def spy(**options: Any) -> bytes:
         asked.update(options)
+        asked.setdefault("all", []).append(options["skip_system_fonts"])
         return real(**options)
 
     monkeypatch.setattr(resvg_py, "svg_to_bytes", spy)
@@ -103,8 +105,16 @@ def test_text_appears_without_the_fonts_of_the_machine(monkeypatch: pytest.Monke
 
 def test_other_scripts_may_use_the_fonts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = seen(monkeypatch)
+    fonts._drawable.cache_clear()
     to_png(page("漢字"), width=60, height=40)
-    assert asked["skip_system_fonts"] is False
+    assert False in asked["all"]  # read once, to see what they have
+
+
+def test_what_no_font_has_is_spelled_in_pixels_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = chr(0x10FFFD)
+    assert nowhere in page(nowhere)
+    spelled = to_png(page("\\U0010fffd"), width=60, height=40)
+    assert to_png(page(nowhere), width=60, height=40) == spelled
 
 
 def test_what_only_a_pointer_would_show_reads_no_fonts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchatlas.errors import InvalidInputError, StateError
-from torchatlas.render.svg import Canvas, number
+from torchatlas.render.png import to_png
+from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import DARK, LIGHT
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -46,6 +48,7 @@ def test_a_page_has_a_size(size: tuple[float, float]) -> None:
         Canvas(*size, LIGHT)
 
 
+@settings(deadline=None)  # what is not in our font has those of the machine read
 @given(st.text())
 def test_any_text_survives_as_text_and_nothing_else(text: str) -> None:
     canvas = Canvas(100, 100, LIGHT)
@@ -57,8 +60,34 @@ def test_any_text_survives_as_text_and_nothing_else(text: str) -> None:
     root = parsed(canvas)
     assert {one.tag.removeprefix(SVG) for one in root.iter()} <= {"svg", "rect", "text", "path", "g", "title"}
     shown = drawn(canvas, "text")
-    plain = re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "□", text or "x")
+    plain = re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "□", isolated(text or "x"))
     assert "".join(shown.itertext()).endswith(plain.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+@pytest.mark.parametrize("name", ["\u05d0\u05d1", "\u0637\u0628\u0642\u0629", "conv_\u05d0\u05d1_1"])
+def test_a_name_from_right_to_left_stays_in_its_place(name: str) -> None:
+    apart = f"\u2068{name}\u2069"
+    assert isolated(f"{name} · 8→16") == f"{apart} · 8→16"
+    assert isolated(f"stem, {name} … {name} · 8→16, 3×3") == f"stem, {apart} … {apart} · 8→16, 3×3"
+    assert isolated(f"{name}  12 ms") == f"{apart}  12 ms"
+
+
+def test_a_name_cannot_turn_the_text_after_it_round() -> None:
+    assert isolated("a\u202eb\u2067c\u2069 · 8→16") == "a□b□c□ · 8→16"
+    assert isolated("conv1 · 8→16, ünï → 漢") == "conv1 · 8→16, ünï → 漢"
+
+
+def test_figures_after_a_hebrew_name_are_drawn_as_they_are() -> None:
+    """Drawn in full, then with the name alone: the name begins at the left of both."""
+    image = pytest.importorskip("PIL.Image")
+
+    def columns(text: str) -> list[bool]:
+        canvas = Canvas(200, 30, LIGHT)
+        canvas.text(5, 20, text, size=14, fill="#000000")
+        drawn = image.open(io.BytesIO(to_png(canvas.markup(), width=200, height=30))).convert("L")
+        return [min(drawn.crop((x, 0, x + 1, 30)).tobytes()) < 128 for x in range(5, 30)]
+
+    assert columns("\u05d0\u05d1\u05d2\u05d3 · 8→16") == columns("\u05d0\u05d1\u05d2\u05d3")
 
 
 def test_a_name_cannot_inject_markup() -> None:

@@ -12,7 +12,6 @@ import torch
 from torchatlas.graph.columns import Array
 from torchatlas.torch_private import (
     FakeTensor,
-    FunctionNode,
     in_transform,
     is_batched,
     no_transforms,
@@ -37,7 +36,7 @@ class GradientFigures:
     them. They are held as long: the engine then adds to none of them in place.
     """
 
-    def __init__(self, nodes: list[Any], edges: int) -> None:
+    def __init__(self, edges: int) -> None:
         self.overwritten = 0  # before they were looked at
         self.without_numbers = 0
         self._found = np.zeros((4, edges))
@@ -49,7 +48,6 @@ class GradientFigures:
         self._room: torch.Tensor | None = None  # where they are brought together; new memory would cost more
         self._rooms: dict[tuple[int, ...], tuple[torch.Tensor, Array]] = {}
         self._is_transformed = in_transform()  # its tensors have no memory that could be brought together
-        self._custom = {place for place, node in enumerate(nodes) if isinstance(node, FunctionNode)}
 
     def __contains__(self, edge: int) -> bool:
         return bool(self._known[edge])
@@ -57,10 +55,6 @@ class GradientFigures:
     def __getitem__(self, edge: int) -> Figures:
         norm, low, high, bad = self._found[:, edge].tolist()
         return norm, low, high, int(bad)
-
-    def before(self, node: int) -> None:
-        if node in self._custom:  # it may write to the gradients it is given
-            self.flush()
 
     def add(self, edge: int, gradient: torch.Tensor) -> None:
         count = gradient.numel()

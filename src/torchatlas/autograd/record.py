@@ -22,6 +22,7 @@ from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import Array
 from torchatlas.tables import text_table
+from torchatlas.torch_private import FunctionNode
 from torchatlas.units import format_bytes, format_ns
 
 _MOST_ROWS = 15
@@ -233,29 +234,40 @@ class _Observer:
         self._numbers = numbers
         self._runs: dict[int, BackwardRun] = {}
         self._figures: dict[int, GradientFigures] = {}
+        self._passing: dict[int, Callable[[int], bool]] = {}
         self._clock = time.perf_counter_ns
 
     def begin(self, task: Task) -> None:
         run = BackwardRun(task, self._clock(), [], _names=self.names, _forward=self.forward)
         self._runs[task.number] = run
         if self._numbers:
-            self._figures[task.number] = GradientFigures(task.nodes, len(task.edges))
+            self._figures[task.number] = GradientFigures(len(task.edges))
         self.recording.runs.append(run)
 
-    def passing(self, task: Task, node: int) -> bool:
-        if self._numbers:
-            self._figures[task.number].before(node)
-        self._runs[task.number].starts.append(self._clock())
-        return False
+    def passing(self, task: Task) -> Callable[[int], bool]:
+        note, clock = self._runs[task.number].starts.append, self._clock
+        custom, figures = set[int](), self._figures.get(task.number)
+        if figures is not None:
+            custom = {place for place, node in enumerate(task.nodes) if isinstance(node, FunctionNode)}
+
+        def passes(node: int) -> bool:
+            if figures is not None and node in custom:  # it may write to the gradients it is given
+                figures.flush()
+            note(clock())
+            return False
+
+        self._passing[task.number] = passes
+        return passes
 
     def before(self, task: Task, node: int, gradients: Gradients) -> None:
-        self.passing(task, node)
+        self._passing[task.number](node)
 
     def edges(self, task: Task) -> Callable[[int, torch.Tensor], None] | None:
         return self._figures[task.number].add if self._numbers else None
 
     def end(self, task: Task, error: BaseException | None) -> None:
         run = self._runs.pop(task.number)
+        del self._passing[task.number]
         run.ended_ns, run.error = self._clock(), error
         if self._numbers:
             run._figures = self._figures.pop(task.number)

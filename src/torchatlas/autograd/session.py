@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -253,7 +253,10 @@ class Session:
     def edges(self, task: Task) -> None:
         """Of no interest."""
 
-    def passing(self, task: Task, node: int) -> bool:
+    def passing(self, task: Task) -> Callable[[int], bool]:
+        return partial(self._passing, task)
+
+    def _passing(self, task: Task, node: int) -> bool:
         """Whether a node has to be looked at: nobody may want to stop anywhere near."""
         if self.breakpoints or self._until is not None or self.aborting or self.interrupted or self._stopped:
             return True

@@ -27,6 +27,7 @@ from torchatlas.torch_private import (
     engine_run_id,
     engine_runs,
     hang_hooks,
+    hang_post_hooks,
 )
 
 Gradients = tuple[torch.Tensor | None, ...]
@@ -68,8 +69,8 @@ class Task:
 class Observer(Protocol):
     """Who watches. `before` may return other gradients.
 
-    A graph that runs once costs much less: `passing` is then called for most nodes, and `before` only if it returns
-    true. For the other nodes it is `before` alone.
+    A graph that runs once costs much less: what `passing` returns is then called for most nodes, and `before` only if
+    that returns true. For the other nodes it is `before` alone.
     """
 
     def begin(self, task: Task) -> None: ...
@@ -77,7 +78,7 @@ class Observer(Protocol):
         """What is to be told of the gradient on every edge, by its number: as it arrives or, if others meet it there,
         as it was made. Seeing what arrives costs a third of seeing what is made. Not told of those in `task.same`."""
 
-    def passing(self, task: Task, node: int) -> bool: ...
+    def passing(self, task: Task) -> Callable[[int], bool]: ...
     def before(self, task: Task, node: int, gradients: Gradients) -> Gradients | None: ...
     def end(self, task: Task, error: BaseException | None) -> None: ...
 
@@ -296,7 +297,7 @@ class _Arrivals:
 def _hooked(run: _Run, running: list[_Run], observer: Observer) -> Callable[[], None]:
     """Put hooks on all nodes; returns what takes them off. All nodes share them: the engine knows which one it runs."""
     task, position, node_here = run.task, run.numbers, current_autograd_node
-    tell, passing, note = observer.before, observer.passing, task.ran.append
+    tell, passing, note = observer.before, observer.passing(task), task.ran.append
     see = observer.edges(task) or (lambda edge, gradient: None)
     seen = _Arrivals.of(task) if observer.edges(task) else _Arrivals({}, {})
     handles: list[Any] = []
@@ -330,7 +331,7 @@ def _hooked(run: _Run, running: list[_Run], observer: Observer) -> Callable[[], 
         node = position[node_here()]
         if (edge := first.get(node)) is not None and gradient is not None:
             see(edge, gradient)
-        if passing(task, node):
+        if passing(node):
             handles.append(task.nodes[node].register_prehook(before))  # the engine comes to it after the bell
         else:
             note(node)
@@ -351,8 +352,10 @@ def _hooked(run: _Run, running: list[_Run], observer: Observer) -> Callable[[], 
         # Nodes of leaves have no such hooks but the leaf's: a bell is never heard there.
         leading = set(task.edges.source)
         hooked = [node for place, node in enumerate(task.nodes) if place not in leading]
+        handles += bells.hang_after([task.nodes[node] for node in seen.met], after)
+    else:
+        handles += [task.nodes[node].register_hook(after) for node in seen.met]
     handles += [node.register_prehook(arriving) for node in hooked]
-    handles += [task.nodes[node].register_hook(after) for node in seen.met]
 
     def let_go() -> None:
         bells.silence()
@@ -375,6 +378,11 @@ class _Bells:
     def hang(self, nodes: list[Any], hook: Callable[[torch.Tensor | None], None], input_nr: int = 0) -> None:
         self._hooks.append({0: hook})
         hang_hooks(nodes, self._hooks[-1], input_nr)
+
+    def hang_after(self, nodes: list[Any], hook: Callable[[Gradients, Gradients], None]) -> list[Any]:
+        """The same after nodes. Returns handles where a node had hooks of its own, which such a one cannot join."""
+        self._hooks.append({0: hook})
+        return hang_post_hooks(nodes, self._hooks[-1])
 
     def silence(self) -> None:
         for hooks in self._hooks:

@@ -196,7 +196,7 @@ class Recording:
         return self._recorder.storage_number(tensor)
 
     def parameter_names(self) -> dict[int, str]:
-        """What the graph calls the parameters of all modules that ran, by the ids of the tensors; ask before `graph`."""
+        """What the graph calls the parameters of all modules that ran, by the tensors' ids. Ask before `graph`."""
         return parameter_names(self._watch)
 
     @property

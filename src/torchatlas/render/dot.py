@@ -56,9 +56,12 @@ def quoted(*rows: str) -> str:
 
 
 def _add(lines: list[str], part: Part, indent: str) -> None:
+    from torchatlas.render.svg import isolated
+
     fill, stroke, ink = part.colours()
+    title, subtitle = isolated(part.title), isolated(part.subtitle)
     if part.is_open:
-        label = quoted(" · ".join(row for row in (part.title, part.subtitle) if row))
+        label = quoted(" · ".join(row for row in (title, subtitle) if row))
         lines.append(f"{indent}subgraph cluster_{part.number} {{")
         # A cluster takes what it is not told from the one around it.
         lines.append(f'{indent}  graph [label={label}, style="rounded,filled", fillcolor="{fill}", color="{stroke}"];')
@@ -71,7 +74,7 @@ def _add(lines: list[str], part: Part, indent: str) -> None:
         more += ', style="rounded,filled"'
     if part.repeat > 1:
         more += ", peripheries=2"
-    lines.append(f"{indent}n{part.number} [label={quoted(part.title, part.subtitle)}{more}];")
+    lines.append(f"{indent}n{part.number} [label={quoted(title, subtitle)}{more}];")
 
 
 def _edge(line: Line, parts: dict[int, Part]) -> str:

@@ -11,8 +11,8 @@ import numpy as np
 from torchatlas.analysis.counting import count
 from torchatlas.analysis.gradients import gradient_norms
 from torchatlas.errors import AnalysisError
-from torchatlas.graph import Graph
-from torchatlas.graph.columns import Array
+from torchatlas.graph import Graph, Phase, Role
+from torchatlas.graph.columns import PHASES, ROLES, Array
 from torchatlas.registry import Registry
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.units import format_bytes, format_flops, format_ns
@@ -25,6 +25,7 @@ class Measure:
     title: str
     value: Callable[[Item], float]
     text: Callable[[float], str]
+    grey: str  # what a box without a colour has not
 
 
 MEASURES: Registry[Callable[[Outline], Measure]] = Registry("measure to colour by")
@@ -36,7 +37,7 @@ def _time(outline: Outline) -> Measure:
     times = outline.tree.graph.columns["node_time_ns"].astype(float)
     if not (times >= 0).any():
         raise AnalysisError("No op of this graph was timed, so it cannot be coloured by time: capture it without fake.")
-    return Measure("time", _sums(outline, np.where(times < 0, 0.0, times)), format_ns)
+    return Measure("time", _sums(outline, times), format_ns, "not timed")
 
 
 @MEASURES.add("memory")
@@ -46,14 +47,14 @@ def _memory(outline: Outline) -> Measure:
     born, size = graph.columns["storage_born"], graph.columns["storage_bytes"]
     made = (born >= 0) & (size > 0)
     allocated = np.bincount(born[made], size[made].astype(float), minlength=len(graph))
-    return Measure("memory allocated", _sums(outline, allocated), format_bytes)
+    return Measure("memory allocated", _sums(outline, allocated), format_bytes, "unknown")
 
 
 @MEASURES.add("flops")
 def _flops(outline: Outline) -> Measure:
     """Two per multiply-add, and the arithmetic of everything else."""
     flops, _ = _work(outline.tree.graph)
-    return Measure("FLOPs", _sums(outline, flops), format_flops)
+    return Measure("FLOPs", _sums(outline, flops), format_flops, "unknown")
 
 
 @MEASURES.add("intensity")
@@ -65,36 +66,66 @@ def _intensity(outline: Outline) -> Measure:
     def value(item: Item) -> float:
         return work(item) / traffic(item) if traffic(item) else math.nan
 
-    return Measure("FLOPs per byte", value, lambda number: f"{number:.3g}")
+    return Measure("FLOPs per byte", value, lambda number: f"{number:.3g}", "unknown, or nothing moved")
 
 
 @MEASURES.add("gradient")
 def _gradient(outline: Outline) -> Measure:
-    """The L2 norm of the gradients of a module's parameters."""
-    graph = outline.tree.graph
-    norms = gradient_norms(graph)
+    """The L2 norm of the gradients, as backward left them, of the parameters that the ops in a box work on.
+
+    An op of backward works on those whose gradients it makes, any other on those that it reads.
+    """
+    tree = outline.tree
+    norms = gradient_norms(tree.graph)
+    rows = [row for row, name in enumerate(tree.graph.tables.names) if name in norms]
+    leaves, names = _worked_on(outline, rows)
+    squares = np.array([norms.get(name, 0.0) for name in tree.graph.tables.names]) ** 2
 
     def value(item: Item) -> float:
-        if item.call < 0:
-            return math.nan
-        path = graph.tables.modules[graph.columns["call_module"][item.call]].path
-        mine = [norm for name, norm in norms.items() if not path or name.startswith(path + ".")]
-        return math.sqrt(sum(norm * norm for norm in mine)) if mine else math.nan
+        found = np.unique(names[np.searchsorted(leaves, item.start) : np.searchsorted(leaves, item.end)])
+        return math.sqrt(float(squares[found].sum())) if len(found) else math.nan
 
-    return Measure("gradient norm", value, lambda number: f"{number:.3g}")
+    return Measure("gradient norm of parameters", value, lambda number: f"{number:.3g}", "none")
+
+
+def _worked_on(outline: Outline, wanted: list[int]) -> tuple[Array, Array]:
+    """Pairs of a leaf and which of the wanted names is that of a parameter it works on, in order of leaves."""
+    tree = outline.tree
+    columns, count = tree.graph.columns, len(tree.graph)
+    is_backward = columns["node_phase"] == PHASES.index(Phase.BACKWARD)
+    pairs = []
+    for side, role, nodes in (("input", Role.PARAMETER, ~is_backward), ("output", Role.GRADIENT, is_backward)):
+        node = np.repeat(np.arange(count), np.diff(columns[f"{side}_ptr"]))
+        value = columns[f"{side}_value"]
+        chosen = (value >= 0) & nodes[node] & (tree.leaf_of_node[node] >= 0)
+        node, value = node[chosen], value[chosen]
+        chosen = columns["value_role"][value] == ROLES.index(role)
+        pairs.append((tree.leaf_of_node[node[chosen]], columns["value_parameter"][value[chosen]]))
+    leaves, names = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
+    chosen = np.isin(names, wanted)
+    order = np.argsort(leaves[chosen], kind="stable")
+    return leaves[chosen][order], names[chosen][order]
 
 
 def _work(graph: Graph) -> tuple[Array, Array]:
+    """FLOPs and bytes of every node, below zero where they are not known."""
     counts = count(graph)
     flops = np.maximum(counts.flops, 0) + np.maximum(counts.elementwise_flops, 0)
-    return flops.astype(float), np.maximum(counts.bytes, 0).astype(float)
+    flops = np.where((counts.flops < 0) & (counts.elementwise_flops < 0), -1, flops)
+    return flops.astype(float), counts.bytes.astype(float)
 
 
 def _sums(outline: Outline, per_node: Array) -> Callable[[Item], float]:
-    """Sums over the leaves of an item, all its repeats included. What has no box counts where its tensor comes from."""
+    """Sums over the leaves of an item, all its repeats included; NaN if none of them is known (is below zero).
+
+    What has no box counts where its tensor comes from.
+    """
     tree = outline.tree
     home = tree.leaf_of_node
-    known = home >= 0
-    totals = np.zeros(len(tree.node) + 1)
+    known = (home >= 0) & (per_node >= 0)
+    totals, counted = np.zeros(len(tree.node) + 1), np.zeros(len(tree.node) + 1)
     totals[1:] = np.cumsum(np.bincount(home[known], per_node[known], minlength=len(tree.node)))
-    return lambda item: float(totals[item.end] - totals[item.start])
+    counted[1:] = np.cumsum(np.bincount(home[known], minlength=len(tree.node)))
+    return lambda item: (
+        float(totals[item.end] - totals[item.start]) if counted[item.end] > counted[item.start] else math.nan
+    )

@@ -80,14 +80,17 @@ def _id(part: Part) -> str:
 
 
 def _add(lines: list[str], part: Part, indent: str) -> None:
+    from torchatlas.render.svg import isolated
+
+    rows = [escaped(isolated(row)) for row in (part.title, part.subtitle) if row]
     if part.is_open:
-        label = " · ".join(escaped(row) for row in (part.title, part.subtitle) if row)
+        label = " · ".join(rows)
         lines.append(f'{indent}subgraph {_id(part)}["{label}"]')
         for inner in part.inner:
             _add(lines, inner, indent + "  ")
         lines.append(indent + "end")
         return
-    label = "<br/>".join(escaped(row) for row in (part.title, part.subtitle) if row)
+    label = "<br/>".join(rows)
     begin, end = {"terminal": ("([", "])"), "closed": ("[[", "]]")}.get(part.kind, ("[", "]"))
     lines.append(f'{indent}{_id(part)}{begin}"{label}"{end}')
 

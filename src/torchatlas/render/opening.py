@@ -263,7 +263,7 @@ class _Sketcher:
         """The shape of a tensor unless it is known, or written on the box."""
         leaf = tensor // OUTPUTS
         is_op = self.tree.graph.columns["node_kind"][self.tree.node[leaf]] == _OP
-        return _short(self.labels.new_shape(tensor)) if is_op and not self.varies[leaf] else ""
+        return _short(self.labels.shapes.new(tensor)) if is_op and not self.varies[leaf] else ""
 
     def _kept(self) -> Iterator[Line]:
         """Activations kept for backward, gradients for an optimizer: one line for all from lane to lane."""

@@ -19,8 +19,9 @@ from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import OUTPUTS, Outline
 from torchatlas.render.layout.scene import Frame, Line, Scene
 from torchatlas.render.measures import MEASURES, Measure
-from torchatlas.render.svg import Canvas, number
+from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import Theme, mixed
+from torchatlas.tables import clean
 from torchatlas.units import format_bytes, format_count, format_flops, format_ns
 
 _LINE, _ARROW, _CORNER = 1.3, 6.5, 6.0
@@ -66,6 +67,7 @@ class Margins:
             names = [*(kind.value for kind in _types(outline)), "closed group", "×3 identical repeats"]
             names += [_PATH] if look.critical_path else []
             rows = _rows([_entry_width(name, words) for name in names], look.width - 2 * side)
+            rows = rows if look.color_by == "type" else 1
         title = max(look.text, 10 + 15 * part)
         return cls(side, title * 1.55 + 14 * part + 12, words * 1.9 + rows * words * 1.75 + 18, title, words, rows)
 
@@ -190,7 +192,7 @@ class Page:
         if item.repeat > 1:
             for behind in (STACK, STACK / 2):
                 canvas.rect(x + behind, y + behind, width, height, fill=fill, stroke=stroke, radius=5)
-        tooltip = self.labels.tooltip(item)
+        tooltip = isolated(self.labels.tooltip(item))
         canvas.rect(x, y, width, height, fill=fill, stroke=stroke, stroke_width=thick, radius=radius, title=tooltip)
         badge = text_width(f"×{item.repeat:,}", SMALL, True) + 10 if item.repeat > 1 else 0.0
         middle = x + width / 2
@@ -220,7 +222,7 @@ class Page:
         canvas.rect(x, y, width, height, fill=ground, stroke=outline, radius=7)
         wide, tall = number(width - 14), number(HEAD - 7)
         d = f"M{number(x + 0.5)} {number(y + HEAD)}v-{tall}a6.5 6.5 0 0 1 6.5 -6.5h{wide}a6.5 6.5 0 0 1 6.5 6.5v{tall}z"
-        canvas.path(d, fill=head, title=self.labels.tooltip(frame.item))
+        canvas.path(d, fill=head, title=isolated(self.labels.tooltip(frame.item)))
         canvas.text(x + 10, y + 15.5, frame.title, size=TITLE, fill=self.theme.ink, bold=True)
         after = x + 17 + text_width(frame.title, TITLE, True)
         canvas.text(after, y + 15.5, frame.subtitle, size=SMALL, fill=self.theme.soft)
@@ -261,11 +263,11 @@ class Page:
     def _title(self) -> None:
         look, margins = self.look, self.margins
         room = look.width - 2 * margins.side
-        title = clipped(look.title or self._model() or "computation", margins.title, room, True)
+        title = clipped(clean(look.title or self._model() or "computation"), margins.title, room, True)
         base = margins.title * 1.2 + 6
         self.canvas.text(margins.side, base, title, size=margins.title, fill=self.theme.ink, bold=True)
         left = margins.side + text_width(title, margins.title, True) + margins.words
-        beside = clipped(self._kind(), margins.words * 1.15, look.width - margins.side - left)
+        beside = _fitting([" · ".join(self._kind())], margins.words * 1.15, look.width - margins.side - left)
         self.canvas.text(left, base, beside, size=margins.words * 1.15, fill=self.theme.soft)
         self.canvas.rect(margins.side, base + margins.title * 0.45, room, 1, fill=self.theme.line)
 
@@ -273,51 +275,68 @@ class Page:
         """The class of the model, if there is one around all."""
         return next((module.type for module in self.graph.tables.modules if not module.path), self.outline.root.type)
 
-    def _kind(self) -> str:
+    def _kind(self) -> list[str]:
         """The model's class beside a title of one's own, and which phases there are."""
         root = self.outline.root
         names = [] if not self.look.title or self._model() == self.look.title else [self._model()]
         names += [item.name for item in self.outline.children(root) if item.kind == "lane"]
-        return " · ".join(dict.fromkeys(name for name in names if name))
+        return list(dict.fromkeys(clean(name) for name in names if name))
 
     def _footer(self) -> None:
         look, margins, canvas = self.look, self.margins, self.canvas
         room = look.width - 2 * margins.side
-        top = look.height - margins.bottom
+        entries = self._entries() if look.legend and self.measure is None else []
+        used = _rows([_entry_width(name, margins.words) for name, _, _ in entries], room) if entries else 1
+        top = look.height - margins.bottom + max(margins.rows - used, 0) * margins.words * 1.75
         canvas.rect(margins.side, top + 8, room, 1, fill=self.theme.line)
-        if look.legend:
-            self._legend(top + 8 + margins.words * 1.5)
+        if look.legend and self.measure is not None:
+            self._scale(top + 8 + margins.words * 1.5)
+        elif look.legend:
+            self._legend(top + 8 + margins.words * 1.5, entries)
         base = look.height - margins.words * 0.8
         size = f"text from {SMALL * self.scale:.1f} px"
-        words = clipped(" · ".join(self._totals()), margins.words, room)
+        words = _fitting(self._totals(), margins.words, room)
         canvas.text(margins.side, base, words, size=margins.words, fill=self.theme.soft)
         if text_width(words, margins.words) + text_width(size, margins.words) + 20 < room:
             canvas.text(look.width - margins.side, base, size, size=margins.words, fill=self.theme.soft, anchor="end")
 
     def _totals(self) -> list[str]:
+        """What the footer says, in full and then with less and less: the number of ops goes last."""
         graph, scene = self.graph, self.scene
         is_op = graph.columns["node_kind"] == KINDS.index(NodeKind.OP)
         if self.look.phases is not None:
             is_op &= np.isin(graph.columns["node_phase"], [PHASES.index(phase) for phase in self.look.phases])
-        words = [f"{int(is_op.sum()):,} ops"]
-        if parameters := self.labels.parameters_of(""):
-            words.append(f"{format_count(parameters)} parameters")
-        if 0 < len(graph) <= _COUNTED:
-            words += _work(graph, is_op)
+        drawn, every = self.labels.operations(self.outline.root), int(is_op.sum())
+        operations = f"{drawn:,} op{'' if drawn == 1 else 's'}"
+        hidden = f" ({every:,} with {self._without_box(is_op)})" if every > drawn else ""
+        parameters = self.labels.parameters_of("")
+        words = {"parameters": f"{format_count(parameters)} parameters" if parameters else ""}
+        words["work"] = _work(graph, is_op) if 0 < len(graph) <= _COUNTED else ""
         times = graph.columns["node_time_ns"][is_op]
         if graph.time_ns is not None and (self.look.phases is None or (times >= 0).all()):
-            words.append(format_ns(graph.time_ns if self.look.phases is None else int(times.sum())))
+            words["time"] = format_ns(graph.time_ns if self.look.phases is None else int(times.sum()))
         if graph.peak_bytes and self.look.phases is None:
-            words.append(f"peak {format_bytes(graph.peak_bytes)}")
+            words["peak"] = f"peak {format_bytes(graph.peak_bytes)}"
         opened = sum(frame.open for frame in scene.frames)
-        return [*words, f"{len(scene.closed):,} boxes shown, {opened:,} group{'' if opened == 1 else 's'} open"]
+        words["open"] = f"{len(scene.closed):,} boxes shown, {opened:,} group{'' if opened == 1 else 's'} open"
+        found = []
+        for dropped in ("", "open", "peak", "work", "time", "hidden", "parameters"):
+            hidden = "" if dropped == "hidden" else hidden
+            words.pop(dropped, None)
+            found.append(" · ".join(part for part in (operations + hidden, *words.values()) if part))
+        return found
 
-    def _legend(self, y: float) -> None:
-        margins, theme = self.margins, self.theme
+    def _without_box(self, is_op: Array) -> str:
+        """What kinds of ops have no box and are not counted as such."""
+        graph = self.graph
+        rows = np.unique(graph.columns["node_operation"][is_op & ~self.outline.tree.is_leaf])
+        only_views = all(graph.tables.operations[row].type == OperationType.VIEW for row in rows)
+        return "views" if only_views else "views and bookkeeping"
+
+    def _entries(self) -> list[tuple[str, str, str]]:
+        """What the legend explains: names, with fill and stroke."""
+        theme = self.theme
         closed = [frame.item for frame in self.scene.closed]
-        if self.measure is not None:
-            self._scale(y)
-            return
         shown = {
             self.outline.operation_type(item) for item in closed if item.is_leaf and not self.outline.is_marker(item)
         }
@@ -325,9 +344,14 @@ class Page:
         if any(not item.is_leaf for item in closed):
             entries.append(("closed group", theme.background, theme.soft))
         if any(frame.item.repeat > 1 for frame in self.scene.frames):
-            entries.append(("×3 identical repeats", "", ""))
+            differ = any(frame.item.alike_only for frame in self.scene.frames)
+            entries.append(("×3 repeats" if differ else "×3 identical repeats", "", ""))
         if self.path:
             entries.append((_PATH, theme.accent, theme.accent))
+        return entries
+
+    def _legend(self, y: float, entries: list[tuple[str, str, str]]) -> None:
+        margins = self.margins
         x, row = margins.side, 0
         for name, fill, stroke in entries:
             wide = _entry_width(name, margins.words)
@@ -361,18 +385,28 @@ class Page:
             self.canvas.rect(x + step * _RAMP / steps, y - 11, _RAMP / steps + 0.4, 13, fill=fill)
         self.canvas.rect(x, y - 11, _RAMP, 13, stroke=theme.line)
         x += _RAMP + 8
-        words = f"0 to {self.measure.text(self.most)}, by its square root; grey: unknown" + (
-            f"; bold: {_PATH}" if self.path else ""
+        most = f"0 to {self.measure.text(self.most)}"
+        path = f"; bold: {_PATH}" if self.path else ""
+        is_grey = any(
+            math.isnan(self.values[id(frame.item)])
+            for frame in self.scene.closed
+            if not self.outline.is_marker(frame.item)
         )
-        self.canvas.text(
-            x, y, clipped(words, margins.words, self.look.width - margins.side - x), size=margins.words, fill=theme.soft
-        )
+        grey = f"; grey: {self.measure.grey}" if is_grey else ""
+        ways = [f"{most}, by its square root{grey}{path}", f"{most}{grey}{path}", f"{most}{grey}", most]
+        words = _fitting(ways, margins.words, self.look.width - margins.side - x)
+        self.canvas.text(x, y, words, size=margins.words, fill=theme.soft)
 
 
-def _work(graph: Graph, nodes: Array) -> list[str]:
+def _fitting(ways: list[str], size: float, room: float) -> str:
+    """The first of several ways to say something that fits; nothing if none does. No word is cut."""
+    return next((words for words in ways if text_width(words, size) <= room), "")
+
+
+def _work(graph: Graph, nodes: Array) -> str:
     try:
         counts = count(graph)
     except AnalysisError:  # shapes that cannot be evaluated: the picture does without
-        return []
+        return ""
     total = int(np.maximum(counts.flops, 0)[nodes].sum())
-    return [("≥ " if counts.uncosted else "") + format_flops(total)] if total else []
+    return ("≥ " if counts.uncosted else "") + format_flops(total) if total else ""

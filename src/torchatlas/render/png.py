@@ -7,7 +7,7 @@ import struct
 import zlib
 
 from torchatlas.errors import InvalidInputError
-from torchatlas.render.fonts import FAMILY, font_files, has_all
+from torchatlas.render.fonts import FAMILY, font_files, has_all, spelled
 
 MOST_PIXELS = 20_000  # along one side
 MOST_PIXELS_IN_ALL = 200_000_000
@@ -19,12 +19,17 @@ def to_png(svg: str, *, width: int, height: int, dpi: int = 96) -> bytes:
     """The picture in `width` x `height` pixels; `dpi` tells a printer how many of them make an inch.
 
     A picture of other proportions is centred, and the rest stays transparent. Characters that the package's font does
-    not have are drawn with a font of the machine, where it has one.
+    not have are drawn with a font of the machine, and spelled (\\u6ce8) where it has none.
     """
-    import resvg_py  # a compiled library: not before the first picture
-
     _check(width, height, dpi)
     svg = _TOOLTIP.sub("", svg)  # pixels show none, and one strange character in them would have all fonts read
+    return _with_resolution(rasterized(spelled(svg), width, height), dpi)
+
+
+def rasterized(svg: str, width: int, height: int) -> bytes:
+    """The picture as a PNG, characters that no font has as boxes."""
+    import resvg_py  # a compiled library: not before the first picture
+
     # Reading the fonts of the machine is slow, and without them a picture is the same on every machine.
     own_fonts_do = has_all(svg)
     try:
@@ -37,7 +42,7 @@ def to_png(svg: str, *, width: int, height: int, dpi: int = 96) -> bytes:
         )
     except ValueError as error:
         raise InvalidInputError(f"the text is not an SVG document that can be drawn: {error}") from error
-    return _with_resolution(bytes(png), dpi)
+    return bytes(png)
 
 
 def _check(width: int, height: int, dpi: int) -> None:

@@ -19,6 +19,11 @@ Point = tuple[float, float]
 # Characters that XML 1.0 forbids even when escaped: a name that holds one would make the whole document unreadable.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _REPLACEMENT = "□"  # our font has it; it has no U+FFFD
+# Scripts written from right to left, and characters that turn what follows them.
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefe\U00010800-\U00010fff\U0001e800-\U0001efff]")
+_TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_BETWEEN = re.compile(r"(\n|  | [·…] |, )")  # what we write between a name and its figures
+_ISOLATE, _END = "\u2068", "\u2069"
 _AWAY = {"down": (0, 1), "up": (0, -1), "left": (-1, 0), "right": (1, 0)}
 
 
@@ -41,6 +46,23 @@ def safe(text: str) -> str:
     '&lt;script&gt; &amp; &quot;co&quot;□'
     """
     return escape(_FORBIDDEN.sub(_REPLACEMENT, text))
+
+
+def isolated(text: str) -> str:
+    """The text with names that are written from right to left kept apart, so that they leave what is beside them alone.
+
+    Figures after a Hebrew name would else be read as part of it, and 8→16 become 16→8. What a name itself holds to turn
+    a text round is shown as a box.
+
+    >>> hebrew = chr(0x5D0)
+    >>> isolated("conv1 · 8→16"), isolated(f"{hebrew} · 8→16") == f"{chr(0x2068)}{hebrew}{chr(0x2069)} · 8→16"
+    ('conv1 · 8→16', True)
+    """
+    text = _TURNING.sub(_REPLACEMENT, text)
+    if not _RIGHT_TO_LEFT.search(text):
+        return text
+    parts = _BETWEEN.split(text)
+    return "".join(f"{_ISOLATE}{part}{_END}" if _RIGHT_TO_LEFT.search(part) else part for part in parts)
 
 
 class Canvas:
@@ -172,7 +194,7 @@ class Canvas:
         anchor: Anchor = "start",
         title: str = "",
     ) -> None:
-        """One line of text on the baseline `y`. It is drawn as it is: cut it with `fonts.clipped` first."""
+        """One line of text on the baseline `y`, as long as it is: cut it with `fonts.clipped` first."""
         if not text:
             return
         opening = f'text x="{number(x)}" y="{number(y)}" font-size="{number(size)}" fill="{safe(fill)}"'
@@ -181,7 +203,7 @@ class Canvas:
         if anchor != "start":
             opening += f' text-anchor="{safe(anchor)}"'
         tooltip = f"<title>{safe(title)}</title>" if title else ""
-        self._parts.append(f"<{opening}>{tooltip}{safe(text)}</text>")
+        self._parts.append(f"<{opening}>{tooltip}{safe(isolated(text))}</text>")
 
     def begin_group(self, transform: str = "", title: str = "") -> None:
         """What is drawn until `end_group` belongs together: moved by one transform, explained by one title."""

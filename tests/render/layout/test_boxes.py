@@ -59,7 +59,8 @@ def test_a_name_of_10000_characters_is_cut() -> None:
     closed = make.box(module, (), 0.0)
     assert closed.width < 400
     assert closed.title.endswith("T…")
-    assert closed.subtitle.endswith("m…")
+    assert closed.subtitle.startswith("mmm")
+    assert closed.subtitle.endswith("mmm · 2 ops")
     assert make.box(outline.root, {id(outline.root), id(module)}, 1e9).width < 600
 
 
@@ -142,3 +143,47 @@ def test_a_layout_that_fits_is_not_made_again_for_a_higher_page() -> None:
     first = make.box(outline.root, every, 5000)
     assert first.natural
     assert make.box(outline.root, every, 9000) is first
+
+
+def many_returned(count: int) -> Graph:
+    """A module that returns so many tensors, all made alike, and one that joins them."""
+    sketch = Sketch()
+    x = sketch.input()
+    with sketch.module("heads", "Heads"):
+        ends = [sketch.op("tanh", sketch.op("mul", x)) for _ in range(count)]
+    sketch.output(sketch.op("cat", *ends))
+    return sketch.graph()
+
+
+def test_what_every_round_of_a_repeat_returns_leaves_on_one_line() -> None:
+    outline, _, root = opened(many_returned(60))
+    at, heads = next((at, item) for at, item in enumerate(outline.children(outline.root)) if item.type == "Heads")
+    box = root.inner[at]
+    assert len(heads.outputs) == 60
+    assert box.leads == [0] * 60
+    assert len({box.leaves[tensor] for tensor in heads.outputs}) == 1
+    assert sum(route.source == at for route in root.routes) == 1
+
+
+def test_a_box_has_room_for_the_lines_that_are_drawn_not_for_the_tensors_they_stand_for() -> None:
+    outline, make = maker(many_returned(60))
+    alone = {id(item): make.box(item, (), 0.0) for item in wired(outline)[1:]}
+    root = make.box(outline.root, {id(outline.root)}, 1e9)
+    for item, box in zip(outline.children(outline.root), root.inner, strict=True):
+        narrowed = len(item.inputs) > 1 or len(item.outputs) > 1
+        assert (box.width < alone[id(item)].width / 2) == narrowed
+
+
+def test_more_lines_than_can_be_told_apart_are_not_laid_out() -> None:
+    """200 different tensors that leave two open groups and enter one box."""
+    sketch = Sketch()
+    x = sketch.input()
+    with sketch.module("group", "Group"):
+        ends = [sketch.op(f"part{number}", x) for number in range(100)]
+    with sketch.module("other", "Other"):
+        ends += [sketch.op(f"more{number}", x) for number in range(100)]
+    sketch.output(sketch.op("cat", *ends))
+    outline, make, root = opened(sketch.graph(), 1000.0)
+    assert root.width > 1e5
+    assert make.work < 10 * 200
+    assert make.box(outline.root, {id(outline.root)}, 1000.0).width < 1000

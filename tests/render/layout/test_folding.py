@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from render.graphs import Sketch, chain, dense_block, linear, recurrent_loop, tower
 from render.layout.pages import drawn, every_item, outlined
 
 from torchatlas.graph import Graph
 from torchatlas.render.layout import verify
+from torchatlas.render.layout.folding import hands_on
 from torchatlas.render.layout.outline import Item
 
 
@@ -143,3 +146,118 @@ def test_names_say_from_where_to_where() -> None:
 def test_a_repeat_stands_for_all_its_leaves() -> None:
     item = Item("module", 10, 14, 0, repeat=5)
     assert item.end == 30
+
+
+# -- side by side ------------------------------------------------------------------------------------------------------
+
+
+def fan(count: int, *, width: Callable[[int], int] = lambda number: 8, odd: int = -1) -> Graph:
+    """Branches of two ops each that read x and are joined; what the odd one makes is read once more."""
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    with sketch.module("", "Net"):
+        ends = [sketch.op("tanh", sketch.op("mul", x, shape=(2, width(number)))) for number in range(count)]
+        joined = sketch.op("cat", *ends, shape=(2, sum(map(width, range(count)))))
+        last = sketch.op("sum", ends[odd]) if odd >= 0 else joined
+    sketch.output(joined, last)
+    return sketch.graph()
+
+
+def is_true(graph: Graph) -> bool:
+    """Whether all that the graph holds is drawn, and nothing else, and well."""
+    picture = drawn(graph)
+    account = verify.account(picture.outline, picture.scene)
+    return (account.missing, account.invented, verify.defects(picture.scene)) == ([], [], [])
+
+
+@pytest.mark.parametrize(("count", "folds"), [(11, []), (12, [("loop", "", 12)]), (300, [("loop", "", 300)])])
+def test_equal_branches_fold_from_twelve_on(count: int, folds: list[tuple[str, str, int]]) -> None:
+    assert repeats(fan(count)) == folds
+    assert is_true(fan(count))
+
+
+@pytest.mark.parametrize(("count", "folds"), [(39, False), (40, True)])
+def test_branches_of_other_sizes_fold_from_forty_on(count: int, folds: bool) -> None:
+    graph = fan(count, width=lambda number: 8 + number)
+    found = [item for item in every_item(outlined(graph)) if item.repeat > 1]
+    assert [(item.repeat, item.alike_only) for item in found] == ([(count, True)] if folds else [])
+    assert is_true(graph)
+
+
+def test_a_branch_that_is_read_elsewhere_breaks_the_run() -> None:
+    assert [count for _, _, count in repeats(fan(40, odd=20))] == [20, 19]
+    assert is_true(fan(40, odd=20))
+
+
+def test_a_branch_that_reads_another_breaks_the_run() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    ends = [sketch.op("relu", x) for _ in range(20)]
+    ends += [sketch.op("relu", ends[3])]
+    ends += [sketch.op("relu", x) for _ in range(20)]
+    sketch.output(sketch.op("cat", *ends))
+    assert max(count for _, _, count in repeats(sketch.graph())) <= 20
+    assert is_true(sketch.graph())
+
+
+def test_what_reads_one_branch_each_folds_with_them() -> None:
+    """ys = [layer(x) for layer in layers], and later the sum of ys."""
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    ends = [sketch.op("tanh", sketch.op("relu", x)) for _ in range(30)]
+    total = x
+    for end in ends:
+        total = sketch.op("add", total, end)
+    sketch.output(total)
+    assert repeats(sketch.graph()) == [("loop", "", 30), ("leaf", "", 30)]
+    assert is_true(sketch.graph())
+
+
+def test_inputs_and_what_reads_one_each_stay_apart() -> None:
+    sketch = Sketch()
+    given = [sketch.input(f"x{number}", (2, 8)) for number in range(14)]
+    sketch.output(sketch.op("cat", *(sketch.op("relu", x) for x in given)))
+    assert repeats(sketch.graph()) == []
+    assert is_true(sketch.graph())
+
+
+def counting(steps: int, argument: Callable[[int], str]) -> Graph:
+    """A loop with a number in every step."""
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    for number in range(steps):
+        (x,) = sketch.ops("add", sketch.op("sin", x), shapes=[(2, 8)], arguments=argument(number))
+    sketch.output(x)
+    return sketch.graph()
+
+
+def test_a_long_loop_with_another_number_in_every_step_is_one_box() -> None:
+    assert repeats(counting(39, str)) == []
+    assert repeats(counting(40, str)) == [("loop", "", 40)]
+    assert is_true(counting(40, str))
+
+
+def test_one_odd_step_does_not_make_equal_ones_differ() -> None:
+    """As sum(...) begins with 0 + the first."""
+    found = [item for item in every_item(outlined(counting(80, lambda number: str(number > 0)))) if item.repeat > 1]
+    assert [(item.repeat, item.alike_only) for item in found] == [(79, False)]
+
+
+def test_a_repeat_hands_on_or_lies_side_by_side() -> None:
+    for graph, expected in ((tower(12), True), (dense_block(8), True), (fan(12), False)):
+        outline = outlined(graph)
+        (item,) = (item for item in every_item(outline) if item.repeat > 1)
+        assert hands_on(outline.tree, item) == expected
+
+
+def test_steps_of_training_are_never_folded() -> None:
+    """What one step hands to the next is not drawn as lines between ops, so lanes would seem to lie side by side."""
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    for step in range(12):
+        sketch.iteration = step
+        sketch.op("relu", x)
+    outline = outlined(sketch.graph())
+    assert [(item.kind, item.repeat) for item in outline.children(outline.root) if item.kind == "lane"] == [
+        ("lane", 1)
+    ] * 12

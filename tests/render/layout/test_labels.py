@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from render.graphs import Sketch, linear, recurrent_loop, tower, written
 from render.layout.pages import every_item, labelled
+from torch import nn
 
+import torchatlas as atlas
 from torchatlas.graph import Graph
-from torchatlas.render.layout.outline import OUTPUTS, Item
+from torchatlas.render.fonts import text_width
+from torchatlas.render.layout import boxes
+from torchatlas.render.layout import labels as words_of
+from torchatlas.render.layout.boxes import SMALL
+from torchatlas.render.layout.labels import listed
+from torchatlas.render.layout.outline import Item
 
 
 def words(graph: Graph) -> list[tuple[str, str]]:
@@ -65,26 +73,136 @@ def test_a_module_says_how_many_ops_and_parameters_it_has() -> None:
     block = next(item for item in every_item(outline) if item.type == "Block")
     assert labels.operations(block) == 4
     assert labels.parameters(block) == 2 * 8 * 8
-    assert labels.subtitle(block) == "0 … 2 · 4 ops · 128"
+    assert labels.subtitle(block) == "0 … 2 · 4 ops each · 128"
     assert labels.heading(block) == "0 … 2 · 128"
 
 
-def test_shapes_are_of_the_output_asked_for() -> None:
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["0", "1", "2"], "0 … 2"),
+        (["11", "10", "9"], "11 … 9"),  # backward
+        (["layer1", "layer2"], "layer1 … layer2"),
+        (["encoder.0", "encoder.1"], "encoder.0 … 1"),
+        (["block4-1", "block4-2", "block4-3"], "block4-1 … 3"),
+        (["0.conv", "1.conv"], "0.conv … 1.conv"),
+        (["q", "k", "v"], "q, k, v"),
+        (["attention.q", "attention.k"], "attention.q, k"),
+        (["stem", "body", "neck", "head"], "stem, body … head"),
+        (["0", "2", "4", "6"], "0, 2 … 6"),
+        (["a1", "b2"], "a1, b2"),
+        (["x" + "9" * 5000, "x1"], "x" + "9" * 5000 + ", x1"),
+    ],
+)
+def test_many_names_are_one(names: list[str], said: str) -> None:
+    assert listed(names) == said
+
+
+def named(*names: str) -> Graph:
+    """Linear layers of one size, one after the other."""
     sketch = Sketch()
-    one, two = sketch.ops("topk", sketch.input(), shapes=[(2, 7), ()])
-    sketch.output(one, two)
+    x = sketch.input("x", (2, 8))
+    for name in names:
+        x = linear(sketch, x, name, 8)
+    sketch.output(x)
+    return sketch.graph()
+
+
+def test_a_repeat_has_the_names_of_all_its_modules() -> None:
+    assert ("Linear", "q, k, v · 8→8") in words(named("q", "k", "v"))
+    assert ("Linear", "stem, body … head · 8→8") in words(named("stem", "body", "neck", "head"))
+    assert ("Linear", "fc1 … fc11 · 8→8") in words(named(*(f"fc{number + 1}" for number in range(11))))
+    outline, labels = labelled(named("stem", "body", "neck", "head"))
+    (box,) = (item for item in every_item(outline) if item.repeat > 1)
+    assert "stem, body, neck, head" in labels.tooltip(box).splitlines()
+
+
+def test_a_name_that_is_the_class_is_not_repeated() -> None:
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return nn.CrossEntropyLoss()(x, x.argmax(1))  # belongs to no module
+
+    found = words(atlas.capture(loss, torch.randn(3, 4)))
+    assert [more for title, more in found if title == "CrossEntropyLoss"] == ["2 ops"]
+
+
+def test_a_product_of_backward_says_what_it_turns_into_what_if_it_has_weights() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.out = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+            self.out.weight = self.table.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.out(self.table(x))
+            return y
+
+    found = words(atlas.capture(Tied(), torch.randint(0, 9, (5,)), backward=True))
+    assert sorted(more for title, more in found if title == "mm") == ["", "9→4"]  # the other makes a part of a gradient
+
+
+def test_a_module_that_runs_many_times_has_one_name() -> None:
+    outline, labels = labelled(recurrent_loop(20))
+    (cell,) = (item for item in every_item(outline) if item.type == "Cell")
+    assert cell.repeat == 20
+    assert labels.name(cell) == "cell"
+
+
+def test_boxes_in_a_loop_have_the_names_of_all_rounds() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    for number in range(3):
+        x = linear(sketch, x, f"a{number}", 8)
+        with sketch.module(f"b{number}", "ReLU"):
+            x = sketch.op("relu", x)
+    sketch.output(x)
     outline, labels = labelled(sketch.graph())
-    leaf = next(item for item in every_item(outline) if labels.title(item) == "topk")
-    first = leaf.start * OUTPUTS
-    assert [labels.shape(first + output) for output in range(3)] == ["2×7", "scalar", ""]
+    (loop,) = (item for item in every_item(outline) if item.kind == "loop")
+    assert labels.subtitle(loop) == "a0 … a2, b0 … b2 · 2 ops each"
+    assert [labels.subtitle(item) for item in outline.children(loop)] == ["a0 … a2 · 8→8", "b0 … b2"]
+
+
+def test_a_long_name_leaves_room_for_figures() -> None:
+    (subtitle,) = (more for title, more in words(named("first" + "x" * 500 + "last")) if title == "Linear")
+    assert subtitle.startswith("first")
+    assert subtitle.endswith("last · 8→8")
+    assert "…" in subtitle
+    assert text_width(subtitle, SMALL) <= 190  # what boxes.py would cut
+    (several,) = (more for title, more in words(named("q", "x" * 500, "v")) if title == "Linear")
+    assert several == "q, xxx…xxx, v · 8→8"
+
+
+def test_what_names_give_way_to_is_what_boxes_cut() -> None:
+    assert (words_of._WIDEST, words_of._SMALL) == (boxes._WIDEST, boxes.SMALL)
+
+
+def test_names_cannot_turn_a_text_round_or_break_its_line() -> None:
+    found = [more for title, more in words(named("a\u202eb\nc")) if title == "Linear"]
+    assert found == ["a\\u202eb\\nc · 8→8"]
 
 
 def test_kinds_without_a_class_have_plain_words() -> None:
     _, labels = labelled(recurrent_loop(5))
-    plain = {
-        kind: labels.title(Item(kind, 0, 2, 0, name="backward")) for kind in ("functional", "loop", "segment", "lane")
-    }
-    assert plain == {"functional": "functional ops", "loop": "loop body", "segment": "ops", "lane": "backward"}
+    plain = {kind: labels.title(Item(kind, 0, 2, 0, name="backward")) for kind in ("functional", "segment", "lane")}
+    assert plain == {"functional": "functional ops", "segment": "ops", "lane": "backward"}
+
+
+def test_repeats_hand_on_or_lie_side_by_side() -> None:
+    def titles(side_by_side: bool) -> set[str]:
+        def many(x: torch.Tensor) -> torch.Tensor:
+            made = []
+            for _ in range(20):
+                y = (x * 2).relu()
+                made.append(y)
+                x = x if side_by_side else y
+            return torch.cat(made) if side_by_side else x
+
+        return {title for title, _ in words(atlas.capture(many, torch.randn(3)))}
+
+    assert "branch" in titles(True)
+    assert "loop body" in titles(False)
 
 
 def test_lanes_are_named_by_their_phase() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import combinations, pairwise
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchatlas.render.layout.layered import Problem
-from torchatlas.render.layout.routing import Placed, _assigned, _Track, place
+from torchatlas.render.layout.routing import _FEW, Placed, _assigned, _pairs, _price, _ring, _Track, place
 
 FEW = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 Piece = tuple[float, float, float, float]
@@ -150,8 +151,37 @@ def test_no_two_pieces_that_meet_are_on_one_track(nets: list[tuple[float, list[f
         _Track((number, number), min(trunk, *drops), max(trunk, *drops), trunk, drops)
         for number, (trunk, drops) in enumerate(nets)
     ]
-    assigned = _assigned(tracks)
+    assigned = _assigned(tracks, _pairs(tracks))
     assert len(assigned) == len(tracks)
     for (one, at), (other, there) in combinations(zip(tracks, assigned, strict=True), 2):
         if at == there:
             assert one.high < other.low or other.high < one.low
+
+
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.tuples(st.integers(0, 60), st.lists(st.integers(0, 60), min_size=1, max_size=4)), min_size=25))
+def test_many_pieces_are_compared_as_few_are(nets: list[tuple[int, list[int]]]) -> None:
+    """As arrays, or one by one: the same pairs at the same price, also of a net that turns twice."""
+    tracks = [
+        _Track(
+            (number // 2, 0), min(t, *drops) * 5.0, max(t, *drops) * 5.0, t * 5.0, [d * 5.0 for d in drops], number % 2
+        )
+        for number, (t, drops) in enumerate(nets)
+    ]
+    assert len(tracks) > _FEW
+    found = {(i, j): prices for i, j, *prices in _pairs(tracks)}
+    for i, one in enumerate(tracks):
+        for j, other in enumerate(tracks[:i]):
+            if one.low <= other.high + 5 and other.low <= one.high + 5:
+                assert found.pop((i, j)) == [_price(one, other), _price(other, one)]
+    assert found == {}
+
+
+def test_lines_that_push_each_other_down_thousands_of_times_are_no_deep_recursion() -> None:
+    """Each line ends where the next begins, so that the next must run above it, and so on."""
+    count = sys.getrecursionlimit() + 500
+    tracks = [_Track((i, i), 100.0 * i, 100.0 * i + 100, 100.0 * i, [100.0 * i + 100]) for i in range(count)]
+    pairs = [(i, i - 1, _price(tracks[i], tracks[i - 1]), _price(tracks[i - 1], tracks[i])) for i in range(1, count)]
+    assert _assigned(tracks, pairs) == list(range(count))[::-1]
+    assert _ring(count, pairs) == []
+    assert len(_ring(count, [*pairs, (0, count - 1, 0, 20)])) == count

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
+import torch
 from render.graphs import Sketch, chain, recurrent_loop, tower
 from render.layout.pages import drawn, frame
+from torch import nn
 
-from torchatlas.render.layout.boxes import HEAD, STACK
+import torchatlas as atlas
+from torchatlas.render.fonts import text_width
+from torchatlas.render.layout.boxes import HEAD, SMALL, STACK
+from torchatlas.render.layout.scene import Label, Line
 
 
 def test_every_box_is_there_once_and_the_page_itself_is_none() -> None:
@@ -52,6 +59,39 @@ def test_shapes_are_written_where_they_change() -> None:
     scene = drawn(sketch.graph()).scene
     assert [label.text for label in scene.labels] == ["2"]
     assert scene.wanted_labels == 1
+
+
+def test_lines_say_in_which_shape_a_box_gets_a_tensor() -> None:
+    model = nn.Sequential(nn.Embedding(99, 8), nn.Linear(8, 10), nn.ReLU(), nn.Linear(10, 4))
+    scene = drawn(atlas.capture(model, torch.randint(0, 99, (2, 16)))).scene
+    assert [label.text for label in scene.labels] == ["2×16×8", "2×16×10", "2×16×4"]
+
+
+def test_branches_of_different_shapes_are_labelled_apart() -> None:
+    def split(x: torch.Tensor) -> torch.Tensor:
+        one = x.exp()
+        return one.view(24).sin().sum() + one.view(3, 8).cos().sum() + one.tan().sum()
+
+    scene = drawn(atlas.capture(split, torch.randn(2, 12))).scene
+    exp = next(number for number, found in enumerate(scene.frames) if found.title == "exp")
+    lines = [line for line in scene.lines if line.ends[0] == exp]
+    assert len(lines) == 3
+    labels = {label.text: label for label in scene.labels if label.net == lines[0].net}
+    assert set(labels) <= {"24", "3×8"}
+    assert labels, "there is room for one at least"
+    for text, title in (("24", "sin"), ("3×8", "cos")):
+        if text in labels:
+            near = [line for line in lines if beside(labels[text], line)]
+            assert [scene.frames[line.ends[1]].title for line in near] == [title]  # type: ignore[index]
+
+
+def beside(label: Label, line: Line) -> bool:
+    """Whether a label stands right beside an upright piece of a line."""
+    left, right, middle = label.x, label.x + text_width(label.text, SMALL), label.y - 4
+    return any(
+        abs(ax - bx) < 0.3 and ay <= middle <= by and min(abs(ax - left), abs(ax - right)) < 6
+        for (ax, ay), (bx, by) in itertools.pairwise(line.points)
+    )
 
 
 def test_lines_have_no_corners_that_are_none() -> None:

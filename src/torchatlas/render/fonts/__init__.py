@@ -1,19 +1,25 @@
 """Text -> its width in the font that torchatlas ships (Inter), so that a label is placed, or cut, before it is drawn.
 
 The fonts hold no kerning: a text is as wide as its characters together. README.md says how the files were made.
+Characters that they lack are drawn in a font of the machine; those that none has are spelled, and are as wide as that.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
+from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
-from unicodedata import east_asian_width
+from unicodedata import category, east_asian_width
 
 FAMILY = "Inter"
 _FOLDER = Path(__file__).parent
 _FILES = {False: _FOLDER / "Inter-Regular.otf", True: _FOLDER / "Inter-SemiBold.otf"}
 _DOTS = "…"
+_NOWHERE = "\U0010fffd"  # for private use, and in no font: what is drawn for it is drawn for all that is missing
+_CELL = 24  # pixels, for a character that is tried
+_TRIED = 400  # at a time
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
@@ -22,6 +28,7 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
     >>> text_width("Conv2d", 10) < text_width("Conv2d", 10, bold=True) < text_width("Conv2d", 11, bold=True)
     True
     """
+    _look_at(text)
     advances = _advances(bold)
     return sum(map(advances.__getitem__, text)) * size / advances.em
 
@@ -32,6 +39,7 @@ def clipped(text: str, size: float, room: float, bold: bool = False) -> str:
     >>> clipped("encoder.layers.0.attention", 10, 80), clipped("encoder", 10, 80), clipped("encoder", 10, 2)
     ('encoder.layers…', 'encoder', '')
     """
+    _look_at(text)
     advances = _advances(bold)
     used, kept = 0, 0
     for index, character in enumerate(text):
@@ -42,6 +50,34 @@ def clipped(text: str, size: float, room: float, bold: bool = False) -> str:
             dots = _DOTS if advances[_DOTS] * size / advances.em <= room else ""
             return text[:kept].rstrip() + dots
     return text
+
+
+def shortened(text: str, size: float, room: float, bold: bool = False) -> str:
+    """The text with "…" in its middle where it is wider than `room`: of names, both ends tell more.
+
+    >>> shortened("encoder.layers.0.attention.query", 10, 80), shortened("encoder", 10, 80)
+    ('encode…n.query', 'encoder')
+    """
+    cut, dots = clipped(text, size, room, bold), text_width(_DOTS, size, bold)
+    if cut == text or room <= dots:
+        return cut
+    half = (room + dots) / 2  # each end is cut with dots, and loses them
+    begin = clipped(text, size, half, bold).removesuffix(_DOTS)
+    end = clipped(text[::-1], size, half, bold).removesuffix(_DOTS)[::-1]
+    return f"{begin}{_DOTS}{end}" if begin and end else cut
+
+
+def spelled(text: str) -> str:
+    """The text as it can be drawn here: characters that no font of this machine has are written as Python writes them.
+
+    In a PNG they would else be empty boxes, or nothing at all. An SVG keeps them, for a browser may have more fonts
+    than the machine that drew it; there is room for either.
+    """
+    if has_all(text):
+        return text
+    _look_at(text)
+    known = _drawable()
+    return "".join(one if known.get(one, True) else _escape(one) for one in text)
 
 
 def has_all(text: str) -> bool:
@@ -60,9 +96,13 @@ class _Advances(dict[str, int]):
     em: int = 0
 
     def __missing__(self, character: str) -> int:
-        # Another font will draw it, we cannot know which: East Asian characters fill an em, most others less.
-        wide = east_asian_width(character) in "WF"
-        self[character] = advance = self.em if wide else round(0.6 * self.em)
+        if not _drawable().get(character, True):
+            advance = sum(map(self.__getitem__, _escape(character)))
+        elif category(character) in _NO_WIDTH:
+            advance = 0
+        else:  # another font will draw it, we cannot know which: East Asian characters fill an em, most others less
+            advance = self.em if east_asian_width(character) in "WF" else round(0.6 * self.em)
+        self[character] = advance
         return advance
 
 
@@ -79,6 +119,82 @@ def _advances(bold: bool) -> _Advances:
     for blank in "\t\n\r":
         advances[blank] = advances[" "]
     return advances
+
+
+# -- what other fonts can draw -----------------------------------------------------------------------------------------
+
+_NO_WIDTH = ("Mn", "Me", "Cf")  # accents on what is before them, joiners, marks of direction
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+@cache
+def _drawable() -> dict[str, bool]:
+    """Which characters beyond our font a font of this machine has, as far as they were looked at."""
+    return {}
+
+
+def _look_at(text: str) -> None:
+    """Find out which of the characters of a text can be drawn, all of them at once: that has the fonts read."""
+    if text.isascii() or has_all(text):
+        return
+    known = _drawable()
+    new = [one for one in dict.fromkeys(text) if one not in known and one not in _characters()]
+    for first in range(0, len(new), _TRIED):
+        some = new[first : first + _TRIED]
+        known.update(zip(some, _tried(some), strict=True))
+
+
+def _tried(characters: Collection[str]) -> list[bool]:
+    """Whether each is drawn as something else than what is drawn for a character that no font has."""
+    from torchatlas.render.png import rasterized  # reads the fonts of the machine: not before there is a need
+    from torchatlas.render.svg import safe
+
+    ways = [_NOWHERE, *characters]
+    texts = (f'<text x="6" y="{_CELL * row + 17}" font-size="12">{safe(one)}</text>' for row, one in enumerate(ways))
+    high = _CELL * len(ways)
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_CELL}" height="{high}" font-family="{FAMILY}">'
+    pixels = _pixels(rasterized(svg + "".join(texts) + "</svg>", _CELL, high))
+    size = len(pixels) // len(ways)
+    missing, *found = (pixels[size * row : size * (row + 1)] for row in range(len(ways)))
+    # What is only there to act on others draws nothing, and need not.
+    return [one != missing or category(two) in _NO_WIDTH for one, two in zip(found, characters, strict=True)]
+
+
+def _pixels(png: bytes) -> bytes:
+    """The pixels of a PNG of four bytes each, such as ours are, row by row."""
+    data, at = b"", 8
+    while at < len(png):
+        (length,) = struct.unpack_from(">I", png, at)
+        if png[at + 4 : at + 8] == b"IDAT":
+            data += png[at + 8 : at + 8 + length]
+        at += length + 12
+    wide = 4 * struct.unpack_from(">I", png, 16)[0]
+    packed, before, found = zlib.decompress(data), bytes(wide), bytearray()
+    for start in range(0, len(packed), wide + 1):
+        row, guess = bytearray(packed[start + 1 : start + 1 + wide]), _GUESSES[packed[start]]
+        if guess is not None:
+            for index, byte in enumerate(row):
+                left, corner = (row[index - 4], before[index - 4]) if index >= 4 else (0, 0)
+                row[index] = (byte + guess(left, before[index], corner)) % 256
+        before = bytes(row)
+        found += row
+    return bytes(found)
+
+
+# How PNG guesses a byte from those to its left, above it and between the two: what is packed is the difference.
+_GUESSES: tuple[Callable[[int, int, int], int] | None, ...] = (
+    None,
+    lambda left, above, corner: left,
+    lambda left, above, corner: above,
+    lambda left, above, corner: (left + above) // 2,
+    lambda left, above, corner: min((left, above, corner), key=lambda one: abs(left + above - corner - one)),
+)
+
+
+# -- what is in the font files -----------------------------------------------------------------------------------------
 
 
 @cache

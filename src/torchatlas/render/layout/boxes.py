@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
 from torchatlas.render.fonts import clipped, text_width
 from torchatlas.render.layout.columns import Solver
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.layered import Net, Problem
+from torchatlas.render.layout.layered import LINE_GAP, Net, Problem
 from torchatlas.render.layout.outline import Item, Outline
-from torchatlas.render.layout.routing import Point, Route
+from torchatlas.render.layout.routing import Placed, Point, Route
+from torchatlas.render.layout.wide import Wrapped, fans
 
 TITLE, SMALL = 12.5, 11.0  # text sizes, in the units of the layout: the smallest text is SMALL
 HEAD, PAD = 22.0, 12.0
@@ -21,6 +24,10 @@ _WIDEST = 190.0
 _TALLEST_TITLE = 260.0
 _PLUS = 14.0
 _LINE_END, _MOST_ENDS = 7.0, 150  # a box has room for the ends of so many lines
+_FEW_ENDS = 8  # and for so many where lines are joined before they reach it
+_WIDE = 300.0  # no text makes a box as wide as this, only the ends of lines do
+_HOPELESS = 1e6  # the width of what no page can show
+_USUAL_PAGE = 4 / 3  # its width for its height
 
 
 @dataclass(eq=False)
@@ -45,14 +52,17 @@ class Box:
     wraps: int = 0  # cuts into columns
     natural: bool = True  # nothing in it was cut: it serves for every height it fits
     tangles: int = 0  # lines that lie on each other
+    leads: list[int] = field(default_factory=list)  # of an open one: output -> the first that leaves on the same line
 
 
 class BoxMaker:
     """Lays groups out and remembers them by structure, what is open in them and the height they had."""
 
-    def __init__(self, outline: Outline, labels: Labels, smallest: float = 0.0) -> None:
+    def __init__(self, outline: Outline, labels: Labels, smallest: float = 0.0, width: float = 0.0) -> None:
         self.outline, self.labels = outline, labels
         self.smallest = smallest  # height of a closed box
+        self.width = width  # of the page: ranks that are wider are wrapped; if 0, as wide as most pages of its height
+        self._page = (width, width / _USUAL_PAGE) if width else (math.inf, 0.0)
         self._known: dict[Hashable, Box] = {}
         self._numbers: dict[Hashable, int] = {}  # one for every structure, so that a long description is hashed once
         self._closed_numbers: dict[int, int] = {}  # by the ids of items
@@ -73,6 +83,8 @@ class BoxMaker:
         natural = self._known.get(number)
         if natural is not None and (not natural.open or natural.height <= height):
             return natural
+        if item is self.outline.root and height > self._page[1]:
+            self._page = self.width or height * _USUAL_PAGE, height
         if id(item) not in opened:
             box = self._known[number] = self._closed(item)
             return box
@@ -109,13 +121,13 @@ class BoxMaker:
             self._known_words[key] = self.labels.title(item), more
         return self._known_words[key]
 
-    def _closed(self, item: Item) -> Box:
+    def _closed(self, item: Item, lines: int = _MOST_ENDS) -> Box:
         title, subtitle = self._words(item, False)
         title = clipped(title, TITLE, _TALLEST_TITLE, bold=True)
         subtitle = clipped(subtitle, SMALL, _WIDEST)
         repeated = item.repeat > 1
         more = (self.badge(item) + 6 if repeated else 0) + (0 if item.is_leaf else _PLUS)
-        ends = 24 + _LINE_END * min(max(len(item.inputs), len(item.outputs)), _MOST_ENDS)
+        ends = 24 + _LINE_END * min(max(len(item.inputs), len(item.outputs)), lines)
         width = max(64.0, text_width(title, TITLE, True) + _SIDE + more, text_width(subtitle, SMALL) + _SIDE, ends)
         height = max(36.0 if subtitle else 24.0, self.smallest)
         behind = STACK if repeated else 0.0
@@ -129,14 +141,13 @@ class BoxMaker:
         self.solved += 1
         outline, is_root = self.outline, item is self.outline.root
         items = outline.children(item)
-        outline.wiring(item)  # tells the items what enters and leaves them
+        wiring = outline.wiring(item)  # tells the items what enters and leaves them
         over = 0.0 if is_root else HEAD + 2 * PAD
         groups = [child for child in items if id(child) in opened]
         room = height - over - 20
         if len(groups) == 1:  # leave room for the boxes before and after it
             room = max(height * 0.55, height - over - 58 * (1 + min(len(items) - 1, 4)))
         inner = [self.box(child, opened, room) for child in items]
-        sizes = [(box.width, box.height) for box in inner]
         enters: dict[tuple[int, Net], float] = {}
         leaves: dict[tuple[int, Net], float] = {}
         for number, (child, box) in enumerate(zip(items, inner, strict=True)):
@@ -145,12 +156,17 @@ class BoxMaker:
                     enters[number, mine] = box.enters.get(theirs, box.width / 2)
                 for mine, theirs in zip(child.outputs, box.item.outputs, strict=True):
                     leaves[number, mine] = box.leaves.get(theirs, box.width / 2)
-        sources = range(len(sizes), len(sizes) + len(item.inputs))
-        sinks = range(sources.stop, sources.stop + len(item.outputs))
-        sizes += [(0.0, 0.0)] * (len(sources) + len(sinks))
-        problem = Problem(sizes, self._edges(item, inner, sources, sinks), enters, leaves, sources, sinks)
+        lead = _leads(items, inner)
+        ends = {tensor: (place, lead.get((place, t), t)) for tensor, (place, t) in wiring.inside.items()}
+        first = {end: number for number, end in reversed(list(enumerate(ends.values())))}
+        sources = range(len(items), len(items) + len(item.inputs))
+        sink_of = {end: sources.stop + number for number, end in enumerate(dict.fromkeys(ends.values()))}
+        sinks = range(sources.stop, sources.stop + len(sink_of))
+        problem = Problem([], self._edges(item, inner, sources, sink_of, lead), enters, leaves, sources, sinks)
+        if self._is_hopeless(problem, inner):
+            return Box(item, _HOPELESS, 1.0, "", "", True, inner)
         flipped = self._acyclic(problem, len(items))
-        placed = self._solver.place_within(problem, height - over)
+        placed = self._placed(problem, inner, height - over, {box for u, v, _ in flipped for box in (u, v)})
         routes = [_turned(route, flipped) for route in placed.routes] if flipped else placed.routes
         left, top = (0.0, 0.0) if is_root else (PAD, HEAD + (0.0 if item.inputs else 10.0))
         body = placed.width + 2 * left + (18.0 if item.repeat > 1 else 0.0)
@@ -177,16 +193,54 @@ class BoxMaker:
             routes,
             (left, top),
             {t: placed.places[p][0] + left for t, p in zip(item.inputs, sources, strict=True)},
-            {t: placed.places[p][0] + left for t, p in zip(item.outputs, sinks, strict=True)},
+            {tensor: placed.places[sink_of[end]][0] + left for tensor, end in ends.items()},
             len(sources),
             sum(box.boxes for box in inner),
             placed.crossings + sum(box.crossings for box in inner),
             wraps,
             wraps == 0 and all(box.natural for box in inner) and tall + behind <= height,
             placed.tangles + sum(box.tangles for box in inner),
+            [first[end] for end in ends.values()],
         )
 
-    def _edges(self, item: Item, inner: list[Box], sources: range, sinks: range) -> list[tuple[int, int, Net]]:
+    def _is_hopeless(self, problem: Problem, inner: list[Box]) -> bool:
+        """Whether more lines pass a border, or meet a closed box, than could be told apart: no need to lay them out."""
+        across = max(len(problem.sources), len(problem.sinks)) * LINE_GAP
+        ends = Counter(v for _, v, _ in problem.edges)
+        crowded = any(many > _MOST_ENDS and v < len(inner) and not inner[v].open for v, many in ends.items())
+        return crowded or across > self._page[0] or any(box.width == _HOPELESS for box in inner)
+
+    def _placed(self, problem: Problem, inner: list[Box], height: float, turned: set[int]) -> Placed:
+        """Solve a problem. What is too wide for the page is wrapped."""
+        ports = [(0.0, 0.0)] * (len(problem.sources) + len(problem.sinks))
+        problem.sizes = [*((box.width, box.height) for box in inner), *ports]
+        closed = [number for number, box in enumerate(inner) if not box.open and number not in turned]
+        for number in closed:
+            if inner[number].width > _WIDE:  # one line may stand for many tensors
+                enter = sum(v == number for _, v, _ in problem.edges)
+                leave = len({net for u, _, net in problem.edges if u == number})
+                self._narrow(number, problem, inner, max(enter, leave))
+        found = fans(problem, closed, self._page[0])
+        if not found:
+            return self._solver.place_within(problem, height)
+        for number in {box for fan in found for box in fan.boxes}.intersection(closed):
+            self._narrow(number, problem, inner, _FEW_ENDS)
+        wrapped = Wrapped(problem, found, self._page)
+        return wrapped.unwrapped(self._solver.place_within(wrapped.problem, height))
+
+    def _narrow(self, number: int, problem: Problem, inner: list[Box], lines: int) -> None:
+        """Leave room for no more than so many lines at a closed box."""
+        inner[number] = self._closed(inner[number].item, lines)
+        problem.sizes[number] = inner[number].width, inner[number].height
+
+    def _edges(
+        self,
+        item: Item,
+        inner: list[Box],
+        sources: range,
+        sink_of: dict[tuple[int, int], int],
+        lead: dict[tuple[int, int], int],
+    ) -> list[tuple[int, int, Net]]:
         wiring = self.outline.wiring(item)
         port = dict(zip(item.inputs, sources, strict=True))
         edges: dict[tuple[int, int, Net], None] = {}
@@ -198,9 +252,8 @@ class BoxMaker:
                 if (come, to) in bundled:
                     continue
                 bundled.add((come, to))
-            edges[port[tensor] if come < 0 else come, to, tensor] = None
-        for sink, tensor in zip(sinks, item.outputs, strict=True):
-            place, inside = wiring.inside[tensor]
+            edges[port[tensor] if come < 0 else come, to, lead.get((come, tensor), tensor)] = None
+        for (place, inside), sink in sink_of.items():
             edges[place, sink, inside] = None
         return list(edges)
 
@@ -217,6 +270,17 @@ class BoxMaker:
                 edges.append((u, v, net))
         problem.edges = edges
         return flipped
+
+
+def _leads(items: list[Item], inner: list[Box]) -> dict[tuple[int, int], int]:
+    """Tensors that leave an open box on the line of another, as all rounds of a repeat do -> that other one."""
+    return {
+        (place, tensor): item.outputs[lead]
+        for place, (item, box) in enumerate(zip(items, inner, strict=True))
+        if box.open and box.leads
+        for tensor, lead in zip(item.outputs, box.leads, strict=True)
+        if item.outputs[lead] != tensor
+    }
 
 
 def _turned(route: Route, flipped: dict[tuple[int, int, Net], tuple[int, int, Net]]) -> Route:

@@ -7,7 +7,7 @@ Opening one by one without looking back would let the picture jump when the page
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from torchatlas.render.layout.boxes import SMALL, Box, BoxMaker
@@ -32,9 +32,9 @@ _CROSSING, _CUT = 0.12, 0.1  # and what a crossing, or a cut into columns, costs
 class Fit:
     """A layout, how much it is to be scaled, and the groups that are open in it."""
 
-    box: Box
+    box: Box = field(repr=False)
     scale: float
-    opened: frozenset[int]
+    opened: frozenset[int] = field(repr=False)  # by the ids of items
 
     @property
     def smallest_text(self) -> float:
@@ -56,7 +56,7 @@ class Fitter:
     ) -> None:
         self.outline, self.labels, self.width, self.height = outline, labels, width, height
         self.least = font / SMALL  # the smallest scale at which all text can be read
-        self.maker = BoxMaker(outline, labels, smallest_box / self.least)
+        self.maker = BoxMaker(outline, labels, smallest_box / self.least, width / self.least)
         self.trials = 0
         self._failed: set[frozenset[int]] = set()
         self._areas: dict[int, float] = {}  # of closed items, with the gaps around them

@@ -1,51 +1,69 @@
 """Items in a row that repeat -> one item "x 12", if they are wired alike: each reads only itself, the one before it and
-what all read; what it makes goes to itself, to the next one, or where all of them send theirs.
+what all read; what it makes goes to itself, to the next one, or where all of them send theirs. Many side by side, of
+which none reads another, are one item too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchatlas.graph.columns import Array
+from torchatlas.graph.columns import KINDS, Array
+from torchatlas.graph.nouns import NodeKind
 from torchatlas.render.layout.tree import Tree
 
 if TYPE_CHECKING:
     from torchatlas.render.layout.outline import Item
 
 _LONGEST = 8  # items in the body of a loop
+_PERIODS = np.arange(1, _LONGEST + 1)[:, None]
 _FEWEST_ALIKE = 4
 _DENSE = 0.6  # the share of earlier modules that are read
-_FEWEST_OPS = 4  # so many equal single ops in a row are worth folding
+_FEWEST_OPS, _FEWEST_LOOPS = 4, 3  # so many equal single ops in a row, or rounds of several items, are worth folding
+_FEWEST_BRANCHES = 12  # so many equal ones side by side say no more than one of them
+_FEWEST_DIFFERENT = 40  # the same for those that differ in sizes or numbers
 _FAR = 1 << 40
 
 
 def folded(tree: Tree, items: list[Item]) -> list[Item]:
-    """The items with repeats folded."""
+    """The items with repeats folded: first very many of a kind, in a row or side by side, then equal ones in a row."""
     if len(items) < 2:
         return items
-    runs = _runs(np.array([item.hash % (1 << 63) for item in items], np.int64))
+    items = _many(tree, items)
+    hashes = [item.hash % (1 << 62) if item.repeat == 1 else -1 - place for place, item in enumerate(items)]
+    runs = _runs(np.array(hashes, np.int64))
+    is_op = np.array([item.is_leaf and item.call < 0 for item in items])
+    fewest = np.where(_PERIODS > 1, _FEWEST_LOOPS, np.where(is_op, _FEWEST_OPS, 2))
+    can_begin = (runs >= (fewest - 1) * _PERIODS) & _chained(_linked(tree, items))  # most items begin no repeat
+    folds = [item for item in items if item.repeat > 1]
     found: list[Item] = []
     at = 0
-    while at < len(items):
+    for start in np.flatnonzero(can_begin.any(axis=0)).tolist():
+        if start < at:
+            continue
+        found += items[at:start]
+        at = start
         times, period = 1, 1
-        for length in range(1, min(_LONGEST, (len(items) - at) // 2) + 1):
-            if runs[length - 1, at] < length:
-                continue
+        for length in (np.flatnonzero(can_begin[:, at]) + 1).tolist():
             most = 1 + int(runs[length - 1, at]) // length
             if most * length <= times * period:
                 continue
-            count = _repeats(tree, items[at : at + length * most], length, most)
-            if count * length > times * period and count > 1:
+            count = _longest(_in_a_row, tree, items, at, length, most, folds)
+            if count * length > times * period and count >= fewest[length - 1, at]:
                 times, period = count, length
-        if times > 1 and _worth_it(items[at], times, period):
+        if times > 1:
             found.append(_unit(items[at : at + times * period], times, period))
             at += times * period
-        else:
-            found.append(items[at])
-            at += 1
-    return found
+    return found + items[at:]
+
+
+def hands_on(tree: Tree, item: Item) -> bool:
+    """Whether each round of a repeat reads the one before; else they lie side by side."""
+    edges = slice(tree.first_edge[item.stop], tree.first_edge[2 * item.stop - item.start])
+    source = tree.source[edges]
+    return item.repeat > 1 and bool(((source >= item.start) & (source < item.stop)).any())
 
 
 def gathered_alike(tree: Tree, items: list[Item]) -> list[Item]:
@@ -89,6 +107,173 @@ def _is_dense(tree: Tree, run: list[Item]) -> bool:
     return pairs > _DENSE * len(run) * (len(run) - 1) / 2
 
 
+def _many(tree: Tree, items: list[Item]) -> list[Item]:
+    """The items with those folded of which there are too many of a kind to look at each.
+
+    Side by side, if all read the same and are read by the same; in a row, if most differ in sizes or numbers.
+    """
+    if len(items) < _FEWEST_BRANCHES:
+        return items
+    runs = _runs(_kinds(tree, items))
+    can_begin = runs >= (_FEWEST_BRANCHES - 1) * _PERIODS
+    if not can_begin.any():
+        return items
+    linked = _linked(tree, items)
+    differ = (runs - _equal(items, runs)) * 2 * _PERIODS >= runs  # in half of the periods at least one item does
+    can_begin &= ~linked | ((runs >= (_FEWEST_DIFFERENT - 1) * _PERIODS) & differ & _chained(linked))
+    found: list[Item] = []
+    folds: list[Item] = []
+    at = 0
+    for start in np.flatnonzero(can_begin.any(axis=0)).tolist():
+        if start < at:
+            continue
+        found += items[at:start]
+        at = start
+        for period in (np.flatnonzero(can_begin[:, at]) + 1).tolist():
+            most = 1 + int(runs[period - 1, at]) // period
+            in_a_row = bool(linked[period - 1, at])
+            times = _longest(_in_a_row if in_a_row else _side_by_side, tree, items, at, period, most, folds)
+            if times < _FEWEST_BRANCHES:
+                continue
+            units = items[at : at + times * period]
+            equal = all(one.hash == other.hash for one, other in zip(units, units[period:], strict=False))
+            if equal or times >= _FEWEST_DIFFERENT:
+                unit = _unit(units, times, period)
+                unit.alike_only = not equal
+                found.append(unit)
+                folds.append(unit)
+                at += times * period
+                break
+    return found + items[at:]
+
+
+def _kinds(tree: Tree, items: list[Item]) -> Array:
+    """Equal for items that differ in sizes and numbers only. What the program is given and returns is never equal."""
+    columns = tree.graph.columns
+    leaf = tree.node[[item.start for item in items]]
+    is_op = columns["node_kind"][leaf] == KINDS.index(NodeKind.OP)
+    numbers: dict[Hashable, int] = {}
+    found = []
+    for place, (item, operation) in enumerate(zip(items, columns["node_operation"][leaf].tolist(), strict=True)):
+        key: Hashable = place
+        if item.repeat == 1 and item.kind != "lane" and is_op[place]:
+            inside = operation if item.group < 0 else int(tree.alike[item.group])
+            key = (item.kind, item.type, item.end - item.start, inside)
+            if item.parts is not None and item.group < 0:
+                key = (*key, item.hash)
+        found.append(numbers.setdefault(key, len(numbers)))
+    return np.array(found, np.int64)
+
+
+def _side_by_side(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> int:
+    """How many of the units from the first on read the same and are read by the same, and by no other of them.
+
+    What reads them may also be one thing for each, at equal distances: those may be side by side themselves.
+    """
+    start, size, most = items[0].start, items[period - 1].end - items[0].start, len(items) // period
+    edges = slice(tree.first_edge[start], tree.first_edge[start + size * most])
+    source, target = tree.source[edges], tree.target[edges]
+    unit = (target - start) // size
+    begin = start + unit * size
+    within = source >= begin
+    source = np.where(within, source, _first_rounds(source, folds))
+    rows = np.stack([target - begin, np.where(within, source - begin, source - _FAR)], axis=1)
+    count = _alike(rows, unit, most)  # the first reads none of the others, so none does
+    leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
+    source, target, output = tree.source[leaving], tree.target[leaving], tree.output[leaving]
+    unit = (source - start) // size
+    far = target >= start + (unit + 1) * size
+    source, target, output, unit = source[far], target[far], output[far], unit[far]
+    step = int(target[unit == 1][0] - target[unit == 0][0]) if (unit == 0).any() and (unit == 1).any() else 0
+    return min(
+        count, _alike(np.stack([source - start - unit * size, target - step * unit, output], axis=1), unit, count)
+    )
+
+
+def _in_a_row(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> int:
+    """How many of the equal units from the first on are wired alike."""
+    start, size, most = items[0].start, items[period - 1].stop - items[0].start, len(items) // period
+    edges = slice(tree.first_edge[start + size], tree.first_edge[start + size * most])
+    source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
+    unit = (target - start) // size
+    begin = start + unit * size
+    far = _first_rounds(source, folds) + _FAR
+    code = np.where(source >= begin - size, source - begin, far)  # within, or before, the unit; or anywhere
+    entering = source < begin
+    rows, unit = np.stack([target - begin, code, output], axis=1)[entering], unit[entering]
+    count = 1 + _alike(rows, unit - 1, most - 1)
+    leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
+    source, target, output = tree.source[leaving], tree.target[leaving], tree.output[leaving]
+    unit = (source - start) // size
+    far = target >= start + (unit + 2) * size
+    rows, unit = np.stack([source - start - unit * size, target, output], axis=1)[far], unit[far]
+    count = min(count, 1 + _alike(rows, unit, count))  # the last may send what it makes anywhere
+    # What all but the last send far away goes beyond the last, not to one of the units themselves.
+    return count if not (rows[unit == 0, 1] < start + size * count).any() else 1
+
+
+def _longest(
+    counted: Callable[[Tree, list[Item], int, list[Item]], int],
+    tree: Tree,
+    items: list[Item],
+    at: int,
+    period: int,
+    most: int,
+    folds: list[Item],
+) -> int:
+    """How many units are wired alike: a few are looked at first, as a long run of equal items often is no repeat."""
+    few = _FEWEST_BRANCHES
+    while few < most:
+        count = counted(tree, items[at : at + few * period], period, folds)
+        if count < few:
+            return count
+        few *= 4
+    return counted(tree, items[at : at + most * period], period, folds)
+
+
+def _linked(tree: Tree, items: list[Item]) -> Array:
+    """For each period and place, whether the items of one period from there on are read by those of the next."""
+    count = len(items)
+    edges = slice(tree.first_edge[items[0].start], tree.first_edge[items[-1].end])
+    inside = tree.source[edges] >= items[0].start
+    starts = np.array([item.start for item in items])
+    reader = np.searchsorted(starts, tree.target[edges][inside], side="right") - 1
+    back = reader - (np.searchsorted(starts, tree.source[edges][inside], side="right") - 1)
+    found = np.zeros((_LONGEST, count), bool)
+    for period in range(1, _LONGEST + 1):
+        # The reader has some place in its period; what it reads is in the one before from one such place to another.
+        near = (back > 0) & (back < 2 * period)
+        first = (reader - period - np.minimum(period, back) + 1)[near]
+        last = (reader - period - np.maximum(0, back - period))[near]
+        first = first.clip(0)
+        real = first <= last
+        change = np.bincount(first[real], minlength=count + 1) - np.bincount(last[real] + 1, minlength=count + 1)
+        found[period - 1] = np.cumsum(change[:count]) > 0
+    return found
+
+
+def _chained(linked: Array) -> Array:
+    """The places from which each period reads the one before wherever one begins to count.
+
+    Else they lie side by side: of mul, relu, mul, relu, where each mul reads x, relu and mul would seem to be a chain.
+    """
+    found = linked.copy()
+    for period in range(2, _LONGEST + 1):
+        for shift in range(1, min(period, linked.shape[1])):
+            found[period - 1, :-shift] &= linked[period - 1, shift:]
+    return found
+
+
+def _equal(items: list[Item], runs: Array) -> Array:
+    """Of the items in each run, how many are exactly those a period later: repeats of these are folded as such."""
+    count, found = len(items), np.zeros_like(runs)
+    hashes = np.array([item.hash % (1 << 63) for item in items], np.int64)
+    for period in range(1, min(_LONGEST, count - 1) + 1):
+        sums = np.concatenate([[0], np.cumsum(hashes[:-period] == hashes[period:]), np.zeros(period, np.int64)])
+        found[period - 1] = sums[np.arange(count) + runs[period - 1]] - sums[:count]
+    return found
+
+
 def _runs(hashes: Array) -> Array:
     """For each period and place, how many items from there on equal the one a period later."""
     count = len(hashes)
@@ -101,35 +286,14 @@ def _runs(hashes: Array) -> Array:
     return found
 
 
-def _worth_it(first: Item, times: int, period: int) -> bool:
-    if period > 1:
-        return times >= 3
-    return times >= _FEWEST_OPS if first.is_leaf and first.call < 0 else times >= 2
-
-
-def _repeats(tree: Tree, items: list[Item], period: int, most: int) -> int:
-    """How many of the equal units from the first on are wired alike."""
-    if any(item.repeat > 1 for item in items):
-        return 1
-    start, size = items[0].start, items[period - 1].stop - items[0].start
-    edges = slice(tree.first_edge[start + size], tree.first_edge[start + size * most])
-    source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
-    unit = (target - start) // size
-    begin = start + unit * size
-    code = np.where(source >= begin - size, source - begin, source + _FAR)  # within, or before, the unit; or anywhere
-    entering = source < begin
-    rows, unit = np.stack([target - begin, code, output], axis=1)[entering], unit[entering]
-    if not (rows[unit == 1, 1] < 0).any():  # not a chain
-        return 1
-    count = 1 + _alike(rows, unit - 1, most - 1)
-    leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
-    source, target, output = tree.source[leaving], tree.target[leaving], tree.output[leaving]
-    unit = (source - start) // size
-    far = target >= start + (unit + 2) * size
-    rows, unit = np.stack([source - start - unit * size, target, output], axis=1)[far], unit[far]
-    count = min(count, 1 + _alike(rows, unit, count))  # the last may send what it makes anywhere
-    # What all but the last send far away goes beyond the last, not to one of the units themselves.
-    return count if not (rows[unit == 0, 1] < start + size * count).any() else 1
+def _first_rounds(leaves: Array, folds: list[Item]) -> Array:
+    """Leaves of folded repeats as the same ones of the first round: it does not matter which of many alike is read."""
+    if not folds:
+        return leaves
+    start, stop, end = (np.array(column) for column in zip(*((f.start, f.stop, f.end) for f in folds), strict=True))
+    at = np.searchsorted(start, leaves, side="right") - 1
+    inside = (at >= 0) & (leaves < end[at])
+    return np.where(inside, start[at] + (leaves - start[at]) % (stop - start)[at], leaves)
 
 
 def _alike(rows: Array, unit: Array, units: int) -> int:

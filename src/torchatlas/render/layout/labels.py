@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from bisect import bisect_left, bisect_right
@@ -13,15 +14,25 @@ import numpy as np
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import NodeKind, OperationType, Phase, Role
+from torchatlas.render.fonts import shortened, text_width
+from torchatlas.render.layout.folding import hands_on
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
+from torchatlas.render.layout.shapes import Shapes, outer_call
+from torchatlas.tables import clean
 from torchatlas.units import format_count
 
 # What the dispatcher adds to the name of an op to say which kernel it is.
 _KERNEL = re.compile(r"^_+|_+$|^native_|^_native_|_for_cpu$|_default$")
 _ATTENTION = re.compile(r"scaled_dot_product_\w*?_?attention\w*")
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,9})([^0-9]*)", re.DOTALL)
 
-
-_GRADIENT = ROLES.index(Role.GRADIENT)
+_GRADIENT, _PARAMETER = ROLES.index(Role.GRADIENT), ROLES.index(Role.PARAMETER)
+_BACKWARD = PHASES.index(Phase.BACKWARD)
+_WIDEST, _SMALL = 190.0, 11.0  # boxes.py cuts off what is wider in text of this size: here names give way to figures
+_SHORTEST_NAME = 40.0  # and keep so much
+_DIFFER = "sizes or numbers differ"
+_ALL_NAMES = 3  # so many names are all written
+_MOST_NAMES = 40  # in a tooltip
 
 
 class Labels:
@@ -29,24 +40,29 @@ class Labels:
 
     def __init__(self, outline: Outline) -> None:
         self.outline, self.tree, self.graph = outline, outline.tree, outline.tree.graph
+        self.shapes = Shapes(outline)
 
     def title(self, item: Item) -> str:
         if item.type:
-            return item.type
+            return clean(item.type)
         if item.kind == "leaf":
-            return self._operation(item.start)
-        return {"functional": "functional ops", "loop": "loop body", "segment": "ops"}.get(item.kind, item.name)
+            return clean(self._operation(item.start))
+        if item.kind == "loop":
+            return "loop body" if hands_on(self.tree, item) else "branch"
+        return {"functional": "functional ops", "segment": "ops"}.get(item.kind, clean(item.name))
 
     def subtitle(self, item: Item) -> str:
         """Name, size and shape: what tells boxes of one title apart."""
         if item.kind == "leaf":
             if self.outline.is_marker(item):
-                return self.shape(item.start * OUTPUTS)
-            return " · ".join(part for part in (item.name, self._gradient(item) or self._detail(item)) if part)
+                return self.shapes.made(item.start * OUTPUTS)
+            return _joined(self.name(item), *(self._gradient(item) or self._detail(item)))
+        each = " each" if item.repeat > 1 else ""
+        operations = f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}{each}"
         if item.kind in ("functional", "segment"):
-            return f"{self.operations(item):,} ops · {self._main_operations(item)}"
-        name = "" if item.kind == "lane" else item.name
-        return " · ".join(part for part in (name, f"{self.operations(item):,} ops", self._parameters(item)) if part)
+            return _joined("", operations, self._main_operations(item))
+        name = "" if item.kind == "lane" else self.name(item)
+        return _joined(name, operations, _DIFFER if item.alike_only else self._parameters(item))
 
     def tooltip(self, item: Item) -> str:
         """What a pointer that rests on a box is told."""
@@ -61,15 +77,57 @@ class Labels:
                 source = tables.sources[columns["node_source"][node]]
                 parts.append(f"line {source.line} in {source.function}: {source.text}")
         if item.repeat > 1:
-            parts.append(f"{item.repeat} times" + (", sizes differ" if item.alike_only else ""))
-        return "\n".join(part for part in dict.fromkeys(parts) if part)
+            parts.append(f"{item.repeat} times" + (f", {_DIFFER}" if item.alike_only else ""))
+        if len(names := self._names(item)) > 1:
+            parts.append(", ".join(names[:_MOST_NAMES]) + (" …" if len(names) > _MOST_NAMES else ""))
+        return "\n".join(clean(part) for part in dict.fromkeys(parts) if part)
 
     def heading(self, item: Item) -> str:
         """What stands beside the title of an open group."""
         if item.kind == "lane":
-            return f"{self.operations(item):,} ops"
-        sizes = "sizes differ" if item.alike_only else ""
-        return " · ".join(part for part in (item.name, self._parameters(item), sizes) if part)
+            return f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}"
+        return _joined(
+            self.name(item) if item.kind != "loop" else "",  # the boxes in it say theirs
+            _DIFFER if item.alike_only else self._parameters(item),
+        )
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def name(self, item: Item) -> str:
+        """What a module is called in the one around it. Of a repeat: "0 … 11", "q, k, v" or "stem, body … head"."""
+        if item.kind == "loop":
+            named = [self.name(part) for part in self.outline.children(item) if part.name]
+            return ", ".join(named[:_ALL_NAMES]) + (" …" if len(named) > _ALL_NAMES else "")
+        names = [clean(name) for name in self._names(item)]
+        if len(names) < 2:  # what belongs to no module is called by its class, which is written above
+            return clean(item.name) if item.name != item.type else ""
+        said = listed(names)
+        if text_width(said, _SMALL) > _WIDEST and not _count_up(names):  # one may be too long: not all need suffer
+            said = listed([shortened(name, _SMALL, _WIDEST / 4) for name in names])
+        return said
+
+    def _names(self, item: Item) -> list[str]:
+        """The names of all modules that one box stands for, as they come; empty for what is no repeat of modules."""
+        rounds = item if item.repeat > 1 or item.parent is None else item.parent
+        if item.call < 0 or rounds.repeat == 1 or (rounds is not item and rounds.kind != "loop"):
+            return []
+        columns, modules = self.graph.columns, self.graph.tables.modules
+        parents, outer = columns["call_parent"], outer_call(item)
+        first = item.start + np.arange(rounds.repeat) * (rounds.stop - rounds.start)
+        calls = columns["node_call"][self.tree.node[first]]
+        # One and the same box in every round: the calls lie equally deep.
+        while (calls >= 0).all() and calls[0] != item.call:
+            calls = parents[calls]
+        levels: list[Array] = []
+        while (calls >= 0).all() and calls[0] != outer:
+            levels.append(columns["call_module"][calls])
+            calls = parents[calls]
+        if not levels:
+            return []
+        rows = dict.fromkeys(zip(*(level.tolist() for level in reversed(levels)), strict=True))
+        return list(dict.fromkeys(".".join(modules[one].path.rpartition(".")[2] for one in row) for row in rows))
+
+    # -- sizes ---------------------------------------------------------------------------------------------------------
 
     def operations(self, item: Item) -> int:
         """How many ops there are in it but for views and bookkeeping, which no box is for."""
@@ -81,28 +139,7 @@ class Labels:
         is_op = self.graph.columns["node_kind"][self.tree.node] == KINDS.index(NodeKind.OP)
         return np.concatenate([[0], np.cumsum(is_op)])
 
-    def shape(self, tensor: int) -> str:
-        """The shape of a tensor as it was made."""
-        leaf, output = divmod(tensor, OUTPUTS)
-        columns = self.graph.columns
-        node = self.tree.node[leaf]
-        first, last = columns["output_ptr"][node], columns["output_ptr"][node + 1]
-        if first + output >= last:
-            return ""
-        value = columns["output_value"][first + output]
-        if value < 0:  # it returned None there
-            return ""
-        layout = self.graph.tables.layouts[columns["value_layout"][value]]
-        return "×".join(map(str, layout.shape)) if layout.shape else "scalar"
-
-    def new_shape(self, tensor: int) -> str:
-        """The shape of a tensor where it is news: empty if it is that of the first thing its maker reads."""
-        shape, leaf = self.shape(tensor), tensor // OUTPUTS
-        first, last = self.tree.first_edge[leaf], self.tree.first_edge[leaf + 1]
-        if first == last:
-            return shape
-        before = int(self.tree.source[first]) * OUTPUTS + int(self.tree.output[first])
-        return "" if shape == self.shape(before) else shape
+    # -- details -------------------------------------------------------------------------------------------------------
 
     def _operation(self, leaf: int) -> str:
         node = self.tree.node[leaf]
@@ -150,7 +187,7 @@ class Labels:
     def _parameter_rows(self) -> tuple[list[str], Array]:
         """The names of all values that are parameters, sorted, and the values."""
         columns, names = self.graph.columns, self.graph.tables.names
-        rows = np.flatnonzero(columns["value_role"] == ROLES.index(Role.PARAMETER))
+        rows = np.flatnonzero(columns["value_role"] == _PARAMETER)
         found = [names[name] if name >= 0 else "" for name in columns["value_parameter"][rows].tolist()]
         order = sorted(range(len(found)), key=found.__getitem__)  # no pairs: 30,000 of them wake the garbage collector
         return [found[row] for row in order], rows[np.array(order, np.int64)]
@@ -168,11 +205,12 @@ class Labels:
         counted[by_value[first]] = True
         return np.concatenate([[0], np.cumsum(np.where(counted, elements, 0))])
 
-    def _detail(self, item: Item) -> str:
+    def _detail(self, item: Item) -> tuple[str, ...]:
         """What a layer turns into what: 64→128, 3×3. What accumulates a gradient: for whom."""
         kind = self.outline.operation_type(item)
-        if kind == OperationType.ACCUMULATE:
-            return self._leaf(item.start)
+        return self._leaf(item.start) if kind == OperationType.ACCUMULATE else (self._turns(item, kind),)
+
+    def _turns(self, item: Item, kind: OperationType) -> str:
         shape = self._weight(item)
         title = self.title(item).lower()
         if shape is None:
@@ -186,11 +224,11 @@ class Labels:
             return self._features(item.start) or f"{shape[1]}→{shape[0]}"
         return str(shape[0]) if len(shape) == 1 else ""
 
-    def _gradient(self, item: Item) -> str:
+    def _gradient(self, item: Item) -> tuple[str, ...]:
         """Which parameter an op of backward makes the gradient of."""
         columns, node = self.graph.columns, self.tree.node[item.start]
-        if columns["node_phase"][node] != PHASES.index(Phase.BACKWARD):
-            return ""
+        if columns["node_phase"][node] != _BACKWARD:
+            return ()
         values = columns["output_value"][columns["output_ptr"][node] : columns["output_ptr"][node + 1]]
         values = values[values >= 0]
         roles, names = columns["value_role"][values], columns["value_parameter"][values]
@@ -199,22 +237,27 @@ class Labels:
             for role, name in zip(roles, names, strict=True)
             if role == _GRADIENT and name >= 0
         ]
-        return "grad of " + ", ".join(name.rpartition(".")[2] for name in made) if made else ""
+        return (clean("grad of " + ", ".join(name.rpartition(".")[2] for name in made)),) if made else ()
 
-    def _leaf(self, leaf: int) -> str:
+    def _leaf(self, leaf: int) -> tuple[str, ...]:
         columns, node = self.graph.columns, self.tree.node[leaf]
         values = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]]
         own = [value for value in values if columns["value_producer"][value] < 0]
         if not own:
-            return ""
-        layout = self.graph.tables.layouts[columns["value_layout"][own[0]]]
-        name = columns["value_parameter"][own[0]]
-        shape = "×".join(map(str, layout.shape)) or "scalar"
-        return f"{self.graph.tables.names[name]} · {shape}" if name >= 0 else shape
+            return ()
+        name, shape = columns["value_parameter"][own[0]], self.shapes.of_value(own[0])
+        if name < 0:
+            return (shape,)
+        room = _WIDEST - text_width(f" · {shape}", _SMALL)
+        return shortened(clean(self.graph.tables.names[name]), _SMALL, max(room, _SHORTEST_NAME)), shape
 
     def _features(self, leaf: int) -> str:
-        """The last sizes of what a product takes and makes."""
+        """The last sizes of what a product takes and makes: of backward, of one with weights. Others there sum over the
+        batch."""
         columns, node = self.graph.columns, self.tree.node[leaf]
+        read = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]]
+        if columns["node_phase"][node] == _BACKWARD and _PARAMETER not in columns["value_role"][read]:
+            return ""
         rank = -1
         shapes = []
         for name, place in (("input", None), ("output", 0)):
@@ -241,3 +284,42 @@ class Labels:
                 shape: tuple[int | str, ...] = self.graph.tables.layouts[columns["value_layout"][rows[at]]].shape
                 return shape
         return None
+
+
+def listed(names: list[str]) -> str:
+    """Names as one: those that count up and long lists by their ends, and what all begin with once.
+
+    >>> listed(["layer.0", "layer.1", "layer.2"]), listed(["q", "k", "v"]), listed(["stem", "body", "neck", "head"])
+    ('layer.0 … 2', 'q, k, v', 'stem, body … head')
+    """
+    if _count_up(names):
+        shared = _shared(names, ".-_")
+        return f"{names[0]} … {names[-1][len(shared) :]}"
+    shared = _shared(names, ".")
+    own = [name[len(shared) :] for name in names]
+    return shared + (", ".join(own) if len(own) <= _ALL_NAMES else f"{own[0]}, {own[1]} … {own[-1]}")
+
+
+def _shared(names: list[str], ends: str) -> str:
+    """What all names begin with, up to the last of some characters."""
+    least, most = min(names), max(names)  # what these two begin with, all do
+    same = next((at for at, (one, two) in enumerate(zip(least, most, strict=False)) if one != two), len(least))
+    return least[: max(least.rfind(end, 0, same) for end in ends) + 1]
+
+
+def _count_up(names: list[str]) -> bool:
+    """Whether they differ in one number, by one from each to the next, up or down as in backward."""
+    found = [match for name in names if (match := _NUMBERED.fullmatch(name))]
+    if len(found) < max(len(names), 2) or len({(match[1], match[3]) for match in found}) > 1:
+        return False
+    steps = {int(after[2]) - int(match[2]) for match, after in itertools.pairwise(found)}
+    return steps in ({1}, {-1})
+
+
+def _joined(name: str, *figures: str) -> str:
+    """A name and what is said beside it. The name gives way: in the middle, as names often begin and end alike."""
+    said = " · ".join(figure for figure in figures if figure)
+    if not name or not said:
+        return shortened(name, _SMALL, _WIDEST) or said
+    room = _WIDEST - text_width(f" · {said}", _SMALL)
+    return f"{shortened(name, _SMALL, max(room, _SHORTEST_NAME))} · {said}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
@@ -371,9 +371,10 @@ class _Placer:
             if a in following or b in before:
                 return
             at, to, row = place[a], place[b], taken[layering.rank[a]]
-            if any((at - p) * (to - q) <= 0 for p, q in row):
+            here = bisect_left(row, (at, to))  # the others lie in order at both ends: only neighbours can be crossed
+            if any((at - p) * (to - q) <= 0 for p, q in row[max(here - 1, 0) : here + 1]):
                 return
-            row.append((at, to))
+            row.insert(here, (at, to))
             following[a], before[b] = (b, shift), a
 
         for a, b in layering.parts:

@@ -51,11 +51,12 @@ class Item:
     repeat: int = 1
     alike_only: bool = False  # the repeats differ in sizes
     depth: int = 0
-    parent: Item | None = None
-    parts: list[Item] | None = None  # of what is not a group of the tree; else made when asked for
+    parent: Item | None = field(default=None, repr=False)
+    # Of what is not a group of the tree; else made when asked for.
+    parts: list[Item] | None = field(default=None, repr=False)
     inputs: list[int] = field(default_factory=list)  # tensors that enter, and leave, as its parent numbers them
     outputs: list[int] = field(default_factory=list)
-    wiring: Wiring | None = None
+    wiring: Wiring | None = field(default=None, repr=False)
 
     @property
     def end(self) -> int:
@@ -213,11 +214,11 @@ class Outline:
             return bool(self._first_inner[item.group] < self._first_inner[item.group + 1])
         return True
 
-    def _segments(self, items: list[Item]) -> list[Item]:
+    def _segments(self, items: list[Item], crossing: list[int] | None = None) -> list[Item]:
         """Far too many items for one picture and no modules to lean on: cut them where few tensors cross."""
         count = min(_SEGMENTS, self.most_children)
         size = -(-len(items) // count)
-        crossing = self._crossings(items)
+        crossing = self._crossings(items).tolist() if crossing is None else crossing
         cuts, at = [0], 0
         while len(items) - at > size * 1.3:
             window = range(at + max(2, int(size * 0.75)), min(at + int(size * 1.25) + 1, len(items) - 1))
@@ -232,17 +233,20 @@ class Outline:
                 continue
             segment = _gathered("segment", part)
             if max(self.most_children // 2, 1) < len(part) < len(items):
-                segment.parts = self._segments(part)
+                segment.parts = self._segments(part, crossing[first:last])
             found.append(segment)
         return found
 
     def _crossings(self, items: list[Item]) -> Array:
-        """How many lines pass over the place before each item."""
+        """How many tensors pass over the place before each item: one that many read passes once."""
         tree = self.tree
         edges = slice(tree.first_edge[items[0].start], tree.first_edge[items[-1].end])
         starts = np.array([item.start for item in items])
-        source = np.searchsorted(starts, tree.source[edges], side="right") - 1
-        target = np.searchsorted(starts, tree.target[edges], side="right") - 1
+        tensor = tree.source[edges] * OUTPUTS + tree.output[edges].clip(0, OUTPUTS - 1)
+        _, last = np.unique(tensor[::-1], return_index=True)  # edges are in order of their targets
+        last = len(tensor) - 1 - last
+        source = np.searchsorted(starts, tree.source[edges][last], side="right") - 1
+        target = np.searchsorted(starts, tree.target[edges][last], side="right") - 1
         change = np.bincount(source.clip(0) + 1, minlength=len(items) + 2)
         change[: len(items) + 2] -= np.bincount(target + 1, minlength=len(items) + 2)[: len(items) + 2]
         found: Array = np.cumsum(change)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+import numpy as np
+
 from torchatlas.render.layout.layered import LINE_GAP, RANK_GAP, Layering, Net, Problem, Ranks, layer
 
 TRACK = 8.0  # between two horizontal pieces of different nets
 _PORT_GAP = 14.0  # between the ends of lines on one box, where there is room
-_HEAD, _FOOT = 8.0, 14.0  # from a box to the first track, and from the last to the next boxes
+HEAD, FOOT = 8.0, 14.0  # from a box to the first track, and from the last to the next boxes
 _APART = 7.0  # between the ends of two lines, at least
 _ON_EACH_OTHER = 20  # what it costs, in crossings, if lines lie on each other
 _SAME = 0.5  # closer than this is straight
+_FEW = 24  # horizontal pieces; more are compared as arrays
 
 Point = tuple[float, float]
+_Pair = tuple[int, int, int, int]  # two pieces, and the crossings when the first, or the second, runs above
 
 
 @dataclass
@@ -78,6 +82,7 @@ class _Router:
                 above.setdefault(b, []).append((a, net))
             if a < layering.count or a in layering.owner:
                 below.setdefault(layering.owner.get(a, a), {}).setdefault(net, []).append(b)
+        entered, left = _by_box(self.problem.enters), _by_box(self.problem.leaves)
         for box in range(layering.count):
             if layering.is_point(box):
                 continue
@@ -89,9 +94,7 @@ class _Router:
                     self.enter[box, net] = x[box] + fixed
                 else:
                     wishes.append((self._end_of(a, net), net))
-            self._spread(
-                box, wishes, self.enter, [x[box] + at for (b, _), at in self.problem.enters.items() if b == box]
-            )
+            self._spread(box, wishes, self.enter, [x[box] + at for at in entered.get(box, ())])
             nets = below.get(box, {})
             wishes = []
             for net, others in nets.items():
@@ -101,9 +104,7 @@ class _Router:
                 else:
                     ends = [x[b] + width[b] / 2 for b in others]
                     wishes.append((sum(ends) / len(ends) if len(nets) > 1 else middle, net))
-            self._spread(
-                box, wishes, self.leave, [x[box] + at for (b, _), at in self.problem.leaves.items() if b == box]
-            )
+            self._spread(box, wishes, self.leave, [x[box] + at for at in left.get(box, ())])
 
     def _straighten(self) -> None:
         """Move the points at which nets enter and leave the group over the ends of their lines, if there is room."""
@@ -188,17 +189,18 @@ class _Router:
                 for key, (trunk, drops) in nets[level].items()
                 if any(abs(drop - trunk) > _SAME for drop in drops)
             ]
-            tracks = _untangled(tracks, [x for trunk, drops in nets[level].values() for x in (trunk, *drops)])
-            place = _assigned(tracks)
-            self.tangles += _tangles(tracks, place)
-            below = top + tall[level] + _HEAD
+            lines = [x for trunk, drops in nets[level].values() for x in (trunk, *drops)]
+            tracks, pairs = _untangled(tracks, lines)
+            place = _assigned(tracks, pairs)
+            self.tangles += _tangles(pairs, place)
+            below = top + tall[level] + HEAD
             for track, number in zip(tracks, place, strict=True):
                 self.tracks.setdefault(track.key, []).append((track.trunk, below + number * TRACK))
             used = max(place, default=-1) + 1
             ports, ports_next = (all(layering.is_point(node) for node in r) for r in (row, rows[level + 1]))
-            foot = 8.0 if ports_next else _FOOT
-            least = 10.0 if ports_next else _FOOT if ports else RANK_GAP
-            top += tall[level] + max(least, _HEAD + (used - 1) * TRACK + foot if used else 0.0)
+            foot = 8.0 if ports_next else FOOT
+            least = 10.0 if ports_next else FOOT if ports else RANK_GAP
+            top += tall[level] + max(least, HEAD + (used - 1) * TRACK + foot if used else 0.0)
         for box in range(layering.count):
             last = layering.tail[box]
             if last != box:  # centred in the ranks it spans
@@ -234,6 +236,13 @@ class _Router:
         return Placed(width, self.height, places, routes, layering.crossings, **more)
 
 
+def _by_box(ends: dict[tuple[int, Net], float]) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for (box, _), at in ends.items():
+        found.setdefault(box, []).append(at)
+    return found
+
+
 def _beside(at: float, taken: list[float], low: float, high: float) -> float:
     """The free place nearest to one."""
     for step in range(1, 60):
@@ -244,16 +253,17 @@ def _beside(at: float, taken: list[float], low: float, high: float) -> float:
     return at
 
 
-def _untangled(tracks: list[_Track], taken: list[float]) -> list[_Track]:
+def _untangled(tracks: list[_Track], taken: list[float]) -> tuple[list[_Track], list[_Pair]]:
     """Nets that change places in a ring would lie on each other in any order: one of each ring turns twice.
 
     `taken` is where lines come down in this gap, also straight ones.
     """
     found, turned = list(tracks), set[tuple[int, Net]]()
     while True:
-        ring = [found[i] for i in _ring(found) if found[i].key not in turned]
+        pairs = _pairs(found)
+        ring = [found[i] for i in _ring(len(found), pairs) if found[i].key not in turned]
         if not ring:
-            break
+            return found, pairs
         one = min(ring, key=lambda track: (len(track.drops), track.high - track.low))
         turned.add(one.key)
         at = found.index(one)
@@ -261,19 +271,51 @@ def _untangled(tracks: list[_Track], taken: list[float]) -> list[_Track]:
         first = _Track(one.key, min(middle, one.trunk), max(middle, one.trunk), one.trunk, [middle])
         second = _Track(one.key, min(middle, *one.drops), max(middle, *one.drops), middle, one.drops, 1)
         found[at : at + 1] = [first, second]
-    return found
 
 
-def _ring(tracks: list[_Track]) -> list[int]:
+def _pairs(tracks: list[_Track]) -> list[_Pair]:
+    """The pieces that meet if they share a track, with what it costs if the one, or the other, runs above."""
+    count = len(tracks)
+    if count <= _FEW:
+        return [
+            (i, j, _price(tracks[i], tracks[j]), _price(tracks[j], tracks[i]))
+            for i in range(count)
+            for j in range(i)
+            if tracks[i].low <= tracks[j].high + 5 and tracks[j].low <= tracks[i].high + 5
+        ]
+    low, high, trunk = (np.array([getattr(track, name) for track in tracks]) for name in ("low", "high", "trunk"))
+    drop = np.array([x for track in tracks for x in track.drops])
+    first = np.cumsum([0, *(len(track.drops) for track in tracks[:-1])])
+    price = ((low[:, None] < trunk) & (trunk < high[:, None])).astype(np.int32)  # of the row above the column
+    price += np.add.reduceat((low < drop[:, None]) & (drop[:, None] < high), first, axis=0, dtype=np.int32)
+    price += _ON_EACH_OTHER * np.logical_or.reduceat(abs(trunk - drop[:, None]) < 6, first, axis=0)
+    pieces: dict[tuple[int, Net], int] = {}
+    for i, track in enumerate(tracks):
+        j = pieces.setdefault(track.key, i)
+        if j != i:  # the second piece of a net comes after the first
+            price[j, i], price[i, j] = 0, 2 * _ON_EACH_OTHER
+    one, other = np.nonzero(np.tril((low[:, None] <= high + 5) & (low <= high[:, None] + 5), -1))
+    return list(zip(one.tolist(), other.tolist(), price[one, other].tolist(), price[other, one].tolist(), strict=True))
+
+
+def _price(upper: _Track, lower: _Track) -> int:
+    """Crossings when one piece runs above another; lines that would lie on each other cost much more."""
+    if upper.key == lower.key:
+        return 0 if upper.part < lower.part else 2 * _ON_EACH_OTHER
+    crossed = int(upper.low < lower.trunk < upper.high) + sum(lower.low < drop < lower.high for drop in upper.drops)
+    return crossed + _ON_EACH_OTHER * any(abs(lower.trunk - drop) < 6 for drop in upper.drops)
+
+
+def _ring(count: int, pairs: list[_Pair]) -> list[int]:
     """Pieces of which each must run above the next, and the last above the first; empty if there are none."""
-    below: list[list[int]] = [[] for _ in tracks]
-    for i, one in enumerate(tracks):
-        for j, other in enumerate(tracks):
-            near = i != j and one.low <= other.high + 5 and other.low <= one.high + 5
-            if near and _price(other, one) >= _ON_EACH_OTHER:
-                below[i].append(j)
-    state = [0] * len(tracks)  # 1 while on the way, 2 when done
-    for start in range(len(tracks)):
+    below: list[list[int]] = [[] for _ in range(count)]
+    for i, j, above, under in pairs:
+        if under >= _ON_EACH_OTHER:
+            below[i].append(j)
+        if above >= _ON_EACH_OTHER:
+            below[j].append(i)
+    state = [0] * count  # 1 while on the way, 2 when done
+    for start in range(count):
         way, choices = [start], [iter(below[start])]
         while way and state[start] != 2:
             state[way[-1]] = 1
@@ -289,60 +331,39 @@ def _ring(tracks: list[_Track]) -> list[int]:
     return []
 
 
-def _assigned(tracks: list[_Track]) -> list[int]:
+def _assigned(tracks: list[_Track], pairs: list[_Pair]) -> list[int]:
     """A track number for every horizontal piece: no two that meet share one, and few cross."""
     count = len(tracks)
-    above: list[set[int]] = [set() for _ in range(count)]
-    for i, one in enumerate(tracks):
-        for j in range(i):
-            other = tracks[j]
-            if one.low > other.high + 5 or other.low > one.high + 5:
-                continue
-            first, second = _price(one, other), _price(other, one)
-            if first < second:
-                above[j].add(i)
-            elif second < first:
-                above[i].add(j)
-    number: dict[int, int] = {}
-    used: list[tuple[int, float, float]] = []
+    above: list[list[int]] = [[] for _ in range(count)]
+    meets: list[list[int]] = [[] for _ in range(count)]
+    for i, j, first, second in pairs:
+        meets[i].append(j)
+        meets[j].append(i)
+        if first < second:
+            above[j].append(i)
+        elif second < first:
+            above[i].append(j)
+    number = [-1] * count
     waiting: set[int] = set()
-
-    def assign(i: int) -> None:
-        at = max((number[j] + 1 for j in above[i] if j in number), default=0)
-        while any(n == at and not (tracks[i].high < low - 5 or tracks[i].low > high + 5) for n, low, high in used):
-            at += 1
-        number[i] = at
-        used.append((at, tracks[i].low, tracks[i].high))
-
     for start in sorted(range(count), key=lambda i: tracks[i].high - tracks[i].low):
-        way = [] if start in number else [(start, iter(above[start]))]
+        way = [] if number[start] >= 0 else [(start, iter(above[start]))]
         waiting.update(i for i, _ in way)
-        while way:  # those above first, however many there are on each other
+        while way:  # those above first, however many there are on each other: a loop, since the stack has an end
             i, rest = way[-1]
-            following = next((j for j in rest if j not in number and j not in waiting), None)
+            following = next((j for j in rest if number[j] < 0 and j not in waiting), None)
             if following is None:
                 way.pop()
                 waiting.discard(i)
-                assign(i)
+                at, taken = max((number[j] for j in above[i]), default=-1) + 1, {number[j] for j in meets[i]}
+                while at in taken:
+                    at += 1
+                number[i] = at
             else:
                 way.append((following, iter(above[following])))
                 waiting.add(following)
-    return [number[i] for i in range(count)]
+    return number
 
 
-def _tangles(tracks: list[_Track], place: list[int]) -> int:
+def _tangles(pairs: list[_Pair], place: list[int]) -> int:
     """Pairs of pieces that still lie on each other."""
-    return sum(
-        _price(one, other) >= _ON_EACH_OTHER
-        for i, one in enumerate(tracks)
-        for j, other in enumerate(tracks)
-        if place[i] < place[j] and one.low <= other.high + 5 and other.low <= one.high + 5
-    )
-
-
-def _price(upper: _Track, lower: _Track) -> int:
-    """Crossings when one piece runs above another; lines that would lie on each other cost much more."""
-    if upper.key == lower.key:
-        return 0 if upper.part < lower.part else 2 * _ON_EACH_OTHER
-    crossed = int(upper.low < lower.trunk < upper.high) + sum(lower.low < drop < lower.high for drop in upper.drops)
-    return crossed + _ON_EACH_OTHER * any(abs(lower.trunk - drop) < 6 for drop in upper.drops)
+    return sum((above if place[i] < place[j] else under) >= _ON_EACH_OTHER for i, j, above, under in pairs)

@@ -9,6 +9,7 @@ from torchatlas.graph.columns import KINDS
 from torchatlas.graph.nouns import NodeKind
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.boxes import HEAD, SMALL, STACK, Box
+from torchatlas.render.layout.folding import hands_on
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
 from torchatlas.render.layout.routing import Point
@@ -76,8 +77,9 @@ class SceneMaker:
 
     def __init__(self, outline: Outline, labels: Labels) -> None:
         self.outline, self.labels = outline, labels
-        self._texts: dict[int, str] = {}  # of lines that stand for many tensors
-        self._wishes: dict[int, list[tuple[tuple[Point, ...], tuple[float, float]]]] = {}
+        # What is to be written beside a net, along which lines, and how far to the left and right.
+        self._wishes: dict[tuple[int, str], list[tuple[tuple[Point, ...], tuple[float, float]]]] = {}
+        self._shapes: dict[int, dict[tuple[Point, ...], str]] = {}  # net -> line -> in which shape it arrives
 
     def scene(self, box: Box) -> Scene:
         self.found = Scene(box.width, box.height)
@@ -118,12 +120,15 @@ class SceneMaker:
             line = Line(net, tuple(_tidy(points)), not leaves, depth, many, ends=ends)
             self.found.lines.append(line)
             if number < 0:
-                self._texts[net] = f"{many:,} tensor{'s' if many > 1 else ''}"
-                self._wishes.setdefault(net, []).append((line.points, (x - 20, x + width + 20)))
+                words = f"{many:,} tensor{'s' if many > 1 else ''}"
+                self._wishes.setdefault((net, words), []).append((line.points, (x - 20, x + width + 20)))
             elif not leaves:
                 room = (x + 2, x + width - 2) if not is_root else (x - 20, x + width + 20)
-                self._wish(number, line, room)
-        if item.repeat > 1:
+                shape = self.labels.shapes.arriving(item, items[route.target], number)
+                self._shapes.setdefault(net, {})[line.points] = shape
+                if shape != self._known_shape(number, depth):
+                    self._wishes.setdefault((net, shape), []).append((line.points, room))
+        if item.repeat > 1 and hands_on(self.outline.tree, item):  # else the rounds lie side by side
             self._return(item, box, x, y, width, height, depth)
 
     def _return(self, item: Item, box: Box, x: float, y: float, width: float, height: float, depth: int) -> None:
@@ -135,12 +140,19 @@ class SceneMaker:
 
     # -- shapes beside lines -------------------------------------------------------------------------------------------
 
-    def _wish(self, tensor: int, line: Line, room: tuple[float, float]) -> None:
-        """Label a tensor where its shape is new."""
+    def _known_shape(self, tensor: int, depth: int) -> str:
+        """The shape of a tensor that needs no label: what is written on its box, or that of what its maker reads."""
         tree = self.outline.tree
         is_given = tree.graph.columns["node_kind"][tree.node[tensor // OUTPUTS]] == _INPUT
-        if not (is_given and line.level < 0) and self.labels.new_shape(tensor):  # else it is written on the box
-            self._wishes.setdefault(line.net, []).append((line.points, room))
+        return self.labels.shapes.made(tensor) if is_given and depth < 0 else self.labels.shapes.read(tensor)
+
+    def _of_other_shape(self, net: int, shape: str) -> list[tuple[Point, ...]]:
+        """The lines of a net that one of its shapes must not stand beside, if it has several."""
+        shapes = self._shapes.get(net, {})
+        if len(set(shapes.values())) < 2:
+            return []
+        lines = (line.points for line in self.found.lines if line.net == net)
+        return [points for points in lines if shapes.get(points) != shape]
 
     def _place_labels(self) -> None:
         found = self.found
@@ -155,14 +167,14 @@ class SceneMaker:
             for frame in found.frames
         ]
         placed: list[tuple[float, float, float, float]] = []
-        for net, wishes in self._wishes.items():
-            text = self._texts.get(net) or self.labels.shape(net)
+        for (net, text), wishes in self._wishes.items():
             wide = text_width(text, SMALL)
+            others = self._of_other_shape(net, text)
             spot = next(
                 (
                     spot
                     for points, room in wishes
-                    for spot in _spots(points, wide, room)
+                    for spot in _spots(points, wide, room, others)
                     if not _hits(spot, solid, 1) and not _hits(spot, placed, 3) and not _hits_line(spot, pieces)
                 ),
                 None,
@@ -173,17 +185,29 @@ class SceneMaker:
 
 
 def _spots(
-    points: tuple[Point, ...], wide: float, room: tuple[float, float]
+    points: tuple[Point, ...], wide: float, room: tuple[float, float], others: list[tuple[Point, ...]]
 ) -> list[tuple[float, float, float, float]]:
-    """Where a text fits beside the upright pieces of a line."""
+    """Where a text fits beside the upright pieces of a line that no line with another text shares."""
     found = []
     for (ax, ay), (bx, by) in itertools.pairwise(points):
-        if abs(ax - bx) > 0.3 or by - ay < 15:
+        if abs(ax - bx) > 0.3:
+            continue
+        ay = _parting(ax, ay, by, others)
+        if by - ay < 15:
             continue
         for left in (ax + _LABEL_GAP, ax - _LABEL_GAP - wide):
             if room[0] <= left and left + wide <= room[1]:
                 found.append((left, ay + 2, left + wide, ay + 14))
     return found
+
+
+def _parting(x: float, top: float, bottom: float, others: list[tuple[Point, ...]]) -> float:
+    """Where an upright piece has left the other lines of its tensor, which begin where it does."""
+    for points in others:
+        for (ax, ay), (bx, by) in itertools.pairwise(points):
+            if abs(ax - x) < 0.3 and abs(bx - x) < 0.3 and ay < bottom and top < by:
+                top = by
+    return top
 
 
 def _hits(spot: tuple[float, float, float, float], others: list[tuple[float, float, float, float]], pad: float) -> bool:

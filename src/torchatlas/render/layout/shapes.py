@@ -1,0 +1,149 @@
+"""Where a tensor is drawn -> its shape there: as it was made, as a box gets it, and where it is news.
+
+Views have no boxes: a line may begin at one shape and end at another.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from torchatlas.graph.columns import EDGE_KINDS, Array
+from torchatlas.graph.nouns import EdgeKind
+from torchatlas.render.layout.outline import OUTPUTS, Item, Outline, first_of_repeats
+from torchatlas.tables import clean
+
+
+class Shapes:
+    """Shapes of the tensors of an outline, as text: 2×16×10."""
+
+    def __init__(self, outline: Outline) -> None:
+        self.outline, self.tree, self.graph = outline, outline.tree, outline.tree.graph
+        self._into: dict[int, Array] = {}  # by the ids of items
+
+    def made(self, tensor: int) -> str:
+        """The shape of a tensor as it was made."""
+        leaf, output = divmod(tensor, OUTPUTS)
+        columns = self.graph.columns
+        node = self.tree.node[leaf]
+        first, last = columns["output_ptr"][node], columns["output_ptr"][node + 1]
+        if first + output >= last:
+            return ""
+        value = columns["output_value"][first + output]
+        return self.of_value(value) if value >= 0 else ""  # else it returned None there
+
+    def arriving(self, group: Item, item: Item, tensor: int) -> str:
+        """The shape of a tensor where it enters an item of a group: after the views on its way, before those inside.
+
+        Where several parts of it enter that differ, the shape of the whole as it was made.
+        """
+        tree = self.tree
+        first = int(tree.first_edge[item.start])
+        rows = first + np.flatnonzero(self._tensors_into(group, item) == tensor)
+        if item.kind in ("leaf", "module"):
+            call = _outermost_call(item, self.graph.columns["call_parent"])
+            found = {self.of_value(self._at_border(value, call)) for value in np.unique(tree.value[rows]).tolist()}
+        else:
+            found = {
+                self.of_value(self._at_border(int(tree.value[row]), self._call_within(item, row)))
+                for row in rows.tolist()
+            }
+        return found.pop() if len(found) == 1 else self.made(tensor)
+
+    def read(self, tensor: int) -> str:
+        """The shape of the first thing that the maker of a tensor reads; empty if it reads none."""
+        leaf = tensor // OUTPUTS
+        first, last = self.tree.first_edge[leaf], self.tree.first_edge[leaf + 1]
+        if first == last:
+            return ""
+        return self.of_value(self._at_border(int(self.tree.value[first]), int(self._only_call[leaf])))
+
+    def new(self, tensor: int) -> str:
+        """The shape in which all readers take a tensor, or as it was made if they differ. Empty where it is no news:
+        if its maker reads the same."""
+        tree, (leaf, output) = self.tree, divmod(tensor, OUTPUTS)
+        rows = tree.by_source[tree.first_read[leaf] : tree.first_read[leaf + 1]]
+        rows = rows[tree.output[rows].clip(0, OUTPUTS - 1) == output]
+        pairs = set(zip(tree.value[rows].tolist(), self._only_call[tree.target[rows]].tolist(), strict=True))
+        found = {self.of_value(self._at_border(value, call)) for value, call in pairs}
+        shape = found.pop() if len(found) == 1 else self.made(tensor)
+        return "" if shape == self.read(tensor) else shape
+
+    def of_value(self, value: int) -> str:
+        shape = self.graph.tables.layouts[self.graph.columns["value_layout"][value]].shape
+        return clean("×".join(map(str, shape))) or "scalar"
+
+    def _tensors_into(self, group: Item, item: Item) -> Array:
+        """The tensors that the ops of an item read, in order of its edges, as the group around it numbers them."""
+        found = self._into.get(id(item))
+        if found is None:
+            tree = self.tree
+            edges = slice(int(tree.first_edge[item.start]), int(tree.first_edge[item.stop]))
+            source, above, around = tree.source[edges], group, list[Item]()
+            while True:
+                around.append(above)
+                if above.parent is None:
+                    break
+                above = above.parent
+            for one in reversed(around):
+                source = first_of_repeats(source, one.parts or ())
+            found = self._into[id(item)] = source * OUTPUTS + tree.output[edges].clip(0, OUTPUTS - 1)
+        return found
+
+    def _call_within(self, item: Item, row: int) -> int:
+        """Of a group that is no module, the module call in it that an edge leads into; -1 for a single op."""
+        leaf = int(self.tree.target[row])
+        while item.kind not in ("leaf", "module"):
+            parts = self.outline.children(item)
+            leaf = int(first_of_repeats(np.array([leaf]), parts)[0])
+            item = next(part for part in parts if part.start <= leaf < part.stop)
+        return _outermost_call(item, self.graph.columns["call_parent"])
+
+    def _at_border(self, value: int, call: int) -> int:
+        """What became a value by views within a call, as it came into that call."""
+        columns = self.graph.columns
+        while True:
+            node = int(columns["value_producer"][value])
+            if node < 0 or self.tree.is_leaf[node] or self._handed[node] < 0:
+                return value
+            inner = int(columns["node_call"][node])
+            while inner >= 0 and inner != call:
+                inner = int(columns["call_parent"][inner])
+            if inner < 0:
+                return value
+            value = int(self._handed[node])
+
+    @cached_property
+    def _handed(self) -> Array:
+        """Node -> what it takes from another, if it has no box and so hands it on; else -1."""
+        columns = self.graph.columns
+        data = (columns["edge_kind"] == EDGE_KINDS.index(EdgeKind.DATA)) & (columns["edge_value"] >= 0)
+        found = np.full(len(self.graph), -1, np.int64)
+        found[columns["edge_target"][data]] = columns["edge_value"][data]
+        return np.where(self.tree.is_leaf | (self.tree.leaf_of_node < 0), -1, found)
+
+    @cached_property
+    def _only_call(self) -> Array:
+        """Leaf -> the outermost module call that runs no other; -1 for none. The two share a box."""
+        tree = self.tree
+        found = np.full(len(tree.node), -1, np.int64)
+        alone = np.flatnonzero((tree.stop - tree.start == 1) & (tree.call >= 0))[::-1]  # outer ones are written last
+        found[tree.start[alone]] = tree.call[alone]
+        return found
+
+
+def outer_call(item: Item) -> int:
+    """The module call that an item is drawn in; -1 for none."""
+    above = item.parent
+    while above is not None and above.call < 0:
+        above = above.parent
+    return above.call if above is not None else -1
+
+
+def _outermost_call(item: Item, parents: Array) -> int:
+    """A box may stand for a module and for those around it that do nothing else: the call of the outermost."""
+    call, outer = item.call, outer_call(item)
+    while call >= 0 and int(parents[call]) not in (outer, -1):
+        call = int(parents[call])
+    return call
