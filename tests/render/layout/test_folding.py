@@ -65,6 +65,19 @@ def test_a_body_of_two_is_worth_folding_from_three_on() -> None:
     assert repeats(alternating(3)) == [("loop", "", 3)]
 
 
+@pytest.mark.parametrize(("length", "rounds", "folds"), [(9, 4, True), (30, 3, True), (48, 3, True), (49, 3, False)])
+def test_a_body_may_be_long(length: int, rounds: int, folds: bool) -> None:
+    sketch = Sketch()
+    x = sketch.input()
+    for _ in range(rounds):
+        skipped = x
+        for place in range(length - 1):
+            x = sketch.op(f"op{place}", x)
+        x = sketch.op("add", x, skipped)
+    sketch.output(x)
+    assert repeats(sketch.graph()) == ([("loop", "", rounds)] if folds else [])
+
+
 @pytest.mark.parametrize(("length", "folds"), [(3, False), (4, True)])
 def test_single_ops_fold_from_four_on(length: int, folds: bool) -> None:
     assert bool(repeats(chain(length, lambda number: "relu"))) == folds

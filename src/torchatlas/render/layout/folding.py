@@ -17,8 +17,8 @@ from torchatlas.render.layout.tree import Tree
 if TYPE_CHECKING:
     from torchatlas.render.layout.outline import Item
 
-_LONGEST = 8  # items in the body of a loop
-_PERIODS = np.arange(1, _LONGEST + 1)[:, None]
+_LONGEST, _LONGEST_OF_MANY = 48, 8  # items in the body of a loop, and where there are more to look at than this:
+_MANY = 4_000
 _FEWEST_ALIKE = 4
 _DENSE = 0.6  # the share of earlier modules that are read
 _FEWEST_OPS, _FEWEST_LOOPS = 4, 3  # so many equal single ops in a row, or rounds of several items, are worth folding
@@ -33,10 +33,12 @@ def folded(tree: Tree, items: list[Item]) -> list[Item]:
         return items
     items = _many(tree, items)
     hashes = [item.hash % (1 << 62) if item.repeat == 1 else -1 - place for place, item in enumerate(items)]
-    runs = _runs(np.array(hashes, np.int64))
+    periods = _periods(items)
+    runs = _runs(np.array(hashes, np.int64), periods)
     is_op = np.array([item.is_leaf and item.call < 0 for item in items])
-    fewest = np.where(_PERIODS > 1, _FEWEST_LOOPS, np.where(is_op, _FEWEST_OPS, 2))
-    can_begin = (runs >= (fewest - 1) * _PERIODS) & _chained(_linked(tree, items))  # most items begin no repeat
+    fewest = np.where(periods > 1, _FEWEST_LOOPS, np.where(is_op, _FEWEST_OPS, 2))
+    can_begin = runs >= (fewest - 1) * periods  # most items begin no repeat
+    can_begin &= _chained(_linked(tree, items, can_begin))
     folds = [item for item in items if item.repeat > 1]
     found: list[Item] = []
     at = 0
@@ -114,13 +116,14 @@ def _many(tree: Tree, items: list[Item]) -> list[Item]:
     """
     if len(items) < _FEWEST_BRANCHES:
         return items
-    runs = _runs(_kinds(tree, items))
-    can_begin = runs >= (_FEWEST_BRANCHES - 1) * _PERIODS
+    periods = _periods(items)
+    runs = _runs(_kinds(tree, items), periods)
+    can_begin = runs >= (_FEWEST_BRANCHES - 1) * periods
     if not can_begin.any():
         return items
-    linked = _linked(tree, items)
-    differ = (runs - _equal(items, runs)) * 2 * _PERIODS >= runs  # in half of the periods at least one item does
-    can_begin &= ~linked | ((runs >= (_FEWEST_DIFFERENT - 1) * _PERIODS) & differ & _chained(linked))
+    linked = _linked(tree, items, can_begin)
+    differ = (runs - _equal(items, runs)) * 2 * periods >= runs  # in half of the periods at least one item does
+    can_begin &= ~linked | ((runs >= (_FEWEST_DIFFERENT - 1) * periods) & differ & _chained(linked))
     found: list[Item] = []
     folds: list[Item] = []
     at = 0
@@ -231,16 +234,25 @@ def _longest(
     return counted(tree, items[at : at + most * period], period, folds)
 
 
-def _linked(tree: Tree, items: list[Item]) -> Array:
-    """For each period and place, whether the items of one period from there on are read by those of the next."""
+def _periods(items: list[Item]) -> Array:
+    """How many items a repeat may have, one below the other."""
+    longest = _LONGEST if len(items) <= _MANY else _LONGEST_OF_MANY
+    return np.arange(1, min(longest, len(items) - 1) + 1)[:, None]
+
+
+def _linked(tree: Tree, items: list[Item], wanted: Array) -> Array:
+    """For each period and place, whether the items of one period from there on are read by those of the next.
+
+    Only for periods of which any place is wanted.
+    """
     count = len(items)
     edges = slice(tree.first_edge[items[0].start], tree.first_edge[items[-1].end])
     inside = tree.source[edges] >= items[0].start
     starts = np.array([item.start for item in items])
     reader = np.searchsorted(starts, tree.target[edges][inside], side="right") - 1
     back = reader - (np.searchsorted(starts, tree.source[edges][inside], side="right") - 1)
-    found = np.zeros((_LONGEST, count), bool)
-    for period in range(1, _LONGEST + 1):
+    found = np.zeros_like(wanted)
+    for period in (np.flatnonzero(wanted.any(axis=1)) + 1).tolist():
         # The reader has some place in its period; what it reads is in the one before from one such place to another.
         near = (back > 0) & (back < 2 * period)
         first = (reader - period - np.minimum(period, back) + 1)[near]
@@ -258,7 +270,7 @@ def _chained(linked: Array) -> Array:
     Else they lie side by side: of mul, relu, mul, relu, where each mul reads x, relu and mul would seem to be a chain.
     """
     found = linked.copy()
-    for period in range(2, _LONGEST + 1):
+    for period in (np.flatnonzero(linked.any(axis=1)) + 1).tolist():
         for shift in range(1, min(period, linked.shape[1])):
             found[period - 1, :-shift] &= linked[period - 1, shift:]
     return found
@@ -268,21 +280,19 @@ def _equal(items: list[Item], runs: Array) -> Array:
     """Of the items in each run, how many are exactly those a period later: repeats of these are folded as such."""
     count, found = len(items), np.zeros_like(runs)
     hashes = np.array([item.hash % (1 << 63) for item in items], np.int64)
-    for period in range(1, min(_LONGEST, count - 1) + 1):
+    for period in (np.flatnonzero(runs.any(axis=1)) + 1).tolist():
         sums = np.concatenate([[0], np.cumsum(hashes[:-period] == hashes[period:]), np.zeros(period, np.int64)])
         found[period - 1] = sums[np.arange(count) + runs[period - 1]] - sums[:count]
     return found
 
 
-def _runs(hashes: Array) -> Array:
+def _runs(hashes: Array, periods: Array) -> Array:
     """For each period and place, how many items from there on equal the one a period later."""
-    count = len(hashes)
-    found = np.zeros((_LONGEST, count), np.int64)
-    for period in range(1, min(_LONGEST, count - 1) + 1):
-        equal = np.concatenate([hashes[:-period] == hashes[period:], np.zeros(period, bool)])
-        places = np.arange(count)
-        next_break = np.minimum.accumulate(np.where(equal, count, places)[::-1])[::-1]
-        found[period - 1] = next_break - places
+    count, places = len(hashes), np.arange(len(hashes))
+    later = places + periods
+    equal = (later < count) & (hashes[np.minimum(later, count - 1)] == hashes)
+    next_break = np.minimum.accumulate(np.where(equal, count, places)[:, ::-1], axis=1)[:, ::-1]
+    found: Array = next_break - places
     return found
 
 

@@ -125,7 +125,9 @@ class Labels:
         if not levels:
             return []
         rows = dict.fromkeys(zip(*(level.tolist() for level in reversed(levels)), strict=True))
-        return list(dict.fromkeys(".".join(modules[one].path.rpartition(".")[2] for one in row) for row in rows))
+        return list(
+            dict.fromkeys(".".join(filter(None, (modules[one].path.rpartition(".")[2] for one in row))) for row in rows)
+        )
 
     # -- sizes ---------------------------------------------------------------------------------------------------------
 
