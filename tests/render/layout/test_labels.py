@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from render.graphs import Sketch, linear, recurrent_loop, tower, written
+from render.graphs import Sketch, chain, linear, recurrent_loop, tower, written
 from render.layout.pages import every_item, labelled
 from torch import nn
 
@@ -187,6 +187,22 @@ def test_kinds_without_a_class_have_plain_words() -> None:
     _, labels = labelled(recurrent_loop(5))
     plain = {kind: labels.title(Item(kind, 0, 2, 0, name="backward")) for kind in ("functional", "segment", "lane")}
     assert plain == {"functional": "functional ops", "segment": "ops", "lane": "backward"}
+
+
+def test_a_stretch_of_a_program_says_which_modules_are_in_it() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    for number in range(130):
+        with sketch.module(f"part{number}", "Attention" if number < 65 else f"Mlp{number % 5}"):
+            x = sketch.op(f"sin{number}", sketch.op(f"cos{number}", x))
+    sketch.output(x)
+    outline, labels = labelled(sketch.graph())
+    segments = [item for item in outline.children(outline.root) if item.kind == "segment"]
+    assert labels.subtitle(segments[0]).endswith(" ops · Attention")
+    assert labels.subtitle(segments[-1]).endswith(" …")
+    assert "Mlp" in labels.subtitle(segments[-1])
+    _, plain = labelled(chain(300, lambda number: f"op{number}"))
+    assert " op" in plain.subtitle(plain.outline.children(plain.outline.root)[1])
 
 
 def test_repeats_hand_on_or_lie_side_by_side() -> None:

@@ -60,7 +60,7 @@ class Labels:
         each = " each" if item.repeat > 1 else ""
         operations = f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}{each}"
         if item.kind in ("functional", "segment"):
-            return _joined("", operations, self._main_operations(item))
+            return _joined("", operations, _main_modules(item) or self._main_operations(item))
         name = "" if item.kind == "lane" else self.name(item)
         return _joined(name, operations, _DIFFER if item.alike_only else self._parameters(item))
 
@@ -286,6 +286,18 @@ class Labels:
                 shape: tuple[int | str, ...] = self.graph.tables.layouts[columns["value_layout"][rows[at]]].shape
                 return shape
         return None
+
+
+def _main_modules(item: Item) -> str:
+    """The classes of the two or three largest modules in a stretch of a program; empty if there are single ops only."""
+    sizes, stack = Counter[str](), [item]
+    while stack:
+        for part in stack.pop().parts or ():
+            if part.kind == "module":
+                sizes[clean(part.type)] += part.end - part.start
+            elif part.kind != "leaf":
+                stack.append(part)
+    return ", ".join(name for name, _ in sizes.most_common(3)) + (" …" if len(sizes) > 3 else "")
 
 
 def listed(names: list[str]) -> str:
