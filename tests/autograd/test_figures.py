@@ -69,3 +69,14 @@ def test_kinds_of_numbers(dtype: torch.dtype) -> None:
         norm, smallest, largest, _ = figures_of([given, torch.ones(8, 9)])[0]
         assert norm == pytest.approx(float(size.double().norm()), rel=1e-6, abs=0)
         assert (smallest, largest) == pytest.approx((float(size.min()), float(size.max())), rel=1e-6, abs=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_the_default_kind_of_numbers_does_not_matter(dtype: torch.dtype) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        norm, *_ = figures_of([torch.full((4,), 1e-9, dtype=torch.float32)])[0]
+    finally:
+        torch.set_default_dtype(before)
+    assert norm == pytest.approx(2e-9, rel=1e-6, abs=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import torchatlas as atlas
 from torchatlas.autograd.graph import autograd_graph
 from torchatlas.autograd.saved import saved_by
 from torchatlas.autograd.text import graph_text
+from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Role
 from torchatlas.graph.columns import faults
 
@@ -237,3 +240,99 @@ def test_a_checkpoint_is_packed() -> None:
     life = atlas.lifecycle(out)
     assert life.count("packed") > 0
     assert life.can_run
+
+
+def test_parameters_count_once_though_they_are_saved_as_views() -> None:
+    net = model()
+    with atlas.recording(net) as forward:
+        loss = net(torch.randn(3, 4)).mean()
+    for saved in (True, False):
+        graph = autograd_graph(loss, model=net, forward=forward, saved=saved)
+        assert faults(graph.columns, graph.tables) is None
+        assert {path: scope.parameters for path, scope in graph.scopes.items()} == {"": 58, "0": 40, "1": 0, "2": 18}
+
+
+def test_a_write_to_a_part_belongs_to_its_line_and_module() -> None:
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = self.inner(x)
+            return made.sum()
+
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = x.sin()
+            out = torch.zeros_like(h)
+            out[:, :2] = h[:, 2:]  # a line of its own
+            return out
+
+    net, x = Parts(), torch.randn(3, 4, requires_grad=True)
+    with atlas.recording(net) as forward:
+        loss = net(x)
+    graph = autograd_graph(loss, model=net, forward=forward)
+    (write,) = (node for node in graph.nodes if node.operation == "CopySlices")
+    assert write.scope.path == "inner"
+    assert write.source is not None
+    assert "a line of its own" in write.source.text
+
+
+def test_numbers_that_several_threads_used_belong_to_nobody() -> None:
+    net = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
+    made = {}
+
+    def run(name: str) -> None:
+        made[name] = net[name](torch.ones(1, 2)).sum()
+
+    with atlas.recording(net) as forward:
+        for name in "ba":
+            thread = threading.Thread(target=run, args=(name,))
+            thread.start()
+            thread.join()
+    graph = autograd_graph(made["a"], model=net, forward=forward)
+    assert {node.scope.path for node in graph.nodes} == {"", "a"}
+
+
+def test_nested_tensors_of_both_kinds() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are a prototype
+        parts = [torch.ones(2, 4), torch.ones(3, 4)]
+        strided = torch.nested.nested_tensor(parts, requires_grad=True)
+        jagged = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
+        losses = [(strided * 2).to_padded_tensor(0.0).sum(), (jagged * 2).values().sum()]
+    for loss in losses:
+        graph = autograd_graph(loss)
+        assert faults(graph.columns, graph.tables) is None
+        assert {value.shape for node in graph.nodes for value in node.inputs if value.role == Role.PARAMETER} == {
+            (2, "*", 4)
+        }
+        assert graph._repr_svg_().startswith("<svg")
+        assert atlas.lifecycle(loss).can_run
+        assert atlas.record_backward(loss, statistics=True).statistics[-1].norm == pytest.approx(2 * 20**0.5)
+
+
+def test_names_may_come_as_a_model_a_dictionary_or_pairs() -> None:
+    net = model()
+    loss = net(torch.randn(3, 4)).mean()
+    for params in (net, dict(net.named_parameters()), net.named_parameters()):
+        graph = autograd_graph(loss, params)
+        assert {value.parameter for value in graph.values if value.parameter} == {
+            name for name, _ in net.named_parameters()
+        }
+    with pytest.raises(InvalidInputError, match="params= takes names and tensors"):
+        autograd_graph(loss, net.parameters())  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="model= takes"):
+        autograd_graph(loss, model=loss)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="forward= takes a recording"):
+        autograd_graph(loss, forward=net)  # type: ignore[arg-type]
+
+
+def test_what_stays_in_any_case_is_not_held() -> None:
+    frozen = nn.Linear(100, 100).requires_grad_(False)
+    life = atlas.lifecycle(frozen(torch.ones(1, 100, requires_grad=True)).sum())
+    assert (life.held_bytes, life.parameter_bytes) == (0, 4 * 100 * 100)
+    sparse = torch.eye(5, 6).to_sparse()
+    life = atlas.lifecycle(torch.sparse.mm(sparse, torch.randn(6, 3, requires_grad=True)).sum())
+    assert life.held_bytes == 5 * (2 * 8 + 4)  # indices and values

@@ -15,6 +15,11 @@ x = torch.ones(1, requires_grad=True)
 y = x
 for _ in range({NODES}):
     y = y * 1.0
+def deep():
+    h = x
+    for _ in range({NODES}):
+        h = h.sin()
+    return h
 graph = atlas.autograd_graph(y, saved=False)
 assert len(graph) == {NODES + 1}
 assert graph.recorded["topological_nr"][0] == {NODES}
@@ -27,6 +32,14 @@ ENDINGS = {
     "used further": "z = (y + 1).sum()\ndel y\nz.backward()\nassert x.grad == 1\ndel z\ntime.sleep(0.3)",
     "walked twice": "graph = atlas.autograd_graph(y, saved=False)\ndel y\ntime.sleep(0.3)",
     "recorded": "rec = atlas.record_backward(y)\ndel y\nassert len(rec.graph) == len(graph)\ndel rec\ntime.sleep(0.3)",
+    "its middle lives on": "h = deep()\natlas.lifecycle(h.sum())\ntime.sleep(0.3)\ndel h\ntime.sleep(0.3)",
+    "one of two parts lives on": (
+        "one, two = deep(), deep()\natlas.lifecycle(one + two)\ndel one\ntime.sleep(0.3)\ndel two\ntime.sleep(0.3)"
+    ),
+    "many walks leave no more than one": (
+        "import gc\ndef kept(): return sum(type(each).__name__ == '_Kept' for each in gc.get_objects())\n"
+        "before = kept()\nfor _ in range(3):\n    atlas.lifecycle(y)\nassert kept() == before > 0"
+    ),
     "in a thread": "import threading\nt = threading.Thread(target=globals().pop, args=('y',))\nt.start()\nt.join()",
 }
 

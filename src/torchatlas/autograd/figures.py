@@ -87,6 +87,9 @@ class GradientFigures:
         with unobserved():
             for place in kept[first].tolist():
                 gradient = gradients[place]
+                if gradient.is_nested:
+                    self._one(int(edges[place]), gradient)
+                    continue
                 if gradient.numel() > _SMALL and gradient.dim() == 2 and not gradient.is_contiguous():
                     gradient = gradient.t()  # numbers that lie side by side are brought together three times as fast
                 kind = gradient.shape, gradient.dtype, gradient.is_cpu or gradient.device
@@ -126,7 +129,7 @@ class GradientFigures:
         found = self._rooms.get(shape)
         if found is None:
             if self._room is None:
-                self._room = torch.empty(_ROOM)
+                self._room = torch.empty(_ROOM, dtype=torch.float32, device="cpu")  # whatever the program's default is
             room = self._room[: math.prod(shape)]
             found = self._rooms[shape] = room.view(shape), room.numpy().reshape(shape[0], -1)
         return found

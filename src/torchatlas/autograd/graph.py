@@ -7,14 +7,16 @@ backward is among its inputs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from torchatlas.autograd.saved import Saved, saved_by, storage_bytes, storage_key
-from torchatlas.autograd.walk import FIRST, Walk, leaf_of, names_of, roots_of, sequence_nr, walk
+from torchatlas.autograd.walk import FIRST, Named, Walk, leaf_of, names_of, roots_of, sequence_nr, walk
+from torchatlas.capturing.tensors import layout_name, shape_of
+from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, TensorRef, encode
 from torchatlas.graph.columns import (
@@ -31,13 +33,16 @@ from torchatlas.graph.columns import (
 from torchatlas.graph.nouns import EdgeKind, NodeKind, Phase, Role
 from torchatlas.operations import operation_type
 
+if TYPE_CHECKING:
+    from torchatlas.capturing.run import Recording
+
 
 def autograd_graph(
     outputs: torch.Tensor | Iterable[torch.Tensor],
-    params: Mapping[str, torch.Tensor] | None = None,
+    params: Named | None = None,
     model: nn.Module | None = None,
     *,
-    forward: Graph | None = None,
+    forward: Graph | Recording | None = None,
     saved: bool = True,
 ) -> Graph:
     """The autograd graph behind one tensor or several.
@@ -50,8 +55,19 @@ def autograd_graph(
     roots = roots_of(outputs, "autograd_graph")
     graph = graph_of_walk(walk(roots), names_of(params, model), saved=saved)
     if forward is not None:
-        link(graph, forward)
+        link(graph, recorded_graph(forward))
     return graph
+
+
+def recorded_graph(forward: Any) -> Graph:
+    """A recording of the forward pass, or what it recorded."""
+    found = forward if isinstance(forward, Graph) else getattr(forward, "graph", None)
+    if not isinstance(found, Graph):
+        raise InvalidInputError(
+            f"forward= takes a recording of the forward pass, not {type(forward).__name__}: "
+            "with atlas.recording(model) as forward: loss = ..."
+        )
+    return found
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
@@ -61,8 +77,8 @@ def graph_of_walk(found: Walk, names: Mapping[int, str], *, saved: bool) -> Grap
     """Values are the gradients on the edges; after them come leaves and saved tensors, which no node makes."""
     count, edges = len(found.nodes), len(found.source)
     source, target = np.array(found.source, np.int64), np.array(found.target, np.int64)
-    leaves = frozenset(storage_key(leaf) for node in found.nodes if (leaf := leaf_of(node)) is not None)
-    tables, extras = Tables(threads=["main"], devices=[]), _Extras(names, leaves if saved else frozenset())
+    leaves = {number: leaf for number, node in enumerate(found.nodes) if (leaf := leaf_of(node)) is not None}
+    tables, extras = Tables(threads=["main"], devices=[]), _Extras(names, leaves)
     incoming = np.bincount(target, minlength=count).tolist()
     known: dict[str, int] = {}
     operations: dict[Operation, int] = {}
@@ -77,7 +93,7 @@ def graph_of_walk(found: Walk, names: Mapping[int, str], *, saved: bool) -> Grap
         for metadata in node._input_metadata:
             slots.append(extras.gradient_layout(metadata))
         slot_ptr.append(len(slots))
-        extras.add(number, node, incoming[number], saved)
+        extras.add(node, number, incoming[number], saved and number not in leaves)
     tables.operations, tables.layouts = list(operations), list(extras.layouts)
     tables.names, tables.devices, tables.arguments = list(extras.names), list(extras.devices), list(extras.texts)
     edge_layout = _edge_layouts(slots, np.array(slot_ptr), target, np.array(found.index, np.int64), extras)
@@ -90,7 +106,6 @@ def graph_of_walk(found: Walk, names: Mapping[int, str], *, saved: bool) -> Grap
     place[order] = np.arange(value_count)
     input_ptr = np.searchsorted(into[order], np.arange(count + 1))
     output_index = np.arange(edges) - np.searchsorted(source, source)
-    minus = np.full(value_count, -1)
 
     def both(of_edges: Any, of_extras: Any) -> Array:
         return np.concatenate([np.broadcast_to(of_edges, edges), np.asarray(of_extras).reshape(-1)])
@@ -114,7 +129,7 @@ def graph_of_walk(found: Walk, names: Mapping[int, str], *, saved: bool) -> Grap
         "value_version": both(0, extras.version),
         "value_producer": both(source, np.full(len(owner), -1)),
         "value_output_index": both(output_index, np.full(len(owner), -1)),
-        "value_view_of": minus,
+        "value_view_of": both(-1, [edges + leaf if leaf >= 0 else -1 for leaf in extras.view_of]),
         "value_role": both(ROLES.index(Role.TEMPORARY), extras.role),
         "value_parameter": both(-1, extras.parameter),
         "storage_bytes": extras.storage_bytes,
@@ -160,10 +175,10 @@ def _edge_layouts(slots: list[int], slot_ptr: Array, target: Array, index: Array
 
 
 class _Extras:
-    """Leaves and saved tensors, and the tables that they and the gradients share."""
+    """Leaves, by the nodes that accumulate their gradients, then saved tensors; and the tables that values share."""
 
-    def __init__(self, names: Mapping[int, str], leaves: frozenset[int]) -> None:
-        self._given, self._leaves = names, leaves  # storages of leaves
+    def __init__(self, names: Mapping[int, str], leaves: Mapping[int, torch.Tensor]) -> None:
+        self._given = names
         self.layouts: dict[Layout, int] = {}
         self.names: dict[str, int] = {}
         self.devices: dict[str, int] = {}
@@ -176,40 +191,39 @@ class _Extras:
         self.version: list[int] = []
         self.role: list[int] = []
         self.parameter: list[int] = []
+        self.view_of: list[int] = []  # the leaf whose storage it has
         self.storage_bytes: list[int] = []
         self.storage_device: list[int] = []
         self.storage_role: list[int] = []
         self._storages: dict[int, int] = {}
         self._layouts_of_metadata: dict[Any, int] = {}
         self._signatures: dict[tuple[str, ...], int] = {}
+        self._leaves: dict[int, tuple[int, torch.Tensor]] = {}  # by storage
+        for place, (number, leaf) in enumerate(leaves.items()):  # first: what views them comes after
+            self._value(number, leaf, Role.PARAMETER, leaf._version)
+            self._leaves.setdefault(storage_key(leaf), (place, leaf))
 
     def layout_row(self, layout: Layout) -> int:
         return self.layouts.setdefault(layout, len(self.layouts))
 
     def gradient_layout(self, metadata: Any) -> int:
-        shape = tuple(metadata.shape)
+        shape = ("*",) if metadata.is_cpp_nested_tensor else tuple(metadata.shape)  # the former does not tell
         key = shape, metadata.dtype, metadata.device
         try:
             return self._layouts_of_metadata[key]
         except (KeyError, TypeError):  # not seen yet; or a symbolic size, which has no hash
-            sizes = tuple(int(size) if isinstance(size, int) else str(size) for size in shape)
+            nested = metadata.is_nested_tensor  # its symbols are of no program
+            sizes = tuple(size if isinstance(size, int) else "*" if nested else str(size) for size in shape)
             dtype = str(metadata.dtype).removeprefix("torch.")
             row = self.layout_row(Layout(sizes, None, dtype, str(metadata.device), "gradient"))
             if all(isinstance(size, int) for size in shape):
                 self._layouts_of_metadata[key] = row
             return row
 
-    def add(self, number: int, node: Any, gradients: int, saved: bool) -> None:
-        """What a node holds: the leaf whose gradient it accumulates, or what its forward saved."""
-        argument = 0
-        leaf = leaf_of(node)
-        if leaf is not None:
-            self._value(number, leaf, Role.PARAMETER, leaf._version)
-        elif saved:
-            held = saved_by(node)
-            if held:
-                argument = self._saved(number, gradients, held)
-        self.argument.append(argument)
+    def add(self, node: Any, number: int, gradients: int, saved: bool) -> None:
+        """What the forward of a node saved, if it is wanted."""
+        held = saved_by(node) if saved else []
+        self.argument.append(self._saved(number, gradients, held) if held else 0)
 
     def _saved(self, number: int, gradients: int, held: list[Saved]) -> int:
         """The row of the arguments that say which input, after the gradients, lies in which slot."""
@@ -228,15 +242,17 @@ class _Extras:
         return row
 
     def _value(self, owner: int, tensor: torch.Tensor, role: Role, version: int) -> None:
-        strided = tensor.layout is torch.strided
+        strided = tensor.layout is torch.strided and not tensor.is_nested
         layout = Layout(
-            tuple(tensor.shape),
+            tuple(shape_of(tensor)),
             tuple(tensor.stride()) if strided else None,
             str(tensor.dtype).removeprefix("torch."),
             str(tensor.device),
-            "strided" if strided else str(tensor.layout).removeprefix("torch."),
+            "strided" if strided else layout_name(tensor),
         )
         name = self._given.get(id(tensor), "")
+        place, leaf = self._leaves.get(storage_key(tensor), (-1, None))
+        self.view_of.append(place if leaf is not tensor else -1)
         self.owner.append(owner)
         self.storage.append(self._storage(tensor, role))
         self.layout.append(self.layout_row(layout))
@@ -261,12 +277,8 @@ class _Extras:
 
 def link(graph: Graph, forward: Graph) -> None:
     """Give each node the module and the line of the forward op that made it, found by their numbers."""
-    numbers = forward.columns["node_sequence_nr"]
-    is_forward = np.isin(
-        forward.columns["node_phase"], [PHASES.index(phase) for phase in (Phase.FORWARD, Phase.RECOMPUTE, Phase.OTHER)]
-    )
-    made_by = {int(numbers[node]): int(node) for node in np.flatnonzero(is_forward & (numbers >= 0))[::-1]}
-    found = np.array([made_by.get(int(number), -1) for number in graph.columns["node_sequence_nr"]], np.int64)
+    made_by = _by_number(forward)
+    found = np.array([_maker(number, made_by) for number in graph.columns["node_sequence_nr"].tolist()], np.int64)
     calls = _calls_by_path(forward)
     known = found >= 0
     for column in ("node_call", "node_source"):
@@ -277,6 +289,38 @@ def link(graph: Graph, forward: Graph) -> None:
     graph.tables.sources = list(forward.tables.sources)
     for node, name in _accumulated(graph):  # it belongs to the module whose parameter it is
         graph.columns["node_call"][node] = calls.get(name.rpartition(".")[0], -1)
+
+
+def _by_number(forward: Graph) -> dict[int, tuple[int, bool]]:
+    """Sequence number -> the forward op that made the node of this number, and whether it wrote to what it was given.
+
+    Every thread counts for itself: a number that several have used belongs to nobody.
+    """
+    columns = forward.columns
+    numbers, threads = columns["node_sequence_nr"], columns["node_thread"]
+    phases = [PHASES.index(phase) for phase in (Phase.FORWARD, Phase.RECOMPUTE, Phase.OTHER)]
+    nodes = np.flatnonzero(np.isin(columns["node_phase"], phases) & (numbers >= 0))[::-1]
+    writes = np.zeros(len(forward), bool)
+    writes[np.repeat(np.arange(len(forward)), np.diff(columns["input_ptr"]))[columns["input_written"] > 0]] = True
+    found = {int(numbers[node]): (int(node), bool(writes[node])) for node in nodes}
+    if len(np.unique(threads[nodes])) > 1:
+        pairs = np.unique(np.stack([numbers[nodes], threads[nodes]], 1), axis=0)
+        used, times = np.unique(pairs[:, 0], return_counts=True)
+        for number in used[times > 1].tolist():
+            del found[number]
+    return found
+
+
+def _maker(number: int, made_by: dict[int, tuple[int, bool]]) -> int:
+    """The forward op that made a node; -1 if it is not known.
+
+    Who writes to a view makes three nodes: of the op itself, of its base (CopySlices) and of the view, anew.
+    """
+    for back in range(3):
+        node, writes = made_by.get(number - back, (-1, False))
+        if node >= 0:
+            return node if writes or not back else -1
+    return -1
 
 
 def _calls_by_path(graph: Graph) -> dict[str, int]:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchatlas.autograd.saved import Saved, saved_by, storage_bytes, storage_key
+from torchatlas.autograd.saved import Saved, is_parameter, saved_by, storage_bytes, storage_key
 from torchatlas.autograd.walk import leaf_of, roots_of, sequence_nr, walk
 from torchatlas.tables import clean, text_table
 from torchatlas.units import format_bytes
@@ -88,10 +88,11 @@ def lifecycle(tensor: Any) -> Lifecycle:
             if key is None or key in seen:
                 continue
             seen.add(key)
-            if key in leaves:
-                parameters += storage_bytes(each.data)
+            size = max(storage_bytes(each.data), 0)
+            if key in leaves or (each.data is not None and is_parameter(each.data)):
+                parameters += size
             else:
-                mine += storage_bytes(each.data)
+                mine += size
         held += mine
         number = sequence_nr(node)
         slots = tuple(each.slot for each in saved)

@@ -1,8 +1,10 @@
 """Freeing deep graphs that Python has looked at.
 
 torch frees a graph without recursion, unless Python has touched its nodes: then each node frees the next one inside of
-its own destructor, and at 50,000 nodes in a row the stack is gone. So whoever walks a large graph keeps its nodes until
-the root is gone, and lets go of them from the root to the leaves: each is freed alone.
+its own destructor, and at 50,000 nodes in a row the stack is gone. So whoever walks a deep graph cuts it into slabs by
+depth. The nodes of a slab are held by those before it that lead into it: when the last of these is freed, recursion
+ends there, and the slab is let go of a little later, from its beginning to its end, each node alone. Whatever part of a
+graph lives on, as the program may hold a tensor in the middle of it, keeps what is behind it safe as well.
 """
 
 from __future__ import annotations
@@ -10,19 +12,43 @@ from __future__ import annotations
 import _thread
 import atexit
 import ctypes
+import os
 import sys
 import time
+from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
-LARGE = 5_000  # nodes; a shallower graph can be freed by recursion
+import numpy as np
+
+_DEEP = 2_000  # nodes in a row that can be freed by recursion on the smallest of stacks
 _KEY = "torchatlas keeps what is behind this node"
-_PATIENCE = 0.05  # seconds that the destructor of the root has to finish
+_PATIENCE = 0.05  # seconds that the destructor of a node has to finish
 
 
-def keep_until_freed(root: Any, nodes: list[Any]) -> None:
-    """Hold the nodes behind a root as long as the root lives. `nodes` are in the order of gradients, without it."""
-    # The dictionary of a node's metadata dies with the node, and what is in it as well.
-    root.metadata.setdefault(_KEY, []).append(_Kept(nodes))
+def keep_until_freed(roots: Iterable[Any], nodes: list[Any], source: list[int], target: list[int]) -> None:
+    """Make a graph safe to free. Nodes come before those that they lead to, and edges in the order of their sources."""
+    if len(nodes) <= _DEEP or all(_KEY in root.metadata for root in roots):
+        return
+    depth = [0] * len(nodes)
+    for one, other in zip(source, target, strict=True):
+        if depth[other] <= depth[one]:
+            depth[other] = depth[one] + 1
+    if max(depth) < _DEEP:
+        return
+    come, to = np.array(source), np.array(target)
+    slab = np.array(depth) // _DEEP
+    slab[np.bincount(come, minlength=len(nodes)) == 0] = 0  # leaves free nobody
+    order = np.argsort(slab, kind="stable")
+    inside = np.split(order, np.searchsorted(slab[order], np.arange(1, slab.max() + 1)))
+    kept = [
+        _Kept([nodes[place] for place in places.tolist()]) if number else None for number, places in enumerate(inside)
+    ]
+    for edge in np.flatnonzero(slab[to] > slab[come]).tolist():
+        # The dictionary of a node's metadata dies with the node, and what is in it as well.
+        nodes[source[edge]].metadata.setdefault(_KEY, []).append(kept[slab[target[edge]]])
+    for root in roots:
+        root.metadata.setdefault(_KEY, [])
 
 
 class _Kept:
@@ -32,27 +58,33 @@ class _Kept:
         self.nodes = nodes[::-1]
 
     def __del__(self) -> None:
-        """The root is being destroyed, and still holds what follows it: let go when that is over."""
+        """A node is being destroyed, and still holds what follows it: let go when that is over."""
         nodes, self.nodes = self.nodes, []
         if _ending or sys.is_finalizing():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(nodes))  # the process ends: nobody frees it
             return
-        # A plain thread, whose beginning nobody waits for: waiting would let it run now, inside of the destructor.
-        busy = _thread.allocate_lock()
-        busy.acquire()
-        _freeing.append(busy)
-        _thread.start_new_thread(_let_go, (nodes, busy))
+        _waiting.append((_thread.get_ident(), nodes))
+        if _at_work.acquire(blocking=False):
+            # A plain thread, whose beginning nobody waits for: waiting would let it run now, inside of the destructor.
+            _thread.start_new_thread(_let_go, ())
 
 
-_freeing: list[Any] = []  # one lock for each thread that is at it
+_waiting: deque[tuple[int, list[Any]]] = deque()  # by the threads whose destructors found them
+_at_work = _thread.allocate_lock()
 _ending = False
 
 
-def _let_go(nodes: list[Any], busy: Any) -> None:
-    time.sleep(_PATIENCE)
-    nodes.clear()
-    _freeing.remove(busy)
-    busy.release()
+def _let_go() -> None:
+    here = _thread.get_ident()
+    while True:
+        while _waiting:
+            thread, nodes = _waiting.popleft()
+            if thread != here:  # else it was found here, and that destructor is over
+                time.sleep(_PATIENCE)
+            nodes.clear()
+        _at_work.release()
+        if not _waiting or not _at_work.acquire(blocking=False):  # somebody may have come before it was released
+            return
 
 
 @atexit.register
@@ -60,5 +92,15 @@ def _wait() -> None:
     """A thread that is stopped in the middle of freeing would take the process with it."""
     global _ending
     _ending = True
-    for busy in list(_freeing):
-        busy.acquire()
+    _at_work.acquire()
+
+
+def _anew() -> None:
+    """In a process that was forked nobody is at work."""
+    global _at_work
+    _at_work = _thread.allocate_lock()
+    _waiting.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_anew)

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
+
+from torchatlas.capturing.tensors import storages_of
 
 _VERSIONS = re.compile(r"is at version (\d+); expected version (\d+)")
 _PREFIX = "_raw_saved_"
@@ -101,7 +104,10 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 def storage_bytes(tensor: torch.Tensor | None) -> int:
     """All of the memory that a tensor lies in; -1 if it has none of its own."""
-    try:
-        return -1 if tensor is None else int(tensor.untyped_storage().nbytes())
-    except (NotImplementedError, RuntimeError):
-        return -1
+    storages = [] if tensor is None else storages_of(tensor)
+    return sum(int(storage.nbytes()) for storage in storages) if storages else -1
+
+
+def is_parameter(tensor: torch.Tensor) -> bool:
+    """Whether it is one, or a view of one, which need not be trained."""
+    return isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter)

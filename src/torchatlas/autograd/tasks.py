@@ -18,8 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from torchatlas.autograd.lifetime import LARGE, keep_until_freed
-from torchatlas.autograd.walk import roots_of
+from torchatlas.autograd.walk import roots_of, walk
 from torchatlas.collector import collector_off
 from torchatlas.errors import InvalidInputError
 from torchatlas.torch_private import (
@@ -31,6 +30,7 @@ from torchatlas.torch_private import (
 )
 
 Gradients = tuple[torch.Tensor | None, ...]
+_LARGE = 5_000  # nodes; fewer can be freed by recursion
 # Nodes whose gradient has the numbers of the one that arrives, in another shape.
 _HANDS_ON = {f"{name}Backward0" for name in ("T", "Transpose", "Permute", "View", "UnsafeView", "Unsqueeze", "Clone")}
 Around = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -55,14 +55,14 @@ class Task:
 
     number: int
     outer: int | None  # the task inside of which it runs
-    roots: list[Any]
-    nodes: list[Any]
+    roots: list[Any] = field(repr=False)
+    nodes: list[Any] = field(repr=False)
     edges: Edges = field(repr=False)
     keep_graph: bool
     create_graph: bool
-    inputs: tuple[Any, ...]  # what gradients are wanted for; empty: all leaves
+    inputs: tuple[Any, ...] = field(repr=False)  # what gradients are wanted for; empty: all leaves
     accumulates: bool  # into .grad; else gradients are returned
-    ran: list[int] = field(default_factory=list)  # positions in `nodes`, as they ran
+    ran: list[int] = field(default_factory=list, repr=False)  # positions in `nodes`, as they ran
     same: dict[int, int] = field(default_factory=dict, repr=False)  # edge -> the one whose numbers are handed on to it
 
 
@@ -257,9 +257,8 @@ def _numbered(roots: list[Any]) -> tuple[dict[Any, int], Edges]:
             outputs(output)
             target(number)
             inputs(input_nr)
-    if len(found) > LARGE:
-        for root in roots:
-            keep_until_freed(root, found[len(roots) :])
+    if len(found) > _LARGE:
+        walk(roots)  # makes it safe to free
     return numbers, edges
 
 

@@ -18,9 +18,10 @@ def shape_of(tensor: Any) -> Any:
 
 def _size(tensor: Any, dim: int) -> int | str:
     try:
-        return int(tensor.size(dim))
+        size = tensor.size(dim)
     except RuntimeError:
         return "*"
+    return size if isinstance(size, int) else "*"  # of a jagged one it is a symbol
 
 
 def layout_name(tensor: Any) -> str:

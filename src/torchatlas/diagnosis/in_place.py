@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchatlas.autograd.saved import saved_by
+from torchatlas.capturing.tensors import shape_of
 from torchatlas.diagnosis.case import CHECKS, Case, short
 from torchatlas.diagnosis.finding import Finding, at
 from torchatlas.graph import Phase
@@ -24,7 +25,7 @@ def in_place(case: Case) -> Iterator[Finding]:
             writers = [] if op is None else case.written_after(op, None if storage is None else {storage})
             yield Finding(
                 "in-place",
-                f"{short(node)} saved {saved.slot} {tuple(saved.data.shape)} at version {expected}; "
+                f"{short(node)} saved {saved.slot} {tuple(shape_of(saved.data))} at version {expected}; "
                 f"it is at version {saved.version} now",
                 (*([] if op is None else [at("saved by", op)]), *(at("written by", writer) for writer in writers)),
                 "backward needs the numbers that were there when it was saved, and refuses to run",

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from torchatlas.capturing.tensors import shape_of
+
 
 @dataclass(eq=False)
 class Leaf:
@@ -34,7 +36,7 @@ class Leaves:
             self._learn(roots)
             found = self._find(tensor)
         if found is None:
-            found = self._add(tensor, f"a leaf {list(tensor.shape)}", of_module=False)
+            found = self._add(tensor, f"a leaf {list(shape_of(tensor))}", of_module=False)
         found.requires_grad = tensor.requires_grad
         return found
 

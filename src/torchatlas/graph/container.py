@@ -234,7 +234,8 @@ class Graph:
         return formats.view("pandas", self)
 
     def __repr__(self) -> str:
-        return f"<Graph of a {self.source}: {len(self):,} nodes, {len(self.edges):,} edges>"
+        article = "an" if self.source[:1] in "aeiou" else "a"
+        return f"<Graph of {article} {self.source}: {len(self):,} nodes, {len(self.edges):,} edges>"
 
     def _repr_html_(self) -> str:
         return str(formats.view("html", self))
