@@ -25,7 +25,7 @@ _MOST_WAITING = 1_000_000  # numbers
 _ROOM = 4 * _LARGE  # numbers that are looked at together: a fast cache holds them
 _BLAS_ALONE = 8_192  # numbers whose product it computes without threads of its own
 _SAFE = 1e-12, 1e12  # numbers whose squares float32 holds, and their sums
-_Tensor, _strided = torch.Tensor, torch.strided  # as near as can be: they are asked for with every gradient
+_Tensor = torch.Tensor  # as near as can be: it is asked for with every gradient
 Figures = tuple[float, float, float, int]
 
 
@@ -58,7 +58,7 @@ class GradientFigures:
 
     def add(self, edge: int, gradient: torch.Tensor) -> None:
         count = gradient.numel()
-        if count > _LARGE or type(gradient) is not _Tensor or gradient.layout is not _strided or self._is_transformed:
+        if count > _LARGE or type(gradient) is not _Tensor or gradient.is_nested or self._is_transformed:
             self._one(edge, gradient)
             return
         try:
@@ -83,34 +83,48 @@ class GradientFigures:
         kept = np.flatnonzero(np.equal([gradient._version for gradient in gradients], versions))
         self.overwritten += len(gradients) - len(kept)
         _, first, which = np.unique(np.array([*map(id, gradients)])[kept], return_index=True, return_inverse=True)
-        groups: dict[Any, tuple[list[int], list[torch.Tensor]]] = {}
+        groups: dict[torch.Size, list[int]] = {}
         with unobserved():
             for place in kept[first].tolist():
-                gradient = gradients[place]
-                if gradient.is_nested:
-                    self._one(int(edges[place]), gradient)
-                    continue
-                if gradient.numel() > _SMALL and gradient.dim() == 2 and not gradient.is_contiguous():
-                    gradient = gradient.t()  # numbers that lie side by side are brought together three times as fast
-                kind = gradient.shape, gradient.dtype, gradient.is_cpu or gradient.device
-                group = groups.get(kind)
-                if group is None:
-                    group = groups[kind] = [], []
-                group[0].append(place)
-                group[1].append(gradient)
-            for places, alike in groups.values():
-                self._look(edges[places], alike)
+                shape = gradients[place].shape
+                if (group := groups.get(shape)) is None:
+                    group = groups[shape] = []
+                group.append(place)
+            for places in groups.values():
+                self._look(edges[places], [gradients[place] for place in places])
         self.copy(edges[kept], edges[kept[first[which]]])
 
     def _look(self, edges: Array, gradients: list[torch.Tensor]) -> None:
-        """At gradients of one shape."""
-        size = gradients[0].numel()
-        if gradients[0].is_meta:
-            self.without_numbers += len(gradients)
-        elif size:
-            rows = _ROOM // size
-            for begin in range(0, len(gradients), rows):
-                self._note(edges[begin : begin + rows], self._of_alike(gradients[begin : begin + rows]))
+        """At gradients of one shape, and most often of one kind."""
+        kinds = {(gradient.is_cpu, gradient.layout, gradient.dtype) for gradient in gradients}
+        if len(kinds) == 1 and gradients[0].is_cpu and gradients[0].layout is torch.strided:
+            self._look_at_alike(edges, gradients)
+            return
+        groups: dict[Any, list[int]] = {}
+        for place, each in enumerate(gradients):
+            groups.setdefault((each.dtype, each.device, each.layout), []).append(place)
+        for (_, _, layout), places in groups.items():
+            alike = [gradients[place] for place in places]
+            if layout is torch.strided and not alike[0].is_meta:
+                self._look_at_alike(edges[places], alike)
+            else:
+                for place in places:
+                    self._one(int(edges[place]), gradients[place])
+
+    def _look_at_alike(self, edges: Array, gradients: list[torch.Tensor]) -> None:
+        first, size = gradients[0], gradients[0].numel()
+        if size > _SMALL and first.dim() == 2:
+            across = [not gradient.is_contiguous() for gradient in gradients]
+            if any(across) and not all(across):
+                for way in (False, True):
+                    places = [place for place, each in enumerate(across) if each is way]
+                    self._look_at_alike(edges[places], [gradients[place] for place in places])
+                return
+            if across[0]:  # numbers that lie side by side are brought together three times as fast
+                gradients = [gradient.t() for gradient in gradients]
+        rows = _ROOM // size if size else 0
+        for begin in range(0, len(gradients) if size else 0, rows or 1):
+            self._note(edges[begin : begin + rows], self._of_alike(gradients[begin : begin + rows]))
 
     def _of_alike(self, gradients: list[torch.Tensor]) -> Array:
         first, count = gradients[0], len(gradients)

@@ -278,8 +278,10 @@ class _Arrivals:
         meets = counts[which] > 1
         meets |= targets < len(task.roots)  # they come first, and also get what backward begins with
         meets |= bool(task.inputs)  # a node that a gradient is wanted for need not run: nothing is seen to arrive
-        for edge in np.flatnonzero(~meets).tolist():
-            alone[edges.input[edge]][edges.target[edge]] = edge
+        single, slots = np.flatnonzero(~meets), np.array(edges.input, np.int64)
+        for slot in np.unique(slots[single]).tolist():
+            here = single[slots[single] == slot]
+            alone[slot] = dict(zip(targets[here].tolist(), here.tolist(), strict=True))
         for edge in np.flatnonzero(meets).tolist():
             source = edges.source[edge]
             came = alone[0].get(source)
