@@ -205,7 +205,7 @@ def test_a_gradient_can_be_replaced() -> None:
     assert torch.equal(x.grad, torch.tensor([10.0, 20.0]) * x.detach().cos())
     with atlas.debug_backward(x.sin().sum()) as dbg:
         dbg.step()
-        with pytest.raises(InvalidInputError, match=r"float32 of \(\); this is torch.float64 of \(2,\)"):
+        with pytest.raises(InvalidInputError, match=r"float32 of \[\] on cpu; this is torch.float64 of \[2\] on"):
             dbg.replace(torch.ones(2, dtype=torch.float64))
         with pytest.raises(InvalidInputError, match="there is no number 3"):
             dbg.replace(torch.tensor(1.0), 3)
@@ -495,6 +495,118 @@ def test_names_that_do_not_exist() -> None:
             dbg.step(0)
     with pytest.raises(AnalysisError, match="does not require a gradient"):
         atlas.debug_backward(torch.ones(2))
+
+
+def test_things_may_be_given_for_their_names() -> None:
+    net, loss, forward = recorded()
+    with atlas.debug_backward(loss, params=net.named_parameters(), model=net, forward=forward) as dbg:
+        points = [dbg.break_at(net[2]), dbg.break_at(dbg.graph["1.TanhBackward0"]), dbg.break_at(net[0].bias)]
+        assert [str(point) for point in points] == ["2", "1.TanhBackward0", "0.bias"]
+        while (stop := dbg.run()) is not None:
+            assert stop.module in ("2", "1", "0")
+        assert [point.hits for point in points] == [4, 1, 1]
+        with pytest.raises(InvalidInputError, match="this Sequential is the whole model"):
+            dbg.break_at(net)
+        with pytest.raises(InvalidInputError, match="this Linear is not in the model"):
+            dbg.break_at(nn.Linear(1, 1))
+        with pytest.raises(InvalidInputError, match="this tensor has no name"):
+            dbg.break_at(torch.ones(1))
+        with pytest.raises(InvalidInputError, match="a name or a function, not Linear"):
+            dbg.break_at(nn.Linear)
+    dbg = atlas.debug_backward(net(torch.ones(1, 4)).sum(), model=net)
+    with pytest.raises(NodeNotFoundError, match=r"named '2'\. Modules are known with forward="):
+        dbg.break_at(net[2])
+    dbg = atlas.debug_backward(net(torch.ones(1, 4)).sum())
+    with pytest.raises(InvalidInputError, match=r"which of the modules this Linear is .* pass model="):
+        dbg.break_at(net[2])
+
+
+def test_numbers_that_are_none() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with atlas.debug_backward(x.exp().sum()) as dbg:
+        for count in ("2", 1.5, None):
+            with pytest.raises(InvalidInputError, match="the number of nodes to run is a whole number, not"):
+                dbg.step(count)
+        for above in ("1", math.nan, [1.0]):
+            with pytest.raises(InvalidInputError, match="`above` is a number, not"):
+                dbg.break_at(above=above)
+        dbg.step()
+        with pytest.raises(InvalidInputError, match="the index of a gradient is a whole number, not '0'"):
+            dbg.replace(torch.tensor(1.0), "0")
+        assert dbg.executed == []
+
+
+def test_what_torch_would_not_take_for_a_gradient() -> None:
+    """It would refuse it after the fact, and end the pass."""
+    w = torch.ones(3, 2, requires_grad=True)
+    with atlas.debug_backward(nn.functional.embedding(torch.tensor([1]), w, sparse=True).sum()) as dbg:
+        dbg.step()
+        with pytest.raises(InvalidInputError, match="1 gradient arrives at this node; there is no number 1"):
+            dbg.replace(torch.tensor(1.0), 1)
+        with pytest.raises(InvalidInputError, match=r"on cpu; this is torch.float32 of \[\] on meta"):
+            dbg.replace(torch.tensor(1.0, device="meta"))
+        dbg.run_until("AccumulateGrad")
+        with pytest.raises(InvalidInputError, match=r"is torch.sparse_coo torch.float32 of \[3, 2\] on"):
+            dbg.replace(torch.ones(3, 2))
+        dbg.replace(dbg.gradients[0] * 5)
+        dbg.run()
+    assert w.grad is not None
+    assert w.grad.to_dense().tolist() == [[0, 0], [5, 5], [0, 0]]
+
+
+class Half(torch.autograd.Function):
+    """Two results, of which one may not be used."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return x * 1, x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[1] * 2
+
+
+def test_a_gradient_that_does_not_arrive_cannot_be_replaced() -> None:
+    with atlas.debug_backward(Half.apply(torch.ones(2, requires_grad=True))[1].sum()) as dbg:
+        dbg.run_until("HalfBackward")
+        assert dbg.gradients[0] is None
+        with pytest.raises(InvalidInputError, match="no gradient arrives as number 0"):
+            dbg.replace(torch.ones(2))
+        assert dbg.run() is None
+
+
+def test_a_recording_may_be_given_for_its_graph() -> None:
+    net = model()
+    with atlas.recording(net) as rec:
+        loss = net(torch.ones(3, 4)).sum()
+        with pytest.raises(StateError, match="is still running: leave its block first"):
+            atlas.debug_backward(loss, forward=rec)
+    with atlas.debug_backward(loss, model=net, forward=rec) as dbg:
+        stop = dbg.next_module()
+        assert stop is not None
+        stop = dbg.next_module()
+        assert stop is not None
+        assert stop.module == "4"
+    with pytest.raises(InvalidInputError, match="`forward` is the graph of a recording, not Sequential"):
+        atlas.debug_backward(loss, forward=net)
+
+
+def test_arguments_in_the_wrong_place() -> None:
+    net = model()
+    with pytest.raises(InvalidInputError, match=r"not Sequential: the model is named, debug_backward\(loss, model="):
+        atlas.debug_backward(net(torch.ones(3, 4)).sum(), net)
+    with pytest.raises(InvalidInputError, match="`params` are names and tensors"):
+        atlas.debug_backward(net(torch.ones(3, 4)).sum(), params=net.parameters())
+    with pytest.raises(InvalidInputError, match=r"`indent` is a number, not Sequential.*print_graph\(loss, model="):
+        atlas.print_graph(net(torch.ones(3, 4)).sum(), net)
+
+
+def test_an_edge_is_one_output() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with atlas.debug_backward(torch.autograd.graph.get_gradient_edge(x.exp().sum())) as dbg:
+        dbg.run()
+    assert dbg.executed == ["SumBackward0", "ExpBackward0", "AccumulateGrad"]
 
 
 PROGRAM = """

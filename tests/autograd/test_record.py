@@ -159,7 +159,7 @@ def test_what_runs_inside_of_backward_is_a_run_of_its_own() -> None:
         checkpoint(net, x, use_reentrant=True).sum().backward()
     assert [run.task.outer for run in rec.runs] == [None, 0]
     assert "AddmmBackward0" in [node.operation for node in rec.runs[1].graph.nodes]
-    assert "1 more runs of the engine" in str(rec)
+    assert "in .runs: 1 more run of the engine" in str(rec)
 
 
 def test_only_what_is_wanted_runs() -> None:
@@ -220,6 +220,44 @@ def test_what_cannot_be_recorded() -> None:
         atlas.record_backward(loss)
 
 
+def test_mistakes_are_told_before_anything_runs() -> None:
+    net = model()
+    loss = net(torch.ones(3, 4)).sum()
+    with (
+        pytest.raises(InvalidInputError, match=r"takes the model, not a tensor.*record_backward\(loss\)"),
+        atlas.recording_backward(loss),
+    ):
+        pass
+    with pytest.raises(InvalidInputError, match=r"not Sequential: the model is named, record_backward\(loss, model="):
+        atlas.record_backward(loss, net)
+    for wrong in (net.parameters(), 3, torch.ones(2, 2)):
+        with pytest.raises(InvalidInputError, match="`params` are names and tensors"):
+            atlas.record_backward(loss, params=wrong)
+    with pytest.raises(InvalidInputError, match="`forward` is the graph of a recording, not str"):
+        atlas.record_backward(loss, forward="forward.atlas")
+    with atlas.recording(net) as running, pytest.raises(StateError, match="is still running"):
+        atlas.record_backward(loss, forward=running)
+    assert all(parameter.grad is None for parameter in net.parameters())
+    assert atlas.record_backward(loss).order  # and nothing was freed
+
+
+def test_pairs_recordings_and_edges_are_taken_as_they_are() -> None:
+    net = model()
+    with atlas.recording(net) as forward:
+        loss = net(torch.ones(3, 4)).sum()
+    edge = torch.autograd.graph.get_gradient_edge(loss)
+    rec = atlas.record_backward(edge, torch.tensor(2.0), params=net.named_parameters(), forward=forward)
+    assert "2.AddmmBackward0" in rec.order
+    assert {value.parameter for value in rec.graph.values if value.parameter} == {
+        "0.weight",
+        "0.bias",
+        "2.weight",
+        "2.bias",
+    }
+    assert net[2].bias.grad is not None
+    assert net[2].bias.grad.tolist() == [6.0]
+
+
 def test_statistics_of_a_gradient_that_is_overwritten_later() -> None:
     class Halves(torch.autograd.Function):
         """Writes to the gradient that it is given, as no Function should."""
@@ -267,7 +305,7 @@ def test_statistics_of_a_gradient_that_a_hook_overwrites_are_not_guessed() -> No
     y.grad_fn.register_prehook(write)
     rec = atlas.record_backward((y * 4.0).sum(), statistics=True)
     assert [(each.source, each.largest) for each in rec.statistics] == [("SumBackward0", 1.0), ("MulBackward0_1", 80.0)]
-    assert rec.graph.notes == ["1 gradients were written to after they were made: they have no statistics"]
+    assert rec.graph.notes == ["1 gradient was written to after it was made: it has no statistics"]
 
 
 def test_statistics_of_many_shapes_and_kinds_at_once() -> None:

@@ -321,11 +321,11 @@ def test_names_may_come_as_a_model_a_dictionary_or_pairs() -> None:
         assert {value.parameter for value in graph.values if value.parameter} == {
             name for name, _ in net.named_parameters()
         }
-    with pytest.raises(InvalidInputError, match="params= takes names and tensors"):
+    with pytest.raises(InvalidInputError, match="`params` are names and tensors"):
         autograd_graph(loss, net.parameters())  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="model= takes"):
+    with pytest.raises(InvalidInputError, match="`model` is a torch"):
         autograd_graph(loss, model=loss)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="forward= takes a recording"):
+    with pytest.raises(InvalidInputError, match="`forward` is the graph of a recording"):
         autograd_graph(loss, forward=net)  # type: ignore[arg-type]
 
 

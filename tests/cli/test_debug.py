@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,128 @@ def test_parameters_of_several_models_are_told_apart(folder: Path) -> None:
     assert "of Linear.weight in Linear: gradient [3, 2]" in result.stdout
     backwards = debug("until Linear_1.weight\nrun\n", "two.py")
     assert "of Linear_1.weight in Linear_1: gradient [1, 3]" in backwards.stdout
+
+
+def test_text_that_cannot_be_read() -> None:
+    result = debug("break \"foo\nuntil '\nbreak above\nbreak one two\nrun\n", "train.py")
+    assert result.exit_code == 0, result.output
+    assert "'\"foo' cannot be read: no closing quotation." in result.stdout
+    assert result.stdout.count("cannot be read") == 2
+    assert "above takes a number: above 10." in result.stdout
+    assert "one name at a time, not 'one' and 'two'" in result.stdout
+    assert "trained" in result.stdout
+    for text in ("above", '"foo', "nan above"):
+        before = debug("", "--break", text, "train.py")
+        assert before.exit_code == 2
+        assert "trained" not in before.stdout
+
+
+KINDS = """
+import torch
+from torch.nn import functional as F
+
+(torch.ones(3, 2, device="meta", requires_grad=True) * 2).sum().backward()
+(torch.ones(2, dtype=torch.cfloat, requires_grad=True) * 1).backward(torch.tensor([5j, 3 + 4j]))
+w = torch.ones(3, 2, requires_grad=True)
+(F.embedding(torch.tensor([1, 1]), w, sparse=True) * torch.tensor([3.0, float("nan")])).sum().backward()
+(torch.ones(0, requires_grad=True) * 2).sum().backward()
+"""
+
+
+def test_gradients_of_every_kind(folder: Path) -> None:
+    (folder / "kinds.py").write_text(KINDS)
+    result = debug("until AccumulateGrad\ngrads\n" * 4 + "run\n", "kinds.py")
+    assert result.exit_code == 0, result.output
+    assert "0: float32[3, 2] without numbers: on the meta device" in result.stdout
+    assert "0: complex64[2] norm 7.071, size min 5, size max 5" in result.stdout
+    assert "0: sparse_coo float32[3, 2] norm nan, min nan, max nan, 1 not finite" in result.stdout
+    assert "0: float32[0]\n" in result.stdout
+
+
+def test_breakpoints_that_never_came_are_told() -> None:
+    result = debug("run\n" * 9, "-b", "TanBackward0", "-b", "above 1e9", "-b", "2.bias", "train.py")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("-> #") == 2
+    told = [line for line in result.stdout.splitlines() if "never came" in line]
+    assert len(told) == 2
+    assert told[0].startswith("this breakpoint never came: TanBackward0; did you mean ")
+    assert "'TanhBackward0'" in told[0]
+    assert told[1] == "this breakpoint never came: norm above 1e+09"
+
+
+def test_a_breakpoint_counts_where_another_one_came_first() -> None:
+    result = debug("run\n" * 9, "-b", "TanhBackward0", "-b", "1", "train.py")
+    assert result.exit_code == 0, result.output
+    assert "never came" not in result.stdout
+
+
+INTERRUPTED = """
+import signal
+import torch
+
+x = torch.ones(2, requires_grad=True)
+y = x.sin()
+y.register_hook(lambda gradient: signal.raise_signal(signal.SIGINT))
+y.exp().sum().backward()
+print("ended", x.grad is not None)
+"""
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell has background jobs ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_stops_at_the_next_node(folder: Path) -> None:
+    (folder / "interrupted.py").write_text(INTERRUPTED)
+    result = debug("run\nran\nrun\n", "interrupted.py")
+    assert result.exit_code == 0, result.output
+    stops = [line for line in result.stdout.splitlines() if "-> #" in line]
+    assert len(stops) == 2
+    assert "-> #2 SinBackward0" in stops[1]
+    assert "ended True" in result.stdout
+    with_breakpoint = debug("run\n", "--break", "nan", "interrupted.py")
+    assert "-> #2 SinBackward0" in with_breakpoint.stdout
+    assert "ended True" in with_breakpoint.stdout
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_at_the_prompt_ends_the_program(folder: Path) -> None:
+    (folder / "twice.py").write_text(
+        "import signal\n" + "signal.raise_signal(signal.SIGINT)\n" * 2 + "print('ended')\n"
+    )
+    at_the_prompt = debug("p __import__('signal').raise_signal(2)\n" + "run\n" * 9, "train.py")
+    for result in (at_the_prompt, debug("", "twice.py")):  # the other: no node came since the first one
+        assert result.exit_code == 1
+        assert "the program did not end by itself" in result.stderr
+        assert "Aborted" not in result.output
+        assert "ended" not in result.stdout
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_program_may_handle_interrupts_itself(folder: Path) -> None:
+    (folder / "own.py").write_text(
+        "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "try:\n    signal.raise_signal(signal.SIGINT)\nexcept KeyboardInterrupt:\n    print('handled')\n"
+    )
+    result = debug("", "own.py")
+    assert result.exit_code == 0, result.output
+    assert "handled" in result.stdout
+
+
+def test_what_only_hands_out_a_gradient_is_not_in_the_queue(folder: Path) -> None:
+    """torch.autograd.grad takes it from the queue and does not run it."""
+    (folder / "grad.py").write_text(
+        "import torch\nx, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)\n"
+        "y, z = x.sin(), w.exp()\nloss = (y * z + z.cos()).sum()\nprint(torch.autograd.grad(loss, [y, w]))\n"
+    )
+    result = debug("step 3\nwaiting\nuntil ExpBackward0\nready\nwaiting\nrun\n", "grad.py")
+    assert result.exit_code == 0, result.output
+    said = [line.removeprefix("(backward) ").partition(":")[0] for line in result.stdout.splitlines()]
+    assert said[1:6] == ["-> #3 MulBackward0", "ExpBackward0", "-> #4 ExpBackward0", "none", "none"]
+    assert "5 nodes ran" in result.stdout

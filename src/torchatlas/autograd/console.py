@@ -9,11 +9,15 @@ from typing import IO, Any
 
 import torch
 
+from torchatlas.autograd.figures import has_no_numbers
+from torchatlas.autograd.place import numbers_of
 from torchatlas.autograd.session import Session
 from torchatlas.autograd.tasks import Task
+from torchatlas.autograd.text import shape_text
 from torchatlas.errors import AtlasError, InvalidInputError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.tables import clean
+from torchatlas.torch_private import no_transforms, unobserved
 
 Forward = tuple[Graph, dict[int, str]]  # a recording of the forward pass, and the names of parameters by id
 _MOST = 12  # nodes that a list shows
@@ -42,9 +46,23 @@ class Console(cmd.Cmd):
         self.session = _Session(self._talk, forward)
         self.session.go(steps=1)
         self._waiting = list(commands)
+        self._talking = False
+
+    def interrupt(self, signal: int, frame: object) -> None:
+        """Ctrl-C: stop at the next node. At the prompt, or if none came since the last Ctrl-C, the program ends."""
+        if self._talking or self.session.interrupted:
+            raise KeyboardInterrupt
+        self.session.interrupted = True
 
     def _talk(self) -> None:
         """Somebody is asked what to do. Returns when the engine shall go on."""
+        self._talking = True
+        try:
+            self._converse()
+        finally:
+            self._talking = False
+
+    def _converse(self) -> None:
         self._say(f"-> {self.session.stop}" + (f"   [{self.session.hit}]" if self.session.hit else ""))
         while self._waiting:
             line = self._waiting.pop(0)
@@ -128,8 +146,9 @@ class Console(cmd.Cmd):
 
     def do_grads(self, arg: str) -> None:
         """grads: the gradients that arrive at it."""
-        for number, gradient in enumerate(self.session.stopped().gradients):
-            self._say(f"{number}: {_described(gradient)}")
+        stop = self.session.stopped()
+        for number, gradient in enumerate(stop.gradients):
+            self._say(f"{number}: {_described(gradient, stop.name)}")
 
     def do_ready(self, arg: str) -> None:
         """ready: nodes that have all their gradients, the next first (a model of the engine's queue)."""
@@ -191,31 +210,51 @@ class _Session(Session):
 def condition_of(text: str) -> dict[str, Any]:
     """nan, zero, above X and a name, in any order."""
     found: dict[str, Any] = {}
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:  # a quote that is opened and not closed
+        raise InvalidInputError(f"{text!r} cannot be read: {str(error).lower()}.") from None
     while words:
         word = words.pop(0)
         if word in ("nan", "zero"):
             found[word] = True
-        elif word == "above" and words:
-            try:
-                found["above"] = float(words.pop(0))
-            except ValueError:
-                raise InvalidInputError("above takes a number.") from None
+        elif word == "above":
+            found["above"] = _number(words.pop(0) if words else "")
+        elif "what" in found:
+            raise InvalidInputError(f"one name at a time, not {found['what']!r} and {word!r}.")
         else:
             found["what"] = word
     return found
 
 
-def _described(gradient: torch.Tensor | None) -> str:
+def _number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise InvalidInputError("above takes a number: above 10.") from None
+
+
+def _described(gradient: torch.Tensor | None, name: str) -> str:
     if gradient is None:
         return "none"
-    text = f"{str(gradient.dtype).removeprefix('torch.')}{list(gradient.shape)}"
-    if gradient.layout is not torch.strided or not gradient.numel() or gradient.is_complex():
-        return text
-    numbers = gradient.detach().double()
+    text = f"{str(gradient.dtype).removeprefix('torch.')}{shape_text(gradient)}"
+    if gradient.layout is not torch.strided:
+        text = f"{str(gradient.layout).removeprefix('torch.')} {text}"
+    if has_no_numbers(gradient):
+        return f"{text} without numbers: on the meta device, fake or batched"
+    with unobserved(), no_transforms():
+        return f"{text}{_figures(numbers_of(gradient, name))}"
+
+
+def _figures(numbers: torch.Tensor) -> str:
+    if not numbers.numel():
+        return ""
+    size = "size " if numbers.is_complex() else ""
+    numbers = numbers.to(torch.complex128).abs() if numbers.is_complex() else numbers.double()
     bad = int((~numbers.isfinite()).sum())
-    figures = f"norm {float(numbers.norm()):.4g}, min {float(numbers.min()):.4g}, max {float(numbers.max()):.4g}"
-    return f"{text} {figures}" + (f", {bad:,} not finite" if bad else "")
+    norm, low, high = (float(number) for number in (torch.linalg.vector_norm(numbers), numbers.min(), numbers.max()))
+    text = f" norm {norm:.4g}, {size}min {low:.4g}, {size}max {high:.4g}"
+    return text + (f", {bad:,} not finite" if bad else "")
 
 
 def clean_lines(text: str) -> str:

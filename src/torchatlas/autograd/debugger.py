@@ -10,7 +10,7 @@ import atexit
 import contextvars
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -18,9 +18,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.autograd.session import Aborted, Breakpoint, Session, Stop
+from torchatlas.autograd.given import (
+    Params,
+    counted,
+    given_forward,
+    given_gradients,
+    given_names,
+    given_outputs,
+    whole_number,
+)
+from torchatlas.autograd.place import Stop
+from torchatlas.autograd.session import Aborted, Breakpoint, Session
 from torchatlas.autograd.tasks import Edges, Gradients, Task, starting_nodes, watched
-from torchatlas.autograd.walk import names_of
+from torchatlas.capturing.run import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.torch_private import (
@@ -55,13 +65,16 @@ class Debugger:
         retain_graph: bool | None = None,
         create_graph: bool = False,
         model: nn.Module | None = None,
-        params: Mapping[str, torch.Tensor] | None = None,
-        forward: Graph | None = None,
+        params: Params = None,
+        forward: Graph | Recording | None = None,
     ) -> None:
+        outputs, gradients = given_outputs(outputs), given_gradients(gradients, "debug_backward")
         roots = starting_nodes(outputs, "debug_backward")
         self._keep_graph = create_graph if retain_graph is None else retain_graph
-        call = (outputs, gradients, retain_graph, create_graph)
-        self._worker = _Worker(call, inputs, names_of(params, model), forward)
+        call, names = (outputs, gradients, retain_graph, create_graph), given_names(params, model)
+        modules = None if model is None else {id(module): path for path, module in model.named_modules()}
+        recorded = given_forward(forward)
+        self._worker = _Worker(call, inputs, lambda pause: Session(pause, names, recorded, modules))
         self._session = self._worker.session
         planned = Task(
             0, None, roots, [], Edges(), self._keep_graph, create_graph, (), True
@@ -73,6 +86,7 @@ class Debugger:
 
     def step(self, count: int = 1) -> Stop | None:
         """Run so many nodes. The first step only goes to the first node: nothing has run then."""
+        count = whole_number(count, "the number of nodes to run")
         if count < 1:
             raise InvalidInputError(f"step takes a number of nodes from 1, not {count}.")
         return self._go(steps=count)
@@ -92,6 +106,7 @@ class Debugger:
     ) -> Stop | None:
         """Run until a node, operation, module or parameter of this name, or one for which a function is true.
 
+        A node of `graph`, a parameter and, with `model`, a module may be given in the place of their names.
         `above`, `nan` and `zero` ask of the gradients that arrive: a norm above a number, something not finite, only
         zeros.
         """
@@ -170,12 +185,12 @@ class Debugger:
         ran = self._session.executed
         self._worker.abort()
         if self._keep_graph:
-            return f"{ran} nodes ran; the graph is kept, and backward can run again."
+            return f"{counted(ran, 'node')} ran; the graph is kept, and backward can run again."
         if not ran:
             return "no node ran: the graph is as it was."
         return (
-            f"{ran} nodes ran: what they saved is freed, and backward through them cannot run again. "
-            "With retain_graph=True it would be kept."
+            f"{counted(ran, 'node')} ran: what {'it' if ran == 1 else 'they'} saved is freed, and backward through "
+            f"{'it' if ran == 1 else 'them'} cannot run again. With retain_graph=True it would be kept."
         )
 
     def __enter__(self) -> Debugger:
@@ -188,10 +203,10 @@ class Debugger:
 
     def __repr__(self) -> str:
         if self._worker.done:
-            return f"<backward, over: {self._session.executed} nodes ran>"
+            return f"<backward, over: {counted(self._session.executed, 'node')} ran>"
         stop = self._session.stop
         if stop is None:
-            return f"<backward of {len(self._planned.found.nodes)} nodes, not begun>"
+            return f"<backward of {counted(len(self._planned.found.nodes), 'node')}, not begun>"
         return f"<backward, before {stop}>"
 
 
@@ -204,12 +219,12 @@ _PATIENCE = 0.1  # seconds
 class _Worker:
     """The thread that runs the engine. Two locks say whose turn it is."""
 
-    def __init__(self, call: tuple[Any, ...], inputs: Any, names: Mapping[int, str], forward: Graph | None) -> None:
+    def __init__(self, call: tuple[Any, ...], inputs: Any, session: Callable[[Callable[[], None]], Session]) -> None:
         self._call, self._inputs = call, inputs
         self._go, self._at = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._at.acquire()
-        self.session = Session(self._pause, names, forward)
+        self.session = session(self._pause)
         self.done = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,12 @@ class GradientFigures:
         self._count += count
         if self._count > _MOST_WAITING:
             self.flush()
+
+    def finish(self, same: Mapping[int, int]) -> None:
+        """No more gradients come. Edges to which others hand on what they got have their figures."""
+        self.flush()
+        self.copy(list(same), list(same.values()))
+        self._room, self._rooms = None, {}
 
     def copy(self, copies: Sequence[int] | Array, seen: Sequence[int] | Array) -> None:
         """Give edges the figures of others."""

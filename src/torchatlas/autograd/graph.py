@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from torchatlas.autograd.given import Params, given_forward, given_names
 from torchatlas.autograd.saved import Saved, saved_by, storage_bytes, storage_key
-from torchatlas.autograd.walk import FIRST, Named, Walk, leaf_of, names_of, roots_of, sequence_nr, walk
+from torchatlas.autograd.walk import FIRST, Walk, leaf_of, roots_of, sequence_nr, walk
 from torchatlas.capturing.tensors import layout_name, shape_of
-from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, TensorRef, encode
 from torchatlas.graph.columns import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def autograd_graph(
     outputs: torch.Tensor | Iterable[torch.Tensor],
-    params: Named | None = None,
+    params: Params = None,
     model: nn.Module | None = None,
     *,
     forward: Graph | Recording | None = None,
@@ -52,22 +52,11 @@ def autograd_graph(
     `graph.recorded["topological_nr"]` holds the longest way from each node to a leaf, as the engine counts it, and
     `graph.recorded["input_nr"]` the input of the target that each edge leads to.
     """
-    roots = roots_of(outputs, "autograd_graph")
-    graph = graph_of_walk(walk(roots), names_of(params, model), saved=saved)
-    if forward is not None:
-        link(graph, recorded_graph(forward))
+    roots, names, recorded = roots_of(outputs, "autograd_graph"), given_names(params, model), given_forward(forward)
+    graph = graph_of_walk(walk(roots), names, saved=saved)
+    if recorded is not None:
+        link(graph, recorded)
     return graph
-
-
-def recorded_graph(forward: Any) -> Graph:
-    """A recording of the forward pass, or what it recorded."""
-    found = forward if isinstance(forward, Graph) else getattr(forward, "graph", None)
-    if not isinstance(found, Graph):
-        raise InvalidInputError(
-            f"forward= takes a recording of the forward pass, not {type(forward).__name__}: "
-            "with atlas.recording(model) as forward: loss = ..."
-        )
-    return found
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------

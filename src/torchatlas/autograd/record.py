@@ -15,9 +15,19 @@ import torch
 from torch import nn
 
 from torchatlas.autograd.figures import GradientFigures, has_no_numbers
+from torchatlas.autograd.given import (
+    Params,
+    counted,
+    given_forward,
+    given_gradients,
+    given_model,
+    given_names,
+    given_outputs,
+)
 from torchatlas.autograd.graph import graph_of_walk, link
 from torchatlas.autograd.tasks import Gradients, Task, starting_nodes, watched
-from torchatlas.autograd.walk import Walk, names_of
+from torchatlas.autograd.walk import Walk
+from torchatlas.capturing.run import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import Array
@@ -50,7 +60,7 @@ class Sum:
     bytes: int
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class BackwardRun:
     """One run of the engine: `graph` holds its nodes in the order in which they ran, with the time each took.
 
@@ -59,12 +69,12 @@ class BackwardRun:
 
     task: Task
     began_ns: int
-    starts: list[int] = field(repr=False)
+    starts: list[int]
     ended_ns: int = 0
     error: BaseException | None = None
-    _names: Mapping[int, str] = field(default_factory=dict, repr=False)
-    _forward: Graph | None = field(default=None, repr=False)
-    _figures: GradientFigures | None = field(default=None, repr=False)
+    _names: Mapping[int, str] = field(default_factory=dict)
+    _forward: Graph | None = None
+    _figures: GradientFigures | None = None
 
     @property
     def time_ns(self) -> int:
@@ -106,16 +116,19 @@ class BackwardRun:
             link(graph, self._forward)
         if self.error is not None:
             graph.notes.append(
-                f"backward stopped after {len(graph):,} nodes: {type(self.error).__name__}: {self.error}"
+                f"backward stopped after {counted(len(graph), 'node')}: {type(self.error).__name__}: {self.error}"
             )
-        if self._figures is not None and self._figures.overwritten:
+        if self._figures is not None and (count := self._figures.overwritten):
             graph.notes.append(
-                f"{self._figures.overwritten:,} gradients were written to after they were made: they have no statistics"
+                "1 gradient was written to after it was made: it has no statistics"
+                if count == 1
+                else f"{count:,} gradients were written to after they were made: they have no statistics"
             )
-        if self._figures is not None and self._figures.without_numbers:
+        if self._figures is not None and (count := self._figures.without_numbers):
+            are, have = ("is", "it has") if count == 1 else ("are", "they have")
             graph.notes.append(
-                f"{self._figures.without_numbers:,} gradients are on the meta device, fake or batched, without "
-                "numbers: they have no statistics"
+                f"{counted(count, 'gradient')} {are} on the meta device, fake or batched, without numbers: {have} no "
+                "statistics"
             )
         return graph
 
@@ -169,23 +182,31 @@ class BackwardRun:
     def __str__(self) -> str:
         graph = self.graph
         lines = [
-            f"backward: {len(graph):,} nodes in {format_ns(self.time_ns)}, "
-            f"gradients that wait: at most {format_bytes(self.peak_gradient_bytes)}, {len(self.sums):,} sums"
+            f"backward: {counted(len(graph), 'node')} in {format_ns(self.time_ns)}, "
+            f"gradients that wait: at most {format_bytes(self.peak_gradient_bytes)}, {counted(len(self.sums), 'sum')}"
         ]
         if self.error is not None:
             lines.append(graph.notes[-1])
         if self.first_not_finite is not None:
             bad = self.first_not_finite
             lines.append(
-                f"first gradient that is not finite: from {bad.source} to {bad.target}, {bad.not_finite:,} numbers"
+                f"first gradient that is not finite: from {bad.source} to {bad.target}, "
+                f"{counted(bad.not_finite, 'number')}"
             )
         rows = [
             [str(n.id), n.name, n.scope.path, str(n.source or ""), format_ns(n.time_ns or 0)] for n in self.slowest()
         ]
         return "\n".join([*lines, "", text_table([">ran", "slowest nodes", "module", "line", ">time"], rows)])
 
+    def __repr__(self) -> str:
+        ran = counted(len(self.task.ran), "node")
+        if not self.ended_ns:
+            return f"<BackwardRun, running: {ran} so far>"
+        failed = f", then {type(self.error).__name__}" if self.error is not None else ""
+        return f"<BackwardRun: {ran} in {format_ns(self.time_ns)}{failed}>"
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, repr=False)
 class BackwardRecording:
     """All runs of the engine while it was open: `runs` in the order in which they began, nested ones included."""
 
@@ -222,8 +243,12 @@ class BackwardRecording:
 
     def __str__(self) -> str:
         inside = len(self.runs) - 1
-        more = [f"{inside} more runs of the engine are in .runs"] if inside else []
+        more = [f"in .runs: {counted(inside, 'more run')} of the engine"] if inside else []
         return "\n".join([str(self._first()), *more])
+
+    def __repr__(self) -> str:
+        ran = sum(len(run.task.ran) for run in self.runs)
+        return f"<BackwardRecording: {counted(len(self.runs), 'run')} of the engine, {counted(ran, 'node')}>"
 
 
 class _Observer:
@@ -271,8 +296,7 @@ class _Observer:
         run.ended_ns, run.error = self._clock(), error
         if self._numbers:
             run._figures = self._figures.pop(task.number)
-            run._figures.flush()
-            run._figures.copy(list(task.same), list(task.same.values()))
+            run._figures.finish(task.same)
 
 
 def _edge_bytes(graph: Graph) -> Array:
@@ -307,8 +331,8 @@ def waiting_bytes(graph: Graph) -> Array:
 def recording_backward(
     model: nn.Module | None = None,
     *,
-    params: Mapping[str, torch.Tensor] | None = None,
-    forward: Graph | None = None,
+    params: Params = None,
+    forward: Graph | Recording | None = None,
     statistics: bool = False,
 ) -> Iterator[BackwardRecording]:
     """Observe every run of the autograd engine: `with atlas.recording_backward(model) as rec: loss.backward()`.
@@ -316,8 +340,8 @@ def recording_backward(
     Works for whatever runs the engine: backward, grad, double backward, checkpoints, torch.func. `statistics` adds
     norm, extremes and count of non-finite numbers of each gradient. `forward` is a recording of the forward pass.
     """
-    recording = BackwardRecording()
-    with watched(_Observer(recording, names_of(params, model), forward, statistics)):
+    recording, names = BackwardRecording(), given_names(params, given_model(model))
+    with watched(_Observer(recording, names, given_forward(forward), statistics)):
         yield recording
 
 
@@ -329,14 +353,15 @@ def record_backward(
     retain_graph: bool | None = None,
     create_graph: bool = False,
     model: nn.Module | None = None,
-    params: Mapping[str, torch.Tensor] | None = None,
-    forward: Graph | None = None,
+    params: Params = None,
+    forward: Graph | Recording | None = None,
     statistics: bool = False,
 ) -> BackwardRecording:
     """Run backward from a tensor, or from several, and observe every node; gradients end up where backward leaves them.
 
     See `recording_backward`; the rest goes to `torch.autograd.backward`.
     """
+    outputs, gradients = given_outputs(outputs), given_gradients(gradients, "record_backward")
     starting_nodes(outputs, "record_backward")
     if statistics and any(
         isinstance(each, torch.Tensor) and has_no_numbers(each)
@@ -347,7 +372,7 @@ def record_backward(
             "or compute it on a device that computes."
         )
     recording = BackwardRecording()
-    observer = _Observer(recording, names_of(params, model), forward, statistics)
+    observer = _Observer(recording, given_names(params, model), given_forward(forward), statistics)
     with watched(observer, threading.get_ident()):  # what other threads run meanwhile is not of this pass
         torch.autograd.backward(outputs, gradients, retain_graph, create_graph, inputs=inputs)
     return recording

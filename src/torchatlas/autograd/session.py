@@ -1,4 +1,4 @@
-"""Where a debugged backward pass is: the node that is about to run, what arrives at it, and where to stop next.
+"""Where a debugged backward pass stops next, and what becomes of it there.
 
 The session is told of every node by the real engine, in the thread that runs it. `pause` is what it does at a stop:
 hand over to another thread (debugger.py), or talk to somebody at a terminal (console.py).
@@ -7,25 +7,27 @@ hand over to another thread (debugger.py), or talk to somebody at a terminal (co
 from __future__ import annotations
 
 import math
+import numbers
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
-from torchatlas.autograd.graph import graph_of_walk, link
+from torchatlas.autograd.given import counted, whole_number
+from torchatlas.autograd.place import Place, Stop
 from torchatlas.autograd.tasks import Gradients, Task
-from torchatlas.autograd.walk import Walk, leaf_of, sequence_nr, walk
+from torchatlas.autograd.text import shape_text
+from torchatlas.autograd.walk import leaf_of
 from torchatlas.errors import InvalidInputError, NodeNotFoundError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.registry import near_names
 from torchatlas.torch_private import FakeTensor, unobserved, will_be_executed
 
-Test = Callable[["Stop"], bool]
-
-
+Test = Callable[[Stop], bool]
 _BUILDS_INSIDE = "CheckpointFunctionBackward"
 
 
@@ -33,125 +35,34 @@ class Aborted(Exception):
     """The debugger gave up this backward pass."""
 
 
-@dataclass(eq=False)
-class Stop:
-    """A node that is about to run."""
-
-    place: Place
-    node: GraphNode  # in the graph of its task: name, module, line
-    number: int  # how many ran before it
-    gradients: Gradients  # what arrives at it; nothing if it was passed by and failed
-
-    @property
-    def name(self) -> str:
-        return self.node.name
-
-    @property
-    def operation(self) -> str:
-        return self.node.operation
-
-    @property
-    def module(self) -> str:
-        return self.node.scope.path
-
-    @property
-    def parameter(self) -> str | None:
-        """The name of the leaf whose gradient the node accumulates."""
-        return next((value.parameter for value in self.node.inputs if value.parameter), None)
-
-    @property
-    def torch_node(self) -> Any:
-        """torch's own."""
-        return self.place.found.nodes[self.node.id]
-
-    def norm(self) -> float:
-        """Of all that arrives."""
-        parts = [float(torch.linalg.vector_norm(gradient.double())) for gradient in self.dense()]
-        return math.hypot(*parts)
-
-    def dense(self) -> list[torch.Tensor]:
-        """The gradients that arrive and are plain tensors, detached."""
-        plain = [g for g in self.gradients if isinstance(g, torch.Tensor) and g.layout is torch.strided]
-        if any(gradient.is_meta or isinstance(gradient, FakeTensor) for gradient in plain):
-            raise InvalidInputError(
-                f"the gradient that arrives at {self.name} is on the meta device or fake: it has a shape and no "
-                "numbers. Stop at a name, or run backward on a device that computes."
-            )
-        return [gradient.detach() for gradient in plain]
-
-    def __str__(self) -> str:
-        shapes = ", ".join("none" if g is None else f"{list(g.shape)}" for g in self.gradients)
-        arrives = f": gradient {shapes}" if shapes else ""  # one that was not looked at
-        where = f" in {self.module}" if self.module else ""
-        line = f", {self.node.source}" if self.node.source is not None else ""
-        leaf = f" of {self.parameter}" if self.parameter else ""
-        return f"#{self.number} {self.name}{leaf}{where}{arrives}{line}"
-
-
-@dataclass(eq=False)
-class Place:
-    """One task: its graph, and which nodes of it will run and have run."""
-
-    task: Task
-    names: Mapping[int, str] = field(repr=False)
-    forward: Graph | None = field(repr=False)
-    wanted: set[int] | None = None  # None: all
-
-    @cached_property
-    def found(self) -> Walk:
-        return walk(self.task.roots)
-
-    @cached_property
-    def graph(self) -> Graph:
-        graph = graph_of_walk(self.found, self.names, saved=False)
-        if self.forward is not None:
-            link(graph, self.forward)
-        return graph
-
-    @cached_property
-    def numbers(self) -> list[int]:
-        """Position in task.nodes -> node of the graph."""
-        return [self.found.number[node] for node in self.task.nodes]
-
-    def executed(self) -> set[int]:
-        return {self.numbers[place] for place in self.task.ran}
-
-    def queues(self, current: int) -> tuple[list[GraphNode], list[GraphNode]]:
-        """Nodes that have all their gradients, the next first; and those that have some of them.
-
-        The engine's own queues cannot be seen: this is what they must hold, given what ran.
-        """
-        done, arrived, missing = self.executed(), set(), set()
-        for source, target in zip(self.found.source, self.found.target, strict=True):
-            if self.wanted is not None and source not in self.wanted:
-                continue
-            if source in done:
-                arrived.add(target)
-            else:
-                missing.add(target)
-        left = [n for n in range(len(self.found.nodes)) if n not in done and n != current]
-        left = [n for n in left if (self.wanted is None or n in self.wanted) and n in arrived]
-        left.sort(key=lambda n: -sequence_nr(self.found.nodes[n]))
-        nodes = self.graph.nodes
-        return [nodes[n] for n in left if n not in missing], [nodes[n] for n in left if n in missing]
-
-
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Breakpoint:
     """Where to stop, and why."""
 
     text: str
-    test: Test = field(repr=False)
+    test: Test
+    name: str | None = None  # the one that a node, operation, module or parameter must have
+    hits: int = 0  # how often it came
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"<Breakpoint at {self.text}, came {counted(self.hits, 'time')}>"
 
 
 class Session:
     """Told of every node (see tasks.Observer); decides where to stop. Threads that stop wait for each other."""
 
-    def __init__(self, pause: Callable[[], None], names: Mapping[int, str], forward: Graph | None) -> None:
+    def __init__(
+        self,
+        pause: Callable[[], None],
+        names: Mapping[int, str],
+        forward: Graph | None,
+        modules: Mapping[int, str] | None = None,
+    ) -> None:
         self.pause, self.names, self.forward = pause, names, forward
+        self._modules = modules  # the paths of modules by id; None: no model is known
         self.places: dict[int, Place] = {}
         self.breakpoints: list[Breakpoint] = []
         self._here: tuple[Place, int, int, Gradients] | None = None  # node, and how many ran before it
@@ -182,36 +93,76 @@ class Session:
     ) -> Breakpoint:
         """A place by name (node, operation, module or parameter) or a function of a Stop; and what arrives there."""
         tests: list[tuple[str, Test]] = []
-        if callable(what):
-            tests.append((getattr(what, "__name__", "a condition"), what))
-        elif isinstance(what, str):
-            self._check_name(what)
-            tests.append((what, lambda stop: _is_called(stop, what)))
+        name = self._name_of(what)
+        if name is not None:
+            self._check_name(name)
+            tests.append((name, lambda stop: _is_called(stop, name)))
         elif what is not None:
-            raise InvalidInputError(f"a breakpoint is a name or a function, not {type(what).__name__}.")
+            tests.append((getattr(what, "__name__", "a condition"), what))
         if above is not None:
-            tests.append((f"norm above {above:g}", lambda stop: stop.norm() > above))
+            limit = _number(above)
+            tests.append((f"norm above {limit:g}", lambda stop: stop.norm() > limit))
         if nan:
             tests.append(("not finite", lambda stop: any(not g.isfinite().all() for g in stop.dense())))
         if zero:
             tests.append(("zero", lambda stop: any(not g.any() for g in stop.dense())))
         if not tests:
             raise InvalidInputError("say where to stop: a name, a function, above=, nan=True or zero=True.")
-        return Breakpoint(", ".join(text for text, _ in tests), lambda stop: all(test(stop) for _, test in tests))
+        text = ", ".join(text for text, _ in tests)
+        return Breakpoint(text, lambda stop: all(test(stop) for _, test in tests), name)
+
+    def _name_of(self, what: Any) -> str | None:
+        """Things that have a name in the graph may be given themselves. None: a function, or nothing."""
+        if isinstance(what, GraphNode):
+            return what.name
+        if isinstance(what, torch.Tensor):
+            if id(what) not in self.names:
+                raise InvalidInputError("this tensor has no name: pass model= or params= to debug_backward.")
+            return self.names[id(what)]
+        if isinstance(what, nn.Module):
+            return self._path_of(what)
+        if what is None or isinstance(what, str):
+            return what
+        if not callable(what) or isinstance(what, type):
+            found = what.__name__ if isinstance(what, type) else type(what).__name__
+            raise InvalidInputError(f"a breakpoint is a name or a function, not {found}.")
+        return None
+
+    def _path_of(self, module: nn.Module) -> str:
+        kind = type(module).__name__
+        if self._modules is None:
+            raise InvalidInputError(
+                f"which of the modules this {kind} is cannot be told: pass model= to debug_backward, or its name here."
+            )
+        if not self._modules.get(id(module)):
+            known = "is the whole model: all nodes are in it" if id(module) in self._modules else "is not in the model"
+            raise InvalidInputError(f"this {kind} {known}. Stop at one of the modules of the model.")
+        return self._modules[id(module)]
 
     def _check_name(self, name: str) -> None:
-        known: set[str] = set()
-        for place in self.places.values():
-            graph = place.graph
-            known |= {node.name for node in graph.nodes} | {node.operation for node in graph.nodes}
-            known |= set(graph.scopes) | {value.parameter for value in graph.values if value.parameter}
+        known = self._known_names(list(self.places.values()))
         hidden = _BUILDS_INSIDE in known  # what a checkpoint will run is not there yet
         if known and name not in known and not hidden:
-            near = " or ".join(map(repr, near_names(name, known)))
-            raise NodeNotFoundError(
-                f"no node, operation, module or parameter is named {name!r}"
-                + (f"; did you mean {near}?" if near else "")
-            )
+            hint = _did_you_mean(name, known) or "."
+            if self.forward is None:
+                hint += " Modules are known with forward=, a recording of the forward pass."
+            raise NodeNotFoundError(f"no node, operation, module or parameter is named {name!r}{hint}")
+
+    def _known_names(self, places: list[Place]) -> set[str]:
+        known: set[str] = set()
+        for graph in (place.graph for place in places):
+            known |= {node.name for node in graph.nodes} | {node.operation for node in graph.nodes}
+            known |= set(graph.scopes) | {value.parameter for value in graph.values if value.parameter}
+        return known - {""}
+
+    def never_came(self) -> list[str]:
+        """Each breakpoint that nothing matched, and names of the first pass that look like its name."""
+        left = [each for each in self.breakpoints if not each.hits]
+        known = self._known_names(list(self.places.values())[:1]) if any(each.name for each in left) else set()
+        return [
+            each.text + (_did_you_mean(each.name, known) if each.name and each.name not in known else "")
+            for each in left
+        ]
 
     # -- what the engine tells ---------------------------------------------------------------------------------------
 
@@ -300,7 +251,10 @@ class Session:
         if self.breakpoints or self._until is not None:
             stop = self.stopped()
             with unobserved():  # the program's modes are not to see what conditions compute
-                self.hit = next((each for each in self.breakpoints if each.test(stop)), None)
+                came = [each for each in self.breakpoints if each.test(stop)]
+                for each in came:
+                    each.hits += 1
+                self.hit = came[0] if came else None
                 if self.hit is not None or (self._until is not None and self._until(stop)):
                     return True
         if self._steps > 0:
@@ -321,18 +275,43 @@ class Session:
 
     def replace(self, gradient: torch.Tensor, index: int = 0) -> None:
         """Have the current node take another gradient."""
-        arriving = list(self.stopped().gradients)
-        if not 0 <= index < len(arriving):
-            raise InvalidInputError(f"{len(arriving)} gradients arrive at this node; there is no number {index}.")
-        was = arriving[index]
+        arriving, number = list(self.stopped().gradients), whole_number(index, "the index of a gradient")
+        if not 0 <= number < len(arriving):
+            arrive = counted(len(arriving), "gradient") + (" arrives" if len(arriving) == 1 else " arrive")
+            raise InvalidInputError(f"{arrive} at this node; there is no number {number}.")
+        was = arriving[number]
         if not isinstance(gradient, torch.Tensor):
             raise InvalidInputError(f"a gradient is a tensor, not {type(gradient).__name__}.")
-        if was is not None and (gradient.shape != was.shape or gradient.dtype != was.dtype):
-            wanted, got = (f"{g.dtype} of {tuple(g.shape)}" for g in (was, gradient))
+        if was is None:
+            raise InvalidInputError(f"no gradient arrives as number {number}, and torch lets nobody put one there.")
+        if was.is_nested and was.layout is torch.strided:
+            raise InvalidInputError("torch lets nobody replace a gradient that is a strided nested tensor.")
+        wanted, got = _kind_of(was), _kind_of(gradient)
+        if wanted != got:
             raise InvalidInputError(f"the gradient is {wanted}; this is {got}.")
-        arriving[index] = gradient
+        arriving[number] = gradient
         self._replacement = tuple(arriving)
         self.stopped().gradients = self._replacement
+
+
+def _kind_of(gradient: torch.Tensor) -> str:
+    """What torch has a replacement agree in."""
+    layout = "" if gradient.layout is torch.strided else f"{gradient.layout} "
+    kind = "fake " if isinstance(gradient, FakeTensor) else ""
+    return f"{kind}{layout}{gradient.dtype} of {shape_text(gradient)} on {gradient.device}"
+
+
+def _number(above: Any) -> float:
+    if isinstance(above, torch.Tensor) and above.numel() == 1:
+        above = above.item()
+    if not isinstance(above, numbers.Real) or math.isnan(above):
+        raise InvalidInputError(f"`above` is a number, not {above!r}: above=10.0.")
+    return float(above)
+
+
+def _did_you_mean(name: str, known: set[str]) -> str:
+    near = " or ".join(map(repr, near_names(name, known)))
+    return f"; did you mean {near}?" if near else ""
 
 
 def _is_called(stop: Stop, name: str) -> bool:

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.autograd.given import Params, counted, given_names
 from torchatlas.autograd.saved import saved_by
-from torchatlas.autograd.walk import leaf_of, names_of, roots_of, sequence_nr, walk
+from torchatlas.autograd.walk import leaf_of, roots_of, sequence_nr, walk
+from torchatlas.errors import InvalidInputError
 from torchatlas.tables import clean
 from torchatlas.units import format_bytes
 
@@ -21,7 +23,7 @@ def graph_text(
     tensor: Any,
     indent: int = 0,
     *,
-    params: Mapping[str, torch.Tensor] | None = None,
+    params: Params = None,
     model: nn.Module | None = None,
     most: int = _MOST_LINES,
 ) -> str:
@@ -29,13 +31,18 @@ def graph_text(
 
     They are indented where there are several. A node that several lead to is written out once.
     """
+    if not isinstance(indent, int):
+        raise InvalidInputError(
+            f"`indent` is a number, not {type(indent).__name__}; a model that names the leaves is named itself: "
+            "print_graph(loss, model=model)."
+        )
     roots = roots_of(tensor, "print_graph")
-    names, found = names_of(params, model), walk(roots)
+    names, found = given_names(params, model), walk(roots)
     lines: list[str] = []
     seen: set[Any] = set()
     single = isinstance(tensor, torch.Tensor)
     if single:
-        lines.append(f"tensor {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}")
+        lines.append(f"tensor {shape_text(tensor)} {str(tensor.dtype).removeprefix('torch.')}")
     stack = [(root, 1 if single else 0) for root in reversed(list(dict.fromkeys(roots)))]
     while stack and len(lines) < most:
         node, depth = stack.pop()
@@ -48,7 +55,7 @@ def graph_text(
         deeper = depth + (len(following) > 1)  # a chain goes straight down
         stack += [(target, deeper) for target in reversed(following)]
     if stack:
-        lines.append(f"... {len(found.nodes) - len(seen):,} more nodes")
+        lines.append(f"... {counted(len(found.nodes) - len(seen), 'more node')}")
     prefix = "  " * indent
     return "\n".join(prefix + line for line in lines)
 
@@ -60,19 +67,37 @@ def print_graph(tensor: Any, indent: int = 0, **options: Any) -> str:
     return text
 
 
+def shape_text(tensor: torch.Tensor) -> str:
+    """A shape, with * where the parts of a nested tensor differ: a strided one has no `shape`."""
+    if not tensor.is_nested or tensor.layout is torch.jagged:
+        return f"{list(tensor.shape)}"
+    return f"[{', '.join(_size_text(tensor, dim) for dim in range(tensor.dim()))}]"
+
+
+def _size_text(nested: torch.Tensor, dim: int) -> str:
+    try:
+        return f"{nested.size(dim)}"
+    except RuntimeError:  # "irregular and does not have a size"
+        return "*"
+
+
+def _shape_that_arrives(metadata: Any) -> str:
+    return "[nested]" if metadata.is_cpp_nested_tensor else f"[{', '.join(map(str, metadata.shape))}]"
+
+
 def _title(node: Any, names: Mapping[int, str]) -> str:
     name = node.name().rpartition("::")[2]
     leaf = leaf_of(node)
     if leaf is None:
         return clean(f"{name} #{sequence_nr(node)}")
     called = names.get(id(leaf), "")
-    return clean(f"{name} {called or 'leaf'} {list(leaf.shape)}")
+    return clean(f"{name} {called or 'leaf'} {shape_text(leaf)}")
 
 
 def _described(node: Any, names: Mapping[int, str]) -> str:
     if leaf_of(node) is not None:
         return _title(node, names)
-    shapes = ", ".join(str([*map(str, metadata.shape)]).replace("'", "") for metadata in node._input_metadata)
+    shapes = ", ".join(map(_shape_that_arrives, node._input_metadata))
     saved = [each for each in saved_by(node) if each.state != "none"]
     held = ""
     if saved:

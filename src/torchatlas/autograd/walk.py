@@ -6,42 +6,16 @@ Nothing recurses, and graphs of a million nodes can be walked and freed.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
 from torchatlas.autograd.lifetime import keep_until_freed
 from torchatlas.errors import AnalysisError, InvalidInputError
 
 FIRST = 1 << 62  # before all others: what accumulates gradients runs as soon as it can
-
-
-Named = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | nn.Module
-
-
-def names_of(params: Named | None, model: nn.Module | None) -> dict[int, str]:
-    """The names of tensors, by id. Parameters are a dictionary, or pairs as of model.named_parameters()."""
-    if isinstance(params, nn.Module):
-        params, model = None, params if model is None else model
-    if model is not None and not isinstance(model, nn.Module):
-        raise InvalidInputError(f"model= takes a torch.nn.Module, whose parameters have names, not {_kind(model)}.")
-    try:
-        given = dict(params or ())
-    except (TypeError, ValueError):
-        raise InvalidInputError(
-            f"params= takes names and tensors, such as dict(model.named_parameters()), not {_kind(params)}."
-        ) from None
-    names = {id(tensor): name for name, tensor in given.items()}
-    if model is not None:
-        names |= {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
-    return names
-
-
-def _kind(item: Any) -> str:
-    return type(item).__name__
 
 
 def roots_of(outputs: Any, called: str) -> list[Any]:

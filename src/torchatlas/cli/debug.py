@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import click
@@ -27,7 +30,8 @@ def command(
 ) -> None:
     """Run SCRIPT unchanged and step through its backward passes, node by node; `help` lists what can be typed.
 
-    Without --break it stops before the first node of the first backward pass.
+    Without --break it stops before the first node of the first backward pass. Ctrl-C stops before the next node; at
+    the prompt it ends the program.
 
     \b
     torchatlas debug train.py --epochs 1
@@ -40,6 +44,7 @@ def command(
     if as_json:
         raise InvalidInputError("debug is a conversation, and has no --json. torchatlas doctor has one.")
     from torchatlas.autograd.console import Console, Stopped, condition_of
+    from torchatlas.autograd.given import counted
     from torchatlas.autograd.tasks import watched
 
     with _target.program(target, arguments), _recordings() as forward:
@@ -49,12 +54,29 @@ def command(
         for text in breakpoints:
             console.session.breakpoints.append(console.session.condition(**condition_of(text)))
         try:
-            with watched(console.session):
+            with _interrupts(console.interrupt), watched(console.session):
                 _target.run_script(target)
-        except Stopped:
+        except (Stopped, KeyboardInterrupt):
             click.echo("stopped; the program did not end by itself", err=True)
             raise click.exceptions.Exit(1) from None
-    click.echo(f"the program ended; {console.session.executed:,} nodes ran in its backward passes")
+    click.echo(f"the program ended; {counted(console.session.executed, 'node')} ran in its backward passes")
+    for text in console.session.never_came():
+        click.echo(f"this breakpoint never came: {text}")
+
+
+@contextmanager
+def _interrupts(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Who is told of Ctrl-C; nobody if it is ignored already, as in the background, or a program would be stopped."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) == handler:  # the program may have set its own
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
