@@ -77,7 +77,7 @@ class Debugger:
         self._worker = _Worker(call, inputs, lambda pause: Session(pause, names, recorded, modules))
         self._session = self._worker.session
         planned = Task(
-            0, None, roots, [], Edges(), self._keep_graph, create_graph, (), True
+            0, None, roots, [], Edges([], {}), self._keep_graph, create_graph, (), True
         )  # walked when somebody asks
         self._planned = self._session.add(planned)
         weakref.finalize(self, _Worker.abort, self._worker)

@@ -11,7 +11,6 @@ import numbers
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -205,19 +204,21 @@ class Session:
         """Of no interest."""
 
     def passing(self, task: Task) -> Callable[[int], bool]:
-        return partial(self._passing, task)
-
-    def _passing(self, task: Task, node: int) -> bool:
         """Whether a node has to be looked at: nobody may want to stop anywhere near."""
-        if self.breakpoints or self._until is not None or self.aborting or self.interrupted or self._stopped:
-            return True
-        if self._steps >= 0:
-            if self._steps < 2:
+        number, breakpoints, note = task.number, self.breakpoints, self._order.append
+
+        def passes(node: int) -> bool:
+            if breakpoints or self._until is not None or self.aborting or self.interrupted or self._stopped:
                 return True
-            self._steps -= 1
-        self._passed = True
-        self._order.append((task.number, node))
-        return False
+            if self._steps >= 0:
+                if self._steps < 2:
+                    return True
+                self._steps -= 1
+            self._passed = True
+            note((number, node))
+            return False
+
+        return passes
 
     def before(self, task: Task, node: int, gradients: Gradients) -> Gradients | None:
         with self._turn:

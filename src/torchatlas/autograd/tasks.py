@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ import torch
 from torchatlas.autograd.walk import roots_of, walk
 from torchatlas.collector import collector_off
 from torchatlas.errors import InvalidInputError
+from torchatlas.graph.columns import Array
 from torchatlas.torch_private import (
     current_autograd_node,
     engine_run_id,
@@ -36,14 +38,43 @@ _HANDS_ON = {f"{name}Backward0" for name in ("T", "Transpose", "Permute", "View"
 Around = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-@dataclass(eq=False)
 class Edges:
-    """Which output of which node leads to which input of which: lists side by side, for there are many."""
+    """Which output of which node leads to which input of which: arrays side by side, made when somebody asks."""
 
-    source: list[int] = field(default_factory=list)
-    output: list[int] = field(default_factory=list)
-    target: list[int] = field(default_factory=list)
-    input: list[int] = field(default_factory=list)
+    def __init__(self, following: list[tuple[Any, ...]], numbers: Mapping[Any, int]) -> None:
+        self._following, self._numbers = following, numbers  # per node, what its outputs lead to, as torch has it
+
+    def ends(self) -> list[int]:
+        """The nodes that lead nowhere: those of leaves."""
+        return [node for node, following in enumerate(self._following) if not following]
+
+    @cached_property
+    def _columns(self) -> tuple[Array, Array, Array, Array]:
+        flat = list(chain.from_iterable(self._following))
+        counts = np.fromiter(map(len, self._following), np.int64, len(self._following))
+        source = np.repeat(np.arange(len(counts)), counts)
+        output = np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts)
+        number = self._numbers
+        target = np.array([number[node] if node is not None else -1 for node, _ in flat], np.int64)
+        input_nr = np.array([slot for _, slot in flat], np.int64)
+        real = target >= 0
+        return source[real], output[real], target[real], input_nr[real]
+
+    @property
+    def source(self) -> Array:
+        return self._columns[0]
+
+    @property
+    def output(self) -> Array:
+        return self._columns[1]
+
+    @property
+    def target(self) -> Array:
+        return self._columns[2]
+
+    @property
+    def input(self) -> Array:
+        return self._columns[3]
 
     def __len__(self) -> int:
         return len(self.source)
@@ -242,24 +273,18 @@ def reached(roots: list[Any]) -> list[Any]:
 
 def _numbered(roots: list[Any]) -> tuple[dict[Any, int], Edges]:
     """The same with their places, and the edges between them."""
-    found, edges = list(roots), Edges()
+    found, every = list(roots), list[Any]()
     numbers = {node: place for place, node in enumerate(found)}
-    source, outputs, target, inputs = (each.append for each in (edges.source, edges.output, edges.target, edges.input))
-    for place, node in enumerate(found):
-        for output, (following, input_nr) in enumerate(node.next_functions):
-            if following is None:
-                continue
-            number = numbers.get(following)
-            if number is None:
-                number = numbers[following] = len(found)
-                found.append(following)
-            source(place)
-            outputs(output)
-            target(number)
-            inputs(input_nr)
+    for node in found:
+        following = node.next_functions
+        every.append(following)
+        for target, _ in following:
+            if target not in numbers and target is not None:
+                numbers[target] = len(found)
+                found.append(target)
     if len(found) > _LARGE:
         walk(roots)  # makes it safe to free
-    return numbers, edges
+    return numbers, Edges(every, numbers)
 
 
 @dataclass(eq=False)
@@ -272,23 +297,24 @@ class _Arrivals:
     @classmethod
     def of(cls, task: Task) -> _Arrivals:
         edges, alone, met = task.edges, defaultdict[int, dict[int, int]](dict), defaultdict[int, list[Any]](list)
-        targets = np.array(edges.target, np.int64)
-        key = targets * (1 + max(edges.input, default=0)) + np.array(edges.input, np.int64)
+        targets, slots = edges.target, edges.input
+        key = targets * (1 + int(slots.max(initial=0))) + slots
         _, which, counts = np.unique(key, return_inverse=True, return_counts=True)
         meets = counts[which] > 1
         meets |= targets < len(task.roots)  # they come first, and also get what backward begins with
         meets |= bool(task.inputs)  # a node that a gradient is wanted for need not run: nothing is seen to arrive
-        single, slots = np.flatnonzero(~meets), np.array(edges.input, np.int64)
+        single = np.flatnonzero(~meets)
         for slot in np.unique(slots[single]).tolist():
             here = single[slots[single] == slot]
             alone[slot] = dict(zip(targets[here].tolist(), here.tolist(), strict=True))
-        for edge in np.flatnonzero(meets).tolist():
-            source = edges.source[edge]
+        several = np.flatnonzero(meets)
+        ends = zip(several.tolist(), edges.source[several].tolist(), edges.output[several].tolist(), strict=True)
+        for edge, source, output in ends:
             came = alone[0].get(source)
             if came is not None and task.nodes[source].name() in _HANDS_ON:
                 task.same[edge] = came
             else:
-                met[source].append((edges.output[edge], edge))
+                met[source].append((output, edge))
         return cls(alone, met)
 
 
@@ -351,8 +377,7 @@ def _hooked(run: _Run, running: list[_Run], observer: Observer) -> Callable[[], 
                 bells.hang([task.nodes[node] for node in edges], partial(ring_at_others, edges), input_nr)
         bells.hang(task.nodes, ring)  # the last of a node's: it is about to run then
         # Nodes of leaves have no such hooks but the leaf's: a bell is never heard there.
-        leading = set(task.edges.source)
-        hooked = [node for place, node in enumerate(task.nodes) if place not in leading]
+        hooked = [task.nodes[node] for node in task.edges.ends()]
         handles += bells.hang_after([task.nodes[node] for node in seen.met], after)
     else:
         handles += [task.nodes[node].register_hook(after) for node in seen.met]
