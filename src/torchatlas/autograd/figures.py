@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ _MOST_WAITING = 1_000_000  # numbers
 _ROOM = 4 * _LARGE  # numbers that are looked at together: a fast cache holds them
 _BLAS_ALONE = 8_192  # numbers whose product it computes without threads of its own
 _SAFE = 1e-12, 1e12  # numbers whose squares float32 holds, and their sums
+_kind = attrgetter("is_cpu", "layout", "dtype")
 _Tensor = torch.Tensor  # as near as can be: it is asked for with every gradient
 Figures = tuple[float, float, float, int]
 
@@ -86,24 +88,30 @@ class GradientFigures:
         """Look at those that wait, as many of one shape as there are at once, and at each of them once."""
         edges, gradients, versions = np.array(self._edges, np.int64), self._gradients, self._versions
         self._edges, self._gradients, self._versions, self._count = [], [], [], 0
-        kept = np.flatnonzero(np.equal([gradient._version for gradient in gradients], versions))
-        self.overwritten += len(gradients) - len(kept)
-        _, first, which = np.unique(np.array([*map(id, gradients)])[kept], return_index=True, return_inverse=True)
         groups: dict[torch.Size, list[int]] = {}
+        first: dict[int, int] = {}  # gradient -> where it was seen
+        again: list[int] = []
+        before: list[int] = []
         with unobserved():
-            for place in kept[first].tolist():
-                shape = gradients[place].shape
+            for place, gradient in enumerate(gradients):
+                if gradient._version != versions[place]:
+                    self.overwritten += 1
+                    continue
+                if (seen := first.setdefault(id(gradient), place)) != place:
+                    again.append(place)
+                    before.append(seen)
+                    continue
+                shape = gradient.shape
                 if (group := groups.get(shape)) is None:
                     group = groups[shape] = []
                 group.append(place)
             for places in groups.values():
                 self._look(edges[places], [gradients[place] for place in places])
-        self.copy(edges[kept], edges[kept[first[which]]])
+        self.copy(edges[again], edges[before])
 
     def _look(self, edges: Array, gradients: list[torch.Tensor]) -> None:
         """At gradients of one shape, and most often of one kind."""
-        kinds = {(gradient.is_cpu, gradient.layout, gradient.dtype) for gradient in gradients}
-        if len(kinds) == 1 and gradients[0].is_cpu and gradients[0].layout is torch.strided:
+        if len({*map(_kind, gradients)}) == 1 and gradients[0].is_cpu and gradients[0].layout is torch.strided:
             self._look_at_alike(edges, gradients)
             return
         groups: dict[Any, list[int]] = {}
@@ -197,7 +205,8 @@ def _of_rows(numbers: torch.Tensor) -> Array:
     """The same of numbers on any device, which are left alone."""
     found = np.zeros((4, len(numbers)))
     found[1], found[2] = numbers.amin(1).cpu().numpy(), numbers.amax(1).cpu().numpy()
-    scale = _scale_of(found)
+    with np.errstate(all="ignore"):
+        scale = _scale_of(found)
     if scale is not None:
         numbers = numbers * torch.from_numpy(scale).to(numbers)[:, None]
     found[0] = torch.linalg.vector_norm(numbers, dim=1).cpu().numpy()
@@ -208,8 +217,7 @@ def _of_rows(numbers: torch.Tensor) -> Array:
 
 def _scale_of(found: Array) -> Array | None:
     """By what to multiply each row so that its squares can be added up; None: they can. It changes no digit."""
-    with np.errstate(invalid="ignore"):
-        largest = np.maximum(-found[1], found[2])
+    largest = np.maximum(-found[1], found[2])
     if largest.min() > _SAFE[0] and largest.max() < _SAFE[1]:
         return None
     scale: Array = np.ldexp(1.0, np.clip(-np.frexp(largest)[1], -126, 126))
