@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from autograd.graphs import Case
 
+import torchatlas as atlas
+from torchatlas.autograd.debugger import Debugger
+
 
 def differentiate(case: Case) -> Any:
     """As the case says, by torch."""
@@ -21,6 +24,18 @@ def differentiate(case: Case) -> Any:
             )
         torch.autograd.backward(case.outputs, case.grad_outputs, inputs=case.inputs, **options)
         return None
+
+
+def debugger(case: Case, **options: Any) -> Debugger:
+    """The same, to be stepped through."""
+    return atlas.debug_backward(
+        case.outputs,
+        case.grad_outputs,
+        inputs=case.inputs,
+        retain_graph=case.retain_graph,
+        create_graph=case.create_graph,
+        **options,
+    )
 
 
 def gradients(case: Case, run: Callable[[Case], Any]) -> list[torch.Tensor | None]:

@@ -15,30 +15,18 @@ from typing import Any
 
 import pytest
 import torch
-from autograd.graphs import GRAPHS, Case, build
-from autograd.running import assert_same, differentiate, gradients
+from autograd.graphs import GRAPHS, build
+from autograd.running import assert_same, debugger, differentiate, gradients
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import torchatlas as atlas
-from torchatlas.autograd.debugger import Debugger
 from torchatlas.errors import AnalysisError, InvalidInputError, NodeNotFoundError, StateError
 from torchatlas.torch_private import saved_tensor_hooks_forbidden
 
 BACKWARD = [name for name in GRAPHS if not build(name).grad]
-
-
-def debugger(case: Case, **options: Any) -> Debugger:
-    return atlas.debug_backward(
-        case.outputs,
-        case.grad_outputs,
-        inputs=case.inputs,
-        retain_graph=case.retain_graph,
-        create_graph=case.create_graph,
-        **options,
-    )
 
 
 @pytest.mark.parametrize("how", ["stepping", "running"])

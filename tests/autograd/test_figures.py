@@ -80,3 +80,9 @@ def test_the_default_kind_of_numbers_does_not_matter(dtype: torch.dtype) -> None
     finally:
         torch.set_default_dtype(before)
     assert norm == pytest.approx(2e-9, rel=1e-6, abs=0)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200])
+def test_numbers_that_only_float64_holds(scale: float) -> None:
+    norm, *_ = figures_of([torch.full((4,), scale, dtype=torch.float64)])[0]
+    assert norm == pytest.approx(2 * scale, rel=1e-12, abs=0)

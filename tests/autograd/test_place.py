@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from autograd.graphs import GRAPHS, build
+from autograd.running import debugger
 from torch import nn
 from torch.nn import functional as F
 
 import torchatlas as atlas
-from torchatlas.autograd.debugger import Debugger
 from torchatlas.autograd.place import Stop
 from torchatlas.autograd.text import shape_text
 from torchatlas.errors import InvalidInputError
@@ -108,22 +108,11 @@ def test_a_meta_gradient_has_no_numbers() -> None:
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 
-def debugger(name: str) -> Debugger:
-    case = build(name)
-    return atlas.debug_backward(
-        case.outputs,
-        case.grad_outputs,
-        inputs=case.inputs,
-        retain_graph=case.retain_graph,
-        create_graph=case.create_graph,
-    )
-
-
 @pytest.mark.filterwarnings(r"ignore:Using backward\(\) with create_graph=True")
 @pytest.mark.parametrize("name", BACKWARD)
 def test_who_is_first_in_the_queue_runs_next(name: str) -> None:
     """To the node, where the one that runs makes no other ready: of all the nodes that leaves have as well."""
-    with debugger(name) as dbg:
+    with debugger(build(name)) as dbg:
         stop = dbg.step()
         while stop is not None:
             ready, place = [node.id for node in dbg.ready], stop.place

@@ -10,7 +10,7 @@ from typing import IO, Any
 import torch
 
 from torchatlas.autograd.figures import has_no_numbers
-from torchatlas.autograd.place import numbers_of
+from torchatlas.autograd.place import numbers_at
 from torchatlas.autograd.session import Session
 from torchatlas.autograd.tasks import Task
 from torchatlas.autograd.text import shape_text
@@ -243,7 +243,7 @@ def _described(gradient: torch.Tensor | None, name: str) -> str:
     if has_no_numbers(gradient):
         return f"{text} without numbers: on the meta device, fake or batched"
     with unobserved(), no_transforms():
-        return f"{text}{_figures(numbers_of(gradient, name))}"
+        return f"{text}{_figures(numbers_at(gradient, name))}"
 
 
 def _figures(numbers: torch.Tensor) -> str:

@@ -26,6 +26,7 @@ _MOST_WAITING = 1_000_000  # numbers
 _ROOM = 4 * _LARGE  # numbers that are looked at together: a fast cache holds them
 _BLAS_ALONE = 8_192  # numbers whose product it computes without threads of its own
 _SAFE = 1e-12, 1e12  # numbers whose squares float32 holds, and their sums
+_FLOAT32, _FLOAT64 = 126, 1022  # the largest power of two that is a number of this kind, and so is its reciprocal
 _kind = attrgetter("is_cpu", "layout", "dtype")
 _Tensor = torch.Tensor  # as near as can be: it is asked for with every gradient
 Figures = tuple[float, float, float, int]
@@ -167,7 +168,7 @@ class GradientFigures:
             self.without_numbers += 1
             return
         with unobserved(), no_transforms():
-            numbers = _real(_numbers(unwrapped(gradient).detach())).reshape(1, -1)
+            numbers = _real(numbers_of(gradient)).reshape(1, -1)
             if numbers.numel():
                 figures = _of_rows(numbers)
                 self._note([edge], figures if math.isfinite(figures[0, 0]) else _of_finite(numbers)[:, None])
@@ -189,7 +190,7 @@ def _of_own_rows(numbers: Array) -> Array:
     found = np.zeros((4, len(numbers)))
     with np.errstate(all="ignore"):
         found[1], found[2] = numbers.min(1), numbers.max(1)
-        scale = _scale_of(found)
+        scale = _scale_of(found, _FLOAT32)
         if scale is not None:
             numbers *= scale.astype(numbers.dtype)[:, None]
         for begin in range(0, numbers.shape[1], _BLAS_ALONE):
@@ -206,7 +207,7 @@ def _of_rows(numbers: torch.Tensor) -> Array:
     found = np.zeros((4, len(numbers)))
     found[1], found[2] = numbers.amin(1).cpu().numpy(), numbers.amax(1).cpu().numpy()
     with np.errstate(all="ignore"):
-        scale = _scale_of(found)
+        scale = _scale_of(found, _FLOAT64 if numbers.dtype is torch.float64 else _FLOAT32)
     if scale is not None:
         numbers = numbers * torch.from_numpy(scale).to(numbers)[:, None]
     found[0] = torch.linalg.vector_norm(numbers, dim=1).cpu().numpy()
@@ -215,12 +216,15 @@ def _of_rows(numbers: torch.Tensor) -> Array:
     return found
 
 
-def _scale_of(found: Array) -> Array | None:
-    """By what to multiply each row so that its squares can be added up; None: they can. It changes no digit."""
+def _scale_of(found: Array, most: int) -> Array | None:
+    """By what to multiply each row so that its squares can be added up; None: they can.
+
+    A power of two, `most` at most, changes no digit.
+    """
     largest = np.maximum(-found[1], found[2])
     if largest.min() > _SAFE[0] and largest.max() < _SAFE[1]:
         return None
-    scale: Array = np.ldexp(1.0, np.clip(-np.frexp(largest)[1], -126, 126))
+    scale: Array = np.ldexp(1.0, np.clip(-np.frexp(largest)[1], -most, most))
     return scale
 
 
@@ -242,8 +246,9 @@ def _of_finite(numbers: torch.Tensor) -> Array:
     return np.array([norm, finite.min(), finite.max(), bad])
 
 
-def _numbers(gradient: torch.Tensor) -> torch.Tensor:
-    """All numbers of a gradient as a plain tensor."""
+def numbers_of(gradient: torch.Tensor) -> torch.Tensor:
+    """All numbers of a gradient as a plain tensor, detached. To be asked `unobserved`, outside of transforms."""
+    gradient = unwrapped(gradient).detach()
     if gradient.is_nested:
         return (
             gradient.values() if gradient.layout is torch.jagged else torch.cat([part.reshape(-1) for part in gradient])

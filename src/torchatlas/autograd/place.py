@@ -13,7 +13,7 @@ import torch
 
 from torchatlas.autograd.engine.buffer import InputBuffer
 from torchatlas.autograd.engine.queue import NodeTask, ReadyQueue
-from torchatlas.autograd.figures import has_no_numbers
+from torchatlas.autograd.figures import has_no_numbers, numbers_of
 from torchatlas.autograd.given import counted
 from torchatlas.autograd.graph import graph_of_walk, link
 from torchatlas.autograd.tasks import Gradients, Task, starting_node
@@ -21,7 +21,7 @@ from torchatlas.autograd.text import shape_text
 from torchatlas.autograd.walk import Walk, sequence_nr, walk
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, GraphNode
-from torchatlas.torch_private import no_transforms, unobserved, unwrapped
+from torchatlas.torch_private import no_transforms, unobserved
 
 
 @dataclass(eq=False, repr=False)
@@ -63,7 +63,7 @@ class Stop:
 
     def dense(self) -> list[torch.Tensor]:
         """The numbers of the gradients that arrive, as plain tensors: of sparse and nested ones those they hold."""
-        return [numbers_of(gradient, self.name) for gradient in self.gradients if gradient is not None]
+        return [numbers_at(gradient, self.name) for gradient in self.gradients if gradient is not None]
 
     def __str__(self) -> str:
         shapes = ", ".join("none" if g is None else shape_text(g) for g in self.gradients)
@@ -77,7 +77,7 @@ class Stop:
         return f"<Stop before {self}>"
 
 
-def numbers_of(gradient: torch.Tensor, name: str) -> torch.Tensor:
+def numbers_at(gradient: torch.Tensor, name: str) -> torch.Tensor:
     """All numbers of a gradient that arrives at a node of this name, as a plain tensor, detached."""
     if has_no_numbers(gradient):
         raise InvalidInputError(
@@ -85,12 +85,7 @@ def numbers_of(gradient: torch.Tensor, name: str) -> torch.Tensor:
             "and no numbers. Stop at a name, or run backward on a device that computes."
         )
     with unobserved(), no_transforms():
-        plain = unwrapped(gradient).detach()
-        if plain.is_nested:
-            return plain.values()
-        if plain.is_sparse:
-            return plain.coalesce().values()  # what has one place in it twice counts as the sum
-        return plain if plain.layout is torch.strided else plain.to_dense()
+        return numbers_of(gradient)
 
 
 def _precise(values: torch.Tensor) -> torch.Tensor:

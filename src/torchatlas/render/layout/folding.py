@@ -40,24 +40,37 @@ def folded(tree: Tree, items: list[Item]) -> list[Item]:
     can_begin = runs >= (fewest - 1) * periods  # most items begin no repeat
     can_begin &= _chained(_linked(tree, items, can_begin))
     folds = [item for item in items if item.repeat > 1]
-    found: list[Item] = []
-    at = 0
-    for start in np.flatnonzero(can_begin.any(axis=0)).tolist():
-        if start < at:
-            continue
-        found += items[at:start]
-        at = start
+
+    def repeat(at: int, lengths: list[int]) -> tuple[Item | None, int]:
         times, period = 1, 1
-        for length in (np.flatnonzero(can_begin[:, at]) + 1).tolist():
+        for length in lengths:
             most = 1 + int(runs[length - 1, at]) // length
             if most * length <= times * period:
                 continue
             count = _longest(_in_a_row, tree, items, at, length, most, folds)
             if count * length > times * period and count >= fewest[length - 1, at]:
                 times, period = count, length
-        if times > 1:
-            found.append(_unit(items[at : at + times * period], times, period))
-            at += times * period
+        return (_unit(items[at : at + times * period], times, period) if times > 1 else None), times * period
+
+    return _replaced(items, can_begin, repeat)
+
+
+def _replaced(
+    items: list[Item], can_begin: Array, repeat: Callable[[int, list[int]], tuple[Item | None, int]]
+) -> list[Item]:
+    """The items with repeats in the place of what they stand for.
+
+    `repeat(place, periods)` is the one that begins at a place, if there is one, and how many items it takes.
+    """
+    found: list[Item] = []
+    at = 0
+    for start in np.flatnonzero(can_begin.any(axis=0)).tolist():
+        if start < at:
+            continue
+        unit, taken = repeat(start, (np.flatnonzero(can_begin[:, start]) + 1).tolist())
+        if unit is not None:
+            found += [*items[at:start], unit]
+            at = start + taken
     return found + items[at:]
 
 
@@ -124,15 +137,10 @@ def _many(tree: Tree, items: list[Item]) -> list[Item]:
     linked = _linked(tree, items, can_begin)
     differ = (runs - _equal(items, runs)) * 2 * periods >= runs  # in half of the periods at least one item does
     can_begin &= ~linked | ((runs >= (_FEWEST_DIFFERENT - 1) * periods) & differ & _chained(linked))
-    found: list[Item] = []
     folds: list[Item] = []
-    at = 0
-    for start in np.flatnonzero(can_begin.any(axis=0)).tolist():
-        if start < at:
-            continue
-        found += items[at:start]
-        at = start
-        for period in (np.flatnonzero(can_begin[:, at]) + 1).tolist():
+
+    def repeat(at: int, lengths: list[int]) -> tuple[Item | None, int]:
+        for period in lengths:
             most = 1 + int(runs[period - 1, at]) // period
             in_a_row = bool(linked[period - 1, at])
             times = _longest(_in_a_row if in_a_row else _side_by_side, tree, items, at, period, most, folds)
@@ -143,11 +151,11 @@ def _many(tree: Tree, items: list[Item]) -> list[Item]:
             if equal or times >= _FEWEST_DIFFERENT:
                 unit = _unit(units, times, period)
                 unit.alike_only = not equal
-                found.append(unit)
                 folds.append(unit)
-                at += times * period
-                break
-    return found + items[at:]
+                return unit, times * period
+        return None, 0
+
+    return _replaced(items, can_begin, repeat)
 
 
 def _kinds(tree: Tree, items: list[Item]) -> Array:
