@@ -26,6 +26,29 @@ def test_the_document_s_example(tmp_path: Path) -> None:
     assert x.grad is None  # nothing ran
 
 
+def test_it_is_used_as_what_torchviz_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dot = atlas.make_dot((torch.ones(2, requires_grad=True) ** 2).sum())
+    dot.format = "svg"
+    assert dot.render("graph", tmp_path) == str(tmp_path / "graph.svg")
+    assert dot.pipe() == (tmp_path / "graph.svg").read_bytes()
+    assert dot.pipe(format="png").startswith(b"\x89PNG")
+    with pytest.raises(atlas.errors.FileFormatError, match="'mmd' is no picture"):
+        dot.pipe("mmd")
+    shown: list[str] = []
+    monkeypatch.setattr("webbrowser.open", shown.append)
+    assert dot.render("text", tmp_path, view=True, format="dot") == str(tmp_path / "text.dot")
+    assert shown == [(tmp_path / "text.dot").as_uri()]
+
+
+def test_what_nodes_saved_is_written_on_request() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    loss = model(torch.randn(4, 8)).mean()
+    saved = atlas.make_dot(loss, show_saved=True).source
+    assert "saved mat1 4×16, mat2 16×1" in saved
+    assert "saved result 4×16" in saved
+    assert "saved" not in atlas.make_dot(loss).source
+
+
 def test_formats_and_folders_that_are_none(tmp_path: Path) -> None:
     x = torch.ones(1, requires_grad=True)
     dot = atlas.make_dot(x * 2)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import webbrowser
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,12 +15,18 @@ from torchatlas.autograd.graph import autograd_graph
 from torchatlas.errors import FileFormatError
 from torchatlas.graph import Graph
 
+if TYPE_CHECKING:
+    from torchatlas.render.picture import Picture
 
-@dataclass(frozen=True)
+_PICTURES, _TEXTS = ("png", "svg"), ("dot", "gv", "mmd")
+
+
+@dataclass(eq=False)
 class Dot:
-    """An autograd graph that can be drawn. `source` is its DOT text."""
+    """An autograd graph that can be drawn. `source` is its DOT text, `format` what `render` and `pipe` make of it."""
 
     graph: Graph
+    format: str = "png"
 
     @property
     def source(self) -> str:
@@ -28,21 +35,46 @@ class Dot:
         return dot_text(self.graph)
 
     def render(
-        self, filename: str | os.PathLike[str] = "graph", *, format: str = "png", cleanup: bool = False, **options: Any
+        self,
+        filename: str | os.PathLike[str] = "graph",
+        directory: str | os.PathLike[str] = "",
+        view: bool = False,
+        cleanup: bool = False,
+        format: str | None = None,
+        **options: Any,
     ) -> str:
         """Write `filename.format` and return its path. png, svg, dot and mmd; `options` go to `atlas.draw`.
 
-        `cleanup` is there because graphviz has it: no intermediate file is written.
+        `view` shows the file as this machine does. `cleanup` is there because graphviz has it: no intermediate file is
+        written.
         """
         del cleanup
-        path = Path(f"{os.fspath(filename)}.{format}")
-        if format in ("png", "svg"):
-            from torchatlas.render.picture import draw
+        format = self.format if format is None else format
+        path = Path(directory, f"{os.fspath(filename)}.{format}")
+        if format in _PICTURES:
+            self._drawn(options).save(path)
+        elif format in _TEXTS:
+            self.graph.save(path)
+        else:
+            raise FileFormatError(f"format={format!r} cannot be written; known: {', '.join(_PICTURES + _TEXTS)}.")
+        if view:
+            webbrowser.open(path.absolute().as_uri())
+        return str(path)
 
-            return str(draw(self.graph, **({"title": "autograd graph"} | options)).save(path))
-        if format not in ("dot", "gv", "mmd"):
-            raise FileFormatError(f"format={format!r} cannot be written; known: png, svg, dot, mmd.")
-        return str(self.graph.save(path))
+    def pipe(self, format: str | None = None, **options: Any) -> bytes:
+        """The picture itself instead of a file with it: png or svg."""
+        format = self.format if format is None else format
+        if format not in _PICTURES:
+            raise FileFormatError(
+                f"format={format!r} is no picture; known: {', '.join(_PICTURES)}. `source` has the DOT text."
+            )
+        picture = self._drawn(options)
+        return picture.png() if format == "png" else picture.svg.encode()
+
+    def _drawn(self, options: dict[str, Any]) -> Picture:
+        from torchatlas.render.picture import draw
+
+        return draw(self.graph, **options)
 
     def _repr_svg_(self) -> str:
         return self.graph._repr_svg_()
@@ -57,8 +89,8 @@ def make_dot(
 ) -> Dot:
     """The autograd graph behind a tensor, with torchviz' arguments; the leaves get their names from `params`.
 
-    Gradients flow down, from the tensor to the leaves. `show_attrs`, `show_saved` and `max_attr_chars` are accepted and
-    change nothing: what a node saved is not drawn.
+    Gradients flow down, from the tensor to the leaves. `show_saved` writes below each node what it saved for backward.
+    `show_attrs` and `max_attr_chars` are accepted and change nothing: numbers that a node keeps are not drawn.
     """
-    del show_attrs, show_saved, max_attr_chars
-    return Dot(autograd_graph(var, params))
+    del show_attrs, max_attr_chars
+    return Dot(autograd_graph(var, params, saved=show_saved))

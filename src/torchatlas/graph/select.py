@@ -20,7 +20,7 @@ def induced(graph: Graph, nodes: Array) -> Graph:
     from torchatlas.graph.container import Graph
 
     columns = graph.columns
-    inputs, outputs = _members(columns["input_ptr"], nodes), _members(columns["output_ptr"], nodes)
+    inputs, outputs = members(columns["input_ptr"], nodes), members(columns["output_ptr"], nodes)
     used = np.zeros(len(columns["value_storage"]), bool)
     used[columns["input_value"][inputs]] = True
     used[columns["output_value"][outputs]] = True
@@ -55,7 +55,7 @@ def induced(graph: Graph, nodes: Array) -> Graph:
     return Graph(found, graph.tables, source=graph.source, notes=notes, metadata=metadata, recorded=recorded)
 
 
-def _members(ptr: Array, nodes: Array) -> Array:
+def members(ptr: Array, nodes: Array) -> Array:
     """Positions that belong to the given nodes, in order."""
     starts, counts = ptr[nodes], ptr[nodes + 1] - ptr[nodes]
     shift = np.repeat(starts - np.append(0, np.cumsum(counts)[:-1]), counts) if len(nodes) else np.zeros(0, np.int64)

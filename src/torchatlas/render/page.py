@@ -263,7 +263,8 @@ class Page:
     def _title(self) -> None:
         look, margins = self.look, self.margins
         room = look.width - 2 * margins.side
-        title = clipped(clean(look.title or self._model() or "computation"), margins.title, room, True)
+        unnamed = "autograd graph" if self.outline.tree.graph.source == "autograd" else "computation"
+        title = clipped(clean(look.title or self._model() or unnamed), margins.title, room, True)
         base = margins.title * 1.2 + 6
         self.canvas.text(margins.side, base, title, size=margins.title, fill=self.theme.ink, bold=True)
         left = margins.side + text_width(title, margins.title, True) + margins.words

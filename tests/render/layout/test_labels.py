@@ -205,6 +205,24 @@ def test_a_stretch_of_a_program_says_which_modules_are_in_it() -> None:
     assert " op" in plain.subtitle(plain.outline.children(plain.outline.root)[1])
 
 
+def test_a_stretch_of_autograd_says_whose_gradients_are_made_in_it() -> None:
+    turns = "thhtttthtthhhthtthhthtttthhhhthhtththttthh"  # no loop
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh() if turn == "t" else nn.GELU()) for turn in turns))
+    outline, labels = labelled(atlas.autograd_graph(model(torch.randn(2, 4)).sum(), model=model))
+    segments = [item for item in every_item(outline) if item.kind == "segment"]
+    assert segments
+    for item in segments:
+        text = labels._main_leaves(item)
+        assert text in labels.subtitle(item)
+        assert text == labels.heading(item)
+        leaves = [part for part in every_item(outline) if part.kind == "leaf" and item.start <= part.start < item.stop]
+        accumulated = [labels.subtitle(part) for part in leaves if labels.title(part) == "AccumulateGrad"]
+        assert bool(text) == bool(accumulated)
+        assert all(name.rpartition(".")[0].split(".")[0] in text or " … " in text for name in accumulated)
+    _, plain = labelled(chain(300, lambda number: f"op{number}"))
+    assert plain.heading(plain.outline.children(plain.outline.root)[1]) == ""
+
+
 def test_repeats_hand_on_or_lie_side_by_side() -> None:
     def titles(side_by_side: bool) -> set[str]:
         def many(x: torch.Tensor) -> torch.Tensor:

@@ -11,9 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
+from torchatlas.graph.arguments import TensorRef, decode
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import NodeKind, OperationType, Phase, Role
+from torchatlas.graph.select import members
 from torchatlas.render.fonts import shortened, text_width
 from torchatlas.render.layout.folding import hands_on
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
@@ -60,7 +62,8 @@ class Labels:
         each = " each" if item.repeat > 1 else ""
         operations = f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}{each}"
         if item.kind in ("functional", "segment"):
-            return _joined("", operations, _main_modules(item) or self._main_operations(item))
+            inside = _main_modules(item) or self._main_leaves(item) or self._main_operations(item)
+            return _joined("", operations, inside)
         name = "" if item.kind == "lane" else self.name(item)
         return _joined(name, operations, _DIFFER if item.alike_only else self._parameters(item))
 
@@ -86,6 +89,8 @@ class Labels:
         """What stands beside the title of an open group."""
         if item.kind == "lane":
             return f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}"
+        if item.kind in ("functional", "segment"):
+            return self._main_leaves(item)
         return _joined(
             self.name(item) if item.kind != "loop" else "",  # the boxes in it say theirs
             _DIFFER if item.alike_only else self._parameters(item),
@@ -166,6 +171,17 @@ class Labels:
         )
         return ", ".join(list(names)[:3]) + (" …" if len(found) > 3 else "")
 
+    def _main_leaves(self, item: Item) -> str:
+        """In a graph of autograd: the modules whose parameters get their gradients in it."""
+        if self.graph.source != "autograd":
+            return ""
+        columns = self.graph.columns
+        values = columns["input_value"][members(columns["input_ptr"], self.tree.node[item.start : item.stop])]
+        rows = columns["value_parameter"][values[columns["value_producer"][values] < 0]]
+        names = (self.graph.tables.names[row] for row in rows[rows >= 0].tolist())
+        modules = [clean(name) for name in dict.fromkeys(name.rpartition(".")[0] for name in names) if name]
+        return listed(modules) if modules else ""
+
     def _parameters(self, item: Item) -> str:
         count = self.parameters(item)
         return format_count(count) if count else ""
@@ -208,9 +224,11 @@ class Labels:
         return np.concatenate([[0], np.cumsum(np.where(counted, elements, 0))])
 
     def _detail(self, item: Item) -> tuple[str, ...]:
-        """What a layer turns into what: 64→128, 3×3. What accumulates a gradient: for whom."""
+        """What a layer turns into what: 64→128, 3×3. In autograd: whose gradient is accumulated, or what was saved."""
         kind = self.outline.operation_type(item)
-        return self._leaf(item.start) if kind == OperationType.ACCUMULATE else (self._turns(item, kind),)
+        if kind == OperationType.ACCUMULATE:
+            return self._leaf(item.start)
+        return (self._turns(item, kind) if self.graph.source != "autograd" else self._saved(item.start),)
 
     def _turns(self, item: Item, kind: OperationType) -> str:
         shape = self._weight(item)
@@ -252,6 +270,17 @@ class Labels:
             return (shape,)
         room = _WIDEST - text_width(f" · {shape}", _SMALL)
         return shortened(clean(self.graph.tables.names[name]), _SMALL, max(room, _SHORTEST_NAME)), shape
+
+    def _saved(self, leaf: int) -> str:
+        columns, node = self.graph.columns, self.tree.node[leaf]
+        slots = decode(self.graph.tables.arguments[columns["node_arguments"][node]]).kwargs or {}
+        values = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]]
+        held = [
+            f"{slot} {self.shapes.of_value(values[reference.index])}"
+            for slot, reference in slots.items()
+            if isinstance(reference, TensorRef) and reference.index < len(values)  # files may say anything
+        ]
+        return clean("saved " + ", ".join(held)) if held else ""
 
     def _features(self, leaf: int) -> str:
         """The last sizes of what a product takes and makes: of backward, of one with weights. Others there sum over the
