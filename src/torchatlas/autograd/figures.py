@@ -24,7 +24,7 @@ _SMALL = 4_096  # numbers
 _LARGE = 65_536  # numbers; to look at more of them takes longer than to begin: they do not wait
 _MOST_WAITING = 1_000_000  # numbers
 _ROOM = 4 * _LARGE  # numbers that are looked at together: a fast cache holds them
-_BLAS_ALONE = 8_192  # numbers whose product it computes without threads of its own
+_BLOCK = 8_192  # numbers whose squares float32 adds up well, and BLAS without threads of its own
 _SAFE = 1e-12, 1e12  # numbers whose squares float32 holds, and their sums
 _FLOAT32, _FLOAT64 = 126, 1022  # the largest power of two that is a number of this kind, and so is its reciprocal
 _kind = attrgetter("is_cpu", "layout", "dtype")
@@ -193,8 +193,8 @@ def _of_own_rows(numbers: Array) -> Array:
         scale = _scale_of(found, _FLOAT32)
         if scale is not None:
             numbers *= scale.astype(numbers.dtype)[:, None]
-        for begin in range(0, numbers.shape[1], _BLAS_ALONE):
-            part = numbers[:, begin : begin + _BLAS_ALONE]
+        for begin in range(0, numbers.shape[1], _BLOCK):
+            part = numbers[:, begin : begin + _BLOCK]
             found[0] += np.matmul(part[:, None, :], part[:, :, None]).reshape(-1)  # twice as fast as squares and sum
         found[0] = np.sqrt(found[0])
         if scale is not None:
@@ -210,10 +210,19 @@ def _of_rows(numbers: torch.Tensor) -> Array:
         scale = _scale_of(found, _FLOAT64 if numbers.dtype is torch.float64 else _FLOAT32)
     if scale is not None:
         numbers = numbers * torch.from_numpy(scale).to(numbers)[:, None]
-    found[0] = torch.linalg.vector_norm(numbers, dim=1).cpu().numpy()
+    found[0] = _norms(numbers).cpu().numpy()
     if scale is not None:
         found[0] /= scale
     return found
+
+
+def _norms(numbers: torch.Tensor) -> torch.Tensor:
+    """Of each row. Long ones in blocks: a single sum of float32 would lose digits."""
+    norm, whole = torch.linalg.vector_norm, numbers.shape[1] // _BLOCK * _BLOCK
+    if not whole:
+        return norm(numbers, dim=1)
+    blocks = norm(numbers[:, :whole].reshape(len(numbers), -1, _BLOCK), dim=2).double()
+    return norm(torch.cat([blocks, norm(numbers[:, whole:], dim=1, keepdim=True).double()], 1), dim=1)
 
 
 def _scale_of(found: Array, most: int) -> Array | None:
