@@ -19,9 +19,11 @@ class Everything:
 
     def __init__(self) -> None:
         self.told: list[Any] = []
+        self.tasks: list[Task] = []
 
     def begin(self, task: Task) -> None:
         self.told.append("begin")
+        self.tasks.append(task)
 
     def before(self, task: Task, node: int, gradients: Gradients) -> Gradients | None:
         self.told.append(("before", type(task.nodes[node]).__name__, len(gradients)))
@@ -103,11 +105,12 @@ def test_gradients_are_shown_of_what_may_run_again_or_not_at_all(options: dict[s
     loss = x.exp().sin().sum()
     if "inputs" in options:
         options = {"inputs": [x]}
-    with watched(observer := Glances("SinBackward0")) as found:
+    with watched(observer := Glances("SinBackward0")):
         loss.backward(**options)
     names = ["SumBackward0", "SinBackward0", "ExpBackward0", "AccumulateGrad"]
     assert observer.told == ["begin", *(("before", name, 1) for name in names), ("end", "NoneType")]
-    assert [type(found[0].nodes[place]).__name__ for place in found[0].ran] == names
+    (task,) = observer.tasks
+    assert [type(task.nodes[place]).__name__ for place in task.ran] == names
 
 
 @pytest.mark.parametrize("options", [{}, {"retain_graph": True}])
@@ -169,7 +172,7 @@ def test_those_who_watch_may_leave_in_any_order() -> None:
 def test_nothing_keeps_the_graph_after_it_was_watched() -> None:
     x = torch.ones(2, requires_grad=True)
     loss = x.exp().sum()
-    with watched(Glances("")) as found:
+    with watched(observer := Glances("")):
         loss.backward()
     assert loss.grad_fn is not None
     freed: list[str] = []
@@ -179,6 +182,7 @@ def test_nothing_keeps_the_graph_after_it_was_watched() -> None:
             freed.append("freed")
 
     loss.grad_fn.metadata["token"] = Token()
-    del found, loss
+    observer.tasks.clear()
+    del loss
     gc.collect()
     assert freed == ["freed"]

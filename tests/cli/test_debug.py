@@ -249,3 +249,38 @@ def test_what_only_hands_out_a_gradient_is_not_in_the_queue(folder: Path) -> Non
     said = [line.removeprefix("(backward) ").partition(":")[0] for line in result.stdout.splitlines()]
     assert said[1:6] == ["-> #3 MulBackward0", "ExpBackward0", "-> #4 ExpBackward0", "none", "none"]
     assert "5 nodes ran" in result.stdout
+
+
+LONG = """
+import gc, torch
+freed = []
+
+class Token:
+    def __del__(self):
+        freed.append(self)
+
+for step in range(30):
+    x = torch.ones(2, requires_grad=True)
+    loss = (x.sin() if step % 2 else x.cos()).sum()
+    loss.grad_fn.metadata["token"] = Token()
+    loss.backward()
+    del loss
+gc.collect()
+print("freed", len(freed))
+"""
+
+
+def test_a_long_program_is_not_kept(folder: Path) -> None:
+    (folder / "long.py").write_text(LONG)
+    typed = "step 60\nuntil SinBackward0\nuntil CosBackward0\nran\nrun\n"  # in the 21st pass both are known
+    result = debug(typed, "long.py")
+    assert result.exit_code == 0, result.output
+    stops = [line.split(":")[0] for line in result.stdout.splitlines() if "-> #" in line]
+    assert [stop.split("-> ")[1] for stop in stops] == [
+        "#0 SumBackward0",
+        "#60 SumBackward0",
+        "#64 SinBackward0",
+        "#67 CosBackward0",
+    ]
+    assert int(result.stdout.split("freed ")[1].split()[0]) >= 20
+    assert "the program ended; 90 nodes ran" in result.stdout

@@ -21,6 +21,7 @@ from torchatlas.torch_private import no_transforms, unobserved
 
 Forward = tuple[Graph, dict[int, str]]  # a recording of the forward pass, and the names of parameters by id
 _MOST = 12  # nodes that a list shows
+_PASSES = 8  # that are remembered: breakpoints may be on names of each
 
 
 class Stopped(Exception):
@@ -195,16 +196,27 @@ class Console(cmd.Cmd):
 
 
 class _Session(Session):
-    """Asks for a recording of the forward pass when a backward pass begins, not for those inside of one."""
+    """Asks for a recording of the forward pass when a backward pass begins, not for those inside of one.
+
+    A program may run for days: it remembers the first pass and a few of the last.
+    """
 
     def __init__(self, pause: Callable[[], None], forward: Callable[[], Forward] | None) -> None:
         super().__init__(pause, {}, None)
         self._recorded = forward
+        self._running: set[int] = set()
 
     def begin(self, task: Task) -> None:
+        if not self._running:
+            self.forget(_PASSES)
+        self._running.add(task.number)
         if self._recorded is not None and task.outer is None:
             self.forward, self.names = self._recorded()
         super().begin(task)
+
+    def end(self, task: Task, error: BaseException | None) -> None:
+        self._running.discard(task.number)
+        super().end(task, error)
 
 
 def condition_of(text: str) -> dict[str, Any]:

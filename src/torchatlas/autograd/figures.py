@@ -219,10 +219,11 @@ def _of_rows(numbers: torch.Tensor) -> Array:
 def _norms(numbers: torch.Tensor) -> torch.Tensor:
     """Of each row. Long ones in blocks: a single sum of float32 would lose digits."""
     norm, whole = torch.linalg.vector_norm, numbers.shape[1] // _BLOCK * _BLOCK
-    if not whole:
-        return norm(numbers, dim=1)
-    blocks = norm(numbers[:, :whole].reshape(len(numbers), -1, _BLOCK), dim=2).double()
-    return norm(torch.cat([blocks, norm(numbers[:, whole:], dim=1, keepdim=True).double()], 1), dim=1)
+    found: torch.Tensor = norm(numbers[:, whole:], dim=1, keepdim=True)
+    if whole:
+        blocks = norm(numbers[:, :whole].reshape(len(numbers), -1, _BLOCK), dim=2).double()
+        found = norm(torch.cat([blocks, found.double()], 1), dim=1, keepdim=True)
+    return found[:, 0]
 
 
 def _scale_of(found: Array, most: int) -> Array | None:

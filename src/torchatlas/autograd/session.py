@@ -68,6 +68,7 @@ class Session:
         self._stop: Stop | None = None
         self.hit: Breakpoint | None = None  # why it stopped
         self._order: list[tuple[int, int]] = []  # task, node
+        self._forgotten = 0  # nodes that ran before those
         self._passed = False  # whether the last of them runs now, with nobody looking
         self.aborting = False
         self.interrupted = False
@@ -177,7 +178,7 @@ class Session:
         """The node that is about to run."""
         if self._passed:  # it was not looked at
             task, node = self._order[-1]
-            return self._stop_at(self.places[task], node, len(self._order) - 1, ())
+            return self._stop_at(self.places[task], node, self.executed - 1, ())
         if self._stop is None and self._here is not None:
             self._stop = self._stop_at(*self._here)
         return self._stop
@@ -188,7 +189,15 @@ class Session:
     @property
     def executed(self) -> int:
         """How many nodes ran, or began to."""
-        return len(self._order)
+        return self._forgotten + len(self._order)
+
+    def forget(self, passes: int) -> None:
+        """Let go of all passes but the first and the last so many; of the others only the number of nodes is kept."""
+        for number in list(self.places)[1:-passes]:
+            del self.places[number]
+        before = len(self._order)
+        self._order[:] = [ran for ran in self._order if ran[0] in self.places]
+        self._forgotten += before - len(self._order)
 
     @property
     def order(self) -> list[str]:

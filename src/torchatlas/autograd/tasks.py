@@ -7,13 +7,13 @@ The engine is torch's own, so order, gradients and hooks of the program are its 
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,7 +50,7 @@ class Edges:
 
     @cached_property
     def _columns(self) -> tuple[Array, Array, Array, Array]:
-        flat = list(chain.from_iterable(self._following))
+        flat = list(itertools.chain.from_iterable(self._following))
         counts = np.fromiter(map(len, self._following), np.int64, len(self._following))
         source = np.repeat(np.arange(len(counts)), counts)
         output = np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -122,11 +122,9 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def watched(observer: Observer, thread: int | None = None) -> Iterator[list[Task]]:
-    """Tell an observer of every node that runs meanwhile, in one thread or in all. Yields the tasks, in order."""
-    tasks: list[Task] = []
-    running: list[_Run] = []
-    lock = threading.Lock()
+def watched(observer: Observer, thread: int | None = None) -> Iterator[None]:
+    """Tell an observer of every node that runs meanwhile, in one thread or in all."""
+    numbers, running = itertools.count(), list[_Run]()
 
     def around(run: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         here, outer = threading.get_ident(), _outer(running)
@@ -135,10 +133,8 @@ def watched(observer: Observer, thread: int | None = None) -> Iterator[list[Task
         with collector_off():
             mine = _Run(*_task(None if outer is None else outer.task.number, outputs, args, kwargs), here)
         task = mine.task
-        with lock:
-            task.number = len(tasks)
-            tasks.append(task)
-            running.append(mine)
+        task.number = next(numbers)
+        running.append(mine)
         error: BaseException | None = None
         observer.begin(task)
         with collector_off():
@@ -156,7 +152,7 @@ def watched(observer: Observer, thread: int | None = None) -> Iterator[list[Task
     _watchers.append(around)
     _settle(wait=True)
     try:
-        yield tasks
+        yield
     finally:
         _watchers.remove(around)
         _settle(wait=False)
