@@ -6,7 +6,9 @@ import gc
 import runpy
 import threading
 import weakref
+from collections import deque
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -279,6 +281,38 @@ class Unfinished(nn.Module):
 
     def parameters(self, recurse: bool = True) -> Any:
         raise ZeroDivisionError
+
+
+class Log:
+    """Keeps what it is given, well wrapped."""
+
+    def __init__(self) -> None:
+        self.rounds: deque[Any] = deque()
+
+
+def test_what_holds_graphs_is_named_however_deep_they_lie() -> None:
+    model, log, history = net(), Log(), {"train": ([[]],)}  # type: ignore[var-annotated]
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for number in range(8):
+            loss = step(model, optimizer)
+            (history["train"][0][0] if number % 2 else log.rounds).append({"loss": (loss,)})
+            del loss
+    (finding,) = visit.findings
+    assert finding.key == "graph-kept"
+    assert "history" in finding.what
+    assert "Log.rounds" in finding.what
+
+
+def test_graphs_in_variables_of_another_module_are_named() -> None:
+    module = ModuleType("bookkeeping")
+    exec("losses = []", vars(module))
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(6):
+            module.losses.append(step(model, optimizer))
+    assert "held by bookkeeping.losses" in visit.findings[0].what
 
 
 def test_what_else_lives_in_the_process_is_left_alone() -> None:

@@ -109,7 +109,7 @@ class GraphKept(Diagnosis):
             return
         self._told.add(None if op is None else op.source)
         nodes = dict.fromkeys(node for _, nodes in held for node in nodes)
-        names = list(dict.fromkeys(name for each, _ in held for name in names_of(each)))
+        names = list(dict.fromkeys(names_of([tensor for tensor, _ in held])))
         self.visit.report(
             Finding(
                 "graph-kept",
