@@ -33,7 +33,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor as _is_wrapped
 from torch._C._functorch import is_legacy_batchedtensor as is_batched
 from torch._C._functorch import pop_dynamic_layer_stack_and_undo_to_depth as undo_functorch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as no_transforms
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import HigherOrderOperator, OpOverload, _len_torch_dispatch_stack_pre_dispatch
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule as CompilersGraph
 from torch.overrides import _get_current_function_mode_stack as function_mode_stack
@@ -101,7 +101,6 @@ inductor_backend: Any = torch._TorchCompileInductorWrapper  # what torch.compile
 make_grads: Any = (
     torch.autograd._make_grads
 )  # the gradients that backward begins with: given ones, or a one for a scalar
-no_dispatch_modes = _disable_current_modes
 # As entering a mode does, except that torch also keeps three flags for all threads together then (whether a mode is on,
 # and of which kind), and every mode that ends puts back what was there when it began: threads that overlap leave them
 # wrong, and torch.compile may read them.
@@ -252,8 +251,39 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-@_contextmanager
-def unobserved() -> _Iterator[None]:
+class no_dispatch_modes:
+    """No mode of the program's sees the ops that run in here.
+
+    torch's own way to say so takes ten times as long, and is needed only for modes that work before autograd.
+    """
+
+    def __enter__(self) -> None:
+        self._by_torch: Any = None
+        self._modes: list[Any] = []
+        if _len_torch_dispatch_stack_pre_dispatch():
+            self._by_torch = _disable_current_modes()
+            self._by_torch.__enter__()
+        else:
+            self._modes = [pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
+
+    def __exit__(self, *raised: Any) -> None:
+        for mode in reversed(self._modes):
+            push_mode(mode)
+        if self._by_torch is not None:
+            self._by_torch.__exit__(*raised)
+
+
+class unobserved(no_dispatch_modes):
     """What runs in here is seen by no mode of the program's, and makes no graph."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
-        yield
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._functions = torch._C.DisableTorchFunction()
+        self._functions.__enter__()
+        self._grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *raised: Any) -> None:
+        torch._C._set_grad_enabled(self._grad)
+        self._functions.__exit__(*raised)
+        super().__exit__(*raised)
