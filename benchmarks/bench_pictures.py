@@ -143,7 +143,7 @@ def row(name: str, graph: Graph, page: tuple[int, int]) -> str:
         f"{picture.smallest_text:.1f}",
         f"{fill(picture):.0%}",
         picture.fit.box.crossings,
-        len(verify.defects(picture.scene)),
+        len(verify.defects(picture.scene)) + len(verify.hidden(picture.outline, picture.scene)),
         len(account.missing),
         len(account.invented),
     )

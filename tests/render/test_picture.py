@@ -24,7 +24,7 @@ from torchatlas.demo import training_step
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, NodeKind, Phase
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.verify import account, defects
+from torchatlas.render.layout.verify import account, defects, hidden
 from torchatlas.render.measures import MEASURES
 from torchatlas.render.picture import Picture
 from torchatlas.render.theme import DARK, LIGHT
@@ -53,7 +53,7 @@ def texts(picture: Picture) -> list[str]:
 
 def problems(picture: Picture) -> list[str]:
     found = account(picture.outline, picture.scene)
-    return [*defects(picture.scene), *found.missing, *found.invented]
+    return [*defects(picture.scene), *found.missing, *found.invented, *hidden(picture.outline, picture.scene)]
 
 
 # -- what is shown ---------------------------------------------------------------------------------------------------

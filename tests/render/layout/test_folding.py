@@ -42,6 +42,77 @@ def test_a_step_that_reads_elsewhere_breaks_the_loop() -> None:
     assert max(counts) <= 30
 
 
+def stage(sketch: Sketch, name: str, *read: int) -> int:
+    with sketch.module(name, "Stage"):
+        return sketch.op("relu", sketch.op("mul", *read))
+
+
+def residual(sketch: Sketch, x: int) -> int:
+    first = stage(sketch, "a", x)
+    return sketch.op("add", first, stage(sketch, "b", first))
+
+
+def gated(sketch: Sketch, x: int) -> int:
+    first = stage(sketch, "a", x)
+    return sketch.op("add", first, sketch.op("tanh", stage(sketch, "b", first)))
+
+
+def two_down_two_up(sketch: Sketch, x: int) -> int:
+    one = stage(sketch, "down0", x)
+    two = stage(sketch, "down1", one)
+    return stage(sketch, "up0", sketch.op("add", stage(sketch, "up1", sketch.op("sin", two)), one))
+
+
+def three_down_two_up(sketch: Sketch, x: int) -> int:
+    kept = [x]
+    for number in range(3):
+        kept.append(stage(sketch, f"down{number}", kept[-1]))
+    x = kept[-1]
+    for number, skip in enumerate(kept[2:0:-1]):
+        x = stage(sketch, f"up{number}", sketch.op("add", x, skip))
+    return x
+
+
+@pytest.mark.parametrize("program", [residual, gated, two_down_two_up, three_down_two_up])
+def test_what_is_read_beside_the_next_one_is_no_repeat(program: Callable[[Sketch, int], int]) -> None:
+    sketch = Sketch()
+    sketch.output(program(sketch, sketch.input("x", (2, 8))))
+    graph = sketch.graph()
+    assert repeats(graph) == []
+    picture = drawn(graph)
+    assert verify.hidden(picture.outline, picture.scene) == []
+
+
+def test_the_first_that_reads_something_else_stands_alone() -> None:
+    sketch = Sketch()
+    x, mask, other = (sketch.input(name, (2, 8)) for name in ("x", "mask", "other"))
+    for number in range(6):
+        x = stage(sketch, f"layer{number}", x, other if number == 0 else mask)
+    sketch.output(x)
+    graph = sketch.graph()
+    assert repeats(graph) == [("module", "Stage", 5)]
+    picture = drawn(graph)
+    assert verify.hidden(picture.outline, picture.scene) == []
+
+
+def test_the_last_of_which_more_is_read_is_one_of_them_and_one_of_which_less_is_read_is_not() -> None:
+    def rounds(gathered: int) -> list[tuple[str, str, int]]:
+        sketch = Sketch()
+        x = sketch.input("x", (2, 8))
+        made = []
+        for number in range(6):
+            x = stage(sketch, f"layer{number}", x)
+            made.append(x)
+        sketch.output(sketch.op("sub", sketch.op("cat", *made[:gathered]), sketch.op("exp", x)))
+        graph = sketch.graph()
+        picture = drawn(graph)
+        assert verify.hidden(picture.outline, picture.scene) == []
+        return repeats(graph)
+
+    assert rounds(6) == [("module", "Stage", 6)]
+    assert rounds(5) == [("module", "Stage", 5)]
+
+
 def test_a_body_of_two_modules() -> None:
     sketch = Sketch()
     x = sketch.input("x", (2, 8))

@@ -40,6 +40,7 @@ def check(graph: Graph, picture: Picture, font: float) -> None:
     assert verify.defects(scene) == []
     account = verify.account(picture.outline, scene)
     assert (account.missing, account.invented) == ([], [])
+    assert verify.hidden(picture.outline, scene) == []
     tree = picture.outline.tree
     assert account.drawn + account.inside + account.repeated == len(tree.source)
     assert account.kept == len(tree.kept_source)

@@ -9,7 +9,7 @@ import pytest
 from render.graphs import Sketch, linear
 from render.layout.pages import drawn, frame
 
-from torchatlas.render.layout import verify
+from torchatlas.render.layout import folding, verify
 from torchatlas.render.layout.boxes import HEAD, SMALL
 from torchatlas.render.layout.scene import Label, Line, Scene
 from torchatlas.render.picture import Picture
@@ -176,3 +176,28 @@ def test_every_edge_is_accounted_for_once(picture: Picture) -> None:
     account = verify.account(picture.outline, picture.scene)
     assert account.drawn == len(picture.outline.tree.source) == 7
     assert (account.inside, account.repeated, account.kept) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("residual", "is read where others are not"),
+        ("first", "reads what the first does not"),
+        ("far", "reads one that is not before it"),
+    ],
+)
+def test_folds_that_hide_something_are_found(program: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a version that folded whatever is equal."""
+    monkeypatch.setattr(folding, "_in_a_row", lambda tree, items, period, folds: len(items) // period)
+    sketch = Sketch()
+    first = x = sketch.input("x", (2, 8))
+    made = [x]
+    for number in range(4):
+        more = [sketch.input("y", (2, 8))] if program == "first" and number == 2 else [first]
+        more = [made[1]] if program == "far" and number == 3 else more
+        with sketch.module(f"layer{number}", "Stage"):
+            x = sketch.op("mul", x, *more)
+        made.append(x)
+    sketch.output(sketch.op("add", x, made[1]) if program == "residual" else x)
+    picture = drawn(sketch.graph())
+    assert any(each.endswith(said) for each in verify.hidden(picture.outline, picture.scene))

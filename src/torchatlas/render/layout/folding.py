@@ -204,23 +204,47 @@ def _side_by_side(tree: Tree, items: list[Item], period: int, folds: list[Item])
 def _in_a_row(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> int:
     """How many of the equal units from the first on are wired alike."""
     start, size, most = items[0].start, items[period - 1].stop - items[0].start, len(items) // period
-    edges = slice(tree.first_edge[start + size], tree.first_edge[start + size * most])
+    edges = slice(tree.first_edge[start], tree.first_edge[start + size * most])
     source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
     unit = (target - start) // size
     begin = start + unit * size
     far = _first_rounds(source, folds) + _FAR
-    code = np.where(source >= begin - size, source - begin, far)  # within, or before, the unit; or anywhere
+    code = np.where((source >= begin - size) & (source >= start), source - begin, far)  # from the one before, or far
     entering = source < begin
     rows, unit = np.stack([target - begin, code, output], axis=1)[entering], unit[entering]
-    count = 1 + _alike(rows, unit - 1, most - 1)
+    first = unit == 0
+    count = 1 + _alike(rows[~first], unit[~first] - 1, most - 1)
+    if count < 2 or not _begins_alike(rows[first], rows[unit == 1]):
+        return 1
+    return _send_alike(tree, start, size, count)
+
+
+def _begins_alike(first: Array, second: Array) -> bool:
+    """Whether the first unit reads what all read, and in the place of what others get from the one before anything.
+
+    Rows of what units read: where, from where, and which output.
+    """
+    carried = set(second[second[:, 1] < 0, 0].tolist())
+    given, shared = set(map(tuple, first.tolist())), set(map(tuple, second[second[:, 1] >= 0].tolist()))
+    return shared <= given and all(row[0] in carried for row in given - shared)
+
+
+def _send_alike(tree: Tree, start: int, size: int, count: int) -> int:
+    """How many units from the first on send the same to the same, beyond the next unit; the last may send more."""
     leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
     source, target, output = tree.source[leaving], tree.target[leaving], tree.output[leaving]
     unit = (source - start) // size
+    rows = np.stack([source - start - unit * size, target, output], axis=1)
     far = target >= start + (unit + 2) * size
-    rows, unit = np.stack([source - start - unit * size, target, output], axis=1)[far], unit[far]
-    count = min(count, 1 + _alike(rows, unit, count))  # the last may send what it makes anywhere
-    # What all but the last send far away goes beyond the last, not to one of the units themselves.
-    return count if not (rows[unit == 0, 1] < start + size * count).any() else 1
+    alike = _alike(rows[far], unit[far], count)
+    sent = set(map(tuple, rows[far & (unit == 0)].tolist()))
+    if alike < count:
+        after = (unit == alike) & (target >= start + (alike + 1) * size)
+        alike += sent <= set(map(tuple, rows[after].tolist()))
+    # What all send far away goes beyond the last, not to one of the units themselves. Of two units that are read
+    # together, as in x + f(x), neither is a repeat of the other.
+    beyond = all(where >= start + size * alike for _, where, _ in sent)
+    return alike if beyond and (not sent or alike > 2) else 1
 
 
 def _longest(

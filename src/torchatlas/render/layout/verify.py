@@ -158,6 +158,47 @@ def account(outline: Outline, scene: Scene) -> Account:
     return Account(drawn, inside, repeated, len(tree.kept_source), missing, invented)
 
 
+def hidden(outline: Outline, scene: Scene) -> list[str]:
+    """What boxes that stand for several equal rounds do not tell, in words: one reads, or is read, as others are not.
+
+    All read what the first does, or the one before; what one sends elsewhere all do, and the last may send more.
+    """
+    tree = outline.tree
+    number = {id(frame.item): position for position, frame in enumerate(scene.frames)}
+    boxes: dict[int, int] = {}
+
+    def box_of(leaf: int) -> int:
+        if leaf not in boxes:
+            boxes[leaf] = _visible(outline, scene, number, leaf)[0]
+        return boxes[leaf]
+
+    found = []
+    for frame in scene.frames:
+        start, end, size, last = frame.item.start, frame.item.end, frame.item.stop - frame.item.start, frame.item.repeat
+        if last == 1 or frame.item.alike_only:  # the box says that they differ
+            continue
+        read: list[set[tuple[int, int]]] = [set() for _ in range(last)]
+        sent: list[set[tuple[int, int, int]]] = [set() for _ in range(last)]
+        into = (tree.target >= start) & (tree.target < end)
+        out = (tree.source >= start) & (tree.source < end)
+        for edge in np.flatnonzero(into != out).tolist():
+            source, output, target = int(tree.source[edge]), int(tree.output[edge]), int(tree.target[edge])
+            if into[edge]:
+                net = outline.net(source * OUTPUTS + min(output, OUTPUTS - 1))
+                read[(target - start) // size].add(((target - start) % size, net))
+            else:
+                sent[(source - start) // size].add(((source - start) % size, output, box_of(target)))
+        steps = ((tree.target - start) // size - (tree.source - start) // size)[into & out]
+        title = f"{frame.title} {frame.subtitle!r}"
+        if (steps > 1).any():
+            found.append(f"a round of {title} reads one that is not before it")
+        if any(not each <= read[0] for each in read[1:]):
+            found.append(f"a round of {title} reads what the first does not")
+        if any(each != sent[0] for each in sent[:-1]) or not sent[0] <= sent[-1] or (last == 2 and sent[0]):
+            found.append(f"a round of {title} is read where others are not")
+    return found
+
+
 Step = tuple[int, int, int]  # from frame, to frame, net
 
 
