@@ -127,3 +127,42 @@ def test_a_tensor_has_one_number_at_all_depths() -> None:
     last = block.start + 11 * size + size - 1  # what the last block makes is drawn as what the first one does
     assert outline.net(last * OUTPUTS) == outline.net((block.start + size - 1) * OUTPUTS)
     assert outline.net(-3) == -3
+
+
+def between_modules(*runs: tuple[str, ...], most: int = 6) -> Graph:
+    """Runs of cheap ops, each a chain, between modules; a name with * reads nothing of its run."""
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    for number in range(most):
+        with sketch.module(f"layer{number}", "Layer"):
+            x = sketch.op(f"sin{number}", sketch.op("mul", x))
+    for run in runs:
+        given = x
+        for name in run:
+            x = sketch.op(name.strip("*"), given if name.endswith("*") else x)
+    with sketch.module("last", "Layer"):
+        x = sketch.op("cos", sketch.op("mul", x))
+    sketch.output(x)
+    return sketch.graph()
+
+
+def test_ops_that_do_not_depend_on_each_other_are_in_no_box_together() -> None:
+    chain_of = ("exp", "neg", "abs", "sqrt", "log", "floor")
+    for graph, sizes in (
+        (between_modules(chain_of), [6]),
+        (between_modules((*chain_of, "exp*", "neg", "abs", "tanh", "log")), [6, 5]),
+        (between_modules((*chain_of, "tanh*")), [6]),  # one alone needs no box
+        (between_modules(("exp", "neg*", "abs*", "sqrt*", "log*", "tan*")), []),
+    ):
+        outline = outlined(graph)
+        found = [item for item in outline.children(outline.root) if item.kind == "functional"]
+        assert [item.stop - item.start for item in found] == sizes
+        assert not any(outline.can_open(item) for item in found)
+
+
+def test_ops_between_modules_are_opened_if_they_are_most_of_a_model() -> None:
+    outline = outlined(between_modules(tuple(f"op{number}" for number in range(30))))
+    (glue,) = (item for item in outline.children(outline.root) if item.kind == "functional")
+    assert outline.can_open(glue)
+    modules = outlined(between_modules(tuple(f"op{number}" for number in range(30))), modules_only=True)
+    assert not any(modules.can_open(item) for item in modules.children(modules.root) if item.kind == "functional")

@@ -191,13 +191,26 @@ class Outline:
             if item is not None and item.is_leaf and item.call < 0 and not self._stands_alone(item):
                 run.append(item)
                 continue
-            if len(run) >= max(fewest, 2):
-                found.append(_gathered("functional", run))
-            else:
-                found += run
+            for part in self._connected(run):
+                found += [_gathered("functional", part)] if len(part) >= max(fewest, 2) else part
             run = []
             if item is not None:
                 found.append(item)
+        return found
+
+    def _connected(self, run: list[Item]) -> list[list[Item]]:
+        """Ops in a row, cut where nothing that follows reads what came before: in one box they would seem to depend."""
+        found: list[list[Item]] = []
+        first = [leaf.start for leaf in run]  # the earliest that what comes from here on reads
+        for place in range(len(run) - 1, -1, -1):
+            edges = slice(self.tree.first_edge[run[place].start], self.tree.first_edge[run[place].stop])
+            read = self.tree.source[edges]
+            own = int(read[read >= run[0].start].min(initial=run[place].start))
+            first[place] = min(own, first[place + 1]) if place + 1 < len(run) else own
+        for leaf, earliest in zip(run, first, strict=True):
+            if not found or earliest >= leaf.start:
+                found.append([])
+            found[-1].append(leaf)
         return found
 
     def _stands_alone(self, item: Item) -> bool:
@@ -206,10 +219,17 @@ class Outline:
         return not self.modules_only and self.operation_type(item) in _HEAVY
 
     def can_open(self, item: Item) -> bool:
-        """Whether a group is opened to show more: not the small ops between modules, and of modules only such as hold
-        others when single ops are left out."""
-        if item.is_leaf or item.kind == "functional":
+        """Whether a group is opened to show more: not the small ops between modules, unless they are most of what is
+        around them, and of modules only such as hold others when single ops are left out."""
+        if item.is_leaf:
             return False
+        if item.kind == "functional":
+            around = item.parent
+            return (
+                not self.modules_only
+                and around is not None
+                and 2 * (item.stop - item.start) > around.stop - around.start
+            )
         if self.modules_only and item.kind == "module":
             return bool(self._first_inner[item.group] < self._first_inner[item.group + 1])
         return True
