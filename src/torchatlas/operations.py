@@ -251,6 +251,12 @@ _AUTOGRAD = re.compile(
     r"^\w*Backwards?\d*$|^(?:AccumulateGrad|CopySlices|DelayedError|Error|GraphRoot|NotImplemented|UndefinedGrad)$"
 )
 
+# Ops that are found in anything, and classes that may be made of one of them, forward or backward.
+_OF_ANY_USE = frozenset({OperationType.POINTWISE, OperationType.REDUCTION, OperationType.MOVEMENT})
+_MADE_OF_SUCH = frozenset(
+    {OperationType.POOLING, OperationType.ACTIVATION, OperationType.NORM, OperationType.LOSS, OperationType.RANDOM}
+)
+
 _registered: dict[str, OperationType] = {}
 
 
@@ -274,6 +280,16 @@ def operation_type(operation: str) -> OperationType:
     ('gradient', 'custom')
     """
     return _registered_type(operation) or _builtin_type(operation)
+
+
+def type_of_box(operation: OperationType, module: str) -> OperationType:
+    """The category of a module that runs a single op, by its class where that says more: pooling may be just a mean.
+
+    >>> type_of_box(OperationType.REDUCTION, "AdaptiveAvgPool2d").value, type_of_box(OperationType.NORM, "MyNorm").value
+    ('pooling', 'norm')
+    """
+    plain = _CATEGORY_OF_CLASS.get(_plain_class(module), OperationType.MODULE)
+    return plain if operation in _OF_ANY_USE and plain in _MADE_OF_SUCH else operation
 
 
 def register_operation_type(operation: str, category: OperationType) -> None:
@@ -347,9 +363,12 @@ def _type_of_class(namespace: str, name: str) -> OperationType:
     if namespace.startswith("torch.optim"):
         return OperationType.OPTIMIZER
     if f"{namespace}.".startswith(("nn.", "torch.nn.", "torch.ao.nn.")):
-        plain = re.sub(r"[123]d$", "", name.removeprefix("Lazy"))
-        return _CATEGORY_OF_CLASS.get(plain, OperationType.MODULE)
+        return _CATEGORY_OF_CLASS.get(_plain_class(name), OperationType.MODULE)
     return OperationType.MODULE  # a stranger's LayerNorm may be anything: its ops tell, or register_operation_type
+
+
+def _plain_class(name: str) -> str:
+    return re.sub(r"[123]d$", "", name.removeprefix("Lazy"))
 
 
 def _is_autograd_node(operation: str) -> bool:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchatlas.render import fonts
-from torchatlas.render.fonts import FAMILY, clipped, font_files, has_all, shortened, spelled, text_width
+from torchatlas.render.fonts import FAMILY, clipped, ending, font_files, has_all, shortened, spelled, text_width
 from torchatlas.render.png import to_png
 
 SIZES = st.floats(6, 40)
@@ -163,6 +163,29 @@ def test_what_is_cut_in_the_middle_fits_and_keeps_both_ends(text: str, size: flo
     assert bool(dots) == bool(cut)
     assert text.startswith(begin)
     assert text.endswith(end)
+
+
+def test_words_stay_whole_where_a_name_is_cut_in_the_middle() -> None:
+    assert shortened("convolution_projection_key", 10, 90) == "convolution…key"
+    assert shortened("position_embeddings", 10, 75).startswith("posit")  # the last word is most of it
+
+
+@given(st.text("ab.,… ", max_size=60), SIZES, st.floats(0, 300), st.booleans())
+def test_what_begins_with_dots_fits_and_is_the_end_of_a_name(text: str, size: float, room: float, bold: bool) -> None:
+    cut = ending(text, size, room, bold)
+    assert text_width(cut, size, bold) <= room + 1e-6
+    assert not cut or (cut.startswith("…") and text.endswith("." + cut[1:]))
+
+
+def test_as_many_parts_of_a_name_are_kept_as_fit() -> None:
+    name = "encoder.layers.0.attention.query"
+    ways = [name.split(".", count)[-1] for count in range(1, 5)]
+    for room in range(10, 250, 3):
+        fits = [f"…{way}" for way in ways if text_width(f"…{way}", 10) <= room]
+        assert ending(name, 10, room) == (fits[0] if fits else "")
+    assert ending("query", 10, 10) == ""
+    assert ending("0.convolution … 1.convolution", 10, text_width("…convolution … 1.convolution", 10)) == ""
+    assert ending("layer.convolution … attention", 10, text_width("…convolution … attention", 10)) != ""
 
 
 def test_as_much_is_kept_as_fits() -> None:

@@ -20,10 +20,13 @@ from zoo import ZOO, Specimen
 
 import torchatlas as atlas
 from torchatlas.analysis.gradients import gradient_norms
+from torchatlas.analysis.schedule import critical_path
 from torchatlas.demo import training_step
 from torchatlas.errors import InvalidInputError
-from torchatlas.graph import Graph, NodeKind, Phase
+from torchatlas.graph import Graph, NodeKind, OperationType, Phase
+from torchatlas.operations import type_of_box
 from torchatlas.render.fonts import text_width
+from torchatlas.render.layout.scene import Way
 from torchatlas.render.layout.verify import account, defects, hidden
 from torchatlas.render.measures import MEASURES
 from torchatlas.render.picture import Picture
@@ -95,8 +98,22 @@ def test_phases_choose_what_is_drawn() -> None:
     forward = atlas.draw(graph, phases=["forward"])
     assert not any(frame.item.kind == "lane" for frame in forward.scene.frames)
     assert problems(forward) == []
+    assert "forward" in texts(forward)
+    assert "forward" not in texts(atlas.draw(tower(), phases=["forward"]))  # there is nothing else
     both = atlas.draw(graph, phases=("forward", "backward"))
     assert [frame.title for frame in both.scene.frames if frame.item.kind == "lane"] == ["forward", "backward"]
+
+
+def test_backward_alone_has_no_output_and_says_what_it_is() -> None:
+    def first(x: torch.Tensor, unused: torch.Tensor) -> torch.Tensor:
+        return (x * x).sum()
+
+    graph = atlas.capture(first, torch.randn(3, requires_grad=True), torch.randn(2), backward=True)
+    whole, backward = atlas.draw(graph), atlas.draw(graph, phases=["backward"])
+    assert {"output", "unused", "x"} <= set(texts(whole))  # what nothing reads is shown
+    assert "output" not in texts(backward)
+    assert {"x", "mul", "backward"} <= set(texts(backward))
+    assert problems(backward) == []
 
 
 def test_the_architecture_shows_modules() -> None:
@@ -171,6 +188,108 @@ def test_the_critical_path_is_marked() -> None:
     assert LIGHT.accent not in atlas.draw(graph).svg
 
 
+class Residual(nn.Module):
+    """The lines around the chain join two of its boxes too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 64), nn.Tanh()), Block(64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.one(x)
+        y: torch.Tensor = self.three(x + self.two(x))
+        return y
+
+
+@pytest.mark.parametrize("name", ["residual", "tower", "step"])
+def test_the_critical_path_is_one_chain(name: str) -> None:
+    graph = {
+        "residual": lambda: atlas.capture(Residual(), torch.randn(8, 64)),
+        "tower": tower,
+        "step": training_step,
+    }[name]()
+    picture = atlas.draw(graph, critical_path="flops")
+    chain = picture.outline.tree.leaf_of_node[critical_path(graph, by="flops").ids]
+    way = Way(picture.outline, picture.scene, chain[chain >= 0].tolist())
+    assert len(way.lines) > 5
+    assert len(re.findall(f'd="[^"Z]*" fill="none" stroke="{LIGHT.accent}"', picture.svg)) == len(way.lines)
+    frames = picture.scene.frames
+    for end in (0, 1):
+        joined = [line.ends[end] for line in way.lines if line.ends[end] is not None]
+        assert len(set(joined)) == len(joined)  # no box, open or closed, has two
+    ends = {frames[end] for line in way.lines for end in line.ends if end is not None and not frames[end].open}
+    alone = ["AdamW"] if name == "step" else []  # the thick line ends at its lane
+    assert ends <= way.boxes
+    assert [frame.title for frame in way.boxes - ends] == alone
+    if name == "residual":
+        (add,) = (number for number, frame in enumerate(frames) if frame.title == "add" and not frame.depth)
+        (marked,) = (line for line in way.lines if line.ends[1] == add)
+        assert sum(line.ends[1] == add for line in picture.scene.lines) == 2
+        assert frames[marked.ends[0]].title == "Sequential"  # type: ignore[index]
+    if name == "step":
+        assert [line for line in way.lines if line.many > 1], "a thick line leads from lane to lane"
+
+
+def test_the_critical_path_runs_through_the_round_of_a_repeat_that_it_touches() -> None:
+    def branches(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([(y @ one).relu().sin() for one in x])
+
+    graph = atlas.capture(branches, torch.randn(20, 4, 4), torch.randn(2, 4))
+    names = [node.operation for node in graph.nodes]
+    times = graph.columns["node_time_ns"]
+    times[:] = 1
+    times[[number for number, name in enumerate(names) if "sin" in name][13]] = 1000  # not the first of them
+    picture = atlas.draw(graph, critical_path=True)
+    (branch,) = (frame for frame in picture.scene.frames if frame.item.repeat == 20 and frame.open)
+    inner = [frame for frame in picture.scene.frames if frame.item.parent is branch.item]
+    chain = picture.outline.tree.leaf_of_node[critical_path(graph).ids]
+    assert set(inner) < Way(picture.outline, picture.scene, chain[chain >= 0].tolist()).boxes
+
+
+def test_the_legend_says_what_the_critical_path_is_measured_by() -> None:
+    timed, fake = tower(), atlas.capture(Block(8), torch.randn(2, 8), fake=True)
+    for graph, wanted, said in (
+        (timed, True, "time"),
+        (fake, True, "all arithmetic"),
+        (timed, "flops", "all arithmetic"),
+        (timed, "bytes", "bytes moved"),
+        (timed, "roofline", "roofline"),
+    ):
+        assert f"critical path by {said}" in words(graph, critical_path=wanted)
+        assert any(
+            f"; bold: critical path by {said}" in text for text in words(graph, critical_path=wanted, color_by="flops")
+        )
+
+
+def test_flops_are_the_same_in_legend_and_footer_and_cost() -> None:
+    graph = atlas.capture(nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)), torch.randn(64, 4))
+    picture = atlas.draw(graph, color_by="flops")
+    value = MEASURES["flops"](picture.outline).value
+    boxes = {frame.title: value(frame.item) for frame in picture.scene.closed}
+    flops = atlas.cost(graph).flops
+    assert flops == 2 * 64 * 4 * 4
+    assert (boxes["Linear"], boxes["Softmax"]) == (flops, 0)
+    assert value(picture.outline.root) == flops
+    said = [text for text in texts(picture) if "FLOPs" in text]
+    assert said[0] == "FLOPs (2 per multiply-add)"
+    assert [re.findall(r"[\d.]+ KFLOPs", text) for text in said[1:]] == [["2.05 KFLOPs"]] * 2
+
+
+def test_a_module_has_one_colour_in_forward_and_backward() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    graph = atlas.capture(model, torch.randn(2, 3, 8, 8), backward=True)
+    svg = ElementTree.fromstring(atlas.draw(graph).svg)
+    pools = [
+        element.get("fill")
+        for element in svg.iter(f"{SVG}rect")
+        if "".join(element.itertext()).startswith("AdaptiveAvgPool2d")
+    ]
+    assert pools == [LIGHT.fills[OperationType.POOLING][0]] * 2
+    assert "pooling" in words(graph)
+    assert type_of_box(OperationType.REDUCTION, "Linear") is OperationType.REDUCTION  # the sum of a bias in backward
+    assert type_of_box(OperationType.POINTWISE, "") is OperationType.POINTWISE
+
+
 def test_dark_pages_are_dark() -> None:
     assert fills(atlas.draw(tower(), theme="dark"))[0] == DARK.background
 
@@ -185,6 +304,8 @@ def test_title_legend_and_totals() -> None:
     assert {"matmul", "norm", "pointwise"} <= set(texts(picture))
     assert any("parameters" in text and "boxes shown" in text for text in texts(picture))
     assert "matmul" not in texts(atlas.draw(tower(), legend=False))
+    assert {"×n", "identical repeats", "×4"} <= set(texts(picture))
+    assert "×3" not in texts(picture)
 
 
 def test_the_legend_stands_right_above_the_footer() -> None:
@@ -366,8 +487,7 @@ def test_footer_and_legend_are_of_what_is_drawn() -> None:
     forward = sum(node.phase is Phase.FORWARD and node.kind is NodeKind.OP for node in graph.nodes)
     found = words(graph, phases=["forward"])
     assert any(f"({forward} with views) ·" in word and "peak" not in word for word in found)
-    assert "critical path" not in found
-    assert "critical path" in words(graph, critical_path="flops")
+    assert not any("critical path" in word for word in found)
 
 
 @pytest.mark.parametrize("build", [training_step, tower], ids=["step", "tower"])

@@ -13,11 +13,12 @@ from torchatlas.analysis.schedule import critical_path
 from torchatlas.errors import AnalysisError, UnknownNameError
 from torchatlas.graph import Graph, NodeKind, OperationType, Phase
 from torchatlas.graph.columns import KINDS, PHASES, Array
+from torchatlas.operations import type_of_box
 from torchatlas.render.fonts import clipped, text_width
 from torchatlas.render.layout.boxes import HEAD, SMALL, STACK, TITLE
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.outline import OUTPUTS, Outline
-from torchatlas.render.layout.scene import Frame, Line, Scene
+from torchatlas.render.layout.outline import Item, Outline
+from torchatlas.render.layout.scene import Frame, Line, Scene, Way
 from torchatlas.render.measures import MEASURES, Measure
 from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import Theme, mixed
@@ -26,7 +27,8 @@ from torchatlas.units import format_bytes, format_count, format_flops, format_ns
 
 _LINE, _ARROW, _CORNER = 1.3, 6.5, 6.0
 _COUNTED = 20_000  # nodes up to which the work of a graph is counted for the footer: it takes a moment
-_PATH = "critical path"  # in the legend
+# What a critical path may be the heaviest chain by, in the words of the legend.
+_WEIGHTS = {"time": "time", "flops": "all arithmetic", "bytes": "bytes moved", "count": "number of ops"}
 _SWATCH, _RAMP = 15.0, 120.0
 
 
@@ -64,8 +66,8 @@ class Margins:
         side = 8 + 20 * part
         rows = 0
         if look.legend:
-            names = [*(kind.value for kind in _types(outline)), "closed group", "×3 identical repeats"]
-            names += [_PATH] if look.critical_path else []
+            names = [*(kind.value for kind in _types(outline)), "closed group", "×n identical repeats"]
+            names += [_path_words(look, outline.tree.graph)] if look.critical_path else []
             rows = _rows([_entry_width(name, words) for name in names], look.width - 2 * side)
             rows = rows if look.color_by == "type" else 1
         title = max(look.text, 10 + 15 * part)
@@ -76,10 +78,18 @@ class Margins:
 
 
 def _types(outline: Outline) -> list[OperationType]:
+    """The types that boxes may have."""
     tree = outline.tree
-    columns = tree.graph.columns
+    columns, tables = tree.graph.columns, tree.graph.tables
     nodes = tree.node[columns["node_kind"][tree.node] == KINDS.index(NodeKind.OP)]
-    present = {tree.graph.tables.operations[row].type for row in np.unique(columns["node_operation"][nodes])}
+    classes: dict[str, int] = {"": 0}
+    of_module = [classes.setdefault(module.type, len(classes)) for module in tables.modules]
+    of_call = np.array([*of_module, 0], np.int64)[np.append(columns["call_module"], -1)]  # the last: of no call
+    pairs = columns["node_operation"][nodes].astype(np.int64) * len(classes) + of_call[columns["node_call"][nodes]]
+    operations, names = tables.operations, list(classes)
+    found = np.flatnonzero(np.bincount(pairs)).tolist() if len(pairs) else []
+    present = {type_of_box(operations[pair // len(names)].type, names[pair % len(names)]) for pair in found}
+    present |= {type_of_box(operations[pair // len(names)].type, "") for pair in found}
     return [kind for kind in OperationType if kind in present]
 
 
@@ -122,15 +132,14 @@ class Page:
             raise UnknownNameError(f"color_by: {error}; or 'type'") from None
 
     @cached_property
-    def path(self) -> frozenset[int]:
-        """The leaves on the critical path."""
-        wanted = self.look.critical_path
-        if not wanted:
-            return frozenset()
-        if wanted is True:
-            wanted = "time" if (self.graph.columns["node_time_ns"] >= 0).any() else "flops"
-        found = critical_path(self.graph, by=wanted).ids
-        return frozenset(self.outline.tree.leaf_of_node[np.array(found, np.int64)].tolist()) - {-1}
+    def path(self) -> Way:
+        """The critical path."""
+        chain: list[int] = []
+        if self.look.critical_path:
+            found = critical_path(self.graph, by=_path_weight(self.look, self.graph)).ids
+            leaves = self.outline.tree.leaf_of_node[np.array(found, np.int64)]
+            chain = leaves[leaves >= 0].tolist()
+        return Way(self.outline, self.scene, chain)
 
     def markup(self) -> str:
         look, margins, scene, canvas = self.look, self.margins, self.scene, self.canvas
@@ -175,17 +184,17 @@ class Page:
             fill, ink = theme.heat(share)
             return fill, theme.soft, ink, ink
         if item.is_leaf:
-            return *theme.fills[self.outline.operation_type(item)], theme.ink, theme.soft
+            return *theme.fills[self._type(item)], theme.ink, theme.soft
         return theme.background, theme.soft, theme.ink, theme.soft
 
-    def _is_on_path(self, frame: Frame) -> bool:
-        return any(frame.item.start <= leaf < frame.item.end for leaf in self.path)
+    def _type(self, item: Item) -> OperationType:
+        return type_of_box(self.outline.operation_type(item), item.type)
 
     def _closed(self, frame: Frame) -> None:
         canvas, item = self.canvas, frame.item
         fill, stroke, ink, soft = self._colours(frame)
         thick = 1.0 if item.is_leaf else 1.4
-        if self.path and self._is_on_path(frame):
+        if frame in self.path.boxes:
             stroke, thick = self.theme.accent, 2.4
         x, y, width, height = frame.x, frame.y, frame.width, frame.height
         radius = height / 2 if self.outline.is_marker(item) else 5.0
@@ -204,7 +213,7 @@ class Page:
         if not item.is_leaf:
             self._plus(at - text_width(frame.title, TITLE, True) / 2 - 12, y + up + 11, soft)
         if badge:
-            self._badge(x + width - 6, y + 4, item.repeat)
+            self._badge(x + width - 6, y + 4, f"×{item.repeat:,}")
 
     def _plus(self, x: float, y: float, stroke: str) -> None:
         d = f"M{number(x - 4)} {number(y)}h8M{number(x)} {number(y - 4)}v8"
@@ -227,10 +236,9 @@ class Page:
         after = x + 17 + text_width(frame.title, TITLE, True)
         canvas.text(after, y + 15.5, frame.subtitle, size=SMALL, fill=self.theme.soft)
         if frame.item.repeat > 1:
-            self._badge(x + width - 8, y + 3, frame.item.repeat)
+            self._badge(x + width - 8, y + 3, f"×{frame.item.repeat:,}")
 
-    def _badge(self, right: float, y: float, times: int, size: float = SMALL) -> None:
-        text = f"×{times:,}"
+    def _badge(self, right: float, y: float, text: str, size: float = SMALL) -> None:
         wide, tall = text_width(text, size, True) + 10, size * 1.45
         fill, ink = self.theme.terminal
         self.canvas.rect(right - wide, y, wide, tall, fill=fill, radius=tall / 2)
@@ -239,24 +247,18 @@ class Page:
     # -- lines ---------------------------------------------------------------------------------------------------------
 
     def _lines(self, lines: list[Line]) -> None:
-        lines = sorted(lines, key=self._leads_along_path)  # those to look at lie on top
+        lines = sorted(lines, key=self.path.lines.__contains__)  # those to look at lie on top
         for line in lines:
             colour, thick = self.theme.edge, _LINE if line.many == 1 else 2.2
-            if self._leads_along_path(line):
+            if line in self.path.lines:
                 colour, thick = self.theme.accent, 2.4
             dash = "4 3" if line.returning else ""
             self.canvas.rounded(line.points, _CORNER, stroke=colour, stroke_width=thick, dash=dash)
         for line in lines:
             if line.arrow and len(line.points) > 1:
                 (_, before), (x, y) = line.points[-2:]
-                colour = self.theme.accent if self._leads_along_path(line) else self.theme.edge
+                colour = self.theme.accent if line in self.path.lines else self.theme.edge
                 self.canvas.arrow_head(x, y, "up" if y < before else "down", fill=colour, size=_ARROW)
-
-    def _leads_along_path(self, line: Line) -> bool:
-        if not self.path or line.net < 0 or line.net // OUTPUTS not in self.path:
-            return False
-        ends = [self.scene.frames[frame] for frame in line.ends if frame is not None]
-        return bool(ends) and all(self._is_on_path(frame) for frame in ends)
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
@@ -280,8 +282,15 @@ class Page:
         """The model's class beside a title of one's own, and which phases there are."""
         root = self.outline.root
         names = [] if not self.look.title or self._model() == self.look.title else [self._model()]
-        names += [item.name for item in self.outline.children(root) if item.kind == "lane"]
+        names += [item.name for item in self.outline.children(root) if item.kind == "lane"] or self._phases()
         return list(dict.fromkeys(clean(name) for name in names if name))
+
+    def _phases(self) -> list[str]:
+        """Which phases are drawn, if others are not."""
+        is_op = self.graph.columns["node_kind"] == KINDS.index(NodeKind.OP)
+        every = [PHASES[row] for row in np.unique(self.graph.columns["node_phase"][is_op])]
+        shown = [phase.value for phase in self.look.phases or () if phase in every]
+        return shown if len(shown) < len(every) else []
 
     def _footer(self) -> None:
         look, margins, canvas = self.look, self.margins, self.canvas
@@ -338,17 +347,15 @@ class Page:
         """What the legend explains: names, with fill and stroke."""
         theme = self.theme
         closed = [frame.item for frame in self.scene.closed]
-        shown = {
-            self.outline.operation_type(item) for item in closed if item.is_leaf and not self.outline.is_marker(item)
-        }
+        shown = {self._type(item) for item in closed if item.is_leaf and not self.outline.is_marker(item)}
         entries = [(kind.value, *theme.fills[kind]) for kind in OperationType if kind in shown]
         if any(not item.is_leaf for item in closed):
             entries.append(("closed group", theme.background, theme.soft))
         if any(frame.item.repeat > 1 for frame in self.scene.frames):
             differ = any(frame.item.alike_only for frame in self.scene.frames)
-            entries.append(("×3 repeats" if differ else "×3 identical repeats", "", ""))
-        if self.path:
-            entries.append((_PATH, theme.accent, theme.accent))
+            entries.append(("×n repeats" if differ else "×n identical repeats", "", ""))
+        if self.path.boxes:
+            entries.append((_path_words(self.look, self.graph), theme.accent, theme.accent))
         return entries
 
     def _legend(self, y: float, entries: list[tuple[str, str, str]]) -> None:
@@ -365,9 +372,10 @@ class Page:
     def _entry(self, x: float, y: float, name: str, fill: str, stroke: str) -> None:
         size, ink = self.margins.words, self.theme.ink
         if not fill:
-            wide = text_width("×3", size, True) + 10
-            self._badge(x + wide, y - size * 1.09, 3, size)
-            self.canvas.text(x + wide + 5, y, name.partition(" ")[2], size=size, fill=ink)
+            sample, _, words = name.partition(" ")
+            wide = text_width(sample, size, True) + 10
+            self._badge(x + wide, y - size * 1.09, sample, size)
+            self.canvas.text(x + wide + 5, y, words, size=size, fill=ink)
             return
         self.canvas.rect(x, y - 11, _SWATCH, 13, fill=fill, stroke=stroke, radius=3)
         if name == "closed group":
@@ -387,7 +395,7 @@ class Page:
         self.canvas.rect(x, y - 11, _RAMP, 13, stroke=theme.line)
         x += _RAMP + 8
         most = f"0 to {self.measure.text(self.most)}"
-        path = f"; bold: {_PATH}" if self.path else ""
+        path = f"; bold: {_path_words(self.look, self.graph)}" if self.path.boxes else ""
         is_grey = any(
             math.isnan(self.values[id(frame.item)])
             for frame in self.scene.closed
@@ -402,6 +410,18 @@ class Page:
 def _fitting(ways: list[str], size: float, room: float) -> str:
     """The first of several ways to say something that fits; nothing if none does. No word is cut."""
     return next((words for words in ways if text_width(words, size) <= room), "")
+
+
+def _path_weight(look: Look, graph: Graph) -> str:
+    """What the critical path is measured by: time where there is any."""
+    if isinstance(look.critical_path, str):
+        return look.critical_path
+    return "time" if (graph.columns["node_time_ns"] >= 0).any() else "flops"
+
+
+def _path_words(look: Look, graph: Graph) -> str:
+    weight = _path_weight(look, graph)
+    return f"critical path by {_WEIGHTS.get(weight, weight)}"
 
 
 def _work(graph: Graph, nodes: Array) -> str:

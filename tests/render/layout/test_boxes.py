@@ -58,7 +58,8 @@ def test_a_name_of_10000_characters_is_cut() -> None:
     (module,) = (item for item in wired(outline) if item.kind == "module" and item is not outline.root)
     closed = make.box(module, (), 0.0)
     assert closed.width < 400
-    assert closed.title.endswith("T…")
+    assert closed.title.endswith("T")
+    assert "T…T" in closed.title
     assert closed.subtitle.startswith("mmm")
     assert closed.subtitle.endswith("mmm · 2 ops")
     assert make.box(outline.root, {id(outline.root), id(module)}, 1e9).width < 600

@@ -92,6 +92,8 @@ def test_a_module_says_how_many_ops_and_parameters_it_has() -> None:
         (["q", "k", "v"], "q, k, v"),
         (["attention.q", "attention.k"], "attention.q, k"),
         (["stem", "body", "neck", "head"], "stem, body … head"),
+        (["Mixed_6b", "Mixed_6c", "Mixed_6e"], "Mixed_6b, 6c, 6e"),
+        (["layer_norm", "layer_scale"], "layer_norm, layer_scale"),
         (["0", "2", "4", "6"], "0, 2 … 6"),
         (["a1", "b2"], "a1, b2"),
         (["x" + "9" * 5000, "x1"], "x" + "9" * 5000 + ", x1"),
@@ -176,6 +178,7 @@ def test_a_long_name_leaves_room_for_figures() -> None:
 
 def test_what_names_give_way_to_is_what_boxes_cut() -> None:
     assert (words_of._WIDEST, words_of._SMALL) == (boxes._WIDEST, boxes.SMALL)
+    assert (words_of._WIDEST_TITLE, words_of._TITLE) == (boxes._TALLEST_TITLE, boxes.TITLE)
 
 
 def test_names_cannot_turn_a_text_round_or_break_its_line() -> None:
@@ -237,6 +240,93 @@ def test_repeats_hand_on_or_lie_side_by_side() -> None:
 
     assert "branch" in titles(True)
     assert "loop body" in titles(False)
+
+
+def layers(rounds: int, parts: tuple[str, ...], beside: bool = False) -> Graph:
+    """Rounds of modules with four ops each, and one op after them."""
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    made = []
+    for number in range(rounds):
+        y = x
+        for part in parts:
+            with sketch.module(f"{part.lower()}-{number}", part):
+                for name in ("sin", "cos", "tan", "exp"):
+                    y = sketch.op(name, y)
+        made.append(sketch.op("neg", y))
+        x = x if beside else made[-1]
+    sketch.output(sketch.op("cat", *made) if beside else x)
+    return sketch.graph()
+
+
+def loop_words(graph: Graph) -> tuple[str, str, str]:
+    outline, labels = labelled(graph)
+    (loop,) = (item for item in every_item(outline) if item.kind == "loop")
+    return labels.title(loop), labels.subtitle(loop), labels.heading(loop)
+
+
+def test_a_loop_is_named_after_the_module_that_it_mostly_is() -> None:
+    assert loop_words(layers(5, ("Layer",))) == ("Layer", "layer-0 … 4 · 5 ops each", "loop body")
+    assert loop_words(layers(20, ("Layer",), beside=True)) == ("Layer", "layer-0 … 19 · 5 ops each", "branch")
+    title, subtitle, heading = loop_words(layers(5, ("Attention", "Mlp")))
+    assert (title, heading) == ("loop body", "")
+    assert subtitle == "attention-0 … 4, … · 9 ops each"  # there is no room for mlp-0 … 4
+
+
+def test_a_loop_of_modules_of_one_class_says_which() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    for number in range(9):
+        with sketch.module(f"layers.{number}", "Layer"):
+            for name in ("sin", "exp" if number % 3 else "cos"):
+                x = sketch.op(name, x)
+    sketch.output(x)
+    title, subtitle, _ = loop_words(sketch.graph())
+    assert (title, subtitle) == ("loop body", "3 Layer · 6 ops each")
+
+
+def test_a_class_that_is_too_long_keeps_both_ends() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    name = "LegacyDebertaV2PredictionHeadTransformation"
+    with sketch.module("head", name):
+        x = sketch.op("sin", sketch.op("cos", x))
+    sketch.output(x)
+    outline, labels = labelled(sketch.graph())
+    (item,) = (item for item in every_item(outline) if item.type == name)
+    title = labels.title(item)
+    assert title.startswith("LegacyDeberta")
+    assert title.endswith("Transformation")
+    assert text_width(title, boxes.TITLE, True) <= boxes._TALLEST_TITLE
+    assert labels.tooltip(item).splitlines()[0] == name
+
+
+def test_a_dotted_name_gives_up_its_first_parts() -> None:
+    def said(name: str, figures: str) -> str:
+        return words_of._joined(name, figures)
+
+    assert said("encoder.layer.0 … 11", "128 ops each · 1.77M") == "…layer.0 … 11 · 128 ops each · 1.77M"
+    assert said("encoder.attention.self.query, key", "28 ops each · 1.77M") == "…query, key · 28 ops each · 1.77M"
+    assert said("encoder.0.conv … encoder.1.conv", "28 ops each · 1.77M").startswith("enc")  # 0 … 1 would be lost
+    assert said("attention, intermediate, output …", "17 ops each · 1.77M") == "attention, … · 17 ops each · 1.77M"
+
+
+def test_a_module_counts_the_weights_that_it_shares() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.out, self.free = nn.Embedding(90, 4), nn.Linear(4, 90), nn.Linear(90, 90)
+            self.out.weight = self.table.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.free(self.out(self.table(x).relu()))
+            return y
+
+    outline, labels = labelled(atlas.capture(Tied(), torch.randint(0, 90, (5,)), backward=True))
+    counts = {item.name: labels.parameters(item) for item in every_item(outline) if item.call >= 0 and item.name}
+    assert counts == {"table": 360, "out": 360 + 90, "free": 90 * 90 + 90}
+    assert labels.parameters_of("") == 360 + 90 + 90 * 90 + 90
+    assert "out · 450" in [labels.heading(item) for item in every_item(outline) if item.kind == "module"]
 
 
 def test_lanes_are_named_by_their_phase() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.boxes import HEAD, SMALL, STACK
-from torchatlas.render.layout.scene import Label, Line
+from torchatlas.render.layout.scene import Label, Line, Way
 
 
 def test_every_box_is_there_once_and_the_page_itself_is_none() -> None:
@@ -83,6 +83,46 @@ def test_branches_of_different_shapes_are_labelled_apart() -> None:
         if text in labels:
             near = [line for line in lines if beside(labels[text], line)]
             assert [scene.frames[line.ends[1]].title for line in near] == [title]  # type: ignore[index]
+
+
+def test_lines_of_rounds_that_differ_in_shape_have_no_label() -> None:
+    def branches(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x[:number].exp().sum(1) for number in range(1, 50)])
+
+    def rows(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([(x * number).sum(0) for number in range(1, 50)])
+
+    graph = atlas.capture(branches, torch.randn(60, 3))
+    scene = drawn(graph).scene
+    assert [found.item.alike_only for found in scene.frames if found.item.repeat == 49] == [True]
+    outside = [line.net for line in scene.lines if line.level < 0]
+    assert [label.text for label in scene.labels if label.net in outside] == ["1225"]  # of the whole
+    scene = drawn(atlas.capture(rows, torch.randn(60, 3))).scene  # only numbers differ
+    assert [found.item.alike_only for found in scene.frames if found.item.repeat == 49] == [True]
+    assert "3" in [label.text for label in scene.labels]
+
+
+def test_a_way_has_lines_where_one_leaf_reads_the_other_and_only_there() -> None:
+    sketch = Sketch()
+    one = sketch.op("sin", sketch.input("x", (2, 8)))
+    with sketch.module("group", "Group"):
+        two = sketch.op("cos", one)
+        three = sketch.op("exp", two)
+    sketch.output(three)
+    picture = drawn(sketch.graph())
+    leaf = {found.title: found.item.start for found in picture.scene.frames}
+
+    def along(*titles: str) -> list[tuple[str, str]]:
+        way = Way(picture.outline, picture.scene, [leaf[title] for title in titles])
+        assert {found.title for found in way.boxes} == set(titles)
+        names = [
+            "border" if end is None else picture.scene.frames[end].title for line in way.lines for end in line.ends
+        ]
+        return sorted(zip(names[::2], names[1::2], strict=True))
+
+    assert along("sin", "cos", "exp") == [("border", "cos"), ("cos", "exp"), ("sin", "Group")]
+    assert along("sin", "exp") == []  # though a line leads from one to the frame of the other
+    assert along("exp", "output") == [("Group", "output"), ("exp", "border")]
 
 
 def beside(label: Label, line: Line) -> bool:

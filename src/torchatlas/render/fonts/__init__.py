@@ -6,6 +6,7 @@ Characters that they lack are drawn in a font of the machine; those that none ha
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Callable, Collection
@@ -17,6 +18,7 @@ FAMILY = "Inter"
 _FOLDER = Path(__file__).parent
 _FILES = {False: _FOLDER / "Inter-Regular.otf", True: _FOLDER / "Inter-SemiBold.otf"}
 _DOTS = "…"
+_SEVERAL = re.compile(" … |, ")  # stands between names that are written as one
 _NOWHERE = "\U0010fffd"  # for private use, and in no font: what is drawn for it is drawn for all that is missing
 _CELL = 24  # pixels, for a character that is tried
 _TRIED = 400  # at a time
@@ -55,8 +57,10 @@ def clipped(text: str, size: float, room: float, bold: bool = False) -> str:
 def shortened(text: str, size: float, room: float, bold: bool = False) -> str:
     """The text with "…" in its middle where it is wider than `room`: of names, both ends tell more.
 
-    >>> shortened("encoder.layers.0.attention.query", 10, 80), shortened("encoder", 10, 80)
-    ('encode…n.query', 'encoder')
+    Words of a name with underscores stay whole if enough is left.
+
+    >>> shortened("encoder.layers.0.attention.query", 10, 80), shortened("convolution_projection_key", 10, 90)
+    ('encode…n.query', 'convolution…key')
     """
     cut, dots = clipped(text, size, room, bold), text_width(_DOTS, size, bold)
     if cut == text or room <= dots:
@@ -64,7 +68,29 @@ def shortened(text: str, size: float, room: float, bold: bool = False) -> str:
     half = (room + dots) / 2  # each end is cut with dots, and loses them
     begin = clipped(text, size, half, bold).removesuffix(_DOTS)
     end = clipped(text[::-1], size, half, bold).removesuffix(_DOTS)[::-1]
+    if word := end.partition("_")[2]:
+        begin = clipped(text, size, room - text_width(word, size, bold), bold).removesuffix(_DOTS)
+        whole = begin.rpartition("_")[0]
+        begin, end = whole if 2 * len(whole) >= len(begin) else begin, word
     return f"{begin}{_DOTS}{end}" if begin and end else cut
+
+
+def ending(text: str, size: float, room: float, bold: bool = False) -> str:
+    """The most last parts of a dotted name that fit after "…"; empty if none does.
+
+    Of several names as one ("layer.0 … 11", "layer.q, k") the first gives way, if the others are without its parts.
+
+    >>> ending("encoder.layers.0.attention.query", 10, 80), ending("encoder.layer.0 … 11", 10, 70)
+    ('…query', '…layer.0 … 11')
+    """
+    first, kept = _SEVERAL.split(text, maxsplit=1)[0], ""
+    if "." in text[len(first) :]:
+        return ""
+    for at in reversed([at for at, character in enumerate(first[:-1]) if character == "."]):
+        if text_width(_DOTS + text[at + 1 :], size, bold) > room:
+            break
+        kept = _DOTS + text[at + 1 :]
+    return kept
 
 
 def spelled(text: str) -> str:

@@ -16,7 +16,7 @@ from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import NodeKind, OperationType, Phase, Role
 from torchatlas.graph.select import members
-from torchatlas.render.fonts import shortened, text_width
+from torchatlas.render.fonts import ending, shortened, text_width
 from torchatlas.render.layout.folding import hands_on
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
 from torchatlas.render.layout.shapes import Shapes, outer_call
@@ -32,9 +32,12 @@ _GRADIENT, _PARAMETER = ROLES.index(Role.GRADIENT), ROLES.index(Role.PARAMETER)
 _BACKWARD = PHASES.index(Phase.BACKWARD)
 _WIDEST, _SMALL = 190.0, 11.0  # boxes.py cuts off what is wider in text of this size: here names give way to figures
 _SHORTEST_NAME = 40.0  # and keep so much
+_WIDEST_TITLE, _TITLE = 260.0, 12.5  # the same of titles
 _DIFFER = "sizes or numbers differ"
+_MOST_OPS = 0.75  # a repeat with one module of such a share is named after it
 _ALL_NAMES = 3  # so many names are all written
 _MOST_NAMES = 40  # in a tooltip
+_MANY_PAIRS = 5_000  # of modules and parameters that they read
 
 
 class Labels:
@@ -45,13 +48,21 @@ class Labels:
         self.shapes = Shapes(outline)
 
     def title(self, item: Item) -> str:
+        """A class or an op; both ends of one that is too long, as classes often begin alike."""
+        return shortened(self._title(item), _TITLE, _WIDEST_TITLE, bold=True)
+
+    def _title(self, item: Item) -> str:
         if item.type:
             return clean(item.type)
         if item.kind == "leaf":
             return clean(self._operation(item.start))
         if item.kind == "loop":
-            return "loop body" if hands_on(self.tree, item) else "branch"
+            return _main_module(item) or self._turn(item)
         return {"functional": "functional ops", "segment": "ops"}.get(item.kind, clean(item.name))
+
+    def _turn(self, item: Item) -> str:
+        """What one round of a repeat is."""
+        return "loop body" if hands_on(self.tree, item) else "branch"
 
     def subtitle(self, item: Item) -> str:
         """Name, size and shape: what tells boxes of one title apart."""
@@ -59,17 +70,17 @@ class Labels:
             if self.outline.is_marker(item):
                 return self.shapes.made(item.start * OUTPUTS)
             return _joined(self.name(item), *(self._gradient(item) or self._detail(item)))
-        each = " each" if item.repeat > 1 else ""
+        each = " each" if item.repeat > 1 and not item.alike_only else ""
         operations = f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}{each}"
         if item.kind in ("functional", "segment"):
             inside = _main_modules(item) or self._main_leaves(item) or self._main_operations(item)
             return _joined("", operations, inside)
-        name = "" if item.kind == "lane" else self.name(item)
+        name = "" if item.kind == "lane" else _modules_of_one_class(item) or self.name(item)
         return _joined(name, operations, _DIFFER if item.alike_only else self._parameters(item))
 
     def tooltip(self, item: Item) -> str:
         """What a pointer that rests on a box is told."""
-        parts = [self.title(item), self.subtitle(item)]
+        parts = [self._title(item), self.subtitle(item)]
         columns, tables = self.graph.columns, self.graph.tables
         if item.call >= 0:
             parts.append(tables.modules[columns["call_module"][item.call]].path)
@@ -91,10 +102,10 @@ class Labels:
             return f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}"
         if item.kind in ("functional", "segment"):
             return self._main_leaves(item)
-        return _joined(
-            self.name(item) if item.kind != "loop" else "",  # the boxes in it say theirs
-            _DIFFER if item.alike_only else self._parameters(item),
-        )
+        name = self.name(item)
+        if item.kind == "loop":  # the boxes in it say their names
+            name = self._turn(item) if _main_module(item) else ""
+        return _joined(name, _DIFFER if item.alike_only else self._parameters(item))
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
@@ -107,8 +118,8 @@ class Labels:
         if len(names) < 2:  # what belongs to no module is called by its class, which is written above
             return clean(item.name) if item.name != item.type else ""
         said = listed(names)
-        if text_width(said, _SMALL) > _WIDEST and not _count_up(names):  # one may be too long: not all need suffer
-            said = listed([shortened(name, _SMALL, _WIDEST / 4) for name in names])
+        if text_width(said, _SMALL) > _WIDEST and not _count_up(names) and not ending(said, _SMALL, _WIDEST):
+            said = listed([_within(name, _WIDEST / 4) for name in names])  # one may be too long: not all need suffer
         return said
 
     def _names(self, item: Item) -> list[str]:
@@ -187,14 +198,14 @@ class Labels:
         return format_count(count) if count else ""
 
     def parameters(self, item: Item) -> int:
-        """Elements, tied ones once; 0 for what is no module."""
+        """Elements of what a module has and what it reads of others, tied ones once; 0 for what is no module."""
         if item.call < 0:
             return 0
         path = self.graph.tables.modules[self.graph.columns["call_module"][item.call]].path
-        return self.parameters_of(path)
+        return self.parameters_of(path) + sum(self._read_of_others.get(path, {}).values())
 
     def parameters_of(self, path: str) -> int:
-        """The same by path; of everything for the empty one."""
+        """Elements of what a module has, by its path; of everything for the empty one."""
         (names, _), sums = self._parameter_rows, self._sums
         if not path:
             return int(sums[-1])
@@ -213,6 +224,37 @@ class Labels:
     @cached_property
     def _sums(self) -> Array:
         """How many elements the parameters before each have, in order of names; tied ones once."""
+        return np.concatenate([[0], np.cumsum(self._elements)])
+
+    @cached_property
+    def _read_of_others(self) -> dict[str, dict[int, int]]:
+        """Path of a module -> storages of parameters that it reads though another has them, such as tied weights -> of
+        how many elements."""
+        columns, (names, rows) = self.graph.columns, self._parameter_rows
+        counted = np.flatnonzero(self._elements)
+        place_of = dict(zip(columns["value_storage"][rows[counted]].tolist(), counted.tolist(), strict=True))
+        node = np.repeat(np.arange(len(self.graph)), np.diff(columns["input_ptr"]))
+        value, call = columns["input_value"], columns["node_call"][node]
+        chosen = (value >= 0) & (call >= 0)
+        chosen[chosen] = columns["value_role"][value[chosen]] == _PARAMETER
+        modules, storages = columns["call_module"][call[chosen]].astype(np.int64), columns["value_storage"]
+        many = int(storages.max(initial=0)) + 1
+        pairs = np.unique(modules * many + storages[value[chosen]].clip(0))
+        if len(pairs) > _MANY_PAIRS:  # to look at each would take longer than the rest of the picture
+            pairs = pairs[np.bincount(pairs % many)[pairs % many] > 1]
+        found: dict[str, dict[int, int]] = {}
+        for pair in pairs.tolist():
+            module, storage = divmod(pair, many)
+            row, at = self.graph.tables.modules[module], place_of.get(storage, -1)
+            path = row.path
+            while path and at >= 0 and row.kind == "module" and not names[at].startswith(path + "."):
+                found.setdefault(path, {})[storage] = int(self._elements[at])
+                path = path.rpartition(".")[0]
+        return found
+
+    @cached_property
+    def _elements(self) -> Array:
+        """How many elements each of the parameters has, in order of names; those tied to one before have none."""
         columns, (_, rows) = self.graph.columns, self._parameter_rows
         sizes = [math.prod(size for size in row.shape if isinstance(size, int)) for row in self.graph.tables.layouts]
         elements = np.array(sizes or [0], np.int64)[columns["value_layout"][rows]]
@@ -221,7 +263,7 @@ class Labels:
         _, first = np.unique(columns["value_storage"][rows[by_value]], return_index=True)
         counted = np.zeros(len(rows), bool)
         counted[by_value[first]] = True
-        return np.concatenate([[0], np.cumsum(np.where(counted, elements, 0))])
+        return np.where(counted, elements, 0)
 
     def _detail(self, item: Item) -> tuple[str, ...]:
         """What a layer turns into what: 64→128, 3×3. In autograd: whose gradient is accumulated, or what was saved."""
@@ -232,7 +274,7 @@ class Labels:
 
     def _turns(self, item: Item, kind: OperationType) -> str:
         shape = self._weight(item)
-        title = self.title(item).lower()
+        title = self._title(item).lower()
         if shape is None:
             return self._features(item.start) if kind == OperationType.MATMUL else ""
         if len(shape) >= 3 and kind == OperationType.CONVOLUTION:
@@ -269,7 +311,7 @@ class Labels:
         if name < 0:
             return (shape,)
         room = _WIDEST - text_width(f" · {shape}", _SMALL)
-        return shortened(clean(self.graph.tables.names[name]), _SMALL, max(room, _SHORTEST_NAME)), shape
+        return _within(clean(self.graph.tables.names[name]), max(room, _SHORTEST_NAME)), shape
 
     def _saved(self, leaf: int) -> str:
         columns, node = self.graph.columns, self.tree.node[leaf]
@@ -329,6 +371,27 @@ def _main_modules(item: Item) -> str:
     return ", ".join(name for name, _ in sizes.most_common(3)) + (" …" if len(sizes) > 3 else "")
 
 
+def _main_module(item: Item) -> str:
+    """The class of the one module that a round of a repeat mostly is; empty if there is none."""
+    largest = max((part for part in item.parts or () if part.kind == "module"), key=_size, default=None)
+    if largest is None or _size(largest) < _MOST_OPS * (item.stop - item.start):
+        return ""
+    return clean(largest.type)
+
+
+def _modules_of_one_class(item: Item) -> str:
+    """What a round of a repeat is that is nothing but several modules of one class; else empty."""
+    parts = item.parts or () if item.kind == "loop" else ()
+    classes = {part.type for part in parts if part.kind == "module"}
+    if len(parts) < 2 or len(classes) > 1 or any(part.kind != "module" for part in parts):
+        return ""
+    return f"{sum(part.repeat for part in parts)} {clean(classes.pop())}"
+
+
+def _size(item: Item) -> int:
+    return item.end - item.start
+
+
 def listed(names: list[str]) -> str:
     """Names as one: those that count up and long lists by their ends, and what all begin with once.
 
@@ -338,7 +401,9 @@ def listed(names: list[str]) -> str:
     if _count_up(names):
         shared = _shared(names, ".-_")
         return f"{names[0]} … {names[-1][len(shared) :]}"
-    shared = _shared(names, ".")
+    shared = _shared(names, ".-_")
+    if not all(re.search("[0-9]", name[len(shared) :]) for name in names):  # Mixed_6b, 6c; but not layer_norm, scale
+        shared = _shared(names, ".")
     own = [name[len(shared) :] for name in names]
     return shared + (", ".join(own) if len(own) <= _ALL_NAMES else f"{own[0]}, {own[1]} … {own[-1]}")
 
@@ -360,9 +425,22 @@ def _count_up(names: list[str]) -> bool:
 
 
 def _joined(name: str, *figures: str) -> str:
-    """A name and what is said beside it. The name gives way: in the middle, as names often begin and end alike."""
+    """A name and what is said beside it. The name gives way."""
     said = " · ".join(figure for figure in figures if figure)
     if not name or not said:
-        return shortened(name, _SMALL, _WIDEST) or said
+        return _within(name, _WIDEST) or said
     room = _WIDEST - text_width(f" · {said}", _SMALL)
-    return f"{shortened(name, _SMALL, max(room, _SHORTEST_NAME))} · {said}"
+    return f"{_within(name, max(room, _SHORTEST_NAME))} · {said}"
+
+
+def _within(name: str, room: float) -> str:
+    """A name that may be too long: without its first parts, the last of several, or what is left without its middle."""
+    if text_width(name, _SMALL) <= room:
+        return name
+    several = name.removesuffix(" …").split(", ")
+    fewer = (", ".join([*several[:count], "…"]) for count in range(len(several) - 1, 0, -1))
+    return (
+        ending(name, _SMALL, room)
+        or next((some for some in fewer if text_width(some, _SMALL) <= room), "")
+        or shortened(name, _SMALL, room)
+    )

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from torchatlas.graph.columns import KINDS
 from torchatlas.graph.nouns import NodeKind
@@ -104,6 +108,9 @@ class SceneMaker:
             mine_of[theirs.inside[one][1]] = wiring.inside[two][1]
         numbers: list[int | None] = []
         for child, inner, (dx, dy) in zip(items, box.inner, box.places, strict=False):
+            if self._is_of_others(child):
+                numbers.append(None)
+                continue
             numbers.append(len(self.found.frames))
             self._add(child, inner, left + dx, top + dy, depth + 1)
         numbers += [None] * (len(box.places) - len(items))
@@ -126,10 +133,17 @@ class SceneMaker:
                 room = (x + 2, x + width - 2) if not is_root else (x - 20, x + width + 20)
                 shape = self.labels.shapes.arriving(item, items[route.target], number)
                 self._shapes.setdefault(net, {})[line.points] = shape
-                if shape != self._known_shape(number, depth):
+                if shape not in ("", self._known_shape(number, depth)):
                     self._wishes.setdefault((net, shape), []).append((line.points, room))
         if item.repeat > 1 and hands_on(self.outline.tree, item):  # else the rounds lie side by side
             self._return(item, box, x, y, width, height, depth)
+
+    def _is_of_others(self, item: Item) -> bool:
+        """Whether it is given to, or returned by, nothing but phases that are not drawn."""
+        if item.inputs or item.outputs or not self.outline.is_marker(item):
+            return False
+        columns, node = self.outline.tree.graph.columns, self.outline.tree.node[item.start]
+        return bool((columns["edge_source"] == node).any() or (columns["edge_target"] == node).any())
 
     def _return(self, item: Item, box: Box, x: float, y: float, width: float, height: float, depth: int) -> None:
         """The dashed line from what leaves a repeat to its beginning."""
@@ -182,6 +196,73 @@ class SceneMaker:
             if spot is not None:
                 placed.append(spot)
                 found.labels.append(Label(spot[0], spot[1] + 10, text, net))
+
+
+class Way:
+    """Which boxes and lines a chain of leaves runs along: one line from each to the next, of each repeat one round."""
+
+    def __init__(self, outline: Outline, scene: Scene, chain: Iterable[int]) -> None:
+        self.outline, self.scene = outline, scene
+        self._number = {id(frame.item): number for number, frame in enumerate(scene.frames)}
+        self._starts: dict[int, list[int]] = {}  # by the ids of items
+        self._rounds: dict[int, int] = {}  # repeats, by the ids of items -> the round that is shown
+        boxes, steps = set[int](), set[tuple[int | None, int | None, int | None]]()
+        before, came = -1, -1
+        for leaf in dict.fromkeys(chain):
+            place, is_shown = self._place(leaf)
+            if is_shown and place >= 0:
+                boxes.add(place)
+                if came >= 0 and came != place and (found := self._steps(before, leaf, came, place)):
+                    boxes.add(came)
+                    steps |= found
+            before, came = leaf, place
+        self.boxes = frozenset(scene.frames[number] for number in boxes)
+        self.lines = frozenset(
+            line
+            for line in scene.lines
+            if not line.returning and ((line.net, *line.ends) in steps or (None, *line.ends) in steps)
+        )
+
+    def _place(self, leaf: int) -> tuple[int, bool]:
+        """The frame of the closed box that a leaf is in, -1 for none, and whether its rounds are those shown."""
+        item, is_shown = self.outline.root, True
+        while True:
+            parts = self.outline.children(item)
+            if id(item) not in self._starts:
+                self._starts[id(item)] = [part.start for part in parts]
+            item = parts[bisect_right(self._starts[id(item)], leaf) - 1]
+            if item.repeat > 1:
+                turn, within = divmod(leaf - item.start, item.stop - item.start)
+                leaf = item.start + within
+                is_shown = is_shown and self._rounds.setdefault(id(item), turn) == turn
+            number = self._number.get(id(item), -1)
+            if number < 0 or not self.scene.frames[number].open:
+                return number, is_shown
+
+    def _steps(self, source: int, target: int, come: int, to: int) -> set[tuple[int | None, int | None, int | None]]:
+        """The lines from box to box that one leaf's tensor takes to another: net and ends, None for any net."""
+        tree, out, into = self.outline.tree, self._around(come), self._around(to)
+        while out[-1] == into[-1]:
+            out.pop()
+            into.pop()
+        edges = slice(int(tree.first_edge[target]), int(tree.first_edge[target + 1]))
+        outputs = tree.output[edges][tree.source[edges] == source]
+        if not len(outputs):  # it waits for no tensor, or lies in another lane
+            kept = np.any((tree.kept_source == source) & (tree.kept_target == target))
+            return {(None, out[-1], into[-1])} if kept else set()
+        if len(out) == len(into) == 1:  # between closed boxes one line stands for all tensors
+            return {(None, come, to)}
+        net = self.outline.net(source * OUTPUTS + min(max(int(outputs[0]), 0), OUTPUTS - 1))
+        leaving, entering = [(net, one, None) for one in out[:-1]], [(net, None, one) for one in into[:-1]]
+        return {*leaving, (net, out[-1], into[-1]), *entering}
+
+    def _around(self, number: int) -> list[int]:
+        """A frame and those around it, outwards; the page itself is -1."""
+        found, item = [number], self.scene.frames[number].item.parent
+        while item is not None:
+            found.append(self._number.get(id(item), -1))
+            item = item.parent
+        return found
 
 
 def _spots(

@@ -36,11 +36,15 @@ class Shapes:
     def arriving(self, group: Item, item: Item, tensor: int) -> str:
         """The shape of a tensor where it enters an item of a group: after the views on its way, before those inside.
 
-        Where several parts of it enter that differ, the shape of the whole as it was made.
+        Where several parts of it enter that differ, the shape of the whole as it was made. Empty where the line stands
+        for the tensors of several rounds whose shapes differ.
         """
         tree = self.tree
         first = int(tree.first_edge[item.start])
         rows = first + np.flatnonzero(self._tensors_into(group, item) == tensor)
+        if self._differ(item, rows):
+            return ""
+        rows = rows[tree.target[rows] < item.stop]
         if item.kind in ("leaf", "module"):
             call = _outermost_call(item, self.graph.columns["call_parent"])
             found = {self.of_value(self._at_border(value, call)) for value in np.unique(tree.value[rows]).tolist()}
@@ -79,7 +83,8 @@ class Shapes:
         found = self._into.get(id(item))
         if found is None:
             tree = self.tree
-            edges = slice(int(tree.first_edge[item.start]), int(tree.first_edge[item.stop]))
+            last = item.end if item.alike_only else item.stop  # else all rounds are the first one
+            edges = slice(int(tree.first_edge[item.start]), int(tree.first_edge[last]))
             source, above, around = tree.source[edges], group, list[Item]()
             while True:
                 around.append(above)
@@ -90,6 +95,15 @@ class Shapes:
                 source = first_of_repeats(source, one.parts or ())
             found = self._into[id(item)] = source * OUTPUTS + tree.output[edges].clip(0, OUTPUTS - 1)
         return found
+
+    def _differ(self, item: Item, rows: Array) -> bool:
+        """Whether edges into an item that are one line come from, or go to, rounds that differ in its shape."""
+        tree = self.tree
+        made = np.unique(tree.source[rows] * OUTPUTS + tree.output[rows].clip(0, OUTPUTS - 1))
+        if len(made) > 1 and len({self.made(tensor) for tensor in made.tolist()}) > 1:
+            return True
+        first, every = (np.unique(tree.value[some]) for some in (rows[tree.target[rows] < item.stop], rows))
+        return len(every) > len(first) and len({*map(self.of_value, every)} - {*map(self.of_value, first)}) > 0
 
     def _call_within(self, item: Item, row: int) -> int:
         """Of a group that is no module, the module call in it that an edge leads into; -1 for a single op."""
