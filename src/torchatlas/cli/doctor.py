@@ -56,6 +56,8 @@ def command(script: str, arguments: tuple[str, ...], only: tuple[str, ...], as_j
                 _target.run_script(target)
         except SystemExit as error:
             ended = error if error.code else None
+            if error.code is not None and not isinstance(error.code, int):
+                click.echo(error.code, err=True)  # as Python does
         except BaseException as error:  # also an interrupt: what was found until then is told
             ended = error
     failure = None if ended is None else f"{type(ended).__name__}: {ended}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,9 +17,11 @@ from torchatlas.diagnosis.backward import Pass
 from torchatlas.diagnosis.case import Case, short
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
 from torchatlas.diagnosis.finding import Finding, at
+from torchatlas.diagnosis.in_place import written_by
 from torchatlas.torch_private import FunctionNode, next_sequence_nr
 
 _MOST_KEPT = 2_000_000
+_GRADCHECK = torch.autograd.gradcheck.__code__.co_filename
 Part = tuple[torch.dtype, Layout]
 
 
@@ -38,7 +42,7 @@ class DataWrite(Diagnosis):
         if not self._numbers or number > self._numbers[-1]:
             self._numbers.append(number)
             self._ops.append(self.visit.ops)
-        if plan.writes:
+        if plan.writes and not _is_probed():
             for slot in plan.slots:
                 if slot.written:
                     given = args[slot.position] if slot.position is not None and slot.position < len(args) else None
@@ -81,7 +85,7 @@ class DataWrite(Diagnosis):
             Finding(
                 "data-write",
                 f"{short(node)} saved {saved.slot} {tuple(saved.data.shape)}, and other numbers are in it now",
-                (*(at("written by", writer) for writer in writers), at("saved by", op)),
+                (*written_by(writers), at("saved by", op)),
                 "it was written to through .data or another alias that counts no versions: backward does not notice, "
                 "and its gradients are wrong",
                 "write under torch.no_grad() instead of through .data, so that torch can tell; or to a copy; or after "
@@ -98,6 +102,14 @@ class DataWrite(Diagnosis):
                 for address, parts in self._written.items()
                 if any(number > oldest for _, number, _ in parts.values())
             }
+
+
+def _is_probed() -> bool:
+    """Whether gradcheck writes: it changes inputs by a little, looks what comes of it, and puts them back."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _GRADCHECK:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -21,6 +21,7 @@ _FACTOR = 1e6
 _SURE = 1e-12
 _FEWEST_LAYERS = 6
 _FEWEST_REPEATS = 8
+_EACH_LAYER = "each layer multiplies them by its own factor"
 
 
 @diagnosis
@@ -57,7 +58,7 @@ class GradientFlow(Diagnosis):
         for (name, _), sizes in self._repeated.items():
             known = [size for size in sizes if size > 0 and math.isfinite(size)]
             if len(known) >= _FEWEST_REPEATS and max(known[-len(known) // 4 :]) >= known[0] * _FACTOR:
-                self._report_repeats(case, name, known)
+                self._report_repeats(case, name, known, layers=len({id(leaf) for leaf, _ in weights}))
                 return
 
     def _report(self, case: Case, first: torch.Tensor, last: torch.Tensor, early: float, late: float) -> None:
@@ -68,20 +69,23 @@ class GradientFlow(Diagnosis):
                 f"gradients {what}: {late:.1e} at {self.visit.name(last)}, "
                 f"{early:.1e} at {self.visit.name(first)} (root mean square)",
                 case.here(),
-                "each layer multiplies them by its own factor",
+                _EACH_LAYER,
                 "residual connections, normalisation, an initialisation that fits the activation, ReLU or GELU "
                 "instead of sigmoid or tanh",
             )
         )
 
-    def _report_repeats(self, case: Case, name: str, sizes: list[float]) -> None:
+    def _report_repeats(self, case: Case, name: str, sizes: list[float], layers: int) -> None:
+        recurrent = 2 * layers < len(sizes)  # else every run may have weights of its own
         self.visit.report(
             Finding(
                 "exploding",
                 f"gradients explode: from {sizes[0]:.1e} to {max(sizes):.1e} over {len(sizes)} runs of {name}",
                 case.here(),
-                "the same step is applied again and again, and each multiplies them",
-                "clip gradients, shorten the recurrence (detach), or use gates, normalisation or orthogonal weights",
+                "the same step is applied again and again, and each multiplies them" if recurrent else _EACH_LAYER,
+                "clip gradients, shorten the recurrence (detach), or use gates, normalisation or orthogonal weights"
+                if recurrent
+                else "an initialisation that fits the activation, normalisation, residual connections, clipping",
             )
         )
 

@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType, FunctionType, ModuleType
+from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 _OURS = Path(__file__).parents[1]
@@ -16,8 +16,8 @@ _WIDEST = 1_000  # objects that are asked for who holds them at a time
 
 
 def names_of(items: list[Any]) -> Iterator[str]:
-    """Of what holds them most closely first: variables of functions that run, attributes, as Class.attribute, and the
-    variables of modules."""
+    """Of what holds them most closely first: variables of functions that run, attributes, as Class.attribute, variables
+    that functions close over, and those of modules."""
     variables: dict[int, list[str]] = {}
     for name, value in _variables():
         variables.setdefault(id(value), []).append(name)
@@ -28,6 +28,7 @@ def names_of(items: list[Any]) -> Iterator[str]:
         holders = [holder for holder in gc.get_referrers(*inner) if holder is not inner and id(holder) not in seen]
         found = {id(each) for each in inner}
         yield from _attributes(holders, found)
+        yield from _cells(holders)
         inner = []
         for holder in holders[:_WIDEST]:
             if isinstance(holder, dict) and "__builtins__" in holder:  # a module, which everything leads to
@@ -55,6 +56,16 @@ def _attributes(holders: list[Any], inner: set[int]) -> Iterator[str]:
         own: dict[str, Any] | None = getattr(owner, "__dict__", None)
         if own is not None and not isinstance(owner, (ModuleType, FunctionType)):
             yield from (f"{type(owner).__name__}.{name}" for name, value in own.items() if id(value) in inner)
+
+
+def _cells(holders: list[Any]) -> Iterator[str]:
+    """The variables of functions that are over and that other functions, made in them, still hold."""
+    cells = [each for each in holders if isinstance(each, CellType)]
+    closures = [each for each in gc.get_referrers(*cells) if isinstance(each, tuple)] if cells else []
+    for owner in gc.get_referrers(*closures) if closures else ():
+        if isinstance(owner, FunctionType):
+            held = zip(owner.__code__.co_freevars, owner.__closure__ or (), strict=True)
+            yield from (f"{name} of {owner.__qualname__}" for name, cell in held if any(cell is each for each in cells))
 
 
 def _globals(variables: dict[str, Any], inner: set[int]) -> Iterator[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torchatlas.autograd.saved import saved_by
 from torchatlas.capturing.tensors import shape_of
 from torchatlas.diagnosis.case import CHECKS, Case, short
-from torchatlas.diagnosis.finding import Finding, at
-from torchatlas.graph import Phase
+from torchatlas.diagnosis.finding import Finding, Where, at
+from torchatlas.graph import GraphNode, Phase, SourceLine
 
 _COPY = "write to a copy (x = x * 2 instead of x.mul_(2), x.clone() before x[...] =), or after backward"
 _AFTER_STEP = "run this backward pass before the optimizer's step, or compute the loss anew after it"
@@ -27,7 +28,17 @@ def in_place(case: Case) -> Iterator[Finding]:
                 "in-place",
                 f"{short(node)} saved {saved.slot} {tuple(shape_of(saved.data))} at version {expected}; "
                 f"it is at version {saved.version} now",
-                (*([] if op is None else [at("saved by", op)]), *(at("written by", writer) for writer in writers)),
+                (*([] if op is None else [at("saved by", op)]), *written_by(writers)),
                 "backward needs the numbers that were there when it was saved, and refuses to run",
                 _AFTER_STEP if any(writer.phase is Phase.OPTIMIZER for writer in writers) else _COPY,
             )
+
+
+def written_by(writers: list[GraphNode]) -> Iterator[Where]:
+    """The ops that wrote, each line once: a loop may write to one tensor a hundred times."""
+    lines: dict[SourceLine | None, list[GraphNode]] = {}
+    for writer in writers:
+        lines.setdefault(writer.source, []).append(writer)
+    for first, *more in lines.values():
+        place = at("written by", first)
+        yield replace(place, what=f"{place.what} and {len(more):,} more") if more else place

@@ -212,6 +212,7 @@ def plain(tensor: Any) -> bool:
         and tensor.layout is torch.strided
         and not tensor.is_nested
         and tensor.device.type != "meta"
+        and not tensor._is_zerotensor()  # of forward-mode AD: zeros without memory, which nobody may read here
         and functorch_depth() == 0
     )
 
