@@ -90,3 +90,11 @@ def test_only_some_and_a_list_of_all() -> None:
 def test_what_is_no_script() -> None:
     assert "doctor runs scripts" in doctor("json:loads").stderr
     assert "There is no file missing.py" in doctor("missing.py").stderr
+
+
+def test_the_last_words_of_a_script_are_heard(folder: Path) -> None:
+    (folder / "says.py").write_text("import sys\nsys.exit('no data found')\n")
+    result = doctor("says.py")
+    assert result.exit_code == 1
+    assert result.stderr == "no data found\n"
+    assert json.loads(doctor("says.py", "--json").stdout)["failure"] == "SystemExit: no data found"

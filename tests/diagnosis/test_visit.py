@@ -315,6 +315,44 @@ def test_graphs_in_variables_of_another_module_are_named() -> None:
     assert "held by bookkeeping.losses" in visit.findings[0].what
 
 
+def test_graphs_that_functions_close_over_are_named() -> None:
+    def later(loss: Tensor) -> Any:
+        def tell() -> float:
+            return loss.item()
+
+        return tell
+
+    model, told = net(), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(6):
+            told.append(later(step(model, optimizer)))
+    assert ".later.<locals>.tell" in visit.findings[0].what
+    assert "held by loss of " in visit.findings[0].what
+
+
+def test_a_write_in_a_loop_is_told_once() -> None:
+    memory, cell = torch.zeros(2, 20, 3), nn.Linear(3, 3)
+    with atlas.doctor(only="in-place") as visit:
+        state = torch.ones(2, 3, requires_grad=True)
+        for number in range(20):
+            state = cell((memory * state[:, None]).sum(1))
+            memory[:, number] = state
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            state.sum().backward()
+    (finding,) = visit.findings
+    assert finding.times > 18
+    assert [place.what.split()[:2] for place in finding.where] == [["saved", "by"], ["written", "by"]]
+    with atlas.doctor(only="in-place") as visit:
+        saved = torch.ones(2, requires_grad=True).exp()
+        for _ in range(4):
+            saved += 1
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            saved.sum().backward()
+    (finding,) = visit.findings
+    assert [place.what for place in finding.where] == ["saved by exp", "written by add_ and 3 more"]
+
+
 def test_what_else_lives_in_the_process_is_left_alone() -> None:
     base = torch.ones(3, requires_grad=True) * 1
     view = base.unbind()[0]

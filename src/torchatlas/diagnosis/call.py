@@ -50,8 +50,9 @@ def doctor(
     `with atlas.doctor() as visit:` watches any code, one step or a whole training, and changes nothing that it does;
     then `visit.findings`. `atlas.doctor(loss)` looks at the graph behind a loss, or several, and runs nothing: with a
     `model` it finds parameters that get no gradient; `forward`, a recording of the forward pass, gives the lines.
-    `only` names the diagnoses to make.
+    `only` names the diagnosis to make, or several.
     """
+    only = [only] if isinstance(only, str) else only
     if losses is None:
         if forward is not None:
             raise InvalidInputError("forward= is for doctor(loss); `with doctor():` records what runs by itself.")
