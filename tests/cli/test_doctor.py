@@ -97,4 +97,4 @@ def test_the_last_words_of_a_script_are_heard(folder: Path) -> None:
     result = doctor("says.py")
     assert result.exit_code == 1
     assert result.stderr == "no data found\n"
-    assert json.loads(doctor("says.py", "--json").stdout)["failure"] == "SystemExit: no data found"
+    assert json.loads(doctor("--json", "says.py").stdout)["failure"] == "SystemExit: no data found"
