@@ -147,4 +147,4 @@ def cut_by(node: GraphNode) -> Where:
     made = [value.dtype for value in node.outputs]
     if made and not any(dtype.startswith(("float", "bfloat", "complex")) for dtype in made):
         return at(f"cut by a result of {made[0]}:", node)
-    return at("cut because gradients were disabled (no_grad, inference_mode):", node)
+    return at("cut because gradients were disabled (no_grad, inference_mode, set_grad_enabled(False)):", node)

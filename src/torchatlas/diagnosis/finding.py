@@ -8,6 +8,8 @@ from typing import Any, overload
 
 from torchatlas.graph import GraphNode, SourceLine
 
+_TOLD_ONCE = ("no-gradient", "optimizer-misses")  # at the end, each: two of one line are two
+
 
 @dataclass(frozen=True)
 class Where:
@@ -83,7 +85,7 @@ def merged(found: Iterable[Finding]) -> list[Finding]:
     """Each fault once: what a loop does wrong, it does wrong every time."""
     once: dict[Any, Finding] = {}
     for finding in found:
-        same = finding.key, tuple(finding.lines) or finding.what
+        same = finding.key, tuple(finding.lines) or finding.what, finding.what if finding.key in _TOLD_ONCE else ""
         once[same] = replace(once[same], times=once[same].times + finding.times) if same in once else finding
     return list(once.values())
 

@@ -13,7 +13,7 @@ from torchatlas.diagnosis.case import Case
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
 from torchatlas.diagnosis.finding import Finding, Where, some
 from torchatlas.diagnosis.leaves import Leaf
-from torchatlas.diagnosis.no_gradient import only_zeros, without_gradient
+from torchatlas.diagnosis.no_gradient import Functions, only_zeros, without_gradient
 from torchatlas.torch_private import unobserved
 
 _FEWEST_STEPS = 2
@@ -28,60 +28,86 @@ class Trained(Diagnosis):
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
-        self._reached: set[Leaf] = set()
-        self._zeros: set[Leaf] = set()  # of these, those whose gradient was zero so far
+        self._reached: dict[Leaf, None] = {}  # of models
+        self._perhaps: set[Leaf] = set()  # behind a loss, and not asked for a gradient
         self._stepped: dict[Leaf, None] = {}
         self._optimizers: list[tuple[set[Leaf], Where]] = []
         self._empty: dict[Where, list[bool]] = {}  # of each step's line: whether it found no gradient after a pass
         self._since_step = 0  # backward passes
         self._roots: deque[int] = deque(maxlen=_MOST_PASSES)  # of backward passes, the latest: autograd's numbers
+        self._in_pass: dict[
+            int, Leaf
+        ] = {}  # of the pass that runs: the leaves, by the node that adds to their gradient
+        self._functions = Functions()
+
+    def op_ran(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if not self._in_pass and not torch.is_grad_enabled() and not self.visit.in_step:
+            self._functions.op_ran()
 
     def before_backward(self, case: Case, found: Pass) -> None:
         if not found.accumulates:
             return
         self._since_step += 1
         self._roots += [sequence_nr(loss.grad_fn) for loss in found.losses if loss.grad_fn is not None]
-        for node in found.nodes:
-            leaf = None if (tensor := leaf_of(node)) is None else self.visit.leaf(tensor)
-            if leaf is not None and leaf.of_module and leaf not in self._reached:
-                self._reached.add(leaf)
-                self._zeros.add(leaf)
+        tensors = {number: leaf_of(node) for number, node in enumerate(found.nodes)}
+        self._in_pass = {number: self.visit.leaf(leaf) for number, leaf in tensors.items() if leaf is not None}
+        self._functions.pass_begins(found.nodes)
 
     def node_runs(self, found: Pass, node: int, gradients: Any) -> None:
-        tensor = leaf_of(found.nodes[node])
-        if tensor is not None and (leaf := self.visit.leaf(tensor)) in self._zeros:
-            with unobserved():
-                if any(bool(gradient.any()) for gradient in gradients if gradient is not None):
-                    self._zeros.discard(leaf)
+        self._functions.node_runs(node, gradients)
+        leaf = self._in_pass.get(node)
+        if leaf is None or (leaf.reached and leaf.moved):
+            return
+        there = [gradient for gradient in gradients if gradient is not None]
+        if there:
+            self._reaches(leaf)
+            leaf.moved = leaf.moved or any(map(_moves, there))
+
+    def _reaches(self, leaf: Leaf) -> None:
+        leaf.reached = True
+        if leaf.of_module:
+            self._reached.setdefault(leaf)
+
+    def after_backward(self, case: Case, found: Pass, error: BaseException | None) -> None:
+        missing = {number: leaf for number, leaf in self._in_pass.items() if not leaf.reached}
+        self._in_pass = {}
+        stopped = self._functions.pass_ends(found.nodes, missing)
+        self._perhaps |= {leaf for leaf in missing.values() if leaf.of_module and leaf not in stopped}
 
     def before_step(self, optimizer: Any, parameters: list[torch.Tensor]) -> None:
-        leaves = {self.visit.leaf(parameter) for parameter in parameters}
+        leaves = {self.visit.leaf(parameter): parameter for parameter in parameters}
         line = self.visit.line("step")
-        self._optimizers = [entry for entry in self._optimizers if entry[0] != leaves]
-        self._optimizers.append((leaves, line))
+        self._optimizers = [entry for entry in self._optimizers if entry[0] != leaves.keys()]
+        self._optimizers.append((set(leaves), line))
         if self._since_step and not self.visit.in_closure:
-            nothing = all(parameter.grad is None for parameter in parameters)
-            self._empty.setdefault(line, []).append(nothing and not leaves.isdisjoint(self._reached))
+            self._empty.setdefault(line, []).append(_emptied(leaves))
         self._since_step = 0
-        for parameter in parameters:
-            leaf = self.visit.leaf(parameter)
+        for leaf, parameter in leaves.items():
             leaf.storage = self.visit.storage_of(parameter)
             self._stepped.setdefault(leaf)
             if parameter.grad is not None:  # whoever put it there
-                self._reached.add(leaf)
+                self._reaches(leaf)
+
+    def after_step(self, optimizer: Any, parameters: list[torch.Tensor]) -> None:
+        self._since_step = 0  # passes of a closure were for the step that asked for them
 
     def at_end(self, complete: bool) -> None:
         if not self._optimizers or not complete:
             return
         missed = [leaf for leaf in self._reached if leaf not in self._stepped and leaf.requires_grad]
-        idle = [leaves for leaves, _ in self._optimizers if leaves.isdisjoint(self._reached)]
+        idle = [
+            leaves
+            for leaves, _ in self._optimizers
+            if not any(leaf.reached or leaf in self._perhaps for leaf in leaves)
+        ]
         if missed and any(leaf.of_module for leaf in self._stepped):
-            self._report_missed([leaf.name for leaf in missed], bool(idle))
-        missing = {
-            leaf.name: leaf.storage
+            self._report_missed([leaf.name for leaf in sorted(missed, key=lambda leaf: leaf.number)], bool(idle))
+        missing = [
+            leaf
             for leaf in self._stepped
-            if leaf not in self._reached and leaf.requires_grad and not (missed and _replaced(leaf, idle))
-        }
+            if not leaf.reached and leaf not in self._perhaps and leaf.requires_grad
+            if not (missed and _replaced(leaf, idle))
+        ]
         case = Case(
             [],
             None,
@@ -91,8 +117,11 @@ class Trained(Diagnosis):
             caller_of=self.visit.caller_of,
             whole=self.visit.recordings == 1,
         )
-        zeros = {leaf.name: leaf.storage for leaf in self._stepped if leaf in self._zeros}
-        for finding in without_gradient(case, missing, self._roots):
+        zeros = {leaf.name: leaf.storage for leaf in self._stepped if leaf in self._reached and not leaf.moved}
+        cut = {leaf.name: leaf.storage for leaf in missing if leaf not in self._functions.stopped}
+        for finding in self._functions.findings(missing):
+            self.visit.report(finding)
+        for finding in without_gradient(case, cut, self._roots):
             self.visit.report(finding)
         for finding in only_zeros(case, zeros, self._roots):
             self.visit.report(finding)
@@ -104,7 +133,7 @@ class Trained(Diagnosis):
         self.visit.report(
             Finding(
                 "no-gradient",
-                "every step found no gradient at all",
+                "every step found no gradient at all, or only zeros",
                 (line,),
                 "backward made them, and something has emptied them before the step: zero_grad() in between",
                 "zero_grad(), backward(), step(): in this order",
@@ -113,17 +142,19 @@ class Trained(Diagnosis):
         )
 
     def _report_missed(self, names: list[str], idle: bool) -> None:
+        one = len(names) == 1
         self.visit.report(
             Finding(
                 "optimizer-misses",
-                f"{some(names)} {'gets' if len(names) == 1 else 'get'} gradients, and no optimizer takes a step with "
-                "them",
+                f"{some(names)} {'gets' if one else 'get'} gradients, and no optimizer takes a step with them",
                 tuple(line for _, line in self._optimizers),
                 "the optimizer holds other parameters than the model: one from before, or a copy"
                 if idle
-                else "they were not among the parameters that the optimizer was given: made later, or in a plain list",
+                else f"{'it was' if one else 'they were'} not among the parameters that the optimizer was given: made "
+                "later, or in a plain list or dict",
                 "make the optimizer after the model is complete, from model.parameters(), with modules in an "
-                "nn.ModuleList; or freeze them with requires_grad_(False)",
+                "nn.ModuleList and parameters in an nn.ParameterList; or freeze "
+                f"{'it' if one else 'them'} with requires_grad_(False)",
             )
         )
 
@@ -131,3 +162,20 @@ class Trained(Diagnosis):
 def _replaced(leaf: Leaf, idle: list[set[Leaf]]) -> bool:
     """Whether it belongs to a model, or a part of one, in whose place there is another now."""
     return not leaf.of_module or any(leaf in leaves for leaves in idle)
+
+
+def _emptied(leaves: dict[Leaf, torch.Tensor]) -> bool:
+    """Whether backward has made gradients for a step that now finds none, or zeros."""
+    gradients = [parameter.grad for parameter in leaves.values()]
+    there = [gradient for gradient in gradients if gradient is not None]
+    if not there:
+        return any(leaf.reached for leaf in leaves)
+    return any(leaf.moved for leaf in leaves) and not any(map(_moves, there))
+
+
+def _moves(gradient: torch.Tensor) -> bool:
+    """Whether it is not zero everywhere; sparse and nested ones, which cannot be asked, are taken not to be."""
+    if gradient.layout is not torch.strided or gradient.is_nested:
+        return True
+    with unobserved():
+        return bool(gradient.any())

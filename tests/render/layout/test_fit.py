@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from render import graphs
 from render.layout.pages import drawn, labelled
+from torch import nn
 from zoo import sequences
 
 import torchatlas as atlas
@@ -14,6 +16,7 @@ from torchatlas.graph import Graph
 from torchatlas.render.layout.boxes import SMALL
 from torchatlas.render.layout.fit import _HEIGHTS, Fitter
 from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.tree import LANES
 
 MODELS = {
     "demo": demo.training_step,
@@ -104,3 +107,73 @@ def test_boxes_are_no_lower_than_asked() -> None:
     outline, labels = labelled(graphs.chain(6))
     fit = Fitter(outline, labels, 1200, 900, 8.0, 60.0).fit()
     assert all(inner.height * fit.scale >= 60 - 1e-6 for inner in fit.box.inner)
+
+
+class _Trivia(nn.Module):
+    """Many ops, few of the parameters."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for work in (torch.sin, torch.cos, torch.tanh, torch.exp, torch.sigmoid, torch.neg, torch.abs, torch.square):
+            x = work(x)
+        return x
+
+
+class _Parts(nn.Module):
+    """Small parts around a large one of as many boxes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = _Trivia(), _Trivia()
+        layers = [layer for n in range(64, 68) for layer in (nn.Linear(n, n + 1), nn.LayerNorm(n + 1))]
+        self.body = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.after(self.body(self.before(x)))
+        return result
+
+
+@pytest.mark.parametrize("page", [(400, 500), (420, 500), (440, 480), (520, 480)])
+def test_the_largest_part_is_opened_first(page: tuple[int, int]) -> None:
+    scene = drawn(atlas.capture(_Parts(), torch.randn(2, 64)), *page).scene
+    opened = [found.title for found in scene.frames if found.open]
+    assert not opened or "Sequential" in opened, "small parts only beside it"
+
+
+@pytest.mark.parametrize("name", ["demo", "two steps"])
+@pytest.mark.parametrize("page", [(500, 400), (700, 500), (800, 600), (1000, 700), (1200, 900)])
+def test_what_follows_forward_is_not_opened_deeper(name: str, page: tuple[int, int]) -> None:
+    outline, labels = labelled(MODELS[name]())
+    fitter = Fitter(outline, labels, *page, 9.0)
+    opened = [fitter._items[number] for number in fitter.fit().opened]
+    deepest = {
+        lane: max((item.depth for item in opened if fitter._lane(item).name == lane), default=0) for lane in LANES
+    }
+    left = [item for item in fitter._closed(frozenset(map(id, opened))) if fitter._lane(item).name == "forward"]
+    assert not left or max(deepest.values()) <= max(deepest["forward"], 1)
+
+
+def test_a_picture_is_worth_as_many_boxes_as_stand_for_equally_much() -> None:
+    outline, labels = labelled(graphs.chain(5))
+    fitter = Fitter(outline, labels, 800, 600, 9.0)
+    fit = fitter.fit()
+    hard = 0.1 * fit.box.wraps / fit.box.boxes
+    assert fitter._worth(fit) == pytest.approx(5 * (1 - hard))  # what is given and returned counts for nothing
+
+
+def test_a_picture_of_which_one_box_is_most_is_worth_little() -> None:
+    outline, labels = labelled(atlas.capture(_Parts(), torch.randn(2, 64)))
+    fitter = Fitter(outline, labels, 1600, 1200, 9.0)
+    root = outline.root
+    before, body, after = (item for item in outline.children(root) if not item.is_leaf)
+    trivia = fitter._scaled(frozenset(map(id, (root, before, after))), _HEIGHTS)
+    main = fitter._scaled(frozenset(map(id, (root, body))), _HEIGHTS)
+    assert fitter._worth(main) > 2 * fitter._worth(trivia)
+
+
+def test_phases_stand_for_less_the_less_they_tell_of_a_model() -> None:
+    outline, labels = labelled(demo.training_step())
+    fitter = Fitter(outline, labels, 1600, 1200, 9.0)
+    fitter.fit()
+    lanes = [item for item in outline.children(outline.root) if item.kind == "lane"]
+    shares = {item.name: fitter._share[id(item)] for item in lanes}
+    assert shares["forward"] > 3 * shares["backward"] > 9 * shares["optimizer"] > 0

@@ -1,11 +1,13 @@
 """A page and a smallest text size -> which groups are open, so that as much as possible is shown and all is readable.
 
-A beam search: from a few best sets of open groups at a time, open one more class of groups, or one group as an example.
-Opening one by one without looking back would let the picture jump when the page grows by a hair.
+Every group stands for a share of the program, by its parameters and ops. A beam search: from a few best sets of open
+groups at a time, open one more class of groups, or one group as an example, the largest share first. Opening one by one
+without looking back would let the picture jump when the page grows by a hair.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,11 +23,18 @@ _HOPELESS = 0.88  # at less than this of the smallest, or the best, scale anothe
 _COMFORTABLE = 11.0  # text of this size is large enough
 _LARGEST = 24.0
 _FULL = 0.42  # boxes with their gaps never filled more of a page than this
-_BEAM, _MOVES, _MOST_TRIALS = 2, 2, 50
-_MOST_WORK = 2_600  # lines between ranks: a third of a second or so
-_MISSES = 8  # so many groups that do not fit any more, and the page is full
-_GROUP, _AGAIN = 0.5, 0.4  # what a closed group, and a box like one shown before, are worth beside a new one
-_CROSSING, _CUT = 0.12, 0.1  # and what a crossing, or a cut into columns, costs
+_MOST_TRIALS = 50
+_EXAMPLES = 2  # so many of a class are tried when not all of it fits
+_MOST_WORK = 1_800  # lines between ranks: a third of a second or so
+_USUAL_PAGE = 1600 * 1200
+_MISSES = 12  # so many groups that do not fit any more, and the page is full
+_CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")  # classes that say nothing of what is in them
+_FIRST = "forward"
+_SHARES = {"forward": 1.0, "backward": 0.25, "optimizer": 0.05, "other": 0.25}  # of the phases, beside each other
+_AGAIN, _SAME = 0.4, 0.15  # what the inside of a group is worth when one of its class, or its equal, is open already
+_ALL, _MANY = 0.85, 20  # a box that stands for so much of its group is opened with it, if it has no more boxes
+_LOSS = 0.03  # opening a group where there is room left may lose so much of what all is worth
+_CROSSING, _CUT = 0.12, 0.1  # what a crossing, or a cut into columns, costs of what a box is worth
 
 
 @dataclass(frozen=True)
@@ -58,8 +67,15 @@ class Fitter:
         self.least = font / SMALL  # the smallest scale at which all text can be read
         self.maker = BoxMaker(outline, labels, smallest_box / self.least, width / self.least)
         self.trials = 0
+        self._most_work = _MOST_WORK * max(1.0, width * height / _USUAL_PAGE)  # a poster is worth more of it
         self._failed: set[frozenset[int]] = set()
+        self._refused: dict[frozenset[int], list[frozenset[int]]] = {}  # moves -> what was open when they did not fit
         self._areas: dict[int, float] = {}  # of closed items, with the gaps around them
+        root = outline.root
+        self._items = {id(root): root}  # all that a search has come to, by id
+        self._share = {id(root): 1.0}  # how much of the program each of them stands for
+        self._known_news: dict[int, float] = {}
+        self._known_parameters: dict[int, int] = {}
 
     def fit(self) -> Fit:
         start = frozenset({id(self.outline.root)})
@@ -68,13 +84,21 @@ class Fitter:
             return first
         best = beam = [(self._worth(first), start)]
         seen = {start}
+        if self._has_lanes:  # they find their places best when all are open
+            lanes = [item for item in self._closed(start) if item.kind == "lane"]
+            spread = start | self._through([item for item in lanes if item.name == _FIRST], math.inf)
+            spread |= self._through(lanes, self._deepest(spread))
+            seen.add(spread)
+            fit = self._tried(spread)
+            if fit is not None and fit.scale >= self.least:
+                best = beam = [(self._worth(fit), spread), *beam]
         while beam and not self._is_spent:
             found = []
             for _, opened in beam:
                 fitting = 0
                 for move in self._moves(opened):
                     trial = opened | move
-                    if trial in seen:
+                    if trial in seen or self._is_refused(move, opened):
                         continue
                     seen.add(trial)
                     fit = self._tried(trial)
@@ -82,37 +106,54 @@ class Fitter:
                         found.append((self._worth(fit), trial))
                         fitting += 1
                     else:
-                        self._failed.add(trial)
-                    if fitting == _MOVES or self._is_spent:
+                        self._refuse(move, opened, fit)
+                    if fitting == self._width or self._is_spent:
                         break
             found.sort(key=lambda entry: -entry[0])
-            beam = found[:_BEAM]
-            best = max(best, beam[:1], key=lambda entry: entry[0][0] if entry else -1e9)
+            beam = found[: self._width]
+            if beam and beam[0][0] > best[0][0] * (1.0 - _LOSS):  # as good, and more is open
+                best = beam[:1]
         return self._scaled(self._filled(*best[0]), _HEIGHTS)
 
     @property
     def _is_spent(self) -> bool:
-        return self.trials >= _MOST_TRIALS or self.maker.work >= _MOST_WORK
+        return self.trials >= _MOST_TRIALS or self.maker.work >= self._most_work
+
+    @property
+    def _width(self) -> int:
+        """How many sets are kept, and how many moves of each: one where every trial is dear."""
+        return 1 if self.maker.work * _MOST_TRIALS > 2 * self._most_work * self.trials else 2
 
     def _filled(self, worth: float, opened: frozenset[int]) -> frozenset[int]:
-        """Spend what room is left on single groups, from the outside in, where that does not tangle the picture."""
+        """Spend what room is left on single groups, the largest share first, where that does not tangle the picture."""
         misses = 0
-        while misses < _MISSES and self.maker.work < 1.5 * _MOST_WORK:
-            left = sorted(self._closed(opened), key=lambda item: (item.depth, item.start - item.stop))
-            for item in left:
-                trial = opened | {id(item)}
-                fit = None if trial in self._failed else self._tried(trial)
+        while misses < _MISSES and self.maker.work < 1.5 * self._most_work:
+            for move in self._moves(opened, every=True):
+                if self._is_refused(move, opened):
+                    continue
+                trial = opened | move
+                fit = self._tried(trial)
                 # What is inside may be worth the cut that opening it costs; nothing is worth a thicket of lines.
-                if fit is not None and fit.scale >= self.least and self._worth(fit) > worth - _GROUP:
+                if fit is not None and fit.scale >= self.least and self._worth(fit) > worth * (1.0 - _LOSS):
                     worth, opened = self._worth(fit), trial
                     break
-                self._failed.add(trial)
+                self._refuse(move, opened, fit)
                 misses += 1
                 if misses == _MISSES:
                     break
             else:
                 break
         return opened
+
+    def _refuse(self, move: frozenset[int], opened: frozenset[int], fit: Fit | None) -> None:
+        """Remember what did not fit: for this set only, if another place for the rest might still help."""
+        self._failed.add(opened | move)
+        if fit is None or fit.scale < self.least * _HOPELESS:
+            self._refused.setdefault(move, []).append(opened)
+
+    def _is_refused(self, move: frozenset[int], opened: frozenset[int]) -> bool:
+        """Whether there was no room for a move when less was open."""
+        return opened | move in self._failed or any(before <= opened for before in self._refused.get(move, ()))
 
     @cached_property
     def _has_lanes(self) -> bool:
@@ -166,50 +207,142 @@ class Fitter:
                 room -= area
         return room >= 0
 
+    # -- what is shown -------------------------------------------------------------------------------------------------
+
     def _worth(self, fit: Fit) -> float:
-        """How much is shown, and how clearly. Opening a group is always worth something; what is new is worth more."""
-        total, shown = 0.0, set[int]()
-        stack = [self.outline.root]
-        while stack:
-            for item in self.outline.children(stack.pop()):
-                if id(item) in fit.opened:
-                    stack.append(item)
-                elif not item.is_leaf:
-                    total += _GROUP
-                else:
-                    total += _AGAIN if item.hash in shown else 1.0
-                    shown.add(item.hash)
-        return total - _CROSSING * fit.box.crossings - _CUT * fit.box.wraps
+        """As how many boxes a picture counts that would all stand for equally much, less what makes it hard to read.
+
+        So a box that stands for most of the program counts for little, however many others there are.
+        """
+        list(self._closed(fit.opened))  # all of them have their shares
+        total = self._told(fit.opened, set())
+        hard = _CROSSING * fit.box.crossings + _CUT * fit.box.wraps
+        return math.exp(total) * (1.0 - hard / max(fit.box.boxes, 1))
+
+    def _news(self, group: Item) -> float:
+        """What opening a group tells: its share of the program times how evenly its boxes share it, as an entropy."""
+        news = self._known_news.get(id(group))
+        if news is None:
+            share, boxes = self._share[id(group)], self.outline.children(group)
+            sizes = self._sizes(boxes)
+            whole = sum(sizes) or 1.0
+            for box, size in zip(boxes, sizes, strict=True):
+                self._items[id(box)], self._share[id(box)] = box, share * size / whole
+            news = -share * sum(size / whole * math.log(size / whole) for size in sizes if size)
+            self._known_news[id(group)] = news
+        return news
+
+    def _sizes(self, boxes: list[Item]) -> list[float]:
+        """How large boxes of one group are beside each other: all rounds of a repeat, inputs and outputs nothing."""
+        if any(box.kind == "lane" for box in boxes):
+            return [_SHARES.get(box.name, 0.0) for box in boxes]
+        lane = self._lane(boxes[0]) if boxes else self.outline.root
+        all_ops, all_parameters = lane.stop - lane.start, max(self.labels.parameters_of(""), 1)
+        return [
+            0.0
+            if self.outline.is_marker(box)
+            else (box.end - box.start) / all_ops + self._parameters(box) * box.repeat / all_parameters
+            for box in boxes
+        ]
+
+    def _parameters(self, item: Item) -> int:
+        """Those of its modules; of a repeat those of one round."""
+        if item.call >= 0:
+            return self.labels.parameters(item)
+        found = self._known_parameters.get(id(item))
+        if found is None:
+            found = sum(self._parameters(part) * part.repeat for part in item.parts or ())
+            self._known_parameters[id(item)] = found
+        return found
+
+    def _told(self, groups: frozenset[int], seen: set[object]) -> float:
+        """What open groups tell together beside those that were seen: those that look alike inside tell less."""
+        total = 0.0
+        items = map(self._items.__getitem__, groups)
+        for item in sorted(items, key=lambda item: (-self._share[id(item)], item.start, item.depth)):
+            kinds = self._kinds(item)
+            alike = [kind in seen for kind in kinds]
+            total += self._news(item) * (_SAME if alike[0] else _AGAIN if any(alike) else 1.0)
+            seen.update(kinds)
+        return total
+
+    def _kinds(self, item: Item) -> list[object]:
+        """By what a group is the same as another, and by what it looks like another."""
+        is_named = bool(item.type) and item.type not in _CONTAINERS
+        return [item.hash, (self._lane(item).name, item.type)] if is_named else [item.hash]
+
+    def _lane(self, item: Item) -> Item:
+        """The phase an item lies in; the root if there is only one."""
+        while item.kind != "lane" and item.parent is not None:
+            item = item.parent
+        return item
+
+    def _gain(self, move: frozenset[int], seen: set[object]) -> float:
+        """What opening some groups tells, for each box that it adds."""
+        boxes = sum(len(self.outline.children(self._items[number])) - 1 for number in move)
+        return self._told(move, set(seen)) / max(boxes, 1)
 
     # -- moves ---------------------------------------------------------------------------------------------------------
 
     def _closed(self, opened: frozenset[int]) -> Iterator[Item]:
         stack = [self.outline.root]
         while stack:
-            for item in self.outline.children(stack.pop()):
+            group = stack.pop()
+            self._news(group)  # tells its boxes their shares
+            for item in self.outline.children(group):
                 if id(item) in opened:
                     stack.append(item)
                 elif self.outline.can_open(item):
                     yield item
 
-    def _moves(self, opened: frozenset[int]) -> list[frozenset[int]]:
-        """What could be opened next: whole classes from the outside in, then single groups, the largest first."""
-        classes: dict[tuple[int, str, str], list[Item]] = {}
-        for item in self._closed(opened):
-            classes.setdefault((item.depth, item.kind, item.type or item.name), []).append(item)
-        found: list[frozenset[int]] = []
-        singles: list[frozenset[int]] = []
-        for key in sorted(classes, key=lambda key: self._order(key, classes[key])):
-            items = classes[key]
-            found.append(frozenset(map(id, items)))
-            if len(items) > 1:
-                distinct = {item.hash: item for item in reversed(items)}
-                by_size = sorted(distinct.values(), key=lambda item: item.start - item.stop)
-                some = by_size if len(by_size) < 4 else [by_size[0], by_size[len(by_size) // 2], by_size[-1]]
-                singles += [frozenset({id(item)}) for item in some]
-        return found + singles
+    def _moves(self, opened: frozenset[int], every: bool = False) -> list[frozenset[int]]:
+        """What could be opened next: whole classes of groups, and some of each, or every one, as examples.
 
-    def _order(self, key: tuple[int, str, str], items: list[Item]) -> tuple[int, int, int]:
-        """The outermost first, then the one with the most parameters, then with the most ops."""
-        parameters = max(self.labels.parameters(item) for item in items)
-        return key[0], -parameters, -sum(item.stop - item.start for item in items)
+        What tells most for each box comes first.
+        """
+        classes: dict[tuple[int, str, str, str], list[Item]] = {}
+        deepest = self._deepest(opened)
+        for item in self._closed(opened):
+            if self._may_open(item, deepest):
+                key = (item.depth, self._lane(item).name, item.kind, item.type or item.name)
+                classes.setdefault(key, []).append(item)
+        seen: set[object] = {kind for number in opened for kind in self._kinds(self._items[number])}
+        ranked: list[tuple[float, list[frozenset[int]]]] = []
+        for items in classes.values():
+            siblings: dict[int, list[Item]] = {}
+            for item in sorted(items, key=lambda item: -self._share[id(item)]):
+                siblings.setdefault(id(item.parent), []).append(item)
+            largest = sorted(siblings.values(), key=lambda some: -sum(self._share[id(item)] for item in some))[
+                :_EXAMPLES
+            ]
+            examples = [items, *largest, *([item] for some in largest for item in some[:_EXAMPLES])]
+            through = [self._through(some, deepest) for some in examples]
+            plain = [frozenset(map(id, some)) for some in examples]
+            rest = [frozenset({id(item)}) for item in items] if every else []
+            for moves in (through, plain, *([move] for move in rest)):
+                ranked.append((max(self._gain(move, seen) for move in moves), moves))
+        ranked.sort(key=lambda entry: -entry[0])
+        return list(dict.fromkeys(move for _, moves in ranked for move in moves))
+
+    def _deepest(self, opened: frozenset[int]) -> float:
+        """How deep the phases after forward may be opened: as deep as forward is, for what they do follows from it."""
+        if all(self._lane(item).name != _FIRST for item in self._closed(opened)):
+            return math.inf  # all of it, or there is none
+        found = map(self._items.__getitem__, opened)
+        return max((item.depth for item in found if self._lane(item).name == _FIRST), default=1)
+
+    def _may_open(self, item: Item, deepest: float) -> bool:
+        return item.depth <= deepest or self._lane(item).name in ("", _FIRST)
+
+    def _through(self, items: list[Item], deepest: float) -> frozenset[int]:
+        """Groups, with those inside that are nearly all of them: a frame around one closed box tells little."""
+        opened, stack = set[int](), list(items)
+        while stack:
+            item = stack.pop()
+            opened.add(id(item))
+            self._news(item)
+            for box in self.outline.children(item):
+                is_all = self._share[id(box)] >= _ALL * self._share[id(item)] and self.outline.can_open(box)
+                if is_all and self._may_open(box, deepest) and len(self.outline.children(box)) <= _MANY:
+                    stack.append(box)
+        return frozenset(opened)

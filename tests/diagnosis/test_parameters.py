@@ -1,0 +1,259 @@
+"""Which parameters get no gradient, or no step: what they are called, in which order, and how often."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import torchatlas as atlas
+from torchatlas.diagnosis.finding import Finding, Where, merged
+from torchatlas.diagnosis.leaves import variables_of
+from torchatlas.graph import SourceLine
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+
+def train(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+class Listed(nn.Module):
+    """Layers that torch does not know of, also in a dict in a list, and one that points back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 1)
+        self.blocks = [nn.Linear(4, 4), nn.Linear(4, 4)]
+        self.more = [{"gain": nn.Parameter(torch.ones(4))}]
+        self.blocks[0].whole = [self]  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x * self.more[0]["gain"])  # type: ignore[no-any-return]
+
+
+def test_layers_in_a_plain_list_are_called_by_it_and_counted() -> None:
+    torch.manual_seed(0)
+    model = Listed()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        train(optimizer, model(torch.randn(3, 4)).square().mean())
+        assert visit.name(model.more[0]["gain"]) == "more[0]['gain']"
+    (finding,) = visit.findings
+    assert finding.key == "optimizer-misses"
+    assert finding.what.startswith("blocks[0].weight, blocks[0].bias, blocks[1].weight and 2 more get gradients")
+
+
+def test_models_are_called_by_the_variables_that_hold_them() -> None:
+    generator, critic = net(), net()
+    optimizer = torch.optim.SGD(critic.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(2):
+            train(optimizer, (generator(torch.ones(2, 4)) + critic(torch.ones(2, 4))).sum())
+    (finding,) = visit.findings
+    names = "generator.0.weight, generator.0.bias, generator.2.weight and 1 more"
+    assert finding.what == f"{names} get gradients, and no optimizer takes a step with them"
+    assert finding.why.startswith("they were")
+
+
+def test_models_without_a_variable_are_numbered() -> None:
+    models = [net(), net()]
+    optimizer = torch.optim.SGD(models[0].parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(2):
+            train(optimizer, sum(m(torch.ones(2, 4)).sum() for m in models))  # type: ignore[arg-type]
+        names = {visit.name(parameter) for model in models for parameter in model.parameters()}
+    assert len(names) == 8
+    assert {name.split(".")[0] for name in names} == {"Sequential", "Sequential_1"}
+
+
+def test_attributes_of_a_trainer_name_its_models() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.actor, self.critic = net(), net()
+            self.optimizer = torch.optim.SGD(self.actor.parameters(), 0.1)
+
+        def fit(self) -> None:
+            x = torch.ones(2, 4)
+            train(self.optimizer, (self.actor(x) + self.critic(x)).sum())
+
+    trainer = Trainer()
+    with atlas.doctor() as visit:
+        trainer.fit()
+    assert visit.findings[0].what.startswith("critic.0.weight, critic.0.bias")
+
+
+def test_a_criterion_is_no_second_model() -> None:
+    model, criterion = net(), nn.MSELoss()
+    optimizer = torch.optim.SGD(model[2].parameters(), 0.1)
+    with atlas.doctor() as visit:
+        train(optimizer, criterion(model(torch.ones(2, 4)), torch.zeros(2, 1)))
+    assert visit.findings[0].what.startswith("0.weight, 0.bias get gradients")
+
+
+def test_one_parameter_is_it_and_not_they() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model[2].parameters(), 0.1)
+    model[0].requires_grad_(False).bias.requires_grad_(True)  # type: ignore[union-attr]
+    with atlas.doctor() as visit:
+        train(optimizer, model(torch.ones(2, 4)).sum())
+    (finding,) = visit.findings
+    assert finding.what.startswith("0.bias gets gradients")
+    assert finding.why.startswith("it was not")
+    assert "freeze it with" in finding.fix
+
+
+def test_a_tensor_alone_is_called_by_its_variable() -> None:
+    scale, unused = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([scale, unused], 0.1)
+    with atlas.doctor() as visit:
+        train(optimizer, (scale * 2).sum())
+    assert [finding.what for finding in visit.findings] == ["unused gets no gradient"]
+
+
+def test_all_that_one_line_cuts_is_one_finding_with_all_names() -> None:
+    model, head = net(), nn.Linear(1, 1)
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(3):
+            with torch.no_grad():
+                hidden = model(torch.ones(2, 4))
+            train(optimizer, head(hidden).sum())
+    (finding,) = visit.findings
+    assert finding.what == "model.0.weight, model.0.bias, model.2.weight and 1 more get no gradient"
+    assert finding.times == 1
+    assert len(finding.where) == 1
+    assert "set_grad_enabled(False)" in finding.where[0].what
+
+
+def test_one_line_that_cuts_a_loss_off_is_told_once() -> None:
+    model = net()
+    with atlas.doctor() as visit:
+        torch.set_grad_enabled(False)
+        try:
+            loss = model(torch.ones(2, 4)).sum()
+            loss.backward()
+        except RuntimeError:
+            pass
+        finally:
+            torch.set_grad_enabled(True)
+    (finding,) = visit.findings
+    assert [place.what.split()[0] for place in finding.where] == ["cut", "backward"]
+    assert "set_grad_enabled(False)" in finding.why
+
+
+class Stop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x + 1
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> None:
+        return None
+
+
+class StopToo(Stop):
+    pass
+
+
+def test_two_functions_on_one_line_are_two_findings_after_one_step() -> None:
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    scale = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters(), scale], 0.1)
+    x = torch.ones(1, 2)
+    with atlas.doctor() as visit:
+        loss = (scale * (Stop.apply(first(x)) + StopToo.apply(second(x)))).sum()
+        train(optimizer, loss)
+    assert visit.findings.keys == ["no-gradient", "no-gradient"]
+    assert {finding.what for finding in visit.findings} == {
+        "first.weight, first.bias get no gradient",
+        "second.weight, second.bias get no gradient",
+    }
+    assert len({finding.lines[0] for finding in visit.findings}) == 1
+    assert [finding.where[0].what.split(",")[0] for finding in visit.findings] == [
+        "cut by the backward of Stop",
+        "cut by the backward of StopToo",
+    ]
+
+
+def test_parameters_that_a_pass_was_not_asked_for_are_not_missed() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model[2].parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward(inputs=list(model[2].parameters()))
+            optimizer.step()
+    assert not visit.findings
+
+
+def test_a_loss_that_is_zero_is_not_taken_for_gradients_that_were_emptied() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(3):
+            train(optimizer, (0 * model(torch.ones(2, 4))).sum())
+    assert not visit.findings
+
+
+def test_sparse_gradients_are_left_alone() -> None:
+    table = nn.Embedding(5, 2, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(3):
+            train(optimizer, table(torch.tensor([1, 2])).sum())
+    assert not visit.findings
+
+
+def test_what_is_of_one_line_and_told_at_the_end_is_not_merged() -> None:
+    where = (Where("step", SourceLine("a.py", 1, "f", "step()")),)
+    one, two = (Finding("no-gradient", what, where, "", "") for what in ("a", "b"))
+    assert merged([one, two]) == [one, two]
+    assert merged([Finding("not-zeroed", what, where, "", "") for what in ("a", "b")])[0].times == 2
+
+
+def test_looking_at_the_variables_of_a_function_keeps_none_of_them_alive() -> None:
+    class Thing:
+        pass
+
+    def look() -> list[str]:
+        return sorted(variables_of(sys._getframe(1)))
+
+    def program() -> None:
+        thing = Thing()
+        gone = weakref.ref(thing)
+        assert look() == ["Thing", "gone", "look", "thing"]
+        del thing
+        assert gone() is None
+        mine = locals()
+        look()
+        assert mine["gone"] is gone  # the program's own copy stays
+
+    program()
+
+
+def test_a_loss_dies_as_it_does_alone() -> None:
+    def program() -> None:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        loss = model(torch.ones(2, 4)).sum()
+        train(optimizer, loss)
+        alive = weakref.ref(loss)
+        del loss
+        gc.collect()
+        assert alive() is None
+
+    with atlas.doctor() as visit:
+        program()
+    assert not visit.findings
