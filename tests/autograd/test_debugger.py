@@ -168,6 +168,9 @@ def test_breakpoints_on_gradients() -> None:
         stop = dbg.run_until(nan=True)
         assert stop is not None
         assert stop.name == "AccumulateGrad"
+    x = torch.ones(4, requires_grad=True)
+    with atlas.debug_backward((x * 3e38).sum()) as dbg:  # finite, but their sum is not
+        assert dbg.run_until(nan=True) is None
     x = torch.tensor([2.0], requires_grad=True)
     with atlas.debug_backward(((x * 100).sin() * 0).sum()) as dbg:
         stop = dbg.run_until(zero=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -254,6 +255,11 @@ def _of_finite(numbers: torch.Tensor) -> Array:
     most = float(np.abs(finite).max()) or 1.0  # whose squares may not fit
     norm = most * float(np.sqrt(np.square(finite / most).sum()))
     return np.array([norm, finite.min(), finite.max(), bad])
+
+
+def all_finite(numbers: torch.Tensor) -> bool:
+    """A sum is by far the quickest to tell; but it may overflow itself. To be asked `unobserved`."""
+    return cmath.isfinite(numbers.sum().item()) or bool(numbers.isfinite().all())
 
 
 def numbers_of(gradient: torch.Tensor) -> torch.Tensor:

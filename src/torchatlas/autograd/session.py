@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.autograd.figures import all_finite
 from torchatlas.autograd.given import counted, whole_number
 from torchatlas.autograd.place import Place, Stop
 from torchatlas.autograd.tasks import Gradients, Task
@@ -103,7 +104,7 @@ class Session:
             limit = _number(above)
             tests.append((f"norm above {limit:g}", lambda stop: stop.norm() > limit))
         if nan:
-            tests.append(("not finite", lambda stop: any(not g.isfinite().all() for g in stop.dense())))
+            tests.append(("not finite", lambda stop: not all(map(all_finite, stop.dense()))))
         if zero:
             tests.append(("zero", lambda stop: any(not g.any() for g in stop.dense())))
         if not tests:
