@@ -24,7 +24,13 @@ import torchatlas as atlas
 from torchatlas.autograd.walk import walk
 
 Build = Callable[[], tuple[nn.Module, torch.Tensor]]
-LIMITS = {"gpt2": (1.3, 2.5, 1.5), "resnet18": (1.3, 2.5, 1.5), "lstm": (2.0, 2.5, 1.5)}
+# Of recording, statistics, debugging and stepping. To stop at a node takes two changes of thread, about 60 µs, and the
+# loop's nodes run for 10 µs each: there is no goal for stopping at all of them.
+LIMITS: dict[str, tuple[float | None, ...]] = {
+    "gpt2": (1.3, 2.5, 1.5, 1.5),
+    "resnet18": (1.3, 2.5, 1.5, 1.5),
+    "lstm": (2.0, 2.5, 1.5, None),
+}
 
 
 def gpt2() -> Build:
@@ -58,16 +64,23 @@ PROGRAMS: dict[str, tuple[Callable[[], Build], int]] = {
 }
 
 
-def stepped(loss: torch.Tensor, model: nn.Module) -> None:
+def debugged(loss: torch.Tensor, model: nn.Module) -> None:
     with atlas.debug_backward(loss, model=model) as dbg:
         dbg.run()
+
+
+def stepped(loss: torch.Tensor, model: nn.Module) -> None:
+    with atlas.debug_backward(loss, model=model) as dbg:
+        while dbg.step():
+            pass
 
 
 WAYS: dict[str, Callable[[torch.Tensor, nn.Module], Any]] = {
     "plain": lambda loss, model: loss.backward(),
     "recorded": lambda loss, model: atlas.record_backward(loss, model=model),
     "with statistics": lambda loss, model: atlas.record_backward(loss, model=model, statistics=True),
-    "debugged": stepped,
+    "debugged": debugged,
+    "every node stepped": stepped,
 }
 
 
@@ -90,7 +103,8 @@ def compare(name: str) -> None:
     print(f"\n{name}: {rounds} rounds, plain = 1")
     for (way, found), limit in zip(list(ratios.items())[1:], LIMITS[name], strict=True):
         low, _, high = statistics.quantiles(found, n=4)
-        print(f"  {way:16} {statistics.median(found):5.2f} ({low:.2f} to {high:.2f}); goal {limit}")
+        goal = "" if limit is None else f"; goal {limit}"
+        print(f"  {way:18} {statistics.median(found):5.2f} ({low:.2f} to {high:.2f}){goal}")
 
 
 def walking(nodes: int) -> None:
