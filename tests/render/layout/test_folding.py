@@ -183,6 +183,62 @@ def test_blocks_whose_wiring_differs_do_not_fold_together() -> None:
     assert all(count <= 3 for count in counts)
 
 
+def loop(rounds: int, odd: int, how: str) -> Graph:
+    """c(a(x), b(a(x))) again and again; the odd round is wired otherwise, though its modules are the same."""
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    with sketch.module("", "Net"):
+        for number in range(rounds):
+            is_odd = number == odd
+            a = stage(sketch, f"a{number}", x)
+            with sketch.module(f"b{number}", "Other"):
+                b = sketch.op("tanh", sketch.op("sin", x if is_odd and how == "cut" else a))
+            with sketch.module(f"c{number}", "Join"):
+                x = sketch.op("relu", sketch.op("sub", *((b, a) if is_odd and how == "swap" else (a, b))))
+    sketch.output(x)
+    return sketch.graph()
+
+
+@pytest.mark.parametrize("how", ["swap", "cut"])
+@pytest.mark.parametrize(("odd", "counts"), [(-1, [7]), (3, [3, 3]), (0, [6]), (6, [6])])
+def test_rounds_that_are_wired_differently_inside_do_not_fold_together(how: str, odd: int, counts: list[int]) -> None:
+    graph = loop(7, odd, how)
+    assert repeats(graph) == [("loop", "", count) for count in counts]
+    assert is_true(graph)
+
+
+def test_modules_that_differ_in_the_order_of_inputs_inside_do_not_fold_together() -> None:
+    """Their hashes are equal."""
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    for number in range(7):
+        with sketch.module(f"block{number}", "Block"):
+            made = sketch.op("sin", x), sketch.op("cos", x)
+            x = sketch.op("sub", *(made[::-1] if number == 3 else made))
+    sketch.output(x)
+    assert repeats(sketch.graph()) == [("module", "Block", 3), ("module", "Block", 3)]
+
+
+@pytest.mark.parametrize(
+    ("first", "folds"),
+    [("x, mask", True), ("mask, mask", True), ("parameter, mask", True), ("mask, x", False)],
+)
+def test_the_first_round_reads_anything_in_the_place_of_what_others_hand_on_and_nowhere_else(
+    first: str, folds: bool
+) -> None:
+    sketch = Sketch()
+    known = {name: sketch.input(name, (2, 8)) for name in ("x", "mask")}
+    known["parameter"] = sketch.parameter("state", (2, 8))
+    x = known["x"]
+    for number in range(6):
+        read = [known[name] for name in first.split(", ")] if number == 0 else [x, known["mask"]]
+        x = sketch.op("tanh", sketch.op("sub", *read))
+    sketch.output(x)
+    graph = sketch.graph()
+    assert repeats(graph) == [("loop", "", 6 if folds else 5)]
+    assert is_true(graph)
+
+
 def test_a_unit_read_by_name_from_far_away_breaks_the_run() -> None:
     """A U-Net's way down: what the second block makes is read at the end, what the others make is not."""
     sketch = Sketch()
@@ -251,7 +307,8 @@ def is_true(graph: Graph) -> bool:
     """Whether all that the graph holds is drawn, and nothing else, and well."""
     picture = drawn(graph)
     account = verify.account(picture.outline, picture.scene)
-    return (account.missing, account.invented, verify.defects(picture.scene)) == ([], [], [])
+    lost = verify.hidden(picture.outline, picture.scene)
+    return (account.missing, account.invented, lost, verify.defects(picture.scene)) == ([], [], [], [])
 
 
 @pytest.mark.parametrize(("count", "folds"), [(11, []), (12, [("loop", "", 12)]), (300, [("loop", "", 300)])])

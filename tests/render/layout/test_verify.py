@@ -178,6 +178,18 @@ def test_every_edge_is_accounted_for_once(picture: Picture) -> None:
     assert (account.inside, account.repeated, account.kept) == (0, 0, 0)
 
 
+def careless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a version that folded whatever is equal."""
+    monkeypatch.setattr(folding, "_in_a_row", lambda tree, items, period, folds: len(items) // period)
+
+
+def lost(sketch: Sketch) -> list[str]:
+    """What the picture does not tell of its repeats."""
+    picture = drawn(sketch.graph())
+    assert any(each.item.repeat > 1 for each in picture.scene.frames)
+    return verify.hidden(picture.outline, picture.scene)
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     [
@@ -187,8 +199,7 @@ def test_every_edge_is_accounted_for_once(picture: Picture) -> None:
     ],
 )
 def test_folds_that_hide_something_are_found(program: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a version that folded whatever is equal."""
-    monkeypatch.setattr(folding, "_in_a_row", lambda tree, items, period, folds: len(items) // period)
+    careless(monkeypatch)
     sketch = Sketch()
     first = x = sketch.input("x", (2, 8))
     made = [x]
@@ -199,5 +210,45 @@ def test_folds_that_hide_something_are_found(program: str, said: str, monkeypatc
             x = sketch.op("mul", x, *more)
         made.append(x)
     sketch.output(sketch.op("add", x, made[1]) if program == "residual" else x)
-    picture = drawn(sketch.graph())
-    assert any(each.endswith(said) for each in verify.hidden(picture.outline, picture.scene))
+    assert any(each.endswith(said) for each in lost(sketch))
+
+
+@pytest.mark.parametrize(
+    ("how", "odd", "said"),
+    [
+        *[("swapped inside", odd, "is wired otherwise inside") for odd in range(4)],
+        *[("cut inside", odd, "is wired otherwise inside") for odd in range(4)],
+        ("swapped", 0, "reads otherwise than the first"),
+        *[("swapped", odd, "reads otherwise than the second") for odd in range(1, 4)],
+        *[("handed on from elsewhere", odd, "reads otherwise than the second") for odd in range(3)],
+        ("handed on from elsewhere", 3, ""),  # no round reads what the last one makes
+    ],
+)
+def test_wiring_that_differs_in_one_round_is_found(
+    how: str, odd: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    careless(monkeypatch)
+    sketch = Sketch()
+    x, mask = sketch.input("x", (2, 8)), sketch.input("mask", (2, 8))
+    early = x
+    for number in range(4):
+        does = how if number == odd else ""
+        a = sketch.op("sub", *((mask, x) if does == "swapped" else (x, mask)))
+        with sketch.module(f"layer{number}", "Stage"):
+            b = sketch.op("cos", sketch.op("sin", x if does == "cut inside" else a))
+        c = sketch.op("div", *((b, a) if does == "swapped inside" else (a, b)))
+        x, early = sketch.op("add", c, early), a if does == "handed on from elsewhere" else b
+    sketch.output(x)
+    found = lost(sketch)
+    assert any(said in each for each in found) if said else found == [], found
+
+
+def test_rounds_that_are_wired_alike_hide_nothing() -> None:
+    sketch = Sketch()
+    x, mask = sketch.input("x", (2, 8)), sketch.input("mask", (2, 8))
+    for number in range(4):
+        with sketch.module(f"layer{number}", "Stage"):
+            a = sketch.op("sub", x, mask)
+            x = sketch.op("div", a, sketch.op("sin", a))
+    sketch.output(x)
+    assert lost(sketch) == []

@@ -202,31 +202,42 @@ def _side_by_side(tree: Tree, items: list[Item], period: int, folds: list[Item])
 
 
 def _in_a_row(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> int:
-    """How many of the equal units from the first on are wired alike."""
+    """How many of the equal units from the first on are wired alike, within and to each other and to the rest.
+
+    Equal items may be joined differently, and hashes do not tell f(a, b) from f(b, a): every edge is looked at, in the
+    order of its reader's inputs.
+    """
     start, size, most = items[0].start, items[period - 1].stop - items[0].start, len(items) // period
     edges = slice(tree.first_edge[start], tree.first_edge[start + size * most])
     source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
     unit = (target - start) // size
     begin = start + unit * size
     far = _first_rounds(source, folds) + _FAR
-    code = np.where((source >= begin - size) & (source >= start), source - begin, far)  # from the one before, or far
-    entering = source < begin
-    rows, unit = np.stack([target - begin, code, output], axis=1)[entering], unit[entering]
+    # From itself 0 or more, from the one before less, from elsewhere far.
+    code = np.where((source >= begin - size) & (source >= start), source - begin, far)
+    rows = np.stack([target - begin, code, output], axis=1)
     first = unit == 0
     count = 1 + _alike(rows[~first], unit[~first] - 1, most - 1)
-    if count < 2 or not _begins_alike(rows[first], rows[unit == 1]):
+    if count < 2 or not _begins_alike(rows[first], rows[unit == 1], size):
         return 1
     return _send_alike(tree, start, size, count)
 
 
-def _begins_alike(first: Array, second: Array) -> bool:
+def _begins_alike(first: Array, second: Array, size: int) -> bool:
     """Whether the first unit reads what all read, and in the place of what others get from the one before anything.
 
     Rows of what units read: where, from where, and which output.
     """
-    carried = set(second[second[:, 1] < 0, 0].tolist())
-    given, shared = set(map(tuple, first.tolist())), set(map(tuple, second[second[:, 1] >= 0].tolist()))
-    return shared <= given and all(row[0] in carried for row in given - shared)
+    odd = np.bincount(first[:, 0], minlength=size) != np.bincount(second[:, 0], minlength=size)
+    one, other = first[~odd[first[:, 0]]], second[~odd[second[:, 0]]]
+    given_instead = (other[:, 1] < 0) & (one[:, 1] >= _FAR)
+    if not ((one == other).all(axis=1) | given_instead).all():
+        return False
+    # A first state may also be a parameter, which no edge leads from, or written in parts, from each of which one does.
+    one, other = first[odd[first[:, 0]]], second[odd[second[:, 0]]]
+    carried = set(other[other[:, 1] < 0, 0].tolist())
+    given, shared = set(map(tuple, one.tolist())), set(map(tuple, other[other[:, 1] >= 0].tolist()))
+    return shared <= given and all(row[0] in carried and row[1] >= _FAR for row in given - shared)
 
 
 def _send_alike(tree: Tree, start: int, size: int, count: int) -> int:

@@ -5,15 +5,16 @@ missing or that nothing in the graph stands for. Tests and benchmarks run it on 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.boxes import HEAD, SMALL, STACK
-from torchatlas.render.layout.outline import OUTPUTS, Outline, first_of_repeats
+from torchatlas.render.layout.outline import OUTPUTS, Item, Outline, first_of_repeats
 from torchatlas.render.layout.scene import Frame, Line, Scene
+from torchatlas.render.layout.tree import Tree
 
 _NEAR = 1.5  # closer than this is the same place
 
@@ -159,11 +160,11 @@ def account(outline: Outline, scene: Scene) -> Account:
 
 
 def hidden(outline: Outline, scene: Scene) -> list[str]:
-    """What boxes that stand for several equal rounds do not tell, in words: one reads, or is read, as others are not.
+    """What boxes that stand for several rounds do not tell, in words: one is wired, reads or is read as others are not.
 
-    All read what the first does, or the one before; what one sends elsewhere all do, and the last may send more.
+    All read what the first does, or the one before; what one sends elsewhere all do, and the last may send more. Also
+    of rounds that differ, as the box says, in sizes or numbers; these may as well each read all before them.
     """
-    tree = outline.tree
     number = {id(frame.item): position for position, frame in enumerate(scene.frames)}
     boxes: dict[int, int] = {}
 
@@ -174,29 +175,98 @@ def hidden(outline: Outline, scene: Scene) -> list[str]:
 
     found = []
     for frame in scene.frames:
-        start, end, size, last = frame.item.start, frame.item.end, frame.item.stop - frame.item.start, frame.item.repeat
-        if last == 1 or frame.item.alike_only:  # the box says that they differ
-            continue
-        read: list[set[tuple[int, int]]] = [set() for _ in range(last)]
-        sent: list[set[tuple[int, int, int]]] = [set() for _ in range(last)]
-        into = (tree.target >= start) & (tree.target < end)
-        out = (tree.source >= start) & (tree.source < end)
-        for edge in np.flatnonzero(into != out).tolist():
-            source, output, target = int(tree.source[edge]), int(tree.output[edge]), int(tree.target[edge])
-            if into[edge]:
-                net = outline.net(source * OUTPUTS + min(output, OUTPUTS - 1))
-                read[(target - start) // size].add(((target - start) % size, net))
-            else:
-                sent[(source - start) // size].add(((source - start) % size, output, box_of(target)))
-        steps = ((tree.target - start) // size - (tree.source - start) // size)[into & out]
-        title = f"{frame.title} {frame.subtitle!r}"
-        if (steps > 1).any():
-            found.append(f"a round of {title} reads one that is not before it")
-        if any(not each <= read[0] for each in read[1:]):
-            found.append(f"a round of {title} reads what the first does not")
-        if any(each != sent[0] for each in sent[:-1]) or not sent[0] <= sent[-1] or (last == 2 and sent[0]):
-            found.append(f"a round of {title} is read where others are not")
+        if frame.item.repeat > 1:
+            title = f"{frame.title} {frame.subtitle!r}"
+            rounds = _rounds(outline, frame.item)
+            found += [f"a round of {title} {words}" for words in _odd_reads(rounds, frame.item.alike_only)]
+            if _odd_readers(outline.tree, frame.item, box_of):
+                found.append(f"a round of {title} is read where others are not")
     return found
+
+
+_OUTSIDE = -1
+
+
+@dataclass(frozen=True, order=True)
+class _Read:
+    """One edge into a round, in terms that are equal for rounds that are wired alike."""
+
+    place: int  # of the reader in its round
+    maker: int  # the round it comes from, or _OUTSIDE
+    made: int  # where in that round; from outside which net
+    output: int
+
+
+def _rounds(outline: Outline, item: Item) -> list[list[_Read]]:
+    """What the rounds of a repeat read, in the order of their leaves and of the inputs of those."""
+    tree, size = outline.tree, item.stop - item.start
+    found: list[list[_Read]] = [[] for _ in range(item.repeat)]
+    nets: dict[int, int] = {}
+    for edge in range(int(tree.first_edge[item.start]), int(tree.first_edge[item.end])):
+        source, output = int(tree.source[edge]), int(tree.output[edge])
+        turn, place = divmod(int(tree.target[edge]) - item.start, size)
+        if item.start <= source < item.end:
+            maker, made = divmod(source - item.start, size)
+            found[turn].append(_Read(place, maker, made, output))
+        else:
+            tensor = source * OUTPUTS + min(output, OUTPUTS - 1)
+            if tensor not in nets:
+                nets[tensor] = outline.net(tensor)
+            found[turn].append(_Read(place, _OUTSIDE, nets[tensor], 0))
+    return found
+
+
+def _odd_reads(rounds: list[list[_Read]], alike_only: bool) -> Iterator[str]:
+    """How rounds read otherwise than others."""
+    inner = [[read for read in each if read.maker == turn] for turn, each in enumerate(rounds)]
+    entering = [[read for read in each if read.maker != turn] for turn, each in enumerate(rounds)]
+    own = [[replace(read, maker=0) for read in each] for each in inner]
+    if any(each != own[0] for each in own):
+        yield "is wired otherwise inside"
+    far = any(_OUTSIDE < read.maker < turn - 1 for turn, each in enumerate(entering) for read in each)
+    if far and alike_only:
+        # What the one before reads, and that one itself.
+        links = [
+            [replace(read, maker=0) for read in each if read.maker == turn] for turn, each in enumerate(entering[1:])
+        ]
+        others = [[read for read in each if read.maker != turn] for turn, each in enumerate(entering[1:])]
+        if others != entering[:-1] or any(each != links[0] for each in links):
+            yield "does not read all before it as others do"
+        return
+    if far:
+        yield "reads one that is not before it"
+    given = {read for read in entering[0] if read.maker == _OUTSIDE}
+    if any(read.maker == _OUTSIDE and read not in given for each in entering[1:] for read in each):
+        yield "reads what the first does not"
+    # From the one before: 0.
+    near = [[replace(read, maker=min(read.maker, 0)) for read in each] for each in entering[1:]]
+    if any(each != near[0] for each in near):
+        yield "reads otherwise than the second"
+    if not _begins(entering[0], near[0]):
+        yield "reads otherwise than the first"
+
+
+def _begins(first: list[_Read], second: list[_Read]) -> bool:
+    """Whether the first round reads what the second does, and anything in the place of what that gets from it."""
+    for place in {read.place for read in (*first, *second)}:
+        one, other = ([read for read in each if read.place == place] for each in (first, second))
+        if len(one) == len(other):
+            if any(a != b and b.maker == _OUTSIDE for a, b in zip(one, other, strict=True)):
+                return False
+        # A first state that no edge leads from, or several do, as a parameter, or what is written in parts.
+        elif all(b.maker == _OUTSIDE for b in other) or any(b not in one for b in other if b.maker == _OUTSIDE):
+            return False
+    return True
+
+
+def _odd_readers(tree: Tree, item: Item, box_of: Callable[[int], int]) -> bool:
+    """Whether what reads rounds of a repeat, beyond these, is not the same box for all; the last may have more."""
+    sent: list[set[tuple[int, int, int]]] = [set() for _ in range(item.repeat)]
+    leaving = tree.by_source[tree.first_read[item.start] : tree.first_read[item.end]]
+    for edge in leaving[tree.target[leaving] >= item.end].tolist():
+        turn, place = divmod(int(tree.source[edge]) - item.start, item.stop - item.start)
+        sent[turn].add((place, int(tree.output[edge]), box_of(int(tree.target[edge]))))
+    return any(each != sent[0] for each in sent[:-1]) or not sent[0] <= sent[-1] or (item.repeat == 2 and bool(sent[0]))
 
 
 Step = tuple[int, int, int]  # from frame, to frame, net
