@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from render.graphs import Sketch, chain, dense_block, linear, recurrent_loop, tower
@@ -276,6 +276,100 @@ def test_a_dense_block_is_one_box_that_says_its_layers_differ() -> None:
     assert (folded.type, folded.alike_only) == ("DenseLayer", True)
     assert folded.repeat >= 7  # the first reads one tensor and may be left out
     assert folded.name.endswith("layer7")
+
+
+def dense(layers: int, *, left_out: Sequence[tuple[int, int]] = (), read: int = -1, swapped: int = -1) -> Graph:
+    """Layers that read x and all layers before; some links left out, one layer read once more, one with its inputs in
+    another order."""
+    sketch = Sketch()
+    made = [sketch.input("x", (2, 8))]
+    for number in range(layers):
+        with sketch.module(f"layer{number}", "DenseLayer"):
+            given = [value for place, value in enumerate(made) if (place - 1, number) not in left_out]
+            given = [given[1], given[0], *given[2:]] if number == swapped else given
+            joined = sketch.op("cat", *given, shape=(2, 8 * len(given)))
+            made.append(sketch.op("relu", sketch.op("mul", joined, shape=(2, 8))))
+    x = sketch.op("cat", *made, shape=(2, 8 * len(made)))
+    sketch.output(sketch.op("add", x, sketch.op("tanh", made[read + 1])) if read >= 0 else x)
+    return sketch.graph()
+
+
+@pytest.mark.parametrize(
+    ("graph", "counts"),
+    [
+        (dense(8), [8]),
+        (dense(8, read=7), [8]),  # of the last more may be read
+        (dense(8, read=3), [4]),  # the others are one by one: what they read is drawn
+        (dense(8, left_out=[(2, 6)]), []),
+        (dense(8, left_out=[(0, 7)]), [6]),  # all but the first and the last
+        (dense(8, left_out=[(-1, 7)]), [7]),  # the last does not read x
+        (dense(8, swapped=7), [7]),
+        (dense(3), []),
+    ],
+)
+def test_a_dense_block_is_one_box_only_if_every_layer_is_linked_alike(graph: Graph, counts: list[int]) -> None:
+    found = [item for item in every_item(outlined(graph)) if item.repeat > 1]
+    assert [(item.repeat, item.alike_only) for item in found] == [(count, True) for count in counts]
+    assert is_true(graph)
+
+
+# -- modules that differ in numbers ------------------------------------------------------------------------------------
+
+
+def dropping(
+    blocks: int,
+    *,
+    number: Callable[[int], str] = str,
+    op: str = "dropout",
+    shape: Callable[[int], int] = lambda number: 8,
+    odd: int = -1,
+    alternate: bool = False,
+) -> Graph:
+    """Residual blocks with a number each, such as the probability that they are left out."""
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    with sketch.module("", "Net"):
+        for place in range(blocks):
+            with sketch.module(f"{place}", "Block"):
+                y = sketch.op("cos" if alternate and place % 2 else "sin", x, shape=(2, shape(place)))
+                (y,) = sketch.ops(op, y, shapes=[(2, shape(place))], arguments=number(place))
+                x = sketch.op("add", *((y, x) if place == odd else (x, y)), shape=(2, 8))
+    sketch.output(x)
+    return sketch.graph()
+
+
+def differing(graph: Graph) -> list[tuple[str, int, bool]]:
+    assert is_true(graph)
+    return [(item.kind, item.repeat, item.alike_only) for item in every_item(outlined(graph)) if item.repeat > 1]
+
+
+@pytest.mark.parametrize(("count", "folds"), [(2, []), (3, [("module", 3, True)]), (14, [("module", 14, True)])])
+def test_modules_that_differ_in_a_number_fold_from_three_on(count: int, folds: list[tuple[str, int, bool]]) -> None:
+    assert differing(dropping(count)) == folds
+
+
+def test_pairs_of_modules_that_differ_in_a_number_fold_too() -> None:
+    """As in Swin, whose every second block shifts its windows."""
+    assert differing(dropping(6, alternate=True)) == [("loop", 3, True)]
+
+
+def test_what_is_equal_folds_as_equal() -> None:
+    assert differing(dropping(6, number=lambda place: "0.1")) == [("module", 6, False)]
+    assert differing(dropping(6, number=lambda place: str(place // 3))) == [("module", 3, False)] * 2
+
+
+@pytest.mark.parametrize("op", ["convolution", "softmax", "sum"])
+def test_modules_whose_numbers_say_what_they_do_stay_apart(op: str) -> None:
+    """Over how far a convolution is spread, along which axis another works."""
+    assert differing(dropping(6, op=op)) == []
+
+
+def test_modules_that_differ_in_a_number_and_in_shapes_stay_apart() -> None:
+    assert differing(dropping(6, shape=lambda place: 8 + place)) == []
+
+
+def test_modules_that_differ_in_a_number_fold_only_if_they_are_wired_alike() -> None:
+    assert differing(dropping(7, odd=3)) == [("module", 3, True)] * 2
 
 
 def test_names_say_from_where_to_where() -> None:

@@ -252,3 +252,42 @@ def test_rounds_that_are_wired_alike_hide_nothing() -> None:
             x = sketch.op("div", a, sketch.op("sin", a))
     sketch.output(x)
     assert lost(sketch) == []
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("", ""),
+        ("left out", "does not read all before it as others do"),
+        ("swapped", "does not read all before it as others do"),
+        ("read", "is read where others are not"),
+    ],
+)
+def test_dense_folds_that_hide_something_are_found(how: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a version that folded what is nearly dense."""
+    monkeypatch.setattr(folding, "_densely", lambda tree, items, period, folds: len(items) // period)
+    sketch = Sketch()
+    made = [sketch.input("x", (2, 8))]
+    for number in range(6):
+        with sketch.module(f"layer{number}", "DenseLayer"):
+            given = made[::-1] if how == "swapped" and number == 4 else list(made)
+            if how == "left out" and number == 4:
+                del given[2]
+            joined = sketch.op("cat", *given, shape=(2, 8 * len(given)))
+            made.append(sketch.op("relu", joined, shape=(2, 8)))
+    x = sketch.op("cat", *made, shape=(2, 8 * len(made)))
+    sketch.output(sketch.op("add", x, sketch.op("tanh", made[3])) if how == "read" else x)
+    found = lost(sketch)
+    assert any(each.endswith(said) for each in found) if said else found == [], found
+
+
+def test_folds_of_modules_that_differ_in_numbers_are_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    careless(monkeypatch)
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    for number in range(5):
+        with sketch.module(f"{number}", "Block"):
+            (y,) = sketch.ops("dropout", x, shapes=[(2, 8)], arguments=str(number))
+            x = sketch.op("sub", *((x, y) if number == 2 else (y, x)))
+    sketch.output(x)
+    assert any(each.endswith("reads otherwise than the second") for each in lost(sketch))

@@ -5,13 +5,14 @@ which none reads another, are one item too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torchatlas.graph.columns import KINDS, Array
-from torchatlas.graph.nouns import NodeKind
+from torchatlas.graph.nouns import NodeKind, OperationType
 from torchatlas.render.layout.tree import Tree
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
 _LONGEST, _LONGEST_OF_MANY = 48, 8  # items in the body of a loop, and where there are more to look at than this:
 _MANY = 4_000
-_FEWEST_ALIKE = 4
-_DENSE = 0.6  # the share of earlier modules that are read
+_FEWEST_DENSE = 4  # so many modules of which each reads all before it
+_FEWEST_NUMBERED = 3  # so many that differ in numbers only: as many as rounds of several items
+_FREE_NUMBERS = (OperationType.RANDOM, OperationType.POINTWISE)
 _FEWEST_OPS, _FEWEST_LOOPS = 4, 3  # so many equal single ops in a row, or rounds of several items, are worth folding
 _FEWEST_BRANCHES = 12  # so many equal ones side by side say no more than one of them
 _FEWEST_DIFFERENT = 40  # the same for those that differ in sizes or numbers
@@ -33,11 +35,21 @@ def folded(tree: Tree, items: list[Item]) -> list[Item]:
         return items
     items = _many(tree, items)
     hashes = [item.hash % (1 << 62) if item.repeat == 1 else -1 - place for place, item in enumerate(items)]
-    periods = _periods(items)
-    runs = _runs(np.array(hashes, np.int64), periods)
     is_op = np.array([item.is_leaf and item.call < 0 for item in items])
-    fewest = np.where(periods > 1, _FEWEST_LOOPS, np.where(is_op, _FEWEST_OPS, 2))
+    return _rows_of(tree, items, np.array(hashes, np.int64), np.where(is_op, _FEWEST_OPS, 2))
+
+
+def _rows_of(tree: Tree, items: list[Item], keys: Array, fewest_alone: Array | int) -> list[Item]:
+    """The items with those in a row folded that have equal keys and are wired alike.
+
+    How many are worth it depends on where they begin, if it is one item that repeats.
+    """
+    periods = _periods(items)
+    runs = _runs(keys, periods)
+    fewest = np.where(periods > 1, _FEWEST_LOOPS, np.broadcast_to(fewest_alone, len(items)))
     can_begin = runs >= (fewest - 1) * periods  # most items begin no repeat
+    if not can_begin.any():
+        return items
     can_begin &= _chained(_linked(tree, items, can_begin))
     folds = [item for item in items if item.repeat > 1]
 
@@ -82,44 +94,115 @@ def hands_on(tree: Tree, item: Item) -> bool:
 
 
 def gathered_alike(tree: Tree, items: list[Item]) -> list[Item]:
-    """Modules in a row that differ in sizes only and read nearly all before them, as in a dense block, as one.
+    """Modules in a row that are alike but not equal, as one that says so.
 
-    Drawn one by one their lines would be a thicket. The box of the first stands for them all.
+    Either each reads all before it, as in a dense block, whatever their sizes: drawn one by one their lines would be a
+    thicket. Or they differ in a few numbers only, as blocks do whose probability of being dropped grows.
     """
-    found: list[Item] = []
-    at = 0
-    while at < len(items):
-        last = at + 1
-        while last < len(items) and _same_kind(tree, items[at], items[last]):
-            last += 1
-        run = items[at:last]
-        if len(run) >= _FEWEST_ALIKE and _is_dense(tree, run):
-            run[0].repeat, run[0].alike_only = len(run), True
-            run[0].name = f"{run[0].name} … {run[-1].name}"
-            run = run[:1]
-        found += run
-        at = last
-    return found
+    classes = Counter(item.type for item in items if item.kind == "module" and item.repeat == 1)
+    if max(classes.values(), default=0) < _FEWEST_NUMBERED:
+        return items
+    items = _dense(tree, items)
+    kinds = _module_kinds(tree, items)
+    if max(Counter(kinds.tolist()).values()) < _FEWEST_NUMBERED:
+        return items
+    return _rows_of(tree, items, _but_for_numbers(tree, items, kinds), _FEWEST_NUMBERED)
 
 
-def _same_kind(tree: Tree, one: Item, other: Item) -> bool:
-    return (
-        one.kind == other.kind == "module"
-        and one.type == other.type
-        and one.repeat == other.repeat == 1
-        and one.stop - one.start == other.stop - other.start
-        and bool(tree.alike[one.group] == tree.alike[other.group])
-    )
+def _dense(tree: Tree, items: list[Item]) -> list[Item]:
+    runs = _runs(_module_kinds(tree, items), np.array([[1]]))
+    can_begin = runs >= _FEWEST_DENSE - 1
+    if not can_begin.any():
+        return items
+    can_begin &= _linked(tree, items, can_begin)
+    folds = [item for item in items if item.repeat > 1]
+
+    def dense(at: int, lengths: list[int]) -> tuple[Item | None, int]:
+        times = _longest(_densely, tree, items, at, 1, 1 + int(runs[0, at]), folds)
+        if times < _FEWEST_DENSE:
+            return None, 0
+        unit = _unit(items[at : at + times], times, 1)
+        unit.alike_only = True  # what they are given grows, even if it is summed and no size tells
+        return unit, times
+
+    return _replaced(items, can_begin, dense)
 
 
-def _is_dense(tree: Tree, run: list[Item]) -> bool:
-    """Whether most of them read most of those before."""
-    start, size = run[0].start, run[0].stop - run[0].start
-    edges = slice(tree.first_edge[start], tree.first_edge[run[-1].stop])
-    source, target = (tree.source[edges] - start) // size, (tree.target[edges] - start) // size
-    near = (source >= 0) & (source < target)
-    pairs = len(np.unique(source[near] * len(run) + target[near]))
-    return pairs > _DENSE * len(run) * (len(run) - 1) / 2
+def _module_kinds(tree: Tree, items: list[Item]) -> Array:
+    """Equal for modules that differ in sizes and numbers only."""
+    is_module = [item.kind == "module" and item.repeat == 1 for item in items]
+    return np.where(is_module, _kinds(tree, items), -1 - np.arange(len(items)))
+
+
+def _densely(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> int:
+    """How many of the units from the first on read what the one before reads, and that one, and are read by the same.
+
+    With one link left out, or one unit that is read elsewhere, the box would tell what is not so.
+    """
+    start, size, most = items[0].start, items[period - 1].stop - items[0].start, len(items) // period
+    edges = slice(tree.first_edge[start], tree.first_edge[start + size * most])
+    source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
+    unit = (target - start) // size
+    begin = start + unit * size
+    code = np.where(source >= begin, source - begin, _first_rounds(source, folds) + _FAR)
+    rows = np.stack([target - begin, code, output], axis=1)
+    new = (source >= begin - size) & (source >= start) & (source < begin)
+    links = np.stack([target - begin, source - begin, output], axis=1)[new]
+    count = 1 + _alike(links, unit[new] - 1, most - 1)
+    old = ~new & (unit > 0)
+    count = min(count, 1 + _same_rows(rows[old], unit[old] - 1, rows[unit < most - 1], unit[unit < most - 1], most - 1))
+    while count >= _FEWEST_DENSE:  # fewer have more readers: those that are left out
+        alike = _read_alike(tree, start, size, count)
+        if alike == count:
+            return count
+        count = alike
+    return 1
+
+
+def _read_alike(tree: Tree, start: int, size: int, count: int) -> int:
+    """How many of the units from the first on are read by the same beyond the last; that one may have more readers."""
+    leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
+    leaving = leaving[tree.target[leaving] >= start + size * count]
+    unit = (tree.source[leaving] - start) // size
+    rows = np.stack([tree.source[leaving] - start - unit * size, tree.target[leaving], tree.output[leaving]], axis=1)
+    alike = _alike(rows, unit, count)
+    if alike == count - 1:
+        alike += set(map(tuple, rows[unit == 0].tolist())) <= set(map(tuple, rows[unit == alike].tolist()))
+    return alike
+
+
+def _but_for_numbers(tree: Tree, items: list[Item], kinds: Array) -> Array:
+    """Equal for items of one kind whose ops take and make tensors of the same shapes, and have the same arguments, but
+    for numbers of ops that draw at random or work element by element: a probability, a factor.
+
+    Others say what a reader looks for: over how far a convolution is spread, along which axis a sum is taken.
+    """
+    columns, tables = tree.graph.columns, tree.graph.tables
+    begin = items[0].start
+    nodes = tree.node[begin : items[-1].end]
+    operation = columns["node_operation"][nodes]
+    free = [row for row in np.unique(operation).tolist() if tables.operations[row].type in _FREE_NUMBERS]
+    arguments = np.where(np.isin(operation, free), -1, columns["node_arguments"][nodes])
+    parts = [(np.arange(len(nodes) + 1), arguments)]  # what leaves have, and where that of each begins
+    for name in ("input", "output"):
+        ptr = columns[f"{name}_ptr"].astype(np.int64)
+        taken = ptr[nodes + 1] - ptr[nodes]
+        first = np.concatenate([[0], np.cumsum(taken)])
+        value = columns[f"{name}_value"][np.arange(first[-1]) + np.repeat(ptr[nodes] - first[:-1], taken)]
+        layout, which = np.unique(columns["value_layout"][value], return_inverse=True)
+        shapes: dict[Hashable, int] = {}
+        rows = (tables.layouts[row] for row in layout.tolist())
+        shape = np.array([shapes.setdefault((row.shape, row.dtype), len(shapes)) for row in rows], np.int64)
+        parts += [(np.arange(len(nodes) + 1), taken), (first, shape[which])]
+    numbers: dict[Hashable, int] = {}
+    found = []
+    for item, kind in zip(items, kinds.tolist(), strict=True):
+        key: Hashable = kind
+        if kind >= 0:
+            one, last = item.start - begin, item.stop - begin
+            key = (kind, *(cells[at[one] : at[last]].tobytes() for at, cells in parts))
+        found.append(numbers.setdefault(key, len(numbers)))
+    return np.array(found, np.int64)
 
 
 def _many(tree: Tree, items: list[Item]) -> list[Item]:
@@ -147,10 +230,8 @@ def _many(tree: Tree, items: list[Item]) -> list[Item]:
             if times < _FEWEST_BRANCHES:
                 continue
             units = items[at : at + times * period]
-            equal = all(one.hash == other.hash for one, other in zip(units, units[period:], strict=False))
-            if equal or times >= _FEWEST_DIFFERENT:
+            if _are_equal(units, period) or times >= _FEWEST_DIFFERENT:
                 unit = _unit(units, times, period)
-                unit.alike_only = not equal
                 folds.append(unit)
                 return unit, times * period
         return None, 0
@@ -349,6 +430,16 @@ def _first_rounds(leaves: Array, folds: list[Item]) -> Array:
     return np.where(inside, start[at] + (leaves - start[at]) % (stop - start)[at], leaves)
 
 
+def _same_rows(rows: Array, unit: Array, others: Array, other_unit: Array, units: int) -> int:
+    """How many units from the first on have the same rows here and there."""
+    counts, other_counts = (np.bincount(each, minlength=units)[:units] for each in (unit, other_unit))
+    differ = np.flatnonzero(counts != other_counts)
+    same = int(differ[0]) if len(differ) else units
+    until = int(counts[:same].sum())
+    differ = np.flatnonzero((rows[:until] != others[:until]).any(axis=1))
+    return int(unit[differ[0]]) if len(differ) else same
+
+
 def _alike(rows: Array, unit: Array, units: int) -> int:
     """How many units from the first on have the same rows as the first."""
     counts = np.bincount(unit, minlength=units)[:units]
@@ -361,12 +452,17 @@ def _alike(rows: Array, unit: Array, units: int) -> int:
     return int(differ[0]) if len(differ) else same
 
 
+def _are_equal(items: list[Item], period: int) -> bool:
+    return all(one.hash == other.hash for one, other in zip(items, items[period:], strict=False))
+
+
 def _unit(items: list[Item], times: int, period: int) -> Item:
     from torchatlas.render.layout.outline import Item
 
     first, last = items[0], items[(times - 1) * period]
+    equal = _are_equal(items, period)
     if period == 1:
-        first.repeat = times
+        first.repeat, first.alike_only = times, not equal
         if first.name != last.name:
             first.name = f"{first.name} … {last.name}"
         return first
@@ -374,4 +470,4 @@ def _unit(items: list[Item], times: int, period: int) -> Item:
     total = 0
     for item in body:
         total = (total * 1_000_003 + item.hash) % (1 << 64)
-    return Item("loop", first.start, items[period - 1].stop, total, parts=body, repeat=times)
+    return Item("loop", first.start, items[period - 1].stop, total, parts=body, repeat=times, alike_only=not equal)

@@ -184,7 +184,7 @@ def hidden(outline: Outline, scene: Scene) -> list[str]:
     return found
 
 
-_OUTSIDE = -1
+_OUTSIDE, _ITSELF = -1, -2
 
 
 @dataclass(frozen=True, order=True)
@@ -192,7 +192,7 @@ class _Read:
     """One edge into a round, in terms that are equal for rounds that are wired alike."""
 
     place: int  # of the reader in its round
-    maker: int  # the round it comes from, or _OUTSIDE
+    maker: int  # the round it comes from, or _ITSELF or _OUTSIDE
     made: int  # where in that round; from outside which net
     output: int
 
@@ -207,7 +207,7 @@ def _rounds(outline: Outline, item: Item) -> list[list[_Read]]:
         turn, place = divmod(int(tree.target[edge]) - item.start, size)
         if item.start <= source < item.end:
             maker, made = divmod(source - item.start, size)
-            found[turn].append(_Read(place, maker, made, output))
+            found[turn].append(_Read(place, maker if maker != turn else _ITSELF, made, output))
         else:
             tensor = source * OUTPUTS + min(output, OUTPUTS - 1)
             if tensor not in nets:
@@ -217,32 +217,28 @@ def _rounds(outline: Outline, item: Item) -> list[list[_Read]]:
 
 
 def _odd_reads(rounds: list[list[_Read]], alike_only: bool) -> Iterator[str]:
-    """How rounds read otherwise than others."""
-    inner = [[read for read in each if read.maker == turn] for turn, each in enumerate(rounds)]
-    entering = [[read for read in each if read.maker != turn] for turn, each in enumerate(rounds)]
-    own = [[replace(read, maker=0) for read in each] for each in inner]
-    if any(each != own[0] for each in own):
+    """How rounds read otherwise than others. Inputs are compared in their order: f(a, b) is not f(b, a)."""
+    inner = [[read for read in each if read.maker == _ITSELF] for each in rounds]
+    if any(each != inner[0] for each in inner):
         yield "is wired otherwise inside"
-    far = any(_OUTSIDE < read.maker < turn - 1 for turn, each in enumerate(entering) for read in each)
-    if far and alike_only:
-        # What the one before reads, and that one itself.
+    far = any(0 <= read.maker < turn - 1 for turn, each in enumerate(rounds) for read in each)
+    if far and alike_only:  # each reads what the one before does, and that one
         links = [
-            [replace(read, maker=0) for read in each if read.maker == turn] for turn, each in enumerate(entering[1:])
+            [replace(read, maker=0) for read in each if read.maker == turn] for turn, each in enumerate(rounds[1:])
         ]
-        others = [[read for read in each if read.maker != turn] for turn, each in enumerate(entering[1:])]
-        if others != entering[:-1] or any(each != links[0] for each in links):
+        others = [[read for read in each if read.maker != turn] for turn, each in enumerate(rounds[1:])]
+        if others != rounds[:-1] or any(each != links[0] for each in links):
             yield "does not read all before it as others do"
         return
     if far:
         yield "reads one that is not before it"
-    given = {read for read in entering[0] if read.maker == _OUTSIDE}
-    if any(read.maker == _OUTSIDE and read not in given for each in entering[1:] for read in each):
+    given = {read for read in rounds[0] if read.maker == _OUTSIDE}
+    if any(read.maker == _OUTSIDE and read not in given for each in rounds[1:] for read in each):
         yield "reads what the first does not"
-    # From the one before: 0.
-    near = [[replace(read, maker=min(read.maker, 0)) for read in each] for each in entering[1:]]
+    near = [[replace(read, maker=min(read.maker, 0)) for read in each] for each in rounds[1:]]  # 0: the one before
     if any(each != near[0] for each in near):
         yield "reads otherwise than the second"
-    if not _begins(entering[0], near[0]):
+    if not _begins(rounds[0], near[0]):
         yield "reads otherwise than the first"
 
 
@@ -250,11 +246,12 @@ def _begins(first: list[_Read], second: list[_Read]) -> bool:
     """Whether the first round reads what the second does, and anything in the place of what that gets from it."""
     for place in {read.place for read in (*first, *second)}:
         one, other = ([read for read in each if read.place == place] for each in (first, second))
+        kept = [read for read in other if read.maker != 0]
         if len(one) == len(other):
-            if any(a != b and b.maker == _OUTSIDE for a, b in zip(one, other, strict=True)):
+            if any(a != b and (b in kept or a.maker != _OUTSIDE) for a, b in zip(one, other, strict=True)):
                 return False
         # A first state that no edge leads from, or several do, as a parameter, or what is written in parts.
-        elif all(b.maker == _OUTSIDE for b in other) or any(b not in one for b in other if b.maker == _OUTSIDE):
+        elif kept == other or any(read not in one for read in kept):
             return False
     return True
 
