@@ -9,8 +9,9 @@ import pytest
 from render.graphs import Sketch, linear
 from render.layout.pages import drawn, frame
 
+from torchatlas.render.fonts import text_width
 from torchatlas.render.layout import folding, verify
-from torchatlas.render.layout.boxes import HEAD, SMALL
+from torchatlas.render.layout.boxes import HEAD, SMALL, STACK
 from torchatlas.render.layout.scene import Label, Line, Scene
 from torchatlas.render.picture import Picture
 
@@ -101,6 +102,27 @@ def label_on_a_box(scene: Scene) -> Scene:
     return replace(scene, labels=[*scene.labels, Label(one.x + 5, one.y + 14, "2×4", 0)])
 
 
+def label_on_the_left_border(scene: Scene) -> Scene:
+    one = frame(scene, "Fork")
+    return replace(scene, labels=[Label(one.x - 5, one.y + one.height / 2, "2×4", 0)])
+
+
+def label_on_the_right_border(scene: Scene) -> Scene:
+    one = frame(scene, "Fork")
+    return replace(scene, labels=[Label(one.x + one.width - 5, one.y + one.height / 2, "2×4", 0)])
+
+
+def label_on_the_lower_border(scene: Scene) -> Scene:
+    one = frame(scene, "Fork")
+    return replace(scene, labels=[Label(one.x + 8, one.y + one.height + 5, "2×4", 0)])
+
+
+def label_on_what_looks_out_behind_a_repeat(scene: Scene) -> Scene:
+    one = frame(scene, "Fork")
+    one.item.repeat = 2
+    return replace(scene, labels=[Label(one.x + one.width + STACK / 2, one.y + one.height / 2, "2×4", 0)])
+
+
 def label_on_a_line(scene: Scene) -> Scene:
     x, y = touching(scene, "exp", 0).points[0]
     return replace(scene, labels=[Label(x - 5, y + 11, "2×4", 0)])
@@ -122,6 +144,10 @@ PLANTED: dict[Callable[[Scene], Scene], str] = {
     line_through_a_heading: "runs through Fork",
     two_nets_on_one_line: "lie on each other",
     label_on_a_box: "lies on a box",
+    label_on_the_left_border: "lies on a border",
+    label_on_the_right_border: "lies on a border",
+    label_on_the_lower_border: "lies on a border",
+    label_on_what_looks_out_behind_a_repeat: "lies on a border",
     label_on_a_line: "lies on a line",
     label_on_a_label: "lies on another",
 }
@@ -131,6 +157,15 @@ PLANTED: dict[Callable[[Scene], Scene], str] = {
 def test_a_planted_defect_is_reported(picture: Picture, plant: Callable[[Scene], Scene]) -> None:
     found = verify.defects(plant(picture.scene))
     assert any(PLANTED[plant] in words for words in found), found
+
+
+def test_a_label_beside_a_border_is_well(picture: Picture) -> None:
+    one = frame(picture.scene, "Fork")
+    wide = text_width("2×4", SMALL)
+    places = (one.x - wide - 1, one.x + 1, one.x + one.width - wide - 1, one.x + one.width + 1)
+    for x in places:
+        beside = replace(picture.scene, labels=[Label(x, one.y + one.height - 3, "2×4", 0)])
+        assert not any("border" in words for words in verify.defects(beside))
 
 
 def test_every_line_that_is_dropped_is_missed(picture: Picture) -> None:

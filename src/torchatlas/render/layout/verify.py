@@ -48,6 +48,15 @@ def _solid(frame: Frame) -> Area:
     return frame.x, frame.y, frame.x + frame.width, frame.y + (HEAD if frame.open else frame.height)
 
 
+def _borders(frame: Frame) -> list[Area]:
+    """The sides of an open frame but for its heading, with what looks out behind a repeat."""
+    if not frame.open:
+        return []
+    x0, y0, x1, y1 = _area(frame)
+    right, bottom = frame.x + frame.width, frame.y + frame.height
+    return [(x0, y0, x0, bottom), (right, y0, x1, y1), (x0, bottom, x1, y1)]
+
+
 def _meet(a: Area, b: Area, by: float = _NEAR) -> bool:
     return a[0] < b[2] - by and a[2] > b[0] + by and a[1] < b[3] - by and a[3] > b[1] + by
 
@@ -119,11 +128,14 @@ def _shared(scene: Scene) -> Iterator[str]:
 def _labels(scene: Scene) -> Iterator[str]:
     areas = [(label.x, label.y - 9, label.x + text_width(label.text, SMALL), label.y + 2) for label in scene.labels]
     solid = [_solid(frame) for frame in scene.frames]
+    borders = [border for frame in scene.frames for border in _borders(frame)]
     pieces = [piece for line in scene.lines for piece in _pieces(line)]
     for label, area in zip(scene.labels, areas, strict=True):
         if any(_meet(area, other, 0.5) for other in solid):
             yield f"the label {label.text} lies on a box"
-        if any(area[0] < p[2] and area[2] > p[0] and area[1] < p[3] and area[3] > p[1] for p in pieces):
+        if any(_meet(area, border, 0.0) for border in borders):
+            yield f"the label {label.text} lies on a border"
+        if any(_meet(area, piece, 0.0) for piece in pieces):
             yield f"the label {label.text} lies on a line"
         if sum(_meet(area, other, 0.0) for other in areas) > 1:
             yield f"the label {label.text} lies on another"
