@@ -5,18 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from torchatlas.graph.arguments import TensorRef, decode
+from torchatlas.graph.attributes import arguments_by_name
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import NodeKind, OperationType, Phase, Role
 from torchatlas.graph.select import members
-from torchatlas.render.fonts import ending, shortened, text_width
+from torchatlas.render.fonts import clipped, ending, shortened, text_width
 from torchatlas.render.layout.folding import hands_on
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
 from torchatlas.render.layout.shapes import Shapes, outer_call
@@ -32,12 +35,18 @@ _GRADIENT, _PARAMETER = ROLES.index(Role.GRADIENT), ROLES.index(Role.PARAMETER)
 _BACKWARD = PHASES.index(Phase.BACKWARD)
 _WIDEST, _SMALL = 190.0, 11.0  # boxes.py cuts off what is wider in text of this size: here names give way to figures
 _SHORTEST_NAME = 40.0  # and keep so much
+_BETWEEN = " · "
 _WIDEST_TITLE, _TITLE = 260.0, 12.5  # the same of titles
 _DIFFER = "sizes or numbers differ"
+# What the schemas of products call the operand that has the features: of those that it adds to, nothing is said.
+_PRODUCTS = {"addmm": "mat1", "mm": "self", "linear": "input", "baddbmm": "batch1", "mv": "vec", "addmv": "vec"}
 _MOST_OPS = 0.75  # a repeat with one module of such a share is named after it
 _ALL_NAMES = 3  # so many names are all written
 _MOST_NAMES = 40  # in a tooltip
+_IN_FULL = 2_000.0  # the room that there is in one
 _MANY_PAIRS = 5_000  # of modules and parameters that they read
+
+Shape = tuple[int | str, ...]
 
 
 class Labels:
@@ -64,23 +73,28 @@ class Labels:
         """What one round of a repeat is."""
         return "loop body" if hands_on(self.tree, item) else "branch"
 
-    def subtitle(self, item: Item) -> str:
+    def subtitle(self, item: Item, room: float = _WIDEST) -> str:
         """Name, size and shape: what tells boxes of one title apart."""
         if item.kind == "leaf":
             if self.outline.is_marker(item):
-                return self.shapes.made(item.start * OUTPUTS)
-            return _joined(self.name(item), *(self._gradient(item) or self._detail(item)))
+                return _some(self.shapes.made(item.start * OUTPUTS).split("×"), room, "×")
+            name = self.name(item, room)
+            left = room - min(text_width(name, _SMALL), _SHORTEST_NAME) - (_width(_BETWEEN) if name else 0.0)
+            return _joined(name, *(self._gradient(item, left) or self._detail(item, left)), room=room)
         each = " each" if item.repeat > 1 and not item.alike_only else ""
         operations = f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}{each}"
         if item.kind in ("functional", "segment"):
-            inside = _main_modules(item) or self._main_leaves(item) or self._main_operations(item)
-            return _joined("", operations, inside)
-        name = "" if item.kind == "lane" else _modules_of_one_class(item) or self.name(item)
-        return _joined(name, operations, _DIFFER if item.alike_only else self._parameters(item))
+            left = room - _width(operations + _BETWEEN)
+            inside = (
+                _some(_main_modules(item), left) or self._main_leaves(item, left) or self._main_operations(item, left)
+            )
+            return _joined("", operations, inside, room=room)
+        name = "" if item.kind == "lane" else _modules_of_one_class(item) or self.name(item, room)
+        return _joined(name, operations, _DIFFER if item.alike_only else self._parameters(item), room=room)
 
     def tooltip(self, item: Item) -> str:
         """What a pointer that rests on a box is told."""
-        parts = [self._title(item), self.subtitle(item)]
+        parts = [self._title(item), self.subtitle(item, _IN_FULL)]
         columns, tables = self.graph.columns, self.graph.tables
         if item.call >= 0:
             parts.append(tables.modules[columns["call_module"][item.call]].path)
@@ -96,30 +110,30 @@ class Labels:
             parts.append(", ".join(names[:_MOST_NAMES]) + (" …" if len(names) > _MOST_NAMES else ""))
         return "\n".join(clean(part) for part in dict.fromkeys(parts) if part)
 
-    def heading(self, item: Item) -> str:
+    def heading(self, item: Item, room: float = _WIDEST) -> str:
         """What stands beside the title of an open group."""
         if item.kind == "lane":
             return f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}"
         if item.kind in ("functional", "segment"):
-            return self._main_leaves(item)
-        name = self.name(item)
+            return self._main_leaves(item, room)
+        name = self.name(item, room)
         if item.kind == "loop":  # the boxes in it say their names
             name = self._turn(item) if _main_module(item) else ""
-        return _joined(name, _DIFFER if item.alike_only else self._parameters(item))
+        return _joined(name, _DIFFER if item.alike_only else self._parameters(item), room=room)
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
-    def name(self, item: Item) -> str:
+    def name(self, item: Item, room: float = _WIDEST) -> str:
         """What a module is called in the one around it. Of a repeat: "0 … 11", "q, k, v" or "stem, body … head"."""
         if item.kind == "loop":
-            named = [self.name(part) for part in self.outline.children(item) if part.name]
+            named = [self.name(part, room) for part in self.outline.children(item) if part.name]
             return ", ".join(named[:_ALL_NAMES]) + (" …" if len(named) > _ALL_NAMES else "")
         names = [clean(name) for name in self._names(item)]
         if len(names) < 2:  # what belongs to no module is called by its class, which is written above
             return clean(item.name) if item.name != item.type else ""
         said = listed(names)
-        if text_width(said, _SMALL) > _WIDEST and not _count_up(names) and not ending(said, _SMALL, _WIDEST):
-            said = listed([_within(name, _WIDEST / 4) for name in names])  # one may be too long: not all need suffer
+        if _width(said) > room and not _count_up(names) and not ending(said, _SMALL, room):
+            said = listed([_within(name, room / 4) for name in names])  # one may be too long: not all need suffer
         return said
 
     def _names(self, item: Item) -> list[str]:
@@ -172,7 +186,7 @@ class Labels:
             name = shorter
         return name
 
-    def _main_operations(self, item: Item) -> str:
+    def _main_operations(self, item: Item, room: float) -> str:
         """The two or three commonest ops in it."""
         columns = self.graph.columns
         found = Counter(columns["node_operation"][self.tree.node[item.start : item.stop]].tolist())
@@ -180,9 +194,9 @@ class Labels:
             _KERNEL.sub("", short_name(self.graph.tables.operations[operation].name))
             for operation, _ in found.most_common(4)
         )
-        return ", ".join(list(names)[:3]) + (" …" if len(found) > 3 else "")
+        return _some([clean(name) for name in names], room, most=_ALL_NAMES)
 
-    def _main_leaves(self, item: Item) -> str:
+    def _main_leaves(self, item: Item, room: float = _WIDEST) -> str:
         """In a graph of autograd: the modules whose parameters get their gradients in it."""
         if self.graph.source != "autograd":
             return ""
@@ -191,7 +205,11 @@ class Labels:
         rows = columns["value_parameter"][values[columns["value_producer"][values] < 0]]
         names = (self.graph.tables.names[row] for row in rows[rows >= 0].tolist())
         modules = [clean(name) for name in dict.fromkeys(name.rpartition(".")[0] for name in names) if name]
-        return listed(modules) if modules else ""
+        if not modules:
+            return ""
+        shared = _shared(modules, ".")
+        ends = f"{modules[0]} … {modules[-1][len(shared) :]}"  # of many, where it begins and ends says the most
+        return _fitting([listed(modules), ends] if len(modules) > 1 else modules, room) or _within(modules[0], room)
 
     def _parameters(self, item: Item) -> str:
         count = self.parameters(item)
@@ -265,28 +283,70 @@ class Labels:
         counted[by_value[first]] = True
         return np.where(counted, elements, 0)
 
-    def _detail(self, item: Item) -> tuple[str, ...]:
+    def _detail(self, item: Item, room: float) -> tuple[str, ...]:
         """What a layer turns into what: 64→128, 3×3. In autograd: whose gradient is accumulated, or what was saved."""
         kind = self.outline.operation_type(item)
         if kind == OperationType.ACCUMULATE:
-            return self._leaf(item.start)
-        return (self._turns(item, kind) if self.graph.source != "autograd" else self._saved(item.start),)
+            return self._leaf(item.start, room)
+        return (self._turns(item, kind, room) if self.graph.source != "autograd" else self._saved(item.start, room),)
 
-    def _turns(self, item: Item, kind: OperationType) -> str:
-        shape = self._weight(item)
-        title = self._title(item).lower()
-        if shape is None:
-            return self._features(item.start) if kind == OperationType.MATMUL else ""
-        if len(shape) >= 3 and kind == OperationType.CONVOLUTION:
-            into, out = (shape[0], shape[1]) if "transpose" in title else (shape[1], shape[0])
-            return f"{into}→{out}, " + "×".join(map(str, shape[2:]))
+    def _turns(self, item: Item, kind: OperationType, room: float) -> str:
+        """Sizes of a layer, from what its op was called with: parameters of one name are not laid out in one way."""
+        node = int(self.tree.node[item.start])
+        if kind == OperationType.CONVOLUTION:
+            return self._channels(node, room)
+        if kind == OperationType.MATMUL:
+            return self._features(item)
         if kind == OperationType.EMBEDDING:
-            return "×".join(map(str, shape))
-        if len(shape) == 2 and kind == OperationType.MATMUL:
-            return self._features(item.start) or f"{shape[1]}→{shape[0]}"
-        return str(shape[0]) if len(shape) == 1 else ""
+            return "×".join(map(str, self._table(node)))
+        weight = self._weight(node) if item.call >= 0 else ()
+        return str(weight[0]) if len(weight) == 1 else ""
 
-    def _gradient(self, item: Item) -> tuple[str, ...]:
+    def _channels(self, node: int, room: float) -> str:
+        """What a convolution turns into what. Its weight alone does not tell: of grouped ones it holds the channels of
+        one group, and of transposed ones it is turned."""
+        named, values = self._called(node)
+        shapes = {name: self._shape(value) for name, value in values.items()}
+        taken, made = self._shapes("input", node), self._shapes("output", node)
+        weight = shapes.get("weight") or (taken[1] if not named and len(taken) > 1 else ())
+        read = shapes.get("input") or shapes.get("self") or (taken[0] if taken else ())
+        written = shapes.get("grad_output") or (made[0] if made else ())
+        spatial = len(weight) - 2
+        # Those of conv_tbc, of which only old programs have any, lie in another order.
+        if spatial < 1 or min(len(read), len(written)) <= spatial or "tbc" in self._name_of(node):
+            return ""
+        into, out, groups = read[-1 - spatial], written[-1 - spatial], named.get("groups", 1)
+        said = f"{into}→{out}, " + "×".join(map(str, weight[2:]))
+        if not isinstance(groups, int) or groups < 2:
+            return said
+        return _fitting([f"{said}, depthwise" if groups == into else f"{said}, groups {groups}"], room) or said
+
+    def _table(self, node: int) -> Shape:
+        """The sizes of an embedding. Those of quantised ones have scales in their rows."""
+        if self._name_of(node).startswith("quantized"):
+            return ()
+        weight = self._weight(node)
+        if not weight and self.graph.columns["node_phase"][node] == _BACKWARD:  # that makes the gradient of one
+            weight = next(iter(self._shapes("output", node)), ())
+        return weight if len(weight) == 2 else ()
+
+    def _weight(self, node: int) -> Shape:
+        """The shape of the weight that an op reads, as the layer has it: PReLU hands on a view."""
+        columns, names = self.graph.columns, self.graph.tables.names
+        named, values = self._called(node)
+        if "weight" in values:
+            value = values["weight"]
+            while columns["value_view_of"][value] >= 0 and columns["value_role"][value] == _PARAMETER:
+                value = int(columns["value_view_of"][value])
+            return self._shape(value)
+        read = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]].tolist()
+        for value in read if not named else ():  # a file need not say how ops were called
+            name = columns["value_parameter"][value]
+            if columns["value_role"][value] == _PARAMETER and name >= 0 and names[name].endswith("weight"):
+                return self._shape(value)
+        return ()
+
+    def _gradient(self, item: Item, room: float) -> tuple[str, ...]:
         """Which parameter an op of backward makes the gradient of."""
         columns, node = self.graph.columns, self.tree.node[item.start]
         if columns["node_phase"][node] != _BACKWARD:
@@ -295,13 +355,14 @@ class Labels:
         values = values[values >= 0]
         roles, names = columns["value_role"][values], columns["value_parameter"][values]
         made = [
-            self.graph.tables.names[name]
+            clean(self.graph.tables.names[name].rpartition(".")[2])
             for role, name in zip(roles, names, strict=True)
             if role == _GRADIENT and name >= 0
         ]
-        return (clean("grad of " + ", ".join(name.rpartition(".")[2] for name in made)),) if made else ()
+        left = room - _width("grad of ")
+        return (f"grad of {_some(made, left) or _within(made[0], left)}",) if made else ()
 
-    def _leaf(self, leaf: int) -> tuple[str, ...]:
+    def _leaf(self, leaf: int, room: float) -> tuple[str, ...]:
         columns, node = self.graph.columns, self.tree.node[leaf]
         values = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]]
         own = [value for value in values if columns["value_producer"][value] < 0]
@@ -309,58 +370,74 @@ class Labels:
             return ()
         name, shape = columns["value_parameter"][own[0]], self.shapes.of_value(own[0])
         if name < 0:
-            return (shape,)
-        room = _WIDEST - text_width(f" · {shape}", _SMALL)
-        return _within(clean(self.graph.tables.names[name]), max(room, _SHORTEST_NAME)), shape
+            return (_some(shape.split("×"), room, "×"),)
+        shape = _some(shape.split("×"), room - _SHORTEST_NAME - _width(_BETWEEN), "×")
+        return _within(clean(self.graph.tables.names[name]), room - _width(_BETWEEN + shape)), shape
 
-    def _saved(self, leaf: int) -> str:
-        columns, node = self.graph.columns, self.tree.node[leaf]
-        slots = decode(self.graph.tables.arguments[columns["node_arguments"][node]]).kwargs or {}
-        values = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]]
-        held = [
-            f"{slot} {self.shapes.of_value(values[reference.index])}"
-            for slot, reference in slots.items()
-            if isinstance(reference, TensorRef) and reference.index < len(values)  # files may say anything
-        ]
-        return clean("saved " + ", ".join(held)) if held else ""
+    def _saved(self, leaf: int, room: float) -> str:
+        """What an op of autograd keeps for backward: as many tensors as there is room for, or else how many."""
+        node = int(self.tree.node[leaf])
+        _, values = self._called(node)
+        held = [clean(f"{slot} {self.shapes.of_value(value)}") for slot, value in values.items()]
+        some = _some(held, room - _width("saved "))
+        return f"saved {some or f'{len(held):,} tensor' + 's' * (len(held) > 1)}" if held else ""
 
-    def _features(self, leaf: int) -> str:
+    def _features(self, item: Item) -> str:
         """The last sizes of what a product takes and makes: of backward, of one with weights. Others there sum over the
-        batch."""
-        columns, node = self.graph.columns, self.tree.node[leaf]
+        batch. A layer says in backward too what it turns into what in forward."""
+        node = int(self.tree.node[item.start])
+        columns, operand = self.graph.columns, _PRODUCTS.get(self._operation(item.start))
         read = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]]
-        if columns["node_phase"][node] == _BACKWARD and _PARAMETER not in columns["value_role"][read]:
+        is_weight = columns["value_role"][read] == _PARAMETER
+        backward = columns["node_phase"][node] == _BACKWARD
+        if operand is None or (backward and not is_weight.any()):
             return ""
-        rank = -1
-        shapes = []
-        for name, place in (("input", None), ("output", 0)):
-            first, last = columns[f"{name}_ptr"][node], columns[f"{name}_ptr"][node + 1]
-            values = columns[f"{name}_value"][first:last]
-            rows = [self.graph.tables.layouts[columns["value_layout"][value]].shape for value in values]
-            rows = [row for row in rows if len(row) >= 2]
-            shapes.append(rows[place if place is not None else 0] if rows else ())
-        if not all(shapes) or self._operation(leaf) not in ("addmm", "mm", "linear", "baddbmm"):
+        named, values = self._called(node)
+        first = values.get(operand, -1)
+        if first >= 0 and columns["value_role"][first] == _PARAMETER and not is_weight.all():
+            return ""  # a weight times what it turns: its rows are the features
+        matrices = [shape for shape in self._shapes("input", node) if len(shape) >= 2]
+        taken = self._shape(first) if first >= 0 else matrices[0] if matrices and not named else ()
+        made = next(iter(self._shapes("output", node)), ())
+        if not taken or not made:
             return ""
-        return f"{shapes[0][rank]}→{shapes[1][rank]}"
+        turned = backward and item.call >= 0
+        return f"{made[-1]}→{taken[-1]}" if turned else f"{taken[-1]}→{made[-1]}"
 
-    def _weight(self, item: Item) -> tuple[int | str, ...] | None:
-        if item.call < 0:
-            return None
-        path = self.graph.tables.modules[self.graph.columns["call_module"][item.call]].path
-        return self._shape_of(f"{path}.weight" if path else "weight")
+    # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def _shape_of(self, name: str) -> tuple[int | str, ...] | None:
-        """The shape of a parameter, as the program was given it."""
-        columns, (names, rows) = self.graph.columns, self._parameter_rows
-        for at in range(bisect_left(names, name), bisect_right(names, name)):
-            if columns["value_producer"][rows[at]] < 0:
-                shape: tuple[int | str, ...] = self.graph.tables.layouts[columns["value_layout"][rows[at]]].shape
-                return shape
-        return None
+    def _called(self, node: int) -> tuple[dict[str, Any], dict[str, int]]:
+        """What an op was called with, by the names of its schema, and the values that the tensors among it are; nothing
+        where the graph does not hold it."""
+        columns, tables = self.graph.columns, self.graph.tables
+        row = columns["node_arguments"][node]
+        if row < 0:
+            return {}, {}
+        named = arguments_by_name(tables.operations[columns["node_operation"][node]], decode(tables.arguments[row]))
+        values = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]].tolist()
+        return named, {
+            name: values[reference.index]
+            for name, reference in named.items()
+            if isinstance(reference, TensorRef) and 0 <= reference.index < len(values)  # files may say anything
+        }
+
+    def _shapes(self, side: str, node: int) -> list[Shape]:
+        """The shapes of the tensors that an op takes ("input") or makes ("output")."""
+        columns = self.graph.columns
+        values = columns[f"{side}_value"][columns[f"{side}_ptr"][node] : columns[f"{side}_ptr"][node + 1]]
+        return [self._shape(value) for value in values.tolist() if value >= 0]
+
+    def _shape(self, value: int) -> Shape:
+        shape: Shape = self.graph.tables.layouts[self.graph.columns["value_layout"][value]].shape
+        return shape
+
+    def _name_of(self, node: int) -> str:
+        name: str = self.graph.tables.operations[self.graph.columns["node_operation"][node]].name
+        return name
 
 
-def _main_modules(item: Item) -> str:
-    """The classes of the two or three largest modules in a stretch of a program; empty if there are single ops only."""
+def _main_modules(item: Item) -> list[str]:
+    """The classes of the modules in a stretch of a program, the largest first; none if there are single ops only."""
     sizes, stack = Counter[str](), [item]
     while stack:
         for part in stack.pop().parts or ():
@@ -368,7 +445,7 @@ def _main_modules(item: Item) -> str:
                 sizes[clean(part.type)] += part.end - part.start
             elif part.kind != "leaf":
                 stack.append(part)
-    return ", ".join(name for name, _ in sizes.most_common(3)) + (" …" if len(sizes) > 3 else "")
+    return [name for name, _ in sizes.most_common()]
 
 
 def _main_module(item: Item) -> str:
@@ -424,23 +501,64 @@ def _count_up(names: list[str]) -> bool:
     return steps in ({1}, {-1})
 
 
-def _joined(name: str, *figures: str) -> str:
-    """A name and what is said beside it. The name gives way."""
-    said = " · ".join(figure for figure in figures if figure)
-    if not name or not said:
-        return _within(name, _WIDEST) or said
-    room = _WIDEST - text_width(f" · {said}", _SMALL)
-    return f"{_within(name, max(room, _SHORTEST_NAME))} · {said}"
+def _joined(name: str, *figures: str, room: float = _WIDEST) -> str:
+    """A name and what is said beside it. The name gives way, then what is said first; no figure is cut."""
+    said = [figure for figure in figures if figure]
+    least = min(_width(name + _BETWEEN), _SHORTEST_NAME + _width(_BETWEEN)) if name else 0.0
+    while len(said) > 1 and least + _width(_BETWEEN.join(said)) > room:
+        del said[0]
+    beside = _BETWEEN.join(said)
+    if not name or not beside or _width(beside) > room - least:
+        return clipped(beside, _SMALL, room) if beside else _within(name, room)
+    return _within(name, room - _width(_BETWEEN + beside)) + _BETWEEN + beside
 
 
 def _within(name: str, room: float) -> str:
     """A name that may be too long: without its first parts, the last of several, or what is left without its middle."""
-    if text_width(name, _SMALL) <= room:
+    if _width(name) <= room:
         return name
     several = name.removesuffix(" …").split(", ")
-    fewer = (", ".join([*several[:count], "…"]) for count in range(len(several) - 1, 0, -1))
+    shorter = _counted(name)
     return (
         ending(name, _SMALL, room)
-        or next((some for some in fewer if text_width(some, _SMALL) <= room), "")
-        or shortened(name, _SMALL, room)
+        or _some([*several[:-1], name], room)  # all of it does not fit: the last gives way in any case
+        or (shorter if _width(shorter) <= room else shortened(shorter, _SMALL, room))
     )
+
+
+def _counted(name: str) -> str:
+    """Two names that count up without what the second repeats of the first: layer1 … 6."""
+    first, between, last = name.partition(" … ")
+    stem = first.rstrip("0123456789")
+    number = last[len(stem) :]
+    return f"{first} … {number}" if between and last.startswith(stem) and number.isdigit() else name
+
+
+def _some(parts: Sequence[str], room: float, between: str = ", ", most: int = _MOST_NAMES) -> str:
+    """As many of some parts, from the first, as there is room for; dots for the others. Empty if not even one fits.
+
+    >>> _some(["input 2×144×1×1", "weight 576×144×1×1"], 140), _some(["a", "b", "c"], 100, most=2), _some(["a"], 1)
+    ('input 2×144×1×1, …', 'a, b …', '')
+    """
+    wide, used, kept = _width(between), 0.0, 0
+    dots = _width(between + "…")
+    for count, part in enumerate(parts[:most], 1):
+        used += _width(part) + (wide if count > 1 else 0.0)  # the rest need not be looked at: there may be thousands
+        if used > room:
+            break
+        if count == len(parts):
+            return between.join(parts)
+        if used + dots <= room:
+            kept = count
+    if not kept:
+        return ""
+    return between.join(parts[:kept]) + (" …" if kept == most and between == ", " else f"{between}…")
+
+
+def _fitting(ways: Sequence[str], room: float) -> str:
+    """The first of several ways to say something that fits; empty if none does."""
+    return next((way for way in ways if _width(way) <= room), "")
+
+
+def _width(text: str) -> float:
+    return text_width(text, _SMALL)

@@ -1,0 +1,242 @@
+"""Sizes on boxes are those of the layers: whatever is said was compared with what the modules say of themselves."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from render.graphs import Sketch
+from render.layout.pages import every_item, labelled
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils.parametrizations import weight_norm
+
+import torchatlas as atlas
+from torchatlas.graph import Graph, Phase
+from torchatlas.render.fonts import text_width
+from torchatlas.render.layout.boxes import SMALL
+from torchatlas.render.layout.labels import _WIDEST
+
+
+def leaves(graph: Graph) -> list[tuple[str, str, Phase]]:
+    """Title, subtitle and phase of every box that is no group."""
+    outline, labels = labelled(graph)
+    return [
+        (labels.title(item), labels.subtitle(item), graph.nodes[int(outline.tree.node[item.start])].phase)
+        for item in every_item(outline)
+        if item.is_leaf and not outline.is_marker(item)
+    ]
+
+
+def said(graph: Graph, title: str, phase: Phase = Phase.FORWARD) -> list[str]:
+    """What boxes of a title say after their name."""
+    return [more.rpartition(" · ")[2] for one, more, when in leaves(graph) if (one, when) == (title, phase)]
+
+
+def channels(module: Any) -> str:
+    """What a convolution says of itself."""
+    words = f"{module.in_channels}→{module.out_channels}, {'×'.join(map(str, module.kernel_size))}"
+    if module.groups == 1:
+        return words
+    return words + (", depthwise" if module.groups == module.in_channels else f", groups {module.groups}")
+
+
+def convolutions() -> Iterator[tuple[nn.Module, torch.Tensor]]:
+    for dims, transposed, lazy in itertools.product((1, 2, 3), (False, True), (False, True)):
+        for into, out, groups in ((6, 4, 1), (6, 4, 2), (6, 6, 6), (6, 12, 6), (4, 8, 4), (1, 3, 1), (2, 2, 2)):
+            name = f"{'Lazy' if lazy else ''}Conv{'Transpose' if transposed else ''}{dims}d"
+            sizes = (out, 2) if lazy else (into, out, 2)
+            yield getattr(nn, name)(*sizes, groups=groups, bias=out % 3 > 0), torch.randn(2, into, *(5,) * dims)
+
+
+def test_convolutions_say_their_channels_kernel_and_groups() -> None:
+    for module, x in convolutions():
+        with torch.no_grad():
+            module(x)  # a lazy one becomes another class, and learns its channels
+        (words,) = said(atlas.capture(nn.Sequential(module), x), type(module).__name__)
+        assert words == channels(module), module
+        (words,) = said(atlas.capture(nn.Sequential(module), x[0]), type(module).__name__)  # without a batch
+        assert words == channels(module), module
+
+
+def test_a_lazy_convolution_says_what_it_became() -> None:
+    """Its first run has its weights made: a group of ops, of which one is the convolution."""
+    graph = atlas.capture(nn.Sequential(nn.LazyConv2d(8, 3, groups=4)), torch.randn(1, 4, 9, 9))
+    assert said(graph, "convolution") == ["4→8, 3×3, depthwise"]
+    assert said(atlas.capture(nn.Sequential(nn.LazyLinear(8)), torch.randn(2, 4)), "addmm") == ["4→8"]
+
+
+def test_convolutions_in_backward_are_those_of_forward() -> None:
+    for module, x in itertools.islice(convolutions(), 0, None, 5):
+        with torch.no_grad():
+            module(x)
+        for parameter in module.parameters():
+            parameter.requires_grad_(False)
+        graph = atlas.capture(nn.Sequential(module), x.requires_grad_(), backward=True)
+        assert said(graph, type(module).__name__, Phase.BACKWARD) == [channels(module)], module
+
+
+def test_a_convolution_that_is_no_module_says_its_sizes() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        x = F.conv2d(x, torch.ones(8, 2, 3, 3), groups=2)
+        return F.conv_transpose2d(x, torch.ones(8, 3, 2, 2), groups=4)
+
+    graph = atlas.capture(model, torch.randn(1, 4, 9, 9))
+    assert said(graph, "convolution") == ["4→8, 3×3, groups 2", "8→12, 2×2, groups 4"]
+
+
+def test_a_convolution_whose_weight_is_computed_says_its_sizes() -> None:
+    module = nn.Sequential(weight_norm(nn.Conv1d(4, 8, 3, groups=2)))
+    assert "4→8, 3, groups 2" in said(atlas.capture(module, torch.randn(1, 4, 9)), "convolution")
+
+
+def test_convolutions_in_another_order_say_nothing() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.conv_tbc(x, torch.ones(3, 4, 8), torch.ones(8))
+
+    assert said(atlas.capture(model, torch.randn(7, 4, 4)), "conv_tbc") == [""]
+
+
+def test_groups_give_way_to_channels() -> None:
+    model = nn.Sequential(OrderedDict(a_name_that_is_long=nn.Conv3d(1024, 1024, 3, groups=32, device="meta")))
+    found = leaves(atlas.capture(model, torch.randn(1, 1024, 4, 4, 4, device="meta"), fake=True))
+    (subtitle,) = (more for title, more, _ in found if title == "Conv3d")
+    assert subtitle.endswith(" · 1024→1024, 3×3×3")
+    assert text_width(subtitle, SMALL) <= _WIDEST
+
+
+# -- other layers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 5), (2, 3, 5), (2, 3, 4, 5)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_layers_say_their_features(shape: tuple[int, ...], bias: bool) -> None:
+    """The same in backward: without gradients of its parameters, that is one product, with the weight turned."""
+    model = nn.Sequential(nn.Linear(5, 7, bias=bias).requires_grad_(False))
+    graph = atlas.capture(model, torch.randn(shape, requires_grad=True), backward=True)
+    assert said(graph, "Linear", Phase.BACKWARD) == said(graph, "Linear") == ["5→7"]
+
+
+class Weighted(nn.Module):
+    """A layer with a weight of its own, laid out its own way."""
+
+    def __init__(self, how: str, *shape: int) -> None:
+        super().__init__()
+        self.weight, self.how = nn.Parameter(torch.ones(shape)), how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        match self.how:
+            case "input first":  # as Conv1D of GPT-2
+                return x @ self.weight
+            case "one vector":
+                return x[0] @ self.weight
+            case "weight first":
+                return self.weight @ x.T
+            case "onto a matrix":
+                return torch.addmm(x[:, :1].expand(2, 7), x, self.weight)
+            case "not its own":
+                return F.conv1d(x[None], x[None, :, :1].expand(3, 2, 1))
+            case _:
+                raise AssertionError(self.how)
+
+
+@pytest.mark.parametrize(
+    ("how", "shape", "words"),
+    [
+        ("input first", (5, 7), "5→7"),
+        ("one vector", (5, 7), "5→7"),
+        ("weight first", (7, 5), ""),  # 5→2 would be of the batch
+        ("onto a matrix", (5, 7), "5→7"),
+        ("not its own", (7,), "2→3, 1"),
+    ],
+)
+def test_layers_with_weights_of_their_own_are_not_taken_for_others(
+    how: str, shape: tuple[int, ...], words: str
+) -> None:
+    graph = atlas.capture(nn.Sequential(Weighted(how, *shape)), torch.randn(2, 5))
+    (found,) = (more for title, more, _ in leaves(graph) if title == "Weighted")
+    assert found == " · ".join(filter(None, ("0", words)))
+
+
+@pytest.mark.parametrize(
+    ("module", "x", "words"),
+    [
+        (nn.Embedding(11, 3), torch.randint(0, 11, (2, 4)), "11×3"),
+        (nn.Embedding(11, 3, padding_idx=0), torch.randint(0, 11, (4,)), "11×3"),
+        (nn.EmbeddingBag(11, 3), torch.randint(0, 11, (2, 4)), None),  # also makes offsets
+        (nn.LayerNorm(6), torch.randn(2, 6), "6"),
+        (nn.LayerNorm((4, 6)), torch.randn(2, 4, 6), ""),
+        (nn.LayerNorm(6, elementwise_affine=False), torch.randn(2, 6), ""),
+        (nn.GroupNorm(2, 6), torch.randn(2, 6, 5), "6"),
+        (nn.BatchNorm2d(6), torch.randn(2, 6, 5, 5), "6"),
+        (nn.BatchNorm1d(6, affine=False), torch.randn(2, 6), ""),
+        (nn.PReLU(6), torch.randn(2, 6), "6"),
+        (nn.PReLU(), torch.randn(2, 6), "1"),
+        (nn.Bilinear(5, 5, 7), torch.randn(2, 5), None),
+        (nn.LSTM(5, 7, 2), torch.randn(3, 2, 5), None),
+        (nn.GRU(5, 7), torch.randn(3, 2, 5), None),
+        (nn.LSTMCell(5, 7), torch.randn(2, 5), None),
+        (nn.MultiheadAttention(6, 2), torch.randn(3, 2, 6), None),
+        (nn.TransformerEncoderLayer(6, 2, 9), torch.randn(3, 2, 6), None),
+    ],
+    ids=lambda item: type(item).__name__ if isinstance(item, nn.Module) else "",
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_other_layers_say_nothing_that_is_not_so(
+    module: nn.Module, x: torch.Tensor, words: str | None, training: bool
+) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = module
+
+        def forward(self, x: torch.Tensor) -> Any:
+            times = {nn.Bilinear: 2, nn.MultiheadAttention: 3}.get(type(module), 1)
+            return self.part(*[x] * times)
+
+    graph = atlas.capture(Model().train(training), x)
+    found = [more for title, more, _ in leaves(graph) if title == type(module).__name__]
+    assert found in ([], ["part"]) if words is None else found == [" · ".join(filter(None, ("part", words)))]
+
+
+def test_an_embedding_says_its_sizes_in_backward() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(11, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([self.table(x), self.table(x + 1)])
+
+    graph = atlas.capture(Twice(), torch.randint(0, 9, (4,)), backward=True)
+    found = said(graph, "Embedding", Phase.BACKWARD)
+    assert found
+    assert set(found) <= {"11×3", "grad of weight"}
+
+
+def test_a_graph_that_does_not_say_how_its_ops_were_called_has_the_sizes_of_their_tensors() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (1, 64, 32, 32))
+    with sketch.module("deep", "Conv2d") as path:
+        x = sketch.op("convolution", x, sketch.parameter(f"{path}.weight", (64, 1, 3, 3)))
+    with sketch.module("norm", "BatchNorm2d") as path:
+        x = sketch.op("native_batch_norm", x, sketch.parameter(f"{path}.weight", (64,)))
+    sketch.output(x)
+    found = leaves(sketch.graph())
+    assert [more for _, more, _ in found] == ["deep · 64→64, 3×3", "norm · 64"]
+
+
+@pytest.mark.parametrize("call", ["[[],{}]", '[[{"tensor":7},{"tensor":-1}],{}]', '[[3,4,5],{"groups":"x"}]'])
+def test_what_a_file_says_of_a_call_may_be_anything(call: str) -> None:
+    for name, shape in (("convolution", (1, 8, 4, 4)), ("addmm", (8, 8)), ("embedding", (8, 8))):
+        sketch = Sketch()
+        x = sketch.input("x", shape)
+        with sketch.module("layer", "Layer") as path:
+            weight = sketch.parameter(f"{path}.weight", shape)
+            (x,) = sketch.ops(name, x, weight, shapes=[shape], arguments=call)
+        sketch.output(x)
+        assert leaves(sketch.graph())
