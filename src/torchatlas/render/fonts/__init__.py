@@ -19,6 +19,7 @@ _FOLDER = Path(__file__).parent
 _FILES = {False: _FOLDER / "Inter-Regular.otf", True: _FOLDER / "Inter-SemiBold.otf"}
 _DOTS = "…"
 _SEVERAL = re.compile(" … |, ")  # stands between names that are written as one
+_NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*(?:[KMBTGP](?![A-Za-z0-9]))?")  # also 1,024 and 1.77M
 _NOWHERE = "\U0010fffd"  # for private use, and in no font: what is drawn for it is drawn for all that is missing
 _CELL = 24  # pixels, for a character that is tried
 _TRIED = 400  # at a time
@@ -38,6 +39,8 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
 def clipped(text: str, size: float, room: float, bold: bool = False) -> str:
     """The text, cut and ended with "…" where it is wider than `room`; empty where not even the dots fit.
 
+    No number is cut: what is left of one would be another.
+
     >>> clipped("encoder.layers.0.attention", 10, 80), clipped("encoder", 10, 80), clipped("encoder", 10, 2)
     ('encoder.layers…', 'encoder', '')
     """
@@ -50,8 +53,14 @@ def clipped(text: str, size: float, room: float, bold: bool = False) -> str:
         used += advances[character]
         if used * size / advances.em > room:  # what follows is not looked at: a name may have 10,000 characters
             dots = _DOTS if advances[_DOTS] * size / advances.em <= room else ""
-            return text[:kept].rstrip() + dots
+            return text[: _before_number(text, kept)].rstrip() + dots
     return text
+
+
+def _before_number(text: str, at: int) -> int:
+    """Where to cut a text that should be cut at a place: there, or before the number that it lies in."""
+    around = _NUMBER.finditer(text[: at + 3])  # after 1 of 1,024 one must see that more follows
+    return next((found.start() for found in around if found.start() < at < found.end()), at)
 
 
 def shortened(text: str, size: float, room: float, bold: bool = False) -> str:

@@ -518,20 +518,22 @@ def _within(name: str, room: float) -> str:
     if _width(name) <= room:
         return name
     several = name.removesuffix(" …").split(", ")
-    shorter = _counted(name)
     return (
         ending(name, _SMALL, room)
         or _some([*several[:-1], name], room)  # all of it does not fit: the last gives way in any case
-        or (shorter if _width(shorter) <= room else shortened(shorter, _SMALL, room))
+        or _counting(name, room)
+        or shortened(name, _SMALL, room)
     )
 
 
-def _counted(name: str) -> str:
-    """Two names that count up without what the second repeats of the first: layer1 … 6."""
-    first, between, last = name.partition(" … ")
+def _counting(name: str, room: float) -> str:
+    """Two names that count up, without what the second repeats: layer1 … 6. The numbers stay. Empty for others."""
+    first, _, last = name.partition(" … ")
     stem = first.rstrip("0123456789")
-    number = last[len(stem) :]
-    return f"{first} … {number}" if between and last.startswith(stem) and number.isdigit() else name
+    numbers = f"{first[len(stem) :]} … {last[len(stem) :]}"
+    if not (last.startswith(stem) and last[len(stem) :].isdigit() and _width(numbers) <= room):
+        return ""
+    return clipped(stem, _SMALL, room - _width(numbers)) + numbers
 
 
 def _some(parts: Sequence[str], room: float, between: str = ", ", most: int = _MOST_NAMES) -> str:
