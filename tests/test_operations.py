@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchatlas import operations
 from torchatlas.graph.nouns import OperationType
-from torchatlas.operations import _split, operation_type, register_operation_type
+from torchatlas.operations import _split, operation_type, register_operation_type, type_of_box
 
 # What a TorchDispatchMode sees in ordinary forward, backward and optimizer steps on the CPU, assigned by hand.
 RUN = {
@@ -429,11 +429,45 @@ def test_tables_are_sorted_and_disjoint() -> None:
             assert names.split() == sorted(names.split()), category
 
 
+@pytest.mark.parametrize(
+    ("operation", "module", "ran", "found"),
+    [
+        ("reduction", "AdaptiveAvgPool2d", "aten.mean.dim", "pooling"),
+        ("pointwise", "AdaptiveAvgPool2d", "aten.mean.dim aten.div.Scalar", "pooling"),
+        ("pointwise", "Dropout", "aten.bernoulli_.float aten.div_.Scalar aten.mul.Tensor", "random"),
+        ("pointwise", "Dropout", "aten.native_dropout.default", "random"),
+        ("pointwise", "Dropout", "aten.mul.Tensor", "pointwise"),  # a stranger's
+        ("reduction", "Softmax", "aten.sum.dim_IntList", "reduction"),
+        ("pointwise", "LayerNorm", "aten.mul.Tensor", "pointwise"),
+        ("reduction", "AdaptiveAvgPool2d", "", "reduction"),  # nothing is known
+        ("matmul", "Dropout", "aten.mm.default aten.bernoulli_.float", "matmul"),  # an op that tells more
+        ("reduction", "Linear", "aten.addmm.default aten.sum.dim_IntList", "reduction"),  # of a bias, in backward
+        ("pointwise", "", "", "pointwise"),
+    ],
+)
+def test_a_class_says_more_than_an_op_if_it_runs_what_torchs_runs(
+    operation: str, module: str, ran: str, found: str
+) -> None:
+    assert type_of_box(OperationType(operation), module, ran.split()) == OperationType(found)
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_registered_class_comes_first() -> None:
+    register_operation_type("mine.Gate", OperationType.ATTENTION)
+    register_operation_type("mine.Linear", OperationType.NORM)
+    register_operation_type("mine.Dropout", OperationType.POOLING)
+    assert type_of_box(OperationType.MATMUL, "Gate") is OperationType.ATTENTION
+    assert type_of_box(OperationType.MATMUL, "Linear") is OperationType.MATMUL  # torch's, or so it seems
+    assert type_of_box(OperationType.POINTWISE, "Dropout") is OperationType.POOLING
+    register_operation_type("theirs.Gate", OperationType.NORM)
+    assert type_of_box(OperationType.MATMUL, "Gate") is OperationType.MATMUL
+
+
 def test_needs_no_torch() -> None:
     tree = ast.parse(Path(inspect.getfile(operations)).read_text(encoding="utf-8"))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported == {"__future__", "functools", "re", "torchatlas.graph.nouns"}
+    assert imported == {"__future__", "collections.abc", "functools", "re", "torchatlas.graph.nouns"}
 
 
 def test_docstring_examples() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Collection
 
 from torchatlas.graph.nouns import OperationType
 
@@ -257,6 +258,9 @@ _MADE_OF_SUCH = frozenset(
     {OperationType.POOLING, OperationType.ACTIVATION, OperationType.NORM, OperationType.LOSS, OperationType.RANDOM}
 )
 
+# Classes of which torch's own never runs an op of its category, and the op that it runs instead.
+_RUN_INSTEAD = {"AdaptiveAvgPool": "mean"}
+
 _registered: dict[str, OperationType] = {}
 
 
@@ -282,14 +286,28 @@ def operation_type(operation: str) -> OperationType:
     return _registered_type(operation) or _builtin_type(operation)
 
 
-def type_of_box(operation: OperationType, module: str) -> OperationType:
+def type_of_box(operation: OperationType, module: str, ran: Collection[str] = ()) -> OperationType:
     """The category of a module that runs a single op, by its class where that says more: pooling may be just a mean.
 
-    >>> type_of_box(OperationType.REDUCTION, "AdaptiveAvgPool2d").value, type_of_box(OperationType.NORM, "MyNorm").value
-    ('pooling', 'norm')
+    A graph has the bare name of a class, and anybody may call one Dropout. So that of torch.nn is believed only if the
+    ops that the module `ran`, in all phases, are what torch's own runs. A class that was registered comes first; one
+    that torch.nn has too is asked only for ops that may be of anything.
+
+    >>> type_of_box(OperationType.REDUCTION, "AdaptiveAvgPool2d", ["aten.mean.dim"]).value
+    'pooling'
+    >>> type_of_box(OperationType.POINTWISE, "Dropout", ["aten.mul.Tensor"]).value
+    'pointwise'
     """
-    plain = _CATEGORY_OF_CLASS.get(_plain_class(module), OperationType.MODULE)
-    return plain if operation in _OF_ANY_USE and plain in _MADE_OF_SUCH else operation
+    plain = _plain_class(module)
+    category = _CATEGORY_OF_CLASS.get(plain)
+    registered = _registered_class(module) if _registered else None
+    if registered is not None and (category is None or operation in _OF_ANY_USE):
+        return registered
+    if operation not in _OF_ANY_USE or category not in _MADE_OF_SUCH:
+        return operation
+    instead = _RUN_INSTEAD.get(plain)
+    is_torchs = any(operation_type(name) is category or _split(name)[1] == instead for name in ran)
+    return category if is_torchs else operation
 
 
 def register_operation_type(operation: str, category: OperationType) -> None:
@@ -310,6 +328,12 @@ def register_operation_type(operation: str, category: OperationType) -> None:
 def _registered_type(operation: str) -> OperationType | None:
     name = _dotted(operation)
     return _registered.get(name) or _registered.get(name.rpartition(".")[0])  # as it is, or less its overload
+
+
+def _registered_class(module: str) -> OperationType | None:
+    """What classes of this bare name were registered as; None if there are none, or if they differ."""
+    found = {category for name, category in _registered.items() if name.rpartition(".")[2] == module}
+    return found.pop() if len(found) == 1 else None
 
 
 def _builtin_type(operation: str) -> OperationType:

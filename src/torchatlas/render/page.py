@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from torchatlas.render.layout.boxes import HEAD, SMALL, STACK, TITLE
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.scene import Frame, Line, Scene, Way
+from torchatlas.render.layout.tree import Tree
 from torchatlas.render.measures import MEASURES, Measure
 from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import Theme, mixed
@@ -30,6 +33,8 @@ _COUNTED = 20_000  # nodes up to which the work of a graph is counted for the fo
 # What a critical path may be the heaviest chain by, in the words of the legend.
 _WEIGHTS = {"time": "time", "flops": "all arithmetic", "bytes": "bytes moved", "count": "number of ops"}
 _SWATCH, _RAMP = 15.0, 120.0
+_BESIDE_HEADING = 32.0  # before the title of an open group, between it and its heading, and after that
+_known_types: WeakKeyDictionary[Tree, list[OperationType]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -78,19 +83,35 @@ class Margins:
 
 
 def _types(outline: Outline) -> list[OperationType]:
-    """The types that boxes may have."""
+    """The types that boxes may have. Asked for at every try to fit a tree to a page, and found once."""
     tree = outline.tree
+    if tree not in _known_types:
+        _known_types[tree] = _find_types(tree)
+    return _known_types[tree]
+
+
+def _find_types(tree: Tree) -> list[OperationType]:
     columns, tables = tree.graph.columns, tree.graph.tables
-    nodes = tree.node[columns["node_kind"][tree.node] == KINDS.index(NodeKind.OP)]
+    operations, is_op = tables.operations, columns["node_kind"] == KINDS.index(NodeKind.OP)
     classes: dict[str, int] = {"": 0}
     of_module = [classes.setdefault(module.type, len(classes)) for module in tables.modules]
     of_call = np.array([*of_module, 0], np.int64)[np.append(columns["call_module"], -1)]  # the last: of no call
-    pairs = columns["node_operation"][nodes].astype(np.int64) * len(classes) + of_call[columns["node_call"][nodes]]
-    operations, names = tables.operations, list(classes)
-    found = np.flatnonzero(np.bincount(pairs)).tolist() if len(pairs) else []
-    present = {type_of_box(operations[pair // len(names)].type, names[pair % len(names)]) for pair in found}
-    present |= {type_of_box(operations[pair // len(names)].type, "") for pair in found}
-    return [kind for kind in OperationType if kind in present]
+    classed = of_call[columns["node_call"]]
+    names, ran = list(classes), dict[int, list[str]]()  # class -> what its modules ran, in all phases
+    for operation, kind in _pairs(columns["node_operation"][is_op], classed[is_op]):
+        ran.setdefault(kind, []).append(operations[operation].name)
+    nodes, present = tree.node[is_op[tree.node]], set[OperationType]()
+    for operation, kind in _pairs(columns["node_operation"][nodes], classed[nodes]):
+        own = operations[operation].type
+        present |= {own, type_of_box(own, names[kind], ran[kind])}
+    return [one for one in OperationType if one in present]
+
+
+def _pairs(ones: Array, others: Array) -> Iterable[tuple[int, int]]:
+    """Every pair that there is, once. There may be 12,000 of each: a table of all that there could be would be huge."""
+    many = int(others.max(initial=0)) + 1
+    found = np.unique(ones.astype(np.int64) * many + others)
+    return zip((found // many).tolist(), (found % many).tolist(), strict=True)
 
 
 def _entry_width(name: str, size: float) -> float:
@@ -188,7 +209,18 @@ class Page:
         return theme.background, theme.soft, theme.ink, theme.soft
 
     def _type(self, item: Item) -> OperationType:
-        return type_of_box(self.outline.operation_type(item), item.type)
+        return type_of_box(self.outline.operation_type(item), item.type, self._ran.get(item.call, ()))
+
+    @cached_property
+    def _ran(self) -> dict[int, list[str]]:
+        """Call of a module that one box is for -> which ops it ran, in all phases."""
+        columns, operations = self.graph.columns, self.graph.tables.operations
+        calls = [frame.item.call for frame in self.scene.closed if frame.item.is_leaf and frame.item.call >= 0]
+        nodes = np.flatnonzero(np.isin(columns["node_call"], calls)) if calls else np.zeros(0, np.int64)
+        found: dict[int, list[str]] = {}
+        for operation, call in _pairs(columns["node_operation"][nodes], columns["node_call"][nodes]):
+            found.setdefault(call, []).append(operations[operation].name)
+        return found
 
     def _closed(self, frame: Frame) -> None:
         canvas, item = self.canvas, frame.item
@@ -234,9 +266,17 @@ class Page:
         canvas.path(d, fill=head, title=isolated(self.labels.tooltip(frame.item)))
         canvas.text(x + 10, y + 15.5, frame.title, size=TITLE, fill=self.theme.ink, bold=True)
         after = x + 17 + text_width(frame.title, TITLE, True)
-        canvas.text(after, y + 15.5, frame.subtitle, size=SMALL, fill=self.theme.soft)
+        canvas.text(after, y + 15.5, self._heading(frame), size=SMALL, fill=self.theme.soft)
         if frame.item.repeat > 1:
             self._badge(x + width - 8, y + 3, f"×{frame.item.repeat:,}")
+
+    def _heading(self, frame: Frame) -> str:
+        """What stands beside the title of an open group: more than it was laid out for where there is room."""
+        room = frame.width - text_width(frame.title, TITLE, True) - _BESIDE_HEADING
+        room -= text_width(f"×{frame.item.repeat:,}", SMALL, True) + 18 if frame.item.repeat > 1 else 0.0
+        if room <= text_width(frame.subtitle, SMALL):
+            return frame.subtitle
+        return self.labels.heading(frame.item, room)
 
     def _badge(self, right: float, y: float, text: str, size: float = SMALL) -> None:
         wide, tall = text_width(text, size, True) + 10, size * 1.45
