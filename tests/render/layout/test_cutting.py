@@ -155,6 +155,34 @@ def test_stretches_of_autograd_name_whole_modules() -> None:
             assert not re.search(r"[0-9a-z]…", text), text
 
 
+@pytest.mark.parametrize(
+    ("room", "said"),
+    [
+        (400, "features.11.block.1.0, 11.block.1.1 … 10.block.3.1"),
+        (210, "features.11.block.1.0 … 10.block.3.1"),
+        (160, "…11.block.1.0 … 10.block.3.1"),
+        (139, "features.11.block.1.0, …"),  # never the first alone: there are others
+        (90, "…11.block.1.0, …"),
+    ],
+)
+def test_a_stretch_with_many_modules_never_seems_to_have_one(room: float, said: str) -> None:
+    names = ["features.11.block.1.0", "features.11.block.1.1", "features.10.block.3.0", "features.10.block.3.1"]
+    model = nn.Module()
+    for name in names:
+        above = model
+        *path, last = name.split(".")
+        for part in path:
+            if part not in dict(above.named_children()):
+                above.add_module(part, nn.Module())
+            above = getattr(above, part)
+        above.add_module(last, nn.Linear(4, 4))
+    x = torch.randn(2, 4)
+    for name in reversed(names):
+        x = model.get_submodule(name)(x)
+    outline, labels = labelled(atlas.autograd_graph(x.sum(), model=model))
+    assert labels._main_leaves(outline.root, room) == said
+
+
 def test_a_long_name_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module may be called anything; to try each number of its parts took five seconds for 10,000 characters."""
     characters = 0

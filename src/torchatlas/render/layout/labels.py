@@ -7,7 +7,7 @@ import math
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -205,11 +205,12 @@ class Labels:
         rows = columns["value_parameter"][values[columns["value_producer"][values] < 0]]
         names = (self.graph.tables.names[row] for row in rows[rows >= 0].tolist())
         modules = [clean(name) for name in dict.fromkeys(name.rpartition(".")[0] for name in names) if name]
-        if not modules:
-            return ""
+        if len(modules) < 2:
+            return _within(modules[0], room) if modules else ""
         shared = _shared(modules, ".")
-        ends = f"{modules[0]} … {modules[-1][len(shared) :]}"  # of many, where it begins and ends says the most
-        return _fitting([listed(modules), ends] if len(modules) > 1 else modules, room) or _within(modules[0], room)
+        ends = f"{modules[0][len(shared) :]} … {modules[-1][len(shared) :]}"  # where it begins and ends says the most
+        ways = [listed(modules), shared + ends, "…" + ends if shared else ""]
+        return _fitting(filter(None, ways), room) or f"{_within(modules[0], room - _width(', …'))}, …"
 
     def _parameters(self, item: Item) -> str:
         count = self.parameters(item)
@@ -557,7 +558,7 @@ def _some(parts: Sequence[str], room: float, between: str = ", ", most: int = _M
     return between.join(parts[:kept]) + (" …" if kept == most and between == ", " else f"{between}…")
 
 
-def _fitting(ways: Sequence[str], room: float) -> str:
+def _fitting(ways: Iterable[str], room: float) -> str:
     """The first of several ways to say something that fits; empty if none does."""
     return next((way for way in ways if _width(way) <= room), "")
 
