@@ -163,10 +163,14 @@ def test_stretches_of_autograd_name_whole_modules() -> None:
         (160, "…11.block.1.0 … 10.block.3.1"),
         (139, "features.11.block.1.0, …"),  # never the first alone: there are others
         (90, "…11.block.1.0, …"),
+        (130, "…10.block.3.0 … 2.fc1"),  # what both begin with loses no more parts than it must
+        (90, "…3.0 … 2.fc1"),
     ],
 )
 def test_a_stretch_with_many_modules_never_seems_to_have_one(room: float, said: str) -> None:
     names = ["features.11.block.1.0", "features.11.block.1.1", "features.10.block.3.0", "features.10.block.3.1"]
+    if "fc1" in said:
+        names = ["features.10.block.3.0", "features.10.block.3.1", "features.10.block.2.fc2", "features.10.block.2.fc1"]
     model = nn.Module()
     for name in names:
         above = model

@@ -208,9 +208,13 @@ class Labels:
         if len(modules) < 2:
             return _within(modules[0], room) if modules else ""
         shared = _shared(modules, ".")
-        ends = f"{modules[0][len(shared) :]} … {modules[-1][len(shared) :]}"  # where it begins and ends says the most
-        ways = [listed(modules), shared + ends, "…" + ends if shared else ""]
-        return _fitting(filter(None, ways), room) or f"{_within(modules[0], room - _width(', …'))}, …"
+        last = f" … {modules[-1][len(shared) :]}"  # where a stretch begins and ends says the most
+        if said := _fitting([listed(modules), modules[0] + last], room):
+            return said
+        first = ending(modules[0], _SMALL, room - _width(last))
+        if len(first) > len(modules[0]) - len(shared):  # else it lost parts that the last one does not have
+            return first + last
+        return f"{_within(modules[0], room - _width(', …'))}, …"
 
     def _parameters(self, item: Item) -> str:
         count = self.parameters(item)
