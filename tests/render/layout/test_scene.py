@@ -25,6 +25,28 @@ def test_every_box_is_there_once_and_the_page_itself_is_none() -> None:
     assert len({id(found.item) for found in scene.frames}) == len(scene.frames)
 
 
+def test_an_input_that_nothing_drawn_reads_has_a_box() -> None:
+    def first(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        y.view(-1)  # a view that nothing reads
+        return x * 2
+
+    scene = drawn(atlas.capture(first, torch.randn(3), torch.randn(4))).scene
+    assert [found.title for found in scene.frames] == ["x", "y", "mul", "output"]
+
+
+def test_what_other_phases_are_given_takes_no_room() -> None:
+    def added(*tensors: torch.Tensor) -> torch.Tensor:
+        return (torch.stack(tensors).sum(0) ** 2).sum()
+
+    first = torch.randn(3, requires_grad=True)
+    for count in (10, 60):
+        graph = atlas.capture(added, first, *(torch.randn(3) for _ in range(count)), backward=True)
+        scene = atlas.draw(graph, phases=["backward"]).scene
+        assert not any(found.item.kind == "segment" for found in scene.frames)
+        assert min(found.x for found in scene.frames) == 0
+        assert max(found.x + found.width for found in scene.frames) == scene.width
+
+
 def test_inner_boxes_lie_in_their_group_below_its_heading() -> None:
     scene = drawn(tower(2, width=lambda number: 8 + number)).scene
     by_item = {id(found.item): found for found in scene.frames}

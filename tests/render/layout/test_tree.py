@@ -313,3 +313,52 @@ def test_views_are_recognised() -> None:
     found = {row.name.split(".")[1]: row.type for row in sketch.tables.operations if "." in row.name}
     assert found["view"] == OperationType.VIEW
     assert found["topk"] != OperationType.VIEW
+
+
+def in_two_phases(*, returned: bool = False) -> Graph:
+    """x is read by both phases, w through a view by backward only, y by forward, z by an unread view, u by nothing."""
+    sketch = Sketch()
+    x, y, w = (sketch.input(name, (2, 8)) for name in "xyw")
+    z = sketch.input("z", (2, 8))
+    sketch.input("u", (2, 8))
+    seen = sketch.op("view", w)
+    sketch.op("view", z)
+    given = sketch.op("mul", x, y)
+    sketch.phase = Phase.BACKWARD
+    grad = sketch.op("exp", sketch.op("mm", x, seen))
+    sketch.phase = Phase.OPTIMIZER
+    sketch.op("sqrt", grad)
+    sketch.phase = Phase.FORWARD
+    if returned:  # as it was given: an input and an output that only each other's neighbours tell about
+        sketch.output(sketch.input("t", (2, 8)), given)
+    else:
+        sketch.output(given)
+    return sketch.graph()
+
+
+def markers(graph: Graph, *phases: Phase) -> str:
+    """The names of what is given and returned, in order."""
+    tree = build(graph, phases or None)
+    columns, names = graph.columns, graph.tables.names
+    is_op = columns["node_kind"][tree.node] == KINDS.index(NodeKind.OP)
+    return " ".join(names[columns["node_name"][node]] for node in tree.node[~is_op])
+
+
+def test_what_only_other_phases_are_given_or_return_is_not_drawn() -> None:
+    graph, returned = in_two_phases(), in_two_phases(returned=True)
+    assert markers(graph) == "x y w z u output"  # everything, read or not
+    assert markers(graph, *Phase) == "x y w z u output"
+    assert markers(graph, Phase.FORWARD) == "x y w z u output"  # views of w and z are made there, though none is read
+    assert markers(graph, Phase.BACKWARD) == "x w u"  # what no op reads is nobody's
+    assert markers(graph, Phase.OPTIMIZER) == "u"
+    assert markers(graph, Phase.BACKWARD, Phase.OPTIMIZER) == "u"  # lanes have no lines from what is given to forward
+    assert markers(returned, Phase.FORWARD) == "x y w z u t output"
+    assert markers(returned, Phase.BACKWARD) == "x w u"
+
+
+def test_what_has_no_lines_stays_in_a_picture_of_everything() -> None:
+    sketch = Sketch()
+    sketch.op("view", sketch.input("y", (2, 8)))
+    sketch.output(sketch.input("x", (2, 8)))
+    assert markers(sketch.graph()) == markers(sketch.graph(), Phase.FORWARD) == "y x output"
+    assert markers(sketch.graph(), Phase.BACKWARD) == "x output"

@@ -108,9 +108,6 @@ class SceneMaker:
             mine_of[theirs.inside[one][1]] = wiring.inside[two][1]
         numbers: list[int | None] = []
         for child, inner, (dx, dy) in zip(items, box.inner, box.places, strict=False):
-            if self._is_of_others(child):
-                numbers.append(None)
-                continue
             numbers.append(len(self.found.frames))
             self._add(child, inner, left + dx, top + dy, depth + 1)
         numbers += [None] * (len(box.places) - len(items))
@@ -137,13 +134,6 @@ class SceneMaker:
                     self._wishes.setdefault((net, shape), []).append((line.points, room))
         if item.repeat > 1 and hands_on(self.outline.tree, item):  # else the rounds lie side by side
             self._return(item, box, x, y, width, height, depth)
-
-    def _is_of_others(self, item: Item) -> bool:
-        """Whether it is given to, or returned by, nothing but phases that are not drawn."""
-        if item.inputs or item.outputs or not self.outline.is_marker(item):
-            return False
-        columns, node = self.outline.tree.graph.columns, self.outline.tree.node[item.start]
-        return bool((columns["edge_source"] == node).any() or (columns["edge_target"] == node).any())
 
     def _return(self, item: Item, box: Box, x: float, y: float, width: float, height: float, depth: int) -> None:
         """The dashed line from what leaves a repeat to its beginning."""

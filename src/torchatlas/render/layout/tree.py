@@ -70,14 +70,17 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     passing = _passing(graph, is_op, edges)
     came_from, came_out = _origins(count, passing, edges)
     is_leaf = ~passing & ~_bookkeeping(graph, is_op, edges)
-    if phases is not None:
-        wanted = np.array([phase in phases for phase in PHASES], bool)
-        is_leaf &= wanted[columns["node_phase"]] | ~is_op
     lane = np.array([_LANE_OF_PHASE[phase] for phase in PHASES], np.int64)[columns["node_phase"]]
     lane += len(LANES) * columns["node_iteration"].astype(np.int64).clip(0)
+    wanted = is_op if phases is None else is_op & np.isin(columns["node_phase"], [PHASES.index(one) for one in phases])
+    is_leaf &= wanted | ~is_op
     used = np.unique(lane[is_leaf & is_op])
+    if len(used) < 2:
+        lane = np.zeros_like(lane)
+    if phases is not None:
+        is_leaf &= is_op | ~_of_others(is_op, wanted, lane, *_ends(edges, passing, came_from))
     order = np.flatnonzero(is_leaf)
-    groups = _Groups(graph, order, lane if len(used) > 1 else np.zeros(count, np.int64), is_op, len(used) > 1)
+    groups = _Groups(graph, order, lane, is_op, len(used) > 1)
     order = groups.order
     leaf_of_node = np.full(count, -1, np.int64)
     leaf_of_node[order] = np.arange(len(order))
@@ -88,7 +91,7 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     through = ~is_leaf[edges.source[drawn]]
     output = np.where(through, came_out[edges.source[drawn]], edges.output[drawn]).clip(0)
     target, index, value = leaf_of_node[edges.target[drawn]], edges.index[drawn], edges.value[drawn]
-    crosses = _crossing(lane[order], is_op[order], source, target) if len(used) > 1 else np.zeros(len(source), bool)
+    crosses = _crossing(lane[order], is_op[order], source, target)
     kept_source, kept_output, kept_target = source[crosses], output[crosses], target[crosses]
     by_target = np.arange(len(target))
     if (np.diff(target * (int(index.max(initial=0)) + 1) + index) <= 0).any():  # else they are in order, as recorded
@@ -179,6 +182,35 @@ def _origins(count: int, passing: Array, edges: _Edges) -> tuple[Array, Array]:
             return origin, output
         output[again] = output[origin[again]]
         origin[again] = origin[origin[again]]
+
+
+def _ends(edges: _Edges, passing: Array, came_from: Array) -> tuple[Array, Array]:
+    """The two ends of all edges, and of those that arrive through views also where they come from."""
+    through = passing[edges.source] & (came_from[edges.source] >= 0)
+    far = came_from[edges.source[through]]
+    return np.concatenate([edges.source, far]), np.concatenate([edges.target, edges.target[through]])
+
+
+def _of_others(is_op: Array, wanted: Array, lane: Array, source: Array, target: Array) -> Array:
+    """Inputs and outputs of ops that are not drawn, and of no others: what is drawn has no line to them.
+
+    One that no op reads or makes is nobody's: it stays.
+    """
+    joined = ~_crossing(lane, is_op, source, target)
+    found: Array = _near(is_op, is_op, source, target) & ~_near(is_op, wanted, source[joined], target[joined])
+    return found
+
+
+def _near(is_op: Array, seed: Array, source: Array, target: Array) -> Array:
+    """The inputs and outputs that an edge joins to one of some ops, directly or by way of other inputs and outputs."""
+    marked = ~is_op[source] | ~is_op[target]  # the others tell nothing of inputs and outputs
+    one, other = (np.concatenate(pair) for pair in ((source[marked], target[marked]), (target[marked], source[marked])))
+    found = seed.copy()
+    while True:  # an input that is returned as it is has the output's neighbours: a few rounds at most
+        more = other[found[one] & ~is_op[other] & ~found[other]]
+        if not len(more):
+            return found & ~is_op
+        found[more] = True
 
 
 def _crossing(lane: Array, is_op: Array, source: Array, target: Array) -> Array:
