@@ -124,6 +124,26 @@ def test_lines_of_rounds_that_differ_in_shape_have_no_label() -> None:
     assert "3" in [label.text for label in scene.labels]
 
 
+def test_labels_lie_on_no_side_of_an_open_frame() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    one = other = x
+    with sketch.module("wide", "AModuleWithALongNameAndLittleInIt"):  # beside its boxes there seems to be room
+        for name in ("sin", "cos", "tan"):
+            one = sketch.op(name, one)
+    for number, name in enumerate(("exp", "log", "abs")):
+        other = sketch.op(name, other, shape=(1111, 2222, number))
+    y = sketch.op("mul", sketch.op("cat", one, other), shape=(2, 9))
+    sketch.output(y)
+    scene = drawn(sketch.graph()).scene
+    (wide,) = (found for found in scene.frames if found.open)
+    assert "2×9" in [label.text for label in scene.labels]
+    for label in scene.labels:
+        left, right = label.x, label.x + text_width(label.text, SMALL)
+        beside = label.y + 2 < wide.y or label.y - 9 > wide.y + wide.height
+        assert beside or right < wide.x or left > wide.x + wide.width or wide.x < left < right < wide.x + wide.width
+
+
 def test_a_way_has_lines_where_one_leaf_reads_the_other_and_only_there() -> None:
     sketch = Sketch()
     one = sketch.op("sin", sketch.input("x", (2, 8)))

@@ -18,6 +18,8 @@ from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
 from torchatlas.render.layout.routing import Point
 
+Area = tuple[float, float, float, float]  # left, top, right, bottom
+
 _LABEL_GAP = 5.0
 _INPUT = KINDS.index(NodeKind.INPUT)
 
@@ -166,11 +168,8 @@ class SceneMaker:
             for line in found.lines
             for a, b in zip(line.points, line.points[1:], strict=False)
         ]
-        solid = [
-            (frame.x, frame.y, frame.x + frame.width, frame.y + (HEAD if frame.open else frame.height))
-            for frame in found.frames
-        ]
-        placed: list[tuple[float, float, float, float]] = []
+        solid = [area for frame in found.frames for area in _solid(frame)]
+        placed: list[Area] = []
         for (net, text), wishes in self._wishes.items():
             wide = text_width(text, SMALL)
             others = self._of_other_shape(net, text)
@@ -186,6 +185,16 @@ class SceneMaker:
             if spot is not None:
                 placed.append(spot)
                 found.labels.append(Label(spot[0], spot[1] + 10, text, net))
+
+
+def _solid(frame: Frame) -> list[Area]:
+    """What no label may lie on: a closed box; of an open one its heading and the three other sides."""
+    behind = STACK if frame.item.repeat > 1 else 0.0
+    left, top, right, bottom = frame.x, frame.y, frame.x + frame.width, frame.y + frame.height
+    if not frame.open:
+        return [(left, top, right + behind, bottom + behind)]
+    sides = [(left, top, left, bottom), (right, top, right + behind, bottom), (left, bottom, right, bottom + behind)]
+    return [(left, top, right, top + HEAD), *sides]
 
 
 class Way:
@@ -257,7 +266,7 @@ class Way:
 
 def _spots(
     points: tuple[Point, ...], wide: float, room: tuple[float, float], others: list[tuple[Point, ...]]
-) -> list[tuple[float, float, float, float]]:
+) -> list[Area]:
     """Where a text fits beside the upright pieces of a line that no line with another text shares."""
     found = []
     for (ax, ay), (bx, by) in itertools.pairwise(points):
@@ -281,14 +290,14 @@ def _parting(x: float, top: float, bottom: float, others: list[tuple[Point, ...]
     return top
 
 
-def _hits(spot: tuple[float, float, float, float], others: list[tuple[float, float, float, float]], pad: float) -> bool:
+def _hits(spot: Area, others: list[Area], pad: float) -> bool:
     return any(
         spot[0] < x1 + pad and spot[2] > x0 - pad and spot[1] < y1 + pad and spot[3] > y0 - pad
         for x0, y0, x1, y1 in others
     )
 
 
-def _hits_line(spot: tuple[float, float, float, float], pieces: list[tuple[float, float, float, float]]) -> bool:
+def _hits_line(spot: Area, pieces: list[Area]) -> bool:
     return _hits((spot[0], spot[1] - 1, spot[2], spot[3] + 1), pieces, 3.5)
 
 
