@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from render.layout.test_routing import shared, through
 
 from torchatlas.render.layout.columns import _CUT_PRICE, Solver, _Cutter
-from torchatlas.render.layout.layered import Problem
+from torchatlas.render.layout.layered import RANK_GAP, Problem
+from torchatlas.render.layout.routing import Placed
 
 FEW = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 
@@ -28,15 +29,26 @@ def price(tall: list[float], crossing: list[int], cuts: list[int]) -> float:
 
 
 @FEW
-@given(st.lists(st.tuples(st.integers(10, 200), st.integers(1, 5)), min_size=2, max_size=9), st.data())
-def test_cuts_are_as_cheap_as_any(rows: list[tuple[int, int]], data: st.DataObject) -> None:
-    tall, crossing = [float(h) for h, _ in rows], [c for _, c in rows]
+@given(
+    st.lists(
+        st.tuples(st.integers(10, 200), st.integers(1, 5), st.sampled_from([False] * 5 + [True])),
+        min_size=2,
+        max_size=9,
+    ),
+    st.data(),
+)
+def test_cuts_are_as_cheap_as_any(rows: list[tuple[int, int, bool]], data: st.DataObject) -> None:
+    tall, crossing, alone = [float(h) for h, _, _ in rows], [c for _, c, _ in rows], [a for _, _, a in rows]
     count = data.draw(st.integers(2, min(5, len(rows))))
-    cuts = list(_Cutter(tall, crossing).cuts(count))
+    cuts = list(_Cutter(tall, crossing, alone).cuts(count))
+    every = ([0, *inner, len(tall)] for inner in combinations(range(1, len(tall)), count - 1))
+    allowed = [some for some in every if not any(all(alone[a:b]) for a, b in pairwise(some))]
+    if not allowed:
+        assert cuts == []
+        return
     assert (cuts[0], cuts[-1], len(cuts)) == (0, len(tall), count + 1)
-    assert all(a < b for a, b in pairwise(cuts))
-    best = min(price(tall, crossing, [0, *inner, len(tall)]) for inner in combinations(range(1, len(tall)), count - 1))
-    assert price(tall, crossing, cuts) == pytest.approx(best)
+    assert cuts in allowed
+    assert price(tall, crossing, cuts) == pytest.approx(min(price(tall, crossing, some) for some in allowed))
 
 
 def strip(length: int, skips: tuple[tuple[int, int], ...] = ()) -> Problem:
@@ -146,6 +158,49 @@ def test_no_layout_is_lower_than_its_longest_way(count: int, data: st.DataObject
     problem = Problem([(90.0, height) for height in heights], edges)
     strip, _ = Solver()._known(problem)
     assert strip._longest <= strip.whole.height + 1e-6
+
+
+def between_ends(height: float) -> Problem:
+    """An input, two large boxes and an output."""
+    sizes = [(90.0, 36.0), (200.0, height), (200.0, height), (90.0, 24.0)]
+    return Problem(sizes, [(u, u + 1, u) for u in range(3)])
+
+
+def beside(problem: Problem, placed: Placed, one: int, other: int) -> bool:
+    """Whether two boxes lie in different columns."""
+    (left, _), (right, _) = sorted((placed.places[one], placed.places[other]))
+    first = one if placed.places[one] <= placed.places[other] else other
+    return left + problem.sizes[first][0] <= right
+
+
+def test_an_input_lies_above_what_reads_it_and_an_output_below_what_makes_it() -> None:
+    for height in (545.0, 560.0, 640.0):  # of the page, which the large boxes alone fill
+        problem = between_ends(500)
+        placed = Solver().place_within(problem, height)
+        assert placed.columns == 2
+        assert not beside(problem, placed, 0, 1)
+        assert beside(problem, placed, 1, 2)
+        assert not beside(problem, placed, 2, 3)
+        assert placed.height <= height + 36 + RANK_GAP + 4  # it may stand out, by no more than itself
+
+
+def test_a_box_at_an_end_is_alone_where_it_would_stand_out_of_a_group() -> None:
+    chain = between_ends(500)
+    edges = [*chain.edges, (4, 1, "in"), (2, 5, 2)]  # what enters the group, and what leaves it
+    problem = Problem([*chain.sizes, (0.0, 0.0), (0.0, 0.0)], edges, sources=[4], sinks=[5])
+    placed = Solver().place_within(problem, 560)
+    assert placed.height <= 560
+    assert beside(problem, placed, 0, 1)
+    roomy = Solver().place_within(problem, 640)
+    assert not beside(problem, roomy, 0, 1)
+
+
+def test_cuts_leave_no_row_alone_that_may_not_be() -> None:
+    tall, crossing = [40.0, 500.0, 500.0, 40.0, 40.0], [1] * 5
+    assert _Cutter(tall, crossing, [False] * 5).cuts(4) == (0, 1, 2, 3, 5)
+    ends = _Cutter(tall, crossing, [True, False, False, True, True])
+    assert ends.cuts(2) == (0, 2, 5)
+    assert ends.cuts(3) == ends.cuts(4) == ()
 
 
 def test_two_boxes_are_not_cut() -> None:

@@ -21,6 +21,7 @@ _MOST_COLUMNS = 10
 _MOST_RANKS = 400
 _CUT_PRICE = 45.0  # a tensor that crosses a cut costs as much as so much height
 _TOLERANCE = 1.06
+_LOW = 48.0  # closed boxes are lower than this, open ones are not
 
 Key = tuple[str, int, Net]  # a net that enters, or leaves, a column
 Column = tuple[dict[int | Key, int], Placed]  # the numbers of boxes and nets in it, and where they lie
@@ -90,18 +91,31 @@ class _Strip:
             return self.whole
         if self._longest <= height and self.whole.height <= height:  # else it need not be solved to know
             return self.whole
-        tall, most = self._tall, min(_MOST_COLUMNS, self._levels)
+        cuts = self._cuts(self._cutter, height, min(_MOST_COLUMNS, self._levels))
+        found = self._cut[cuts]
+        if any(all(self._is_end[a:b]) for a, b in itertools.pairwise(cuts)):
+            room = max(height, found.height) + self._spare
+            cuts = self._cuts(self._careful_cutter, room, found.columns)
+            if cuts and self._cut[cuts].height <= room:
+                return self._cut[cuts]
+        return found
+
+    def _cuts(self, cutter: _Cutter, height: float, most: int) -> tuple[int, ...]:
+        """The cuts into the fewest columns that are no higher; the last that were tried if all are; () if none were."""
+        tall = self._tall
         fewest = min(max(2, math.ceil(sum(tall) / (height * _TOLERANCE))), most) if height > 0 else most
+        found: tuple[int, ...] = ()
         for count in range(fewest, most + 1):
-            cuts = self._cuts(count)
-            highest = max(sum(tall[a:b]) for a, b in itertools.pairwise(cuts))
-            if highest > height * _TOLERANCE and count < most:
+            cuts = cutter.cuts(count)
+            highest = max((sum(tall[a:b]) for a, b in itertools.pairwise(cuts)), default=math.inf)
+            if not cuts or (highest > height * _TOLERANCE and count < most):
                 continue
+            found = cuts
             if cuts not in self._cut:
                 self._cut[cuts] = self._placed(cuts)
             if self._cut[cuts].height <= height:
                 break
-        return self._cut[cuts]
+        return found
 
     def _placed(self, cuts: tuple[int, ...]) -> Placed:
         column = [-1] * len(self.problem.sizes)
@@ -161,33 +175,59 @@ class _Strip:
                 crossing[row] += 1
         return crossing
 
-    def _cuts(self, count: int) -> tuple[int, ...]:
-        return self._cutter.cuts(count)
-
     @cached_property
     def _cutter(self) -> _Cutter:
-        return _Cutter(self._tall, self._crossing)
+        return _Cutter(self._tall, self._crossing, [False] * self._levels)
+
+    @cached_property
+    def _careful_cutter(self) -> _Cutter:
+        return _Cutter(self._tall, self._crossing, self._is_end)
+
+    @cached_property
+    def _is_end(self) -> list[bool]:
+        """Row -> whether it holds only closed boxes that nothing enters or nothing leaves, such as an input.
+
+        Alone in a column such a box is far from what it belongs to: its line goes down, up again and over.
+        """
+        into, out = {v for _, v, _ in self.problem.edges}, {u for u, _, _ in self.problem.edges}
+        found = [True] * self._levels
+        for box, row in self._row.items():
+            found[row] &= self.problem.sizes[box][1] < _LOW and (box not in into or box not in out)
+        return found
+
+    @cached_property
+    def _spare(self) -> float:
+        """By how much a page may become higher for an input to stay above what reads it: what is inside was laid out
+        for the whole height. Whoever asks can ask for a lower one; a group must keep to its height."""
+        ends = [tall for tall, is_end in zip(self._tall, self._is_end, strict=True) if is_end]
+        return 0.0 if self.ports else max(ends, default=0.0)
 
 
 class _Cutter:
-    """Where to cut rows into so many columns: the highest column plus the price of the cuts is least."""
+    """Where to cut rows into so many columns: the highest column plus the price of the cuts is least.
 
-    def __init__(self, tall: list[float], crossing: list[int]) -> None:
+    No column holds only rows that may not be `alone`.
+    """
+
+    def __init__(self, tall: list[float], crossing: list[int], alone: list[bool]) -> None:
         self.rows = len(tall)
         self.sums = list(itertools.accumulate(tall, initial=0.0))
         self.price = [0.0, *(_CUT_PRICE * (many - 1) for many in crossing[:-1]), 0.0]  # of a cut before each row
+        # So many rows before each, without a gap, that may not be alone: a column that ends there has one more.
+        self.alone = list(itertools.accumulate(alone, lambda many, one: (many + 1) * one, initial=0))
         self.best = [[0.0] + [math.inf] * self.rows]  # columns -> rows -> what the first rows cost in so many
         self.back: list[list[int]] = [[0] * (self.rows + 1)]
         self.known: dict[int, tuple[int, ...]] = {}
 
     def cuts(self, count: int) -> tuple[int, ...]:
+        """() if there are none."""
         if count not in self.known:
             while len(self.best) <= count:
                 self._add_column()
             cuts = [self.rows]
             for k in range(count, 0, -1):
                 cuts.append(self.back[k][cuts[-1]])
-            self.known[count] = tuple(cuts[::-1])
+            self.known[count] = tuple(cuts[::-1]) if self.best[count][-1] < math.inf else ()
         return self.known[count]
 
     def _add_column(self) -> None:
@@ -195,7 +235,7 @@ class _Cutter:
         here, came = [math.inf] * (self.rows + 1), [0] * (self.rows + 1)
         for j in range(k, self.rows + 1):
             end, best, at = sums[j], math.inf, 0
-            for i in range(j - 1, k - 2, -1):
+            for i in range(j - 1 - self.alone[j], k - 2, -1):
                 last = end - sums[i]
                 if last > best:  # and it only grows
                     break
