@@ -106,6 +106,44 @@ def test_far_too_many_items_are_cut_into_segments() -> None:
     assert len(few.children(few.root)) <= 9
 
 
+def test_what_is_given_and_returned_is_in_no_segment_with_ops() -> None:
+    def titles(inputs: int, ops: int, most: int) -> list[str]:
+        sketch = Sketch()
+        given = [sketch.input(f"x{number}", (2, 8)) for number in range(inputs)]
+        x = sketch.op("stack", *given)
+        for number in range(ops):
+            x = sketch.op(f"op{number}", x)
+        sketch.output(x)
+        outline = outlined(sketch.graph(), most_children=most)
+        names = []
+        for item in outline.children(outline.root):
+            inside = {outline.is_marker(leaf) for leaf in every_item(outline, item) if leaf.is_leaf}
+            kind = {(True,): "marker", (False,): "op", (False, True): "both"}[tuple(sorted(inside))]
+            names.append(kind if item.is_leaf else f"{kind}s")
+        return names
+
+    for most in (4, 8, 16, 30):
+        assert titles(1, 60, most)[:2] == ["marker", "ops"]
+        assert titles(1, 60, most)[-1] == "marker"
+        assert len(titles(1, 60, most)) <= most + 1
+    assert titles(3, 60, 8)[:4] == ["marker"] * 3 + ["ops"]
+    many = titles(100, 60, 16)  # too many to show each
+    assert set(many[:-1]) == {"markers", "ops"}
+    assert len(many) <= 20
+    assert titles(100, 60, 1) == ["boths"]  # a page for one box
+
+
+def test_a_run_of_ops_in_one_segment_is_cut_again_inside() -> None:
+    sketch = Sketch()
+    x = sketch.op("exp", sketch.input("x", (2, 8)))
+    for number in range(300):
+        x = sketch.op(f"op{number}", x)
+    sketch.output(x)
+    outline = outlined(sketch.graph(), most_children=3)
+    (segment,) = (item for item in outline.children(outline.root) if item.kind == "segment")
+    assert all(len(outline.children(item)) <= 4 for item in every_item(outline, segment) if not item.is_leaf)
+
+
 def test_markers_are_what_the_program_is_given_and_returns() -> None:
     outline = outlined(chain(3))
     assert [outline.is_marker(item) for item in outline.children(outline.root)] == [True, False, False, False, True]
@@ -166,3 +204,50 @@ def test_ops_between_modules_are_opened_if_they_are_most_of_a_model() -> None:
     assert outline.can_open(glue)
     modules = outlined(between_modules(tuple(f"op{number}" for number in range(30))), modules_only=True)
     assert not any(modules.can_open(item) for item in modules.children(modules.root) if item.kind == "functional")
+
+
+def test_ops_before_and_after_a_loop_are_in_no_box_with_those_of_a_round() -> None:
+    def graph(before: int, after: int) -> Graph:
+        sketch = Sketch()
+        x = sketch.input("x", (2, 8))
+        with sketch.module("stem", "Stem"):
+            x = sketch.op("cos", sketch.op("mul", x))
+        for number in range(before):
+            x = sketch.op(f"early{number}", x)
+        for _ in range(6):
+            for name in ("exp", "neg", "abs", "sqrt", "log", "floor"):
+                x = sketch.op(name, x)
+            with sketch.module("layer", "Layer"):
+                x = sketch.op("sin", sketch.op("mul", x))
+            for name in ("tan", "sign", "ceil", "round", "trunc", "erf"):
+                x = sketch.op(name, x)
+            x = sketch.op("mm", x)  # large: in no box with others
+        for number in range(after):
+            x = sketch.op(f"late{number}", x)
+        sketch.output(x)
+        return sketch.graph()
+
+    for before, after in ((0, 0), (7, 0), (2, 0), (0, 7), (7, 7)):
+        outline = outlined(graph(before, after))
+        (loop,) = (item for item in outline.children(outline.root) if item.repeat > 1)
+        assert (loop.repeat, len(outline.children(loop))) == (6, 4), (before, after)
+
+
+def test_the_last_round_ends_before_what_follows_the_loop() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    for _ in range(6):
+        with sketch.module("layer", "Layer"):
+            x = sketch.op("sin", sketch.op("mul", x))
+        for name in ("tan", "sign", "ceil", "round", "trunc", "erf"):
+            x = sketch.op(name, x)
+    for number in range(7):
+        x = sketch.op(f"late{number}", x)
+    sketch.output(x)
+    outline = outlined(sketch.graph())
+    assert [(item.kind, item.repeat) for item in outline.children(outline.root)] == [
+        ("leaf", 1),
+        ("loop", 6),
+        ("functional", 1),
+        ("leaf", 1),
+    ]

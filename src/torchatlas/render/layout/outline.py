@@ -6,6 +6,7 @@ Lazy: only groups that are opened, or might be, get items. Items of a group lie 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -155,7 +156,7 @@ class Outline:
         items = [self._unwrapped(item) for item in self._without_glue(items)]
         items = folding.gathered_alike(self.tree, folding.folded(self.tree, items))
         if len(items) > self.most_children:
-            items = self._segments(items)
+            items = self._cut(items)
         stack = [(parent, items)]
         while stack:
             above, below = stack.pop()
@@ -185,17 +186,19 @@ class Outline:
         fewest = 1 if self.modules_only else _GLUE
         if not has_modules or (len(items) < 2 * _GLUE and not self.modules_only):
             return items
-        found: list[Item] = []
+        parts: list[list[Item]] = []
         run: list[Item] = []
         for item in [*items, None]:
             if item is not None and item.is_leaf and item.call < 0 and not self._stands_alone(item):
                 run.append(item)
                 continue
-            for part in self._connected(run):
-                found += [_gathered("functional", part)] if len(part) >= max(fewest, 2) else part
+            parts += self._connected(run)
             run = []
             if item is not None:
-                found.append(item)
+                parts.append([item])
+        found: list[Item] = []
+        for part in _cut_at_rounds(parts):
+            found += [_gathered("functional", part)] if len(part) >= max(fewest, 2) else part
         return found
 
     def _connected(self, run: list[Item]) -> list[list[Item]]:
@@ -234,11 +237,35 @@ class Outline:
             return bool(self._first_inner[item.group] < self._first_inner[item.group + 1])
         return True
 
-    def _segments(self, items: list[Item], crossing: list[int] | None = None) -> list[Item]:
-        """Far too many items for one picture and no modules to lean on: cut them where few tensors cross."""
-        count = min(_SEGMENTS, self.most_children)
+    def _cut(self, items: list[Item]) -> list[Item]:
+        """Far too many items for one picture and no modules to lean on: segments, between what is given and returned.
+
+        Inputs and outputs stay themselves; if there are too many of them, they are in segments of their own; only a
+        page that has no room for that many mixes them with ops.
+        """
+        crossing = self._crossings(items).tolist()
+        runs = [
+            (one, list(run)) for one, run in itertools.groupby(range(len(items)), lambda k: self.is_marker(items[k]))
+        ]
+        markers = sum(len(run) for one, run in runs if one)
+        others = sum(not one for one, _ in runs)
+        most = min(_SEGMENTS, self.most_children)
+        are_shown = markers + others <= self.most_children
+        if not are_shown and len(runs) > self.most_children:
+            return self._segments(items, crossing, most)
+        share = max(most - markers, 1) / (len(items) - markers) if are_shown else most / len(items)
+        found: list[Item] = []
+        for is_marker, run in runs:
+            part = items[run[0] : run[-1] + 1]
+            if is_marker and are_shown:
+                found += part
+            else:
+                found += self._segments(part, crossing[run[0] : run[-1] + 1], max(int(share * len(part)), 1))
+        return found
+
+    def _segments(self, items: list[Item], crossing: list[int], count: int) -> list[Item]:
+        """So many segments, more or less: cut where few tensors cross."""
         size = -(-len(items) // count)
-        crossing = self._crossings(items).tolist() if crossing is None else crossing
         cuts, at = [0], 0
         while len(items) - at > size * 1.3:
             window = range(at + max(2, int(size * 0.75)), min(at + int(size * 1.25) + 1, len(items) - 1))
@@ -246,14 +273,15 @@ class Outline:
             cuts.append(at)
         cuts.append(len(items))
         found = []
+        again = min(_SEGMENTS, self.most_children)
         for first, last in itertools.pairwise(cuts):
             part = items[first:last]
             if len(part) == 1:
                 found += part
                 continue
             segment = _gathered("segment", part)
-            if max(self.most_children // 2, 1) < len(part) < len(items):
-                segment.parts = self._segments(part, crossing[first:last])
+            if max(self.most_children // 2, 1) < len(part) and (len(part) < len(items) or count < again):
+                segment.parts = self._segments(part, crossing[first:last], again)
             found.append(segment)
         return found
 
@@ -367,6 +395,27 @@ def _pattern(
     inner = [(come, to, number.setdefault(tensor, len(number))) for come, to, tensor in lines]
     outer = [(place, number.setdefault(tensor, len(number))) for place, tensor in leaving.values()]
     return (*inner, *outer, tuple(number.get(tensor, -1) for tensor in item.inputs))
+
+
+def _cut_at_rounds(parts: list[list[Item]]) -> list[list[Item]]:
+    """Ops before a loop may run into those of its first round, ops after it into those of its last: as one box they
+    would make that round differ from the others. Cut them where at least two other rounds begin or end."""
+    hashes = [tuple(item.hash for item in part) for part in parts]
+    before = [(), *(part[-1:] for part in hashes[:-1])]
+    after = [*(part[:1] for part in hashes[1:]), ()]
+    starts = Counter(zip(hashes, after, strict=True))
+    stops = Counter(zip(before, hashes, strict=True))
+    lengths = sorted(
+        {len(part) for part, count in Counter(hashes).items() if count > 1 and len(part) > 1}, reverse=True
+    )
+    found: list[list[Item]] = []
+    for part, own, last, following in zip(parts, hashes, before, after, strict=True):
+        shorter = [length for length in lengths if length < len(part)]
+        tail = next((length for length in shorter if starts[own[-length:], following] > 1), 0)
+        head = next((length for length in shorter if stops[last, own[:length]] > 1), 0)
+        cut = len(part) - tail if tail else head
+        found += [part[:cut], part[cut:]] if cut else [part]
+    return found
 
 
 def _gathered(kind: str, items: list[Item]) -> Item:
