@@ -251,3 +251,19 @@ def test_the_last_round_ends_before_what_follows_the_loop() -> None:
         ("functional", 1),
         ("leaf", 1),
     ]
+
+
+@FEW
+@given(nested_graphs())
+def test_the_items_around_a_leaf_lead_to_it_or_to_its_first_round(graph: Graph) -> None:
+    outline = outlined(graph)
+    for leaf in range(len(outline.tree.node)):
+        above, at, is_first = outline.root, leaf, True
+        for item, first, turn in outline.around(leaf):
+            assert item in outline.children(above)
+            assert item.start <= first < item.stop
+            assert first + turn * (item.stop - item.start) == at
+            above, at, is_first = item, first, is_first and turn == 0
+        assert above.is_leaf
+        assert above.start == at
+        assert is_first == (at == leaf)

@@ -6,7 +6,9 @@ Lazy: only groups that are opened, or might be, get items. Items of a group lie 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -373,15 +375,27 @@ class Outline:
         """One number for a tensor at all depths, given its number in a group: that of the box that makes it."""
         if tensor < 0:
             return tensor
-        leaf, current = tensor // OUTPUTS, self.root
-        while True:
-            parts = current.parts
-            if parts is None:
-                return leaf * OUTPUTS + tensor % OUTPUTS
-            leaf = int(first_of_repeats(np.array([leaf]), parts)[0])
-            current = next(part for part in parts if part.start <= leaf < part.stop)
-            if current.is_leaf:
-                return leaf * OUTPUTS + tensor % OUTPUTS
+        leaf = tensor // OUTPUTS
+        for item, first, _ in self.around(leaf):
+            leaf = first
+            if item.parts is None:  # nobody looked into it: nothing is drawn there
+                break
+        return leaf * OUTPUTS + tensor % OUTPUTS
+
+    def around(self, leaf: int) -> Iterator[tuple[Item, int, int]]:
+        """The items that a leaf lies in, from the outermost on, down to itself; none in which it was left out.
+
+        With each, the leaf of the first round that stands for it there, and in which round it is itself.
+        """
+        item = self.root
+        while not item.is_leaf:
+            parts = self.children(item)
+            item = parts[bisect_right(parts, leaf, key=lambda part: part.start) - 1]
+            if leaf >= item.end:
+                return
+            turn, within = divmod(leaf - item.start, item.stop - item.start)
+            leaf = item.start + within
+            yield item, leaf, turn
 
 
 _OP = KINDS.index(NodeKind.OP)

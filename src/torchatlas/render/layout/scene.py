@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -203,7 +202,6 @@ class Way:
     def __init__(self, outline: Outline, scene: Scene, chain: Iterable[int]) -> None:
         self.outline, self.scene = outline, scene
         self._number = {id(frame.item): number for number, frame in enumerate(scene.frames)}
-        self._starts: dict[int, list[int]] = {}  # by the ids of items
         self._rounds: dict[int, int] = {}  # repeats, by the ids of items -> the round that is shown
         boxes, steps = set[int](), set[tuple[int | None, int | None, int | None]]()
         before, came = -1, -1
@@ -224,19 +222,14 @@ class Way:
 
     def _place(self, leaf: int) -> tuple[int, bool]:
         """The frame of the closed box that a leaf is in, -1 for none, and whether its rounds are those shown."""
-        item, is_shown = self.outline.root, True
-        while True:
-            parts = self.outline.children(item)
-            if id(item) not in self._starts:
-                self._starts[id(item)] = [part.start for part in parts]
-            item = parts[bisect_right(self._starts[id(item)], leaf) - 1]
+        is_shown = True
+        for item, _, turn in self.outline.around(leaf):
             if item.repeat > 1:
-                turn, within = divmod(leaf - item.start, item.stop - item.start)
-                leaf = item.start + within
                 is_shown = is_shown and self._rounds.setdefault(id(item), turn) == turn
             number = self._number.get(id(item), -1)
             if number < 0 or not self.scene.frames[number].open:
                 return number, is_shown
+        return -1, False
 
     def _steps(self, source: int, target: int, come: int, to: int) -> set[tuple[int | None, int | None, int | None]]:
         """The lines from box to box that one leaf's tensor takes to another: net and ends, None for any net."""
