@@ -253,6 +253,31 @@ def test_the_last_round_ends_before_what_follows_the_loop() -> None:
     ]
 
 
+def test_of_modules_only_an_op_without_lines_is_left_out() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    sketch.input("unused", (2, 8))
+    for number in range(4):
+        if number != 1:
+            sketch.op("view", sketch.op("arange"))  # the view disappears, and nothing else reads it
+        with sketch.module(f"layer{number}", "Layer"):
+            x = sketch.op("sin", sketch.op("mul", x))
+    x = sketch.op("add", x, x)  # this one joins what is around it
+    with sketch.module("last", "Last"):
+        sketch.op("view", sketch.op("arange"))
+        x = sketch.op("cos", x)
+    sketch.output(x)
+    for modules_only, lone in ((False, 3), (True, 0)):
+        outline = outlined(sketch.graph(), modules_only=modules_only)
+        ops = [item for item in outline.children(outline.root) if item.is_leaf and not outline.is_marker(item)]
+        assert len(ops) == lone + 1
+        assert sum(outline.is_marker(item) for item in outline.children(outline.root)) == 3
+    last = next(item for item in outline.children(outline.root) if item.name == "last")
+    assert len(outline.children(last)) == 2  # there is no module in it
+    left_out = next(leaf for leaf in range(len(outline.tree.node)) if not list(outline.around(leaf)))
+    assert outline.tree.first_edge[left_out] == outline.tree.first_edge[left_out + 1]
+
+
 @FEW
 @given(nested_graphs())
 def test_the_items_around_a_leaf_lead_to_it_or_to_its_first_round(graph: Graph) -> None:

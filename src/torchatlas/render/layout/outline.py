@@ -1,6 +1,7 @@
 """Tree -> items: what a reader sees in a group. Modules, single ops, repeats folded into one, runs of small ops closed.
 
 Lazy: only groups that are opened, or might be, get items. Items of a group lie side by side in the order of leaves.
+Where only modules are shown, single ops without lines are left out.
 """
 
 from __future__ import annotations
@@ -157,6 +158,8 @@ class Outline:
     def _arranged(self, parent: Item, items: list[Item]) -> list[Item]:
         items = [self._unwrapped(item) for item in self._without_glue(items)]
         items = folding.gathered_alike(self.tree, folding.folded(self.tree, items))
+        if self.modules_only:
+            items = self._without_idle(items)
         if len(items) > self.most_children:
             items = self._cut(items)
         stack = [(parent, items)]
@@ -202,6 +205,22 @@ class Outline:
         for part in _cut_at_rounds(parts):
             found += [_gathered("functional", part)] if len(part) >= max(fewest, 2) else part
         return found
+
+    def _without_idle(self, items: list[Item]) -> list[Item]:
+        """Without single ops beside modules that read nothing and that nobody reads, as what is left of a mask that was
+        not needed. After folding, for a repeat has no gaps between its rounds."""
+        if not any(item.kind == "module" or item.call >= 0 for item in items):
+            return items
+        first, read = self.tree.first_edge, self.tree.first_read
+        return [
+            item
+            for item in items
+            if not item.is_leaf
+            or item.call >= 0
+            or self.is_marker(item)
+            or first[item.start] < first[item.end]
+            or read[item.start] < read[item.end]
+        ]
 
     def _connected(self, run: list[Item]) -> list[list[Item]]:
         """Ops in a row, cut where nothing that follows reads what came before: in one box they would seem to depend."""
