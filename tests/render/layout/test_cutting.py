@@ -17,9 +17,10 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import clipped, shortened, text_width
-from torchatlas.render.layout import labels as words_of
+from torchatlas.render.layout import words as words_of
 from torchatlas.render.layout.boxes import SMALL
-from torchatlas.render.layout.labels import _joined, _some, _within, listed
+from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.words import joined, listed, some, within
 
 NUMBER = re.compile(r"[0-9]+\.[0-9]+[KMBT]|[0-9]+(?:,[0-9]{3})*[KMBT]?")
 ENDLESS = 1e9
@@ -97,7 +98,7 @@ def check(graph: Graph, room: float) -> None:
         assert not numbers(title) - numbers(full), (title, full)
 
 
-@pytest.mark.parametrize("room", [140.0, 163.0, words_of._WIDEST, 300.0])
+@pytest.mark.parametrize("room", [140.0, 163.0, words_of.WIDEST, 300.0])
 def test_no_number_is_cut(every_graph: dict[str, Graph], room: float) -> None:
     for graph in every_graph.values():
         check(graph, room)
@@ -113,7 +114,7 @@ def test_no_number_is_cut_in_any_program(graph: Graph, room: float) -> None:
 def test_no_number_is_cut_in_a_picture(every_graph: dict[str, Graph], page: tuple[int, int]) -> None:
     for graph in every_graph.values():
         picture = drawn(graph, *page)
-        _, labels = picture.outline, words_of.Labels(picture.outline)
+        _, labels = picture.outline, Labels(picture.outline)
         for frame in picture.scene.frames:
             full = labels.heading(frame.item, ENDLESS) if frame.open else labels.subtitle(frame.item, ENDLESS)
             assert not numbers(frame.subtitle) - numbers(full), (frame.subtitle, full)
@@ -199,7 +200,7 @@ def test_a_long_name_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words_of, "text_width", counted)
     for name in ("a, " * 3333, "a " * 5000 + ", b", "a, … " * 2000, "a.b, " * 2000):
         characters = 0
-        assert text_width(_within(name, 150), SMALL) <= 150
+        assert text_width(within(name, 150), SMALL) <= 150
         assert characters <= 4 * len(name) + 1000
     characters = 0
     sketch = Sketch()
@@ -223,25 +224,25 @@ def test_a_long_name_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_name_gives_way_then_what_is_said_first(figures: tuple[str, ...], room: float, said: str) -> None:
-    assert _joined("encoder", *figures, room=room) == said
+    assert joined("encoder", *figures, room=room) == said
 
 
 def test_names_that_count_up_lose_what_they_repeat() -> None:
     name = listed([f"denselayer{number}" for number in range(1, 25)])
-    assert _within(name, 150) == "denselayer1 … denselayer24"
-    assert _within(name, 100) == "denselayer1 … 24"
-    assert _within(name, 60) == "de…1 … 24"
-    assert _within(name, 40) == "1 … 24"
-    assert _within(name, 30) == "den…"
-    assert _within("a1b … c2d" * 9, 60) == "a1b…c2d"
+    assert within(name, 150) == "denselayer1 … denselayer24"
+    assert within(name, 100) == "denselayer1 … 24"
+    assert within(name, 60) == "de…1 … 24"
+    assert within(name, 40) == "1 … 24"
+    assert within(name, 30) == "den…"
+    assert within("a1b … c2d" * 9, 60) == "a1b…c2d"
 
 
 def test_some_of_several() -> None:
     parts = ["input 2×144×1×1", "weight 576×144×1×1", "bias 576"]
-    assert _some(parts, 400) == ", ".join(parts)
-    assert _some(parts, 230) == "input 2×144×1×1, weight 576×144×1×1, …"
-    assert _some(parts, 60) == ""
-    assert _some(["2", "144", "1000"], 30, "×") == "2×…"
+    assert some(parts, 400) == ", ".join(parts)
+    assert some(parts, 230) == "input 2×144×1×1, weight 576×144×1×1, …"
+    assert some(parts, 60) == ""
+    assert some(["2", "144", "1000"], 30, "×") == "2×…"
 
 
 # -- where texts are cut -----------------------------------------------------------------------------------------------

@@ -332,7 +332,7 @@ def dropping(
         for place in range(blocks):
             with sketch.module(f"{place}", "Block"):
                 y = sketch.op("cos" if alternate and place % 2 else "sin", x, shape=(2, shape(place)))
-                (y,) = sketch.ops(op, y, shapes=[(2, shape(place))], arguments=number(place))
+                (y,) = sketch.ops(op, y, shapes=[(2, shape(place))], arguments=f"[[{number(place)}],{{}}]")
                 x = sketch.op("add", *((y, x) if place == odd else (x, y)), shape=(2, 8))
     sketch.output(x)
     return sketch.graph()
@@ -461,7 +461,7 @@ def counting(steps: int, argument: Callable[[int], str]) -> Graph:
     sketch = Sketch()
     x = sketch.input("x", (2, 8))
     for number in range(steps):
-        (x,) = sketch.ops("add", sketch.op("sin", x), shapes=[(2, 8)], arguments=argument(number))
+        (x,) = sketch.ops("add", sketch.op("sin", x), shapes=[(2, 8)], arguments=f"[[{argument(number)}],{{}}]")
     sketch.output(x)
     return sketch.graph()
 

@@ -19,7 +19,7 @@ import torchatlas as atlas
 from torchatlas.graph import Graph, Phase
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.boxes import SMALL
-from torchatlas.render.layout.labels import _WIDEST
+from torchatlas.render.layout.words import WIDEST
 
 
 def leaves(graph: Graph) -> list[tuple[str, str, Phase]]:
@@ -106,7 +106,7 @@ def test_groups_give_way_to_channels() -> None:
     found = leaves(atlas.capture(model, torch.randn(1, 1024, 4, 4, 4, device="meta"), fake=True))
     (subtitle,) = (more for title, more, _ in found if title == "Conv3d")
     assert subtitle.endswith(" · 1024→1024, 3×3×3")
-    assert text_width(subtitle, SMALL) <= _WIDEST
+    assert text_width(subtitle, SMALL) <= WIDEST
 
 
 # -- other layers ------------------------------------------------------------------------------------------------------

@@ -322,7 +322,7 @@ def test_folds_of_modules_that_differ_in_numbers_are_looked_at_too(monkeypatch: 
     x = sketch.input("x", (2, 8))
     for number in range(5):
         with sketch.module(f"{number}", "Block"):
-            (y,) = sketch.ops("dropout", x, shapes=[(2, 8)], arguments=str(number))
+            (y,) = sketch.ops("dropout", x, shapes=[(2, 8)], arguments=f"[[{number}],{{}}]")
             x = sketch.op("sub", *((x, y) if number == 2 else (y, x)))
     sketch.output(x)
     assert any(each.endswith("reads otherwise than the second") for each in lost(sketch))

@@ -2,51 +2,53 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from torchatlas.graph.arguments import TensorRef, decode
-from torchatlas.graph.attributes import arguments_by_name
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import NodeKind, OperationType, Phase, Role
 from torchatlas.graph.select import members
-from torchatlas.render.fonts import clipped, ending, shortened, text_width
+from torchatlas.render.fonts import ending, shortened
 from torchatlas.render.layout.folding import hands_on
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
 from torchatlas.render.layout.shapes import Shapes, outer_call
+from torchatlas.render.layout.sizes import LayerSizes
+from torchatlas.render.layout.words import (
+    ALL_NAMES,
+    BETWEEN,
+    MOST_NAMES,
+    SHORTEST_NAME,
+    SMALL,
+    WIDEST,
+    count_up,
+    fitting,
+    joined,
+    listed,
+    shared_start,
+    some,
+    width,
+    within,
+)
 from torchatlas.tables import clean
 from torchatlas.units import format_count
 
 # What the dispatcher adds to the name of an op to say which kernel it is.
 _KERNEL = re.compile(r"^_+|_+$|^native_|^_native_|_for_cpu$|_default$")
 _ATTENTION = re.compile(r"scaled_dot_product_\w*?_?attention\w*")
-_NUMBERED = re.compile(r"(.*?)([0-9]{1,9})([^0-9]*)", re.DOTALL)
 
 _GRADIENT, _PARAMETER = ROLES.index(Role.GRADIENT), ROLES.index(Role.PARAMETER)
 _BACKWARD = PHASES.index(Phase.BACKWARD)
-_WIDEST, _SMALL = 190.0, 11.0  # boxes.py cuts off what is wider in text of this size: here names give way to figures
-_SHORTEST_NAME = 40.0  # and keep so much
-_BETWEEN = " · "
-_WIDEST_TITLE, _TITLE = 260.0, 12.5  # the same of titles
+_WIDEST_TITLE, _TITLE = 260.0, 12.5  # room for a title, and the size of its text
 _DIFFER = "sizes or numbers differ"
-# What the schemas of products call the operand that has the features: of those that it adds to, nothing is said.
-_PRODUCTS = {"addmm": "mat1", "mm": "self", "linear": "input", "baddbmm": "batch1", "mv": "vec", "addmv": "vec"}
 _MOST_OPS = 0.75  # a repeat with one module of such a share is named after it
-_ALL_NAMES = 3  # so many names are all written
-_MOST_NAMES = 40  # in a tooltip
-_IN_FULL = 2_000.0  # the room that there is in one
+_IN_FULL = 2_000.0  # the room that there is in a tooltip
 _MANY_PAIRS = 5_000  # of modules and parameters that they read
-
-Shape = tuple[int | str, ...]
 
 
 class Labels:
@@ -54,7 +56,7 @@ class Labels:
 
     def __init__(self, outline: Outline) -> None:
         self.outline, self.tree, self.graph = outline, outline.tree, outline.tree.graph
-        self.shapes = Shapes(outline)
+        self.shapes, self._sizes = Shapes(outline), LayerSizes(self.graph)
 
     def title(self, item: Item) -> str:
         """A class or an op; both ends of one that is too long, as classes often begin alike."""
@@ -73,24 +75,24 @@ class Labels:
         """What one round of a repeat is."""
         return "loop body" if hands_on(self.tree, item) else "branch"
 
-    def subtitle(self, item: Item, room: float = _WIDEST) -> str:
+    def subtitle(self, item: Item, room: float = WIDEST) -> str:
         """Name, size and shape: what tells boxes of one title apart."""
         if item.kind == "leaf":
             if self.outline.is_marker(item):
-                return _some(self.shapes.made(item.start * OUTPUTS).split("×"), room, "×")
+                return some(self.shapes.made(item.start * OUTPUTS).split("×"), room, "×")
             name = self.name(item, room)
-            left = room - min(text_width(name, _SMALL), _SHORTEST_NAME) - (_width(_BETWEEN) if name else 0.0)
-            return _joined(name, *(self._gradient(item, left) or self._detail(item, left)), room=room)
+            left = room - min(width(name), SHORTEST_NAME) - (width(BETWEEN) if name else 0.0)
+            return joined(name, *(self._gradient(item, left) or self._detail(item, left)), room=room)
         each = " each" if item.repeat > 1 and not item.alike_only else ""
         operations = f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}{each}"
         if item.kind in ("functional", "segment"):
-            left = room - _width(operations + _BETWEEN)
+            left = room - width(operations + BETWEEN)
             inside = (
-                _some(_main_modules(item), left) or self._main_leaves(item, left) or self._main_operations(item, left)
+                some(_main_modules(item), left) or self._main_leaves(item, left) or self._main_operations(item, left)
             )
-            return _joined("", operations, inside, room=room)
+            return joined("", operations, inside, room=room)
         name = "" if item.kind == "lane" else _modules_of_one_class(item) or self.name(item, room)
-        return _joined(name, operations, _DIFFER if item.alike_only else self._parameters(item), room=room)
+        return joined(name, operations, _DIFFER if item.alike_only else self._parameters(item), room=room)
 
     def tooltip(self, item: Item) -> str:
         """What a pointer that rests on a box is told."""
@@ -107,10 +109,10 @@ class Labels:
         if item.repeat > 1:
             parts.append(f"{item.repeat} times" + (f", {_DIFFER}" if item.alike_only else ""))
         if len(names := self._names(item)) > 1:
-            parts.append(", ".join(names[:_MOST_NAMES]) + (" …" if len(names) > _MOST_NAMES else ""))
+            parts.append(", ".join(names[:MOST_NAMES]) + (" …" if len(names) > MOST_NAMES else ""))
         return "\n".join(clean(part) for part in dict.fromkeys(parts) if part)
 
-    def heading(self, item: Item, room: float = _WIDEST) -> str:
+    def heading(self, item: Item, room: float = WIDEST) -> str:
         """What stands beside the title of an open group."""
         if item.kind == "lane":
             return f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}"
@@ -119,21 +121,21 @@ class Labels:
         name = self.name(item, room)
         if item.kind == "loop":  # the boxes in it say their names
             name = self._turn(item) if _main_module(item) else ""
-        return _joined(name, _DIFFER if item.alike_only else self._parameters(item), room=room)
+        return joined(name, _DIFFER if item.alike_only else self._parameters(item), room=room)
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
-    def name(self, item: Item, room: float = _WIDEST) -> str:
+    def name(self, item: Item, room: float = WIDEST) -> str:
         """What a module is called in the one around it. Of a repeat: "0 … 11", "q, k, v" or "stem, body … head"."""
         if item.kind == "loop":
             named = [self.name(part, room) for part in self.outline.children(item) if part.name]
-            return ", ".join(named[:_ALL_NAMES]) + (" …" if len(named) > _ALL_NAMES else "")
+            return ", ".join(named[:ALL_NAMES]) + (" …" if len(named) > ALL_NAMES else "")
         names = [clean(name) for name in self._names(item)]
         if len(names) < 2:  # what belongs to no module is called by its class, which is written above
             return clean(item.name) if item.name != item.type else ""
         said = listed(names)
-        if _width(said) > room and not _count_up(names) and not ending(said, _SMALL, room):
-            said = listed([_within(name, room / 4) for name in names])  # one may be too long: not all need suffer
+        if width(said) > room and not count_up(names) and not ending(said, SMALL, room):
+            said = listed([within(name, room / 4) for name in names])  # one may be too long: not all need suffer
         return said
 
     def _names(self, item: Item) -> list[str]:
@@ -194,9 +196,9 @@ class Labels:
             _KERNEL.sub("", short_name(self.graph.tables.operations[operation].name))
             for operation, _ in found.most_common(4)
         )
-        return _some([clean(name) for name in names], room, most=_ALL_NAMES)
+        return some([clean(name) for name in names], room, most=ALL_NAMES)
 
-    def _main_leaves(self, item: Item, room: float = _WIDEST) -> str:
+    def _main_leaves(self, item: Item, room: float = WIDEST) -> str:
         """In a graph of autograd: the modules whose parameters get their gradients in it."""
         if self.graph.source != "autograd":
             return ""
@@ -206,15 +208,15 @@ class Labels:
         names = (self.graph.tables.names[row] for row in rows[rows >= 0].tolist())
         modules = [clean(name) for name in dict.fromkeys(name.rpartition(".")[0] for name in names) if name]
         if len(modules) < 2:
-            return _within(modules[0], room) if modules else ""
-        shared = _shared(modules, ".")
+            return within(modules[0], room) if modules else ""
+        shared = shared_start(modules, ".")
         last = f" … {modules[-1][len(shared) :]}"  # where a stretch begins and ends says the most
-        if said := _fitting([listed(modules), modules[0] + last], room):
+        if said := fitting([listed(modules), modules[0] + last], room):
             return said
-        first = ending(modules[0], _SMALL, room - _width(last))
+        first = ending(modules[0], SMALL, room - width(last))
         if len(first) > len(modules[0]) - len(shared):  # else it lost parts that the last one does not have
             return first + last
-        return f"{_within(modules[0], room - _width(', …'))}, …"
+        return f"{within(modules[0], room - width(', …'))}, …"
 
     def _parameters(self, item: Item) -> str:
         count = self.parameters(item)
@@ -293,63 +295,10 @@ class Labels:
         kind = self.outline.operation_type(item)
         if kind == OperationType.ACCUMULATE:
             return self._leaf(item.start, room)
-        return (self._turns(item, kind, room) if self.graph.source != "autograd" else self._saved(item.start, room),)
-
-    def _turns(self, item: Item, kind: OperationType, room: float) -> str:
-        """Sizes of a layer, from what its op was called with: parameters of one name are not laid out in one way."""
-        node = int(self.tree.node[item.start])
-        if kind == OperationType.CONVOLUTION:
-            return self._channels(node, room)
-        if kind == OperationType.MATMUL:
-            return self._features(item)
-        if kind == OperationType.EMBEDDING:
-            return "×".join(map(str, self._table(node)))
-        weight = self._weight(node) if item.call >= 0 else ()
-        return str(weight[0]) if len(weight) == 1 else ""
-
-    def _channels(self, node: int, room: float) -> str:
-        """What a convolution turns into what. Its weight alone does not tell: of grouped ones it holds the channels of
-        one group, and of transposed ones it is turned."""
-        named, values = self._called(node)
-        shapes = {name: self._shape(value) for name, value in values.items()}
-        taken, made = self._shapes("input", node), self._shapes("output", node)
-        weight = shapes.get("weight") or (taken[1] if not named and len(taken) > 1 else ())
-        read = shapes.get("input") or shapes.get("self") or (taken[0] if taken else ())
-        written = shapes.get("grad_output") or (made[0] if made else ())
-        spatial = len(weight) - 2
-        # Those of conv_tbc, of which only old programs have any, lie in another order.
-        if spatial < 1 or min(len(read), len(written)) <= spatial or "tbc" in self._name_of(node):
-            return ""
-        into, out, groups = read[-1 - spatial], written[-1 - spatial], named.get("groups", 1)
-        said = f"{into}→{out}, " + "×".join(map(str, weight[2:]))
-        if not isinstance(groups, int) or groups < 2:
-            return said
-        return _fitting([f"{said}, depthwise" if groups == into else f"{said}, groups {groups}"], room) or said
-
-    def _table(self, node: int) -> Shape:
-        """The sizes of an embedding. Those of quantised ones have scales in their rows."""
-        if self._name_of(node).startswith("quantized"):
-            return ()
-        weight = self._weight(node)
-        if not weight and self.graph.columns["node_phase"][node] == _BACKWARD:  # that makes the gradient of one
-            weight = next(iter(self._shapes("output", node)), ())
-        return weight if len(weight) == 2 else ()
-
-    def _weight(self, node: int) -> Shape:
-        """The shape of the weight that an op reads, as the layer has it: PReLU hands on a view."""
-        columns, names = self.graph.columns, self.graph.tables.names
-        named, values = self._called(node)
-        if "weight" in values:
-            value = values["weight"]
-            while columns["value_view_of"][value] >= 0 and columns["value_role"][value] == _PARAMETER:
-                value = int(columns["value_view_of"][value])
-            return self._shape(value)
-        read = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]].tolist()
-        for value in read if not named else ():  # a file need not say how ops were called
-            name = columns["value_parameter"][value]
-            if columns["value_role"][value] == _PARAMETER and name >= 0 and names[name].endswith("weight"):
-                return self._shape(value)
-        return ()
+        if self.graph.source == "autograd":
+            return (self._saved(item.start, room),)
+        node, operation = int(self.tree.node[item.start]), self._operation(item.start)
+        return (self._sizes.text(node, kind, operation, item.call >= 0, room),)
 
     def _gradient(self, item: Item, room: float) -> tuple[str, ...]:
         """Which parameter an op of backward makes the gradient of."""
@@ -364,8 +313,8 @@ class Labels:
             for role, name in zip(roles, names, strict=True)
             if role == _GRADIENT and name >= 0
         ]
-        left = room - _width("grad of ")
-        return (f"grad of {_some(made, left) or _within(made[0], left)}",) if made else ()
+        left = room - width("grad of ")
+        return (f"grad of {some(made, left) or within(made[0], left)}",) if made else ()
 
     def _leaf(self, leaf: int, room: float) -> tuple[str, ...]:
         columns, node = self.graph.columns, self.tree.node[leaf]
@@ -375,70 +324,17 @@ class Labels:
             return ()
         name, shape = columns["value_parameter"][own[0]], self.shapes.of_value(own[0])
         if name < 0:
-            return (_some(shape.split("×"), room, "×"),)
-        shape = _some(shape.split("×"), room - _SHORTEST_NAME - _width(_BETWEEN), "×")
-        return _within(clean(self.graph.tables.names[name]), room - _width(_BETWEEN + shape)), shape
+            return (some(shape.split("×"), room, "×"),)
+        shape = some(shape.split("×"), room - SHORTEST_NAME - width(BETWEEN), "×")
+        return within(clean(self.graph.tables.names[name]), room - width(BETWEEN + shape)), shape
 
     def _saved(self, leaf: int, room: float) -> str:
         """What an op of autograd keeps for backward: as many tensors as there is room for, or else how many."""
         node = int(self.tree.node[leaf])
-        _, values = self._called(node)
+        _, values = self._sizes.called(node)
         held = [clean(f"{slot} {self.shapes.of_value(value)}") for slot, value in values.items()]
-        some = _some(held, room - _width("saved "))
-        return f"saved {some or f'{len(held):,} tensor' + 's' * (len(held) > 1)}" if held else ""
-
-    def _features(self, item: Item) -> str:
-        """The last sizes of what a product takes and makes: of backward, of one with weights. Others there sum over the
-        batch. A layer says in backward too what it turns into what in forward."""
-        node = int(self.tree.node[item.start])
-        columns, operand = self.graph.columns, _PRODUCTS.get(self._operation(item.start))
-        read = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]]
-        is_weight = columns["value_role"][read] == _PARAMETER
-        backward = columns["node_phase"][node] == _BACKWARD
-        if operand is None or (backward and not is_weight.any()):
-            return ""
-        named, values = self._called(node)
-        first = values.get(operand, -1)
-        if first >= 0 and columns["value_role"][first] == _PARAMETER and not is_weight.all():
-            return ""  # a weight times what it turns: its rows are the features
-        matrices = [shape for shape in self._shapes("input", node) if len(shape) >= 2]
-        taken = self._shape(first) if first >= 0 else matrices[0] if matrices and not named else ()
-        made = next(iter(self._shapes("output", node)), ())
-        if not taken or not made:
-            return ""
-        turned = backward and item.call >= 0
-        return f"{made[-1]}→{taken[-1]}" if turned else f"{taken[-1]}→{made[-1]}"
-
-    # -- calls ---------------------------------------------------------------------------------------------------------
-
-    def _called(self, node: int) -> tuple[dict[str, Any], dict[str, int]]:
-        """What an op was called with, by the names of its schema, and the values that the tensors among it are; nothing
-        where the graph does not hold it."""
-        columns, tables = self.graph.columns, self.graph.tables
-        row = columns["node_arguments"][node]
-        if row < 0:
-            return {}, {}
-        named = arguments_by_name(tables.operations[columns["node_operation"][node]], decode(tables.arguments[row]))
-        values = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]].tolist()
-        return named, {
-            name: values[reference.index]
-            for name, reference in named.items()
-            if isinstance(reference, TensorRef) and 0 <= reference.index < len(values)  # files may say anything
-        }
-
-    def _shapes(self, side: str, node: int) -> list[Shape]:
-        """The shapes of the tensors that an op takes ("input") or makes ("output")."""
-        columns = self.graph.columns
-        values = columns[f"{side}_value"][columns[f"{side}_ptr"][node] : columns[f"{side}_ptr"][node + 1]]
-        return [self._shape(value) for value in values.tolist() if value >= 0]
-
-    def _shape(self, value: int) -> Shape:
-        shape: Shape = self.graph.tables.layouts[self.graph.columns["value_layout"][value]].shape
-        return shape
-
-    def _name_of(self, node: int) -> str:
-        name: str = self.graph.tables.operations[self.graph.columns["node_operation"][node]].name
-        return name
+        words = some(held, room - width("saved "))
+        return f"saved {words or f'{len(held):,} tensor' + 's' * (len(held) > 1)}" if held else ""
 
 
 def _main_modules(item: Item) -> list[str]:
@@ -472,100 +368,3 @@ def _modules_of_one_class(item: Item) -> str:
 
 def _size(item: Item) -> int:
     return item.end - item.start
-
-
-def listed(names: list[str]) -> str:
-    """Names as one: those that count up and long lists by their ends, and what all begin with once.
-
-    >>> listed(["layer.0", "layer.1", "layer.2"]), listed(["q", "k", "v"]), listed(["stem", "body", "neck", "head"])
-    ('layer.0 … 2', 'q, k, v', 'stem, body … head')
-    """
-    if _count_up(names):
-        shared = _shared(names, ".-_")
-        return f"{names[0]} … {names[-1][len(shared) :]}"
-    shared = _shared(names, ".-_")
-    if not all(re.search("[0-9]", name[len(shared) :]) for name in names):  # Mixed_6b, 6c; but not layer_norm, scale
-        shared = _shared(names, ".")
-    own = [name[len(shared) :] for name in names]
-    return shared + (", ".join(own) if len(own) <= _ALL_NAMES else f"{own[0]}, {own[1]} … {own[-1]}")
-
-
-def _shared(names: list[str], ends: str) -> str:
-    """What all names begin with, up to the last of some characters."""
-    least, most = min(names), max(names)  # what these two begin with, all do
-    same = next((at for at, (one, two) in enumerate(zip(least, most, strict=False)) if one != two), len(least))
-    return least[: max(least.rfind(end, 0, same) for end in ends) + 1]
-
-
-def _count_up(names: list[str]) -> bool:
-    """Whether they differ in one number, by one from each to the next, up or down as in backward."""
-    found = [match for name in names if (match := _NUMBERED.fullmatch(name))]
-    if len(found) < max(len(names), 2) or len({(match[1], match[3]) for match in found}) > 1:
-        return False
-    steps = {int(after[2]) - int(match[2]) for match, after in itertools.pairwise(found)}
-    return steps in ({1}, {-1})
-
-
-def _joined(name: str, *figures: str, room: float = _WIDEST) -> str:
-    """A name and what is said beside it. The name gives way, then what is said first; no figure is cut."""
-    said = [figure for figure in figures if figure]
-    least = min(_width(name + _BETWEEN), _SHORTEST_NAME + _width(_BETWEEN)) if name else 0.0
-    while len(said) > 1 and least + _width(_BETWEEN.join(said)) > room:
-        del said[0]
-    beside = _BETWEEN.join(said)
-    if not name or not beside or _width(beside) > room - least:
-        return clipped(beside, _SMALL, room) if beside else _within(name, room)
-    return _within(name, room - _width(_BETWEEN + beside)) + _BETWEEN + beside
-
-
-def _within(name: str, room: float) -> str:
-    """A name that may be too long: without its first parts, the last of several, or what is left without its middle."""
-    if _width(name) <= room:
-        return name
-    several = name.removesuffix(" …").split(", ")
-    return (
-        ending(name, _SMALL, room)
-        or _some([*several[:-1], name], room)  # all of it does not fit: the last gives way in any case
-        or _counting(name, room)
-        or shortened(name, _SMALL, room)
-    )
-
-
-def _counting(name: str, room: float) -> str:
-    """Two names that count up, without what the second repeats: layer1 … 6. The numbers stay. Empty for others."""
-    first, _, last = name.partition(" … ")
-    stem = first.rstrip("0123456789")
-    numbers = f"{first[len(stem) :]} … {last[len(stem) :]}"
-    if not (last.startswith(stem) and last[len(stem) :].isdigit() and _width(numbers) <= room):
-        return ""
-    return clipped(stem, _SMALL, room - _width(numbers)) + numbers
-
-
-def _some(parts: Sequence[str], room: float, between: str = ", ", most: int = _MOST_NAMES) -> str:
-    """As many of some parts, from the first, as there is room for; dots for the others. Empty if not even one fits.
-
-    >>> _some(["input 2×144×1×1", "weight 576×144×1×1"], 140), _some(["a", "b", "c"], 100, most=2), _some(["a"], 1)
-    ('input 2×144×1×1, …', 'a, b …', '')
-    """
-    wide, used, kept = _width(between), 0.0, 0
-    dots = _width(between + "…")
-    for count, part in enumerate(parts[:most], 1):
-        used += _width(part) + (wide if count > 1 else 0.0)  # the rest need not be looked at: there may be thousands
-        if used > room:
-            break
-        if count == len(parts):
-            return between.join(parts)
-        if used + dots <= room:
-            kept = count
-    if not kept:
-        return ""
-    return between.join(parts[:kept]) + (" …" if kept == most and between == ", " else f"{between}…")
-
-
-def _fitting(ways: Iterable[str], room: float) -> str:
-    """The first of several ways to say something that fits; empty if none does."""
-    return next((way for way in ways if _width(way) <= room), "")
-
-
-def _width(text: str) -> float:
-    return text_width(text, _SMALL)

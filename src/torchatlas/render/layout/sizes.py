@@ -1,0 +1,130 @@
+"""What an op was called with -> the sizes of a layer as its box states them: 64→128, 3×3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchatlas.graph import Graph
+from torchatlas.graph.arguments import TensorRef, decode
+from torchatlas.graph.attributes import arguments_by_name
+from torchatlas.graph.columns import PHASES, ROLES
+from torchatlas.graph.nouns import OperationType, Phase, Role
+from torchatlas.render.layout.words import fitting
+
+_PARAMETER, _BACKWARD = ROLES.index(Role.PARAMETER), PHASES.index(Phase.BACKWARD)
+# What the schemas of products call the operand that has the features: of those that it adds to, nothing is said.
+_PRODUCTS = {"addmm": "mat1", "mm": "self", "linear": "input", "baddbmm": "batch1", "mv": "vec", "addmv": "vec"}
+
+Shape = tuple[int | str, ...]
+
+
+class LayerSizes:
+    """Asked of nodes; parameters of one name are not laid out in one way, so the op's own arguments count."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def text(self, node: int, kind: OperationType, operation: str, of_layer: bool, room: float) -> str:
+        """What an op of some kind turns into what, if that can be told. `of_layer`: whether it is in a module."""
+        if kind == OperationType.CONVOLUTION:
+            return self._channels(node, room)
+        if kind == OperationType.MATMUL:
+            return self._features(node, operation, of_layer)
+        if kind == OperationType.EMBEDDING:
+            return "×".join(map(str, self._table(node)))
+        weight = self._weight(node) if of_layer else ()
+        return str(weight[0]) if len(weight) == 1 else ""
+
+    def _channels(self, node: int, room: float) -> str:
+        """What a convolution turns into what. Its weight alone does not tell: of grouped ones it holds the channels of
+        one group, and of transposed ones it is turned."""
+        named, values = self.called(node)
+        shapes = {name: self._shape(value) for name, value in values.items()}
+        taken, made = self._shapes("input", node), self._shapes("output", node)
+        weight = shapes.get("weight") or (taken[1] if not named and len(taken) > 1 else ())
+        read = shapes.get("input") or shapes.get("self") or (taken[0] if taken else ())
+        written = shapes.get("grad_output") or (made[0] if made else ())
+        spatial = len(weight) - 2
+        # Those of conv_tbc, of which only old programs have any, lie in another order.
+        if spatial < 1 or min(len(read), len(written)) <= spatial or "tbc" in self._name_of(node):
+            return ""
+        into, out, groups = read[-1 - spatial], written[-1 - spatial], named.get("groups", 1)
+        said = f"{into}→{out}, " + "×".join(map(str, weight[2:]))
+        if not isinstance(groups, int) or groups < 2:
+            return said
+        return fitting([f"{said}, depthwise" if groups == into else f"{said}, groups {groups}"], room) or said
+
+    def _table(self, node: int) -> Shape:
+        """The sizes of an embedding. Those of quantised ones have scales in their rows."""
+        if self._name_of(node).startswith("quantized"):
+            return ()
+        weight = self._weight(node)
+        if not weight and self.graph.columns["node_phase"][node] == _BACKWARD:  # that makes the gradient of one
+            weight = next(iter(self._shapes("output", node)), ())
+        return weight if len(weight) == 2 else ()
+
+    def _weight(self, node: int) -> Shape:
+        """The shape of the weight that an op reads, as the layer has it: PReLU hands on a view."""
+        columns, names = self.graph.columns, self.graph.tables.names
+        named, values = self.called(node)
+        if "weight" in values:
+            value = values["weight"]
+            while columns["value_view_of"][value] >= 0 and columns["value_role"][value] == _PARAMETER:
+                value = int(columns["value_view_of"][value])
+            return self._shape(value)
+        read = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]].tolist()
+        for value in read if not named else ():  # a file need not say how ops were called
+            name = columns["value_parameter"][value]
+            if columns["value_role"][value] == _PARAMETER and name >= 0 and names[name].endswith("weight"):
+                return self._shape(value)
+        return ()
+
+    def _features(self, node: int, operation: str, of_layer: bool) -> str:
+        """The last sizes of what a product takes and makes: of backward, of one with weights. Others there sum over the
+        batch. A layer says in backward too what it turns into what in forward."""
+        columns, operand = self.graph.columns, _PRODUCTS.get(operation)
+        read = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]]
+        is_weight = columns["value_role"][read] == _PARAMETER
+        backward = columns["node_phase"][node] == _BACKWARD
+        if operand is None or (backward and not is_weight.any()):
+            return ""
+        named, values = self.called(node)
+        first = values.get(operand, -1)
+        if first >= 0 and columns["value_role"][first] == _PARAMETER and not is_weight.all():
+            return ""  # a weight times what it turns: its rows are the features
+        matrices = [shape for shape in self._shapes("input", node) if len(shape) >= 2]
+        taken = self._shape(first) if first >= 0 else matrices[0] if matrices and not named else ()
+        made = next(iter(self._shapes("output", node)), ())
+        if not taken or not made:
+            return ""
+        turned = backward and of_layer
+        return f"{made[-1]}→{taken[-1]}" if turned else f"{taken[-1]}→{made[-1]}"
+
+    def called(self, node: int) -> tuple[dict[str, Any], dict[str, int]]:
+        """What an op was called with, by the names of its schema, and the values that the tensors among it are; nothing
+        where the graph does not hold it."""
+        columns, tables = self.graph.columns, self.graph.tables
+        row = columns["node_arguments"][node]
+        if row < 0:
+            return {}, {}
+        named = arguments_by_name(tables.operations[columns["node_operation"][node]], decode(tables.arguments[row]))
+        values = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]].tolist()
+        return named, {
+            name: values[reference.index]
+            for name, reference in named.items()
+            if isinstance(reference, TensorRef) and 0 <= reference.index < len(values)  # files may say anything
+        }
+
+    def _shapes(self, side: str, node: int) -> list[Shape]:
+        """The shapes of the tensors that an op takes ("input") or makes ("output")."""
+        columns = self.graph.columns
+        values = columns[f"{side}_value"][columns[f"{side}_ptr"][node] : columns[f"{side}_ptr"][node + 1]]
+        return [self._shape(value) for value in values.tolist() if value >= 0]
+
+    def _shape(self, value: int) -> Shape:
+        shape: Shape = self.graph.tables.layouts[self.graph.columns["value_layout"][value]].shape
+        return shape
+
+    def _name_of(self, node: int) -> str:
+        name: str = self.graph.tables.operations[self.graph.columns["node_operation"][node]].name
+        return name

@@ -1,0 +1,114 @@
+"""Names and figures -> one line of text that fits a box: names give way, whole parts at a time; no figure is cut."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+
+from torchatlas.render.fonts import clipped, ending, shortened, text_width
+
+WIDEST = 190.0  # room for such a line: boxes.py cuts off what is wider
+SHORTEST_NAME = 40.0  # what a name keeps that gives way to figures
+BETWEEN = " · "
+ALL_NAMES = 3  # so many names are all written
+MOST_NAMES = 40  # in a tooltip
+SMALL = 11.0  # the size of the text
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,9})([^0-9]*)", re.DOTALL)
+
+
+def listed(names: list[str]) -> str:
+    """Names as one: those that count up and long lists by their ends, and what all begin with once.
+
+    >>> listed(["layer.0", "layer.1", "layer.2"]), listed(["q", "k", "v"]), listed(["stem", "body", "neck", "head"])
+    ('layer.0 … 2', 'q, k, v', 'stem, body … head')
+    """
+    if count_up(names):
+        shared = shared_start(names, ".-_")
+        return f"{names[0]} … {names[-1][len(shared) :]}"
+    shared = shared_start(names, ".-_")
+    if not all(re.search("[0-9]", name[len(shared) :]) for name in names):  # Mixed_6b, 6c; but not layer_norm, scale
+        shared = shared_start(names, ".")
+    own = [name[len(shared) :] for name in names]
+    return shared + (", ".join(own) if len(own) <= ALL_NAMES else f"{own[0]}, {own[1]} … {own[-1]}")
+
+
+def shared_start(names: list[str], ends: str) -> str:
+    """What all names begin with, up to the last of some characters."""
+    least, most = min(names), max(names)  # what these two begin with, all do
+    same = next((at for at, (one, two) in enumerate(zip(least, most, strict=False)) if one != two), len(least))
+    return least[: max(least.rfind(end, 0, same) for end in ends) + 1]
+
+
+def count_up(names: list[str]) -> bool:
+    """Whether they differ in one number, by one from each to the next, up or down as in backward."""
+    found = [match for name in names if (match := _NUMBERED.fullmatch(name))]
+    if len(found) < max(len(names), 2) or len({(match[1], match[3]) for match in found}) > 1:
+        return False
+    steps = {int(after[2]) - int(match[2]) for match, after in itertools.pairwise(found)}
+    return steps in ({1}, {-1})
+
+
+def joined(name: str, *figures: str, room: float = WIDEST) -> str:
+    """A name and what is said beside it. The name gives way, then what is said first; no figure is cut."""
+    said = [figure for figure in figures if figure]
+    least = min(width(name + BETWEEN), SHORTEST_NAME + width(BETWEEN)) if name else 0.0
+    while len(said) > 1 and least + width(BETWEEN.join(said)) > room:
+        del said[0]
+    beside = BETWEEN.join(said)
+    if not name or not beside or width(beside) > room - least:
+        return clipped(beside, SMALL, room) if beside else within(name, room)
+    return within(name, room - width(BETWEEN + beside)) + BETWEEN + beside
+
+
+def within(name: str, room: float) -> str:
+    """A name that may be too long: without its first parts, the last of several, or what is left without its middle."""
+    if width(name) <= room:
+        return name
+    several = name.removesuffix(" …").split(", ")
+    return (
+        ending(name, SMALL, room)
+        or some([*several[:-1], name], room)  # all of it does not fit: the last gives way in any case
+        or _counting(name, room)
+        or shortened(name, SMALL, room)
+    )
+
+
+def _counting(name: str, room: float) -> str:
+    """Two names that count up, without what the second repeats: layer1 … 6. The numbers stay. Empty for others."""
+    first, _, last = name.partition(" … ")
+    stem = first.rstrip("0123456789")
+    numbers = f"{first[len(stem) :]} … {last[len(stem) :]}"
+    if not (last.startswith(stem) and last[len(stem) :].isdigit() and width(numbers) <= room):
+        return ""
+    return clipped(stem, SMALL, room - width(numbers)) + numbers
+
+
+def some(parts: Sequence[str], room: float, between: str = ", ", most: int = MOST_NAMES) -> str:
+    """As many of some parts, from the first, as there is room for; dots for the others. Empty if not even one fits.
+
+    >>> some(["input 2×144×1×1", "weight 576×144×1×1"], 140), some(["a", "b", "c"], 100, most=2), some(["a"], 1)
+    ('input 2×144×1×1, …', 'a, b …', '')
+    """
+    wide, used, kept = width(between), 0.0, 0
+    dots = width(between + "…")
+    for count, part in enumerate(parts[:most], 1):
+        used += width(part) + (wide if count > 1 else 0.0)  # the rest need not be looked at: there may be thousands
+        if used > room:
+            break
+        if count == len(parts):
+            return between.join(parts)
+        if used + dots <= room:
+            kept = count
+    if not kept:
+        return ""
+    return between.join(parts[:kept]) + (" …" if kept == most and between == ", " else f"{between}…")
+
+
+def fitting(ways: Iterable[str], room: float) -> str:
+    """The first of several ways to say something that fits; empty if none does."""
+    return next((way for way in ways if width(way) <= room), "")
+
+
+def width(text: str) -> float:
+    return text_width(text, SMALL)
