@@ -92,6 +92,54 @@ def test_what_is_no_script() -> None:
     assert "There is no file missing.py" in doctor("missing.py").stderr
 
 
+LEAVES = """
+import sys
+import torch
+from torch import nn
+
+
+def main(code):
+    net, other = nn.Linear(4, 1), nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        (net(torch.ones(3, 4)) + other(torch.ones(3, 4))).sum().backward()
+        optimizer.step()
+    if code == "raise":
+        raise ValueError("no more data")
+    if code == "interrupt":
+        raise KeyboardInterrupt
+    return {"none": None, "false": False}.get(code, code if not code.isdigit() else int(code))
+
+
+sys.exit(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("code", ["none", "0", "false"])
+def test_a_script_that_ends_by_leaving_is_judged_as_a_whole(folder: Path, code: str) -> None:
+    (folder / "main.py").write_text(LEAVES)
+    result = doctor("main.py", code)
+    assert result.exit_code == 3, result.output
+    assert "optimizer-misses: other.weight, other.bias get gradients" in result.stdout
+    assert "not judged" not in result.stdout
+    found = json.loads(doctor("--json", "main.py", code).stdout)
+    assert (found["failure"], found["checks"], found["not_judged"]) == (None, list(DIAGNOSES), [])
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [("1", 1), ("bad data", 1), ("raise", 1), ("interrupt", 130)])
+def test_a_script_that_is_cut_short_is_not_judged_as_a_whole(folder: Path, code: str, exit_code: int) -> None:
+    (folder / "main.py").write_text(LEAVES)
+    result = doctor("main.py", code)
+    assert result.exit_code == exit_code
+    looked_for, not_judged = result.stdout.splitlines()[-2:]
+    whole = ["graph-kept", "no-gradient", "optimizer-misses", "retain-graph", "train-mode"]
+    assert looked_for == f"no fault found; looked for: {', '.join(key for key in DIAGNOSES if key not in whole)}"
+    assert not_judged == f"not judged, as the program did not run to its end: {', '.join(whole)}"
+    found = json.loads(doctor("--json", "main.py", code).stdout)
+    assert (found["checks"], found["not_judged"]) == ([key for key in DIAGNOSES if key not in whole], whole)
+
+
 def test_the_last_words_of_a_script_are_heard(folder: Path) -> None:
     (folder / "says.py").write_text("import sys\nsys.exit('no data found')\n")
     result = doctor("says.py")

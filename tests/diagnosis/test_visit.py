@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import runpy
 import threading
@@ -71,6 +72,45 @@ def test_findings_are_there_while_it_runs_and_after_an_exception() -> None:
     with pytest.raises(RuntimeError, match="modified by an inplace operation"), visit:
         program()
     assert set(visit.findings.keys) == {"in-place"}
+
+
+def test_what_only_a_whole_program_shows_is_not_claimed_of_one_that_was_cut_short() -> None:
+    def program(end: BaseException | None) -> atlas.diagnosis.Visit:
+        visit, model = atlas.doctor(), nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+        optimizer, kept = torch.optim.SGD(model[2].parameters(), 0.1), []
+        with contextlib.suppress(BaseException), visit:
+            for _ in range(6):
+                kept.append(step(model, optimizer))
+            with torch.no_grad():
+                model(torch.randn(3, 4)).sum().item()
+            if end is not None:
+                raise end
+        return visit
+
+    for end in (None, SystemExit(), SystemExit(0)):
+        whole = program(end)
+        assert set(whole.findings.keys) == {"graph-kept", "optimizer-misses", "train-mode"}
+        assert (whole.complete, whole.not_judged, whole.findings.checks) == (True, (), whole.checks)
+        assert "not judged" not in str(whole)
+    for end in (ValueError(), KeyboardInterrupt(), SystemExit(1), SystemExit("no data")):
+        cut = program(end)
+        assert cut.findings.keys == ["graph-kept"]  # was seen before; what was made since the step may yet be used
+        assert cut.not_judged == ("no-gradient", "optimizer-misses", "retain-graph", "train-mode")
+        assert set(cut.findings.checks) == set(cut.checks) - set(cut.not_judged)
+        assert str(cut).endswith("did not run to its end: no-gradient, optimizer-misses, retain-graph, train-mode")
+
+
+def test_an_evaluation_before_the_last_step_is_judged_though_the_program_fails() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+    optimizer, visit = torch.optim.SGD(model.parameters(), 0.1), atlas.doctor()
+    with contextlib.suppress(ZeroDivisionError), visit:
+        for _ in range(2):
+            step(model, optimizer)
+            with torch.no_grad():
+                model(torch.randn(3, 4)).sum().item()
+        raise ZeroDivisionError
+    (finding,) = visit.findings
+    assert (finding.key, finding.times) == ("train-mode", 1)
 
 
 def test_a_program_that_handles_the_refusal_goes_on() -> None:

@@ -55,18 +55,19 @@ def command(script: str, arguments: tuple[str, ...], only: tuple[str, ...], as_j
             with visit:
                 _target.run_script(target)
         except SystemExit as error:
-            ended = error if error.code else None
+            ended = None if visit.complete else error
             if error.code is not None and not isinstance(error.code, int):
                 click.echo(error.code, err=True)  # as Python does
         except BaseException as error:  # also an interrupt: what was found until then is told
             ended = error
     failure = None if ended is None else f"{type(ended).__name__}: {ended}"
     if as_json:
-        print_json({"target": script, "failure": failure, **visit.findings.to_dict()})
+        not_judged = list(visit.not_judged)
+        print_json({"target": script, "failure": failure, **visit.findings.to_dict(), "not_judged": not_judged})
     elif ended is not None and not isinstance(ended, SystemExit):
         print_exception(ended)
     if not as_json:
-        click.echo(str(visit.findings))
+        click.echo(str(visit))
     if isinstance(ended, KeyboardInterrupt):
         sys.exit(130)
     sys.exit(THEIR_FAILURE if ended is not None else FOUND if visit.findings else 0)

@@ -99,6 +99,8 @@ class Modes(Diagnosis):
     def at_end(self, complete: bool) -> None:
         last = self.visit.recordings
         suspects = [c for c in self._judged if c.model.trained and not c.repeated and c.results and c.recording == last]
+        if not complete:  # what came since the last step may have been made for the next: targets for a student, say
+            suspects = [call for call in suspects if call.steps < self.visit.steps]
         graph = self.visit.graph if suspects else None
         for call in suspects:
             if graph is not None and _only_looked_at(graph, call.results):

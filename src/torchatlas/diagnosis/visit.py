@@ -30,6 +30,8 @@ from torchatlas.torch_private import never_compiled
 
 _OP = KINDS.index(NodeKind.OP)
 _MOST_OPS = 200_000  # of a recording; then another begins, and what is older than that one is forgotten
+# What only a whole program can show: a step, a gradient or a use of a result may just not have come yet.
+_AT_END = ("graph-kept", "no-gradient", "optimizer-misses", "retain-graph", "train-mode")
 
 
 class Visit:
@@ -54,6 +56,7 @@ class Visit:
         self._in_step = False
         self._open = ExitStack()
         self._state = "new"
+        self.complete = True  # unless it ended by an exception
 
     # -- what the program's author sees --------------------------------------------------------------------------------
 
@@ -61,7 +64,14 @@ class Visit:
     def findings(self) -> Findings:
         """What was found; while it runs, so far."""
         order = {key: place for place, key in enumerate(self.checks)}
-        return Findings(sorted(merged(self._found), key=lambda finding: order[finding.key]), self.checks)
+        looked_for = tuple(key for key in self.checks if key not in self.not_judged)
+        return Findings(sorted(merged(self._found), key=lambda finding: order[finding.key]), looked_for)
+
+    @property
+    def not_judged(self) -> tuple[str, ...]:
+        """What could not be looked for to the end, as the program did not get there, and was not found before."""
+        found = {finding.key for finding in self._found}
+        return tuple(key for key in self.checks if not self.complete and key in _AT_END and key not in found)
 
     def __enter__(self) -> Visit:
         if self._state != "new":
@@ -83,7 +93,8 @@ class Visit:
     ) -> None:
         try:
             self._open.close()
-            self._tell("at_end", error is None)
+            self.complete = error is None or _is_success(error)
+            self._tell("at_end", self.complete)
         finally:
             self._close(error)
 
@@ -97,7 +108,9 @@ class Visit:
         self._graphs = {}
 
     def __str__(self) -> str:
-        return str(self.findings)
+        if not self.not_judged:
+            return str(self.findings)
+        return f"{self.findings}\nnot judged, as the program did not run to its end: {', '.join(self.not_judged)}"
 
     # -- what diagnoses ask --------------------------------------------------------------------------------------------
 
@@ -240,6 +253,13 @@ class Visit:
     def _parameters(self) -> Iterator[torch.Tensor]:
         for module in self.roots():
             yield from module.parameters()
+
+
+def _is_success(error: BaseException) -> bool:
+    """Whether a program has run to its end all the same: many end in sys.exit(main()), and main returns None or 0."""
+    if not isinstance(error, SystemExit):
+        return False
+    return error.code is None or (isinstance(error.code, int) and error.code == 0)
 
 
 def _elsewhere(line: Where, file: str) -> Where | None:
