@@ -371,6 +371,47 @@ def test_graphs_that_functions_close_over_are_named() -> None:
     assert "held by loss of " in visit.findings[0].what
 
 
+@pytest.mark.parametrize("layers", [20, 230])  # many make more tensors than are looked at one by one
+def test_activations_that_hooks_keep_are_told_once_also_if_the_program_fails(layers: int) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden: Tensor = 0.1 * self.inner(x)
+            kept.append(hidden)
+            result = x + hidden
+            kept.append(result)
+            return result
+
+    kept: list[Tensor] = []
+    model = nn.Sequential(*[Block() for _ in range(layers)], nn.Linear(2, 1))
+    optimizer, visit = torch.optim.SGD(model.parameters(), 0.01), atlas.doctor(only="graph-kept")
+    with contextlib.suppress(MemoryError), visit:
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(2, 2)).sum().backward()
+            optimizer.step()
+        raise MemoryError
+    (finding,) = visit.findings
+    assert "at least 4 graphs of earlier iterations" in finding.what
+    assert "held by kept" in finding.what
+    first = Block.forward.__code__.co_firstlineno
+    assert sorted(line for _, line in finding.lines) == [first + 1, first + 3]
+
+
+def test_an_ensemble_that_keeps_its_losses_for_rounds_is_told_of() -> None:
+    models = [net() for _ in range(3)]
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
+    for rounds, found in ((3, []), (5, ["graph-kept"])):
+        losses = []
+        with atlas.doctor() as visit:
+            for _ in range(rounds):
+                losses += [step(*each) for each in zip(models, optimizers, strict=True)]
+        assert visit.findings.keys == found
+
+
 def test_a_write_in_a_loop_is_told_once() -> None:
     memory, cell = torch.zeros(2, 20, 3), nn.Linear(3, 3)
     with atlas.doctor(only="in-place") as visit:

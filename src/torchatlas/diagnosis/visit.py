@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -24,11 +25,12 @@ from torchatlas.diagnosis.finding import Finding, Findings, Where, merged
 from torchatlas.diagnosis.leaves import Leaf, Leaves
 from torchatlas.errors import StateError
 from torchatlas.graph import Graph, GraphNode, Phase
-from torchatlas.graph.columns import KINDS
+from torchatlas.graph.columns import KINDS, PHASES
 from torchatlas.graph.nouns import NodeKind
 from torchatlas.torch_private import never_compiled
 
 _OP = KINDS.index(NodeKind.OP)
+_MAKING = [PHASES.index(Phase.FORWARD), PHASES.index(Phase.OTHER)]  # nodes of autograd
 _MOST_OPS = 200_000  # of a recording; then another begins, and what is older than that one is forgotten
 # What only a whole program can show: a step, a gradient or a use of a result may just not have come yet.
 _AT_END = ("graph-kept", "no-gradient", "optimizer-misses", "retain-graph", "train-mode")
@@ -139,12 +141,19 @@ class Visit:
 
     def maker_of(self, sequence_nr: int) -> GraphNode | None:
         """The op that made a node of autograd."""
+        return self.makers_of([sequence_nr]).get(sequence_nr)
+
+    def makers_of(self, sequence_nrs: Iterable[int]) -> dict[int, GraphNode]:
+        """The ops that made some nodes of autograd, by its numbers: those that are known."""
+        missing, found = set(sequence_nrs), dict[int, GraphNode]()
         for graph in self.graphs():
-            rows = (graph.columns["node_sequence_nr"] == sequence_nr).nonzero()[0]
-            nodes = [graph.nodes[int(row)] for row in rows]
-            if found := next((node for node in nodes if node.phase in (Phase.FORWARD, Phase.OTHER)), None):
-                return found
-        return None
+            column, phase = graph.columns["node_sequence_nr"], graph.columns["node_phase"]
+            rows = np.flatnonzero(np.isin(column, list(missing)) & np.isin(phase, _MAKING))
+            found |= {int(column[row]): graph.nodes[row] for row in reversed(rows.tolist())}  # the first one stays
+            missing -= found.keys()
+            if not missing:
+                break
+        return found
 
     @property
     def in_closure(self) -> bool:
