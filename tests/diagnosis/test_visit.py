@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import torchatlas as atlas
 from torchatlas.diagnosis import visit as visits
+from torchatlas.diagnosis.gradient_flow import rms
 from torchatlas.errors import InvalidInputError, StateError, UnknownNameError
 
 
@@ -305,6 +306,31 @@ def test_the_infinities_of_a_mask_are_told_of() -> None:
     (finding,) = visit.findings
     assert "made 3 NaN of 6 (2, 3) from (2, 3) in [1, 1] and 3 of -inf" in str(finding)
     assert "of infinities" in finding.why
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_gradients_explode_in_layers_or_in_a_recurrence(shared: bool) -> None:
+    """Each layer's own gradient stays as it is: what comes in is as small as what comes back is large."""
+    layers = [nn.Linear(4, 4, bias=False) for _ in range(1 if shared else 12)] * (12 if shared else 1)
+    for layer in layers:
+        nn.init.eye_(layer.weight).data.mul_(10)
+    model = nn.Sequential(*layers)
+    with atlas.doctor() as visit:
+        model(torch.full((2, 4), 1e-12)).sum().backward()
+    (finding,) = visit.findings
+    assert finding.key == "exploding"
+    assert "over 12 runs of MmBackward0" in finding.what
+    assert finding.why.startswith("the same step is applied again" if shared else "each layer multiplies them")
+    assert finding.fix.startswith("clip gradients, shorten the recurrence" if shared else "an initialisation that fits")
+
+
+def test_a_gradient_leaves_its_device_before_it_becomes_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apple's has none. Where there is no such device, the order of the calls is all that shows it."""
+    calls, cpu, double = [], Tensor.cpu, Tensor.double
+    monkeypatch.setattr(Tensor, "cpu", lambda tensor: (calls.append("cpu"), cpu(tensor))[1])
+    monkeypatch.setattr(Tensor, "double", lambda tensor: (calls.append("double"), double(tensor))[1])
+    assert rms(torch.full((4,), 1e-30)) == pytest.approx(1e-30)
+    assert calls == ["cpu", "double"]
 
 
 class Touchy(Tensor):

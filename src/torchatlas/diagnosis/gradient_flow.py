@@ -91,9 +91,12 @@ class GradientFlow(Diagnosis):
 
 
 def rms(tensor: torch.Tensor) -> float:
-    """The root of the mean square; squares of very small and very large numbers need the longer type."""
+    """The root of the mean square; squares of very small and very large numbers need the longer type.
+
+    Not every device has that.
+    """
     with unobserved():
         norm = float(torch.linalg.vector_norm(tensor))
         if not _SURE < norm < 1 / _SURE and not tensor.is_complex():
-            norm = float(torch.linalg.vector_norm(tensor.double()))
+            norm = float(torch.linalg.vector_norm(tensor.cpu().double()))
         return norm / math.sqrt(tensor.numel())
