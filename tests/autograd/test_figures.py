@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
+from torchatlas.autograd import figures
 from torchatlas.autograd.figures import GradientFigures
 
 
@@ -85,3 +87,28 @@ def test_the_default_kind_of_numbers_does_not_matter(dtype: torch.dtype) -> None
 def test_numbers_that_only_float64_holds(scale: float) -> None:
     norm, *_ = figures_of([torch.full((4,), scale, dtype=torch.float64)])[0]
     assert norm == pytest.approx(2 * scale, rel=1e-12, abs=0)
+
+
+class Elsewhere(torch.Tensor):
+    """On a device that has no float64, as Apple's has none."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.cpu:
+            return args[0].as_subclass(torch.Tensor)
+        result = super().__torch_function__(function, types, args, kwargs or {})
+        if isinstance(result, cls) and result.dtype is torch.float64:
+            raise TypeError("no float64 here")
+        return result
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30])
+def test_a_device_without_float64(scale: float) -> None:
+    numbers = torch.randn(2, 20_000) * scale
+    with pytest.raises(TypeError, match="no float64"):
+        numbers.as_subclass(Elsewhere).double()
+    norms, smallest, largest, _ = figures._of_rows(numbers.as_subclass(Elsewhere))
+    assert norms == pytest.approx(numbers.double().norm(dim=1).numpy(), rel=1e-6, abs=0)
+    assert (smallest.tolist(), largest.tolist()) == (numbers.amin(1).tolist(), numbers.amax(1).tolist())
+    numbers[0, 0] = math.nan
+    assert figures._of_finite(numbers.as_subclass(Elsewhere))[3] == 1

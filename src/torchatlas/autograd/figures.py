@@ -210,7 +210,7 @@ def _of_rows(numbers: torch.Tensor) -> Array:
     with np.errstate(all="ignore"):
         scale = _scale_of(found, _FLOAT64 if numbers.dtype is torch.float64 else _FLOAT32)
     if scale is not None:
-        numbers = numbers * torch.from_numpy(scale).to(numbers)[:, None]
+        numbers = numbers * torch.from_numpy(scale).to(numbers.dtype).to(numbers.device)[:, None]
     found[0] = _norms(numbers).cpu().numpy()
     if scale is not None:
         found[0] /= scale
@@ -218,12 +218,12 @@ def _of_rows(numbers: torch.Tensor) -> Array:
 
 
 def _norms(numbers: torch.Tensor) -> torch.Tensor:
-    """Of each row. Long ones in blocks: a single sum of float32 would lose digits."""
+    """Of each row. Long ones in blocks: a single sum of float32 would lose digits. Not every device has a float64."""
     norm, whole = torch.linalg.vector_norm, numbers.shape[1] // _BLOCK * _BLOCK
     found: torch.Tensor = norm(numbers[:, whole:], dim=1, keepdim=True)
     if whole:
-        blocks = norm(numbers[:, :whole].reshape(len(numbers), -1, _BLOCK), dim=2).double()
-        found = norm(torch.cat([blocks, found.double()], 1), dim=1, keepdim=True)
+        blocks = norm(numbers[:, :whole].reshape(len(numbers), -1, _BLOCK), dim=2).cpu().double()
+        found = norm(torch.cat([blocks, found.cpu().double()], 1), dim=1, keepdim=True)
     return found[:, 0]
 
 
@@ -247,7 +247,7 @@ def _real(numbers: torch.Tensor) -> torch.Tensor:
 
 def _of_finite(numbers: torch.Tensor) -> Array:
     """Of those that are finite, and how many are not."""
-    array = numbers.double().cpu().numpy()
+    array = numbers.cpu().double().numpy()
     finite = array[np.isfinite(array)]
     bad = array.size - finite.size
     if not finite.size:
