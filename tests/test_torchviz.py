@@ -49,10 +49,28 @@ def test_what_nodes_saved_is_written_on_request() -> None:
     assert "saved" not in atlas.make_dot(loss).source
 
 
-def test_formats_and_folders_that_are_none(tmp_path: Path) -> None:
+def test_what_cannot_be_written(tmp_path: Path) -> None:
     x = torch.ones(1, requires_grad=True)
     dot = atlas.make_dot(x * 2)
     with pytest.raises(atlas.errors.FileFormatError, match="pdf"):
-        dot.render(tmp_path / "graph", format="pdf")
+        dot.render(tmp_path / "missing" / "graph", format="pdf")
+    with pytest.raises(TypeError, match="colour"):
+        dot.render(tmp_path / "missing" / "graph", colour=True)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(atlas.errors.FileSystemError, match=r"Cannot make the folder .*file"):
+        dot.render("graph", tmp_path / "file" / "folder")
+
+
+def test_defaults_and_folders_are_those_of_graphviz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    dot = atlas.make_dot(torch.ones(1, requires_grad=True) * 2)
+    assert dot.render(filename=None, directory=None, format="svg", quiet=True) == "graph.svg"
+    assert Path(dot.render("net", "out/deep", format="svg")) == Path("out", "deep", "net.svg")
+    assert Path(dot.render("other/net", format="dot")) == Path("other", "net.dot")
+    assert (tmp_path / "out" / "deep" / "net.svg").read_bytes() == (tmp_path / "graph.svg").read_bytes()
+    assert (tmp_path / "other" / "net.dot").exists()
+    with pytest.raises(atlas.errors.FileSystemError, match="does not exist"):  # a graph's own makes none
+        dot.graph.save(tmp_path / "third" / "net.dot")
     with pytest.raises(atlas.errors.FileSystemError, match="does not exist"):
-        dot.render(tmp_path / "missing" / "graph")
+        atlas.draw(dot.graph).save(tmp_path / "third" / "net.svg")

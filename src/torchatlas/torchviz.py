@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchatlas.autograd.graph import autograd_graph
-from torchatlas.errors import FileFormatError
+from torchatlas.errors import FileFormatError, FileSystemError
 from torchatlas.graph import Graph
 
 if TYPE_CHECKING:
@@ -36,27 +36,32 @@ class Dot:
 
     def render(
         self,
-        filename: str | os.PathLike[str] = "graph",
-        directory: str | os.PathLike[str] = "",
+        filename: str | os.PathLike[str] | None = None,
+        directory: str | os.PathLike[str] | None = None,
         view: bool = False,
         cleanup: bool = False,
         format: str | None = None,
+        *,
+        quiet: bool = False,
         **options: Any,
     ) -> str:
-        """Write `filename.format` and return its path. png, svg, dot and mmd; `options` go to `atlas.draw`.
+        """Write `filename.format`, or `graph.format`, and return its path. png, svg, dot and mmd; `options` go to
+        `atlas.draw`.
 
-        `view` shows the file as this machine does. `cleanup` is there because graphviz has it: no intermediate file is
-        written.
+        A folder that is not there is made, as graphviz does. `view` shows the file as this machine does. `cleanup` and
+        `quiet` are there because graphviz has them: no intermediate file is written, and nothing is printed.
         """
-        del cleanup
+        del cleanup, quiet
         format = self.format if format is None else format
-        path = Path(directory, f"{os.fspath(filename)}.{format}")
-        if format in _PICTURES:
-            self._drawn(options).save(path)
-        elif format in _TEXTS:
-            self.graph.save(path)
-        else:
+        if format not in _PICTURES + _TEXTS:
             raise FileFormatError(f"format={format!r} cannot be written; known: {', '.join(_PICTURES + _TEXTS)}.")
+        path = Path(directory or "", f"{os.fspath(filename or 'graph')}.{format}")
+        written: Picture | Graph = self._drawn(options) if format in _PICTURES else self.graph
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileSystemError(f"Cannot make the folder {path.parent}: {error.strerror}.") from error
+        written.save(path)
         if view:
             webbrowser.open(path.absolute().as_uri())
         return str(path)
