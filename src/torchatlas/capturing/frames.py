@@ -12,6 +12,8 @@ import torch
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _SKIPPED = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
 _CHECKPOINT = os.path.join(_SKIPPED[0], "utils", "checkpoint.py")
+_RECOMPUTE = ("backward", "unpack_hook", "recompute_fn")
+_GRADCHECK = os.path.join(_SKIPPED[0], "autograd", "gradcheck.py")
 _DEMO = os.path.join(_SKIPPED[1], "demo.py")  # a user's program, though it comes with us
 _INDUCTOR = os.sep + "torchinductor_"  # the folder of the code that torch.compile writes
 USER, SKIP = 0, 1
@@ -47,10 +49,19 @@ def user_line(frame: types.FrameType | None) -> tuple[types.CodeType, int] | Non
 
 def recomputing() -> bool:
     """Whether activation checkpointing is running its function again, on this stack."""
-    frame: types.FrameType | None = sys._getframe(1)
+    return _is_under(sys._getframe(1), _CHECKPOINT, _RECOMPUTE)
+
+
+def probing() -> bool:
+    """Whether gradcheck runs, on this stack: it changes inputs by a little, sees what comes of it, puts them back."""
+    return _is_under(sys._getframe(1), _GRADCHECK)
+
+
+def _is_under(frame: types.FrameType | None, file: str, functions: tuple[str, ...] = ()) -> bool:
+    """Whether a function of a file has called a frame; without names, any."""
     while frame is not None:
         code = frame.f_code
-        if code.co_filename == _CHECKPOINT and code.co_name in ("backward", "unpack_hook", "recompute_fn"):
+        if code.co_filename == file and (not functions or code.co_name in functions):
             return True
         frame = frame.f_back
     return False

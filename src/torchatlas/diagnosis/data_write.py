@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_left
-from types import FrameType
 from typing import Any
 
 import torch
 
 from torchatlas.autograd.saved import saved_by
 from torchatlas.autograd.walk import sequence_nr
+from torchatlas.capturing.frames import probing
 from torchatlas.capturing.overlap import Layout, overlap
 from torchatlas.capturing.plans import Plan
 from torchatlas.diagnosis.backward import Pass
@@ -21,7 +20,6 @@ from torchatlas.diagnosis.in_place import written_by
 from torchatlas.torch_private import FunctionNode, next_sequence_nr
 
 _MOST_KEPT = 2_000_000
-_GRADCHECK = torch.autograd.gradcheck.__code__.co_filename
 Part = tuple[torch.dtype, Layout]
 
 
@@ -42,7 +40,7 @@ class DataWrite(Diagnosis):
         if not self._numbers or number > self._numbers[-1]:
             self._numbers.append(number)
             self._ops.append(self.visit.ops)
-        if plan.writes and not _is_probed():
+        if plan.writes and not probing():
             for slot in plan.slots:
                 if slot.written:
                     given = args[slot.position] if slot.position is not None and slot.position < len(args) else None
@@ -102,14 +100,6 @@ class DataWrite(Diagnosis):
                 for address, parts in self._written.items()
                 if any(number > oldest for _, number, _ in parts.values())
             }
-
-
-def _is_probed() -> bool:
-    """Whether gradcheck writes: it changes inputs by a little, looks what comes of it, and puts them back."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != _GRADCHECK:
-        frame = frame.f_back
-    return frame is not None
 
 
 def _address(tensor: torch.Tensor) -> int:
