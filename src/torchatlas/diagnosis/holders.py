@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections import deque
-from collections.abc import Iterator
-from pathlib import Path
-from types import CellType, FrameType, FunctionType, ModuleType
+from collections.abc import Collection, Iterator
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
-_OURS = Path(__file__).parents[1]
+from torchatlas.diagnosis.leaves import attributes_of, running_variables
+
 _DEEPEST = 6  # containers in containers
 _WIDEST = 1_000  # objects that are asked for who holds them at a time
 
@@ -18,9 +17,7 @@ _WIDEST = 1_000  # objects that are asked for who holds them at a time
 def names_of(items: list[Any]) -> Iterator[str]:
     """Of what holds them most closely first: variables of functions that run, attributes, as Class.attribute, variables
     that functions close over, and those of modules."""
-    variables: dict[int, list[str]] = {}
-    for name, value in _variables():
-        variables.setdefault(id(value), []).append(name)
+    variables = _variables()
     inner, seen = items[:_WIDEST], {id(items)}
     for _ in range(_DEEPEST + 1):
         for each in inner:
@@ -28,7 +25,7 @@ def names_of(items: list[Any]) -> Iterator[str]:
         holders = [holder for holder in gc.get_referrers(*inner) if holder is not inner and id(holder) not in seen]
         found = {id(each) for each in inner}
         yield from _attributes(holders, found)
-        yield from _cells(holders)
+        yield from _cells(holders, variables)
         inner = []
         for holder in holders[:_WIDEST]:
             if isinstance(holder, dict) and "__builtins__" in holder:  # a module, which everything leads to
@@ -40,27 +37,28 @@ def names_of(items: list[Any]) -> Iterator[str]:
             break
 
 
-def _variables() -> Iterator[tuple[str, Any]]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith("<frozen") and _OURS not in Path(file).parents:
-            yield from frame.f_locals.items()
-        frame = frame.f_back
+def _variables() -> dict[int, list[str]]:
+    """Names by id: to hold the variables themselves would be to hold what is asked for."""
+    names: dict[int, list[str]] = {}
+    for variables in running_variables():
+        for name, value in variables.items():
+            names.setdefault(id(value), []).append(name)
+    return names
 
 
 def _attributes(holders: list[Any], inner: set[int]) -> Iterator[str]:
     """The attributes of objects that are one of some. Python keeps those of many objects without a dictionary."""
     dictionaries = [each for each in holders if isinstance(each, dict)]
     for owner in [*holders, *(gc.get_referrers(*dictionaries) if dictionaries else ())]:
-        own: dict[str, Any] | None = getattr(owner, "__dict__", None)
-        if own is not None and not isinstance(owner, (ModuleType, FunctionType)):
-            yield from (f"{type(owner).__name__}.{name}" for name, value in own.items() if id(value) in inner)
+        if not isinstance(owner, (ModuleType, FunctionType)):
+            called = owner.__name__ if isinstance(owner, type) else type(owner).__name__
+            own = list(attributes_of(owner).items())
+            yield from (f"{called}.{name}" for name, value in own if id(value) in inner)
 
 
-def _cells(holders: list[Any]) -> Iterator[str]:
+def _cells(holders: list[Any], running: Collection[int]) -> Iterator[str]:
     """The variables of functions that are over and that other functions, made in them, still hold."""
-    cells = [each for each in holders if isinstance(each, CellType)]
+    cells = [each for each in holders if isinstance(each, CellType) and id(each.cell_contents) not in running]
     closures = [each for each in gc.get_referrers(*cells) if isinstance(each, tuple)] if cells else []
     for owner in gc.get_referrers(*closures) if closures else ():
         if isinstance(owner, FunctionType):

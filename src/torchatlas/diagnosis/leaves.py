@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dis
+import functools
 import gc
 import inspect
 import sys
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import FrameType
+from itertools import pairwise
+from types import CodeType, FrameType, MappingProxyType
 from typing import Any
 
 import torch
@@ -19,8 +22,13 @@ from torchatlas.capturing.frames import is_users
 from torchatlas.capturing.tensors import shape_of
 
 _TORCHS = frozenset(vars(nn.Module()))  # attributes that every module has
+_DICTS, _LISTS = (dict, OrderedDict, defaultdict), (list, tuple, deque)  # these alone: others may do anything
 _DEEPEST = 3  # containers in containers
 _LONGEST = 1_000  # items of a container that is looked into: layers are few, a memory of samples is long
+_MOST_ITEMS = 10_000  # items of all containers of a module: a table of numbers may be many short lists
+_TAKES_LOCALS = frozenset(("locals", "vars", "eval", "exec", "f_locals"))
+_Place = tuple[nn.Module, str]  # which module has a parameter, and as what
+_Named = tuple[str, torch.Tensor, _Place | None]
 
 
 @dataclass(eq=False)
@@ -33,8 +41,16 @@ class Leaf:
     requires_grad: bool
     number: int  # in the order of the models and their parameters
     storage: int | None = None  # in the recording that ran when it was last looked at
+    place: tuple[weakref.ref[nn.Module], str] | None = None  # the module that had it when it was found, and as what
     reached: bool = False  # a gradient has come to it
+    zero: bool = False  # one was seen that was zero
     moved: bool = False  # one that was not zero
+
+    def registered(self) -> torch.Tensor | None:
+        """What the module has in its place now."""
+        if self.place is None or (module := self.place[0]()) is None:
+            return None
+        return next((each for name, each in module._parameters.items() if name == self.place[1]), None)
 
 
 class Leaves:
@@ -49,8 +65,9 @@ class Leaves:
         found = self._find(tensor)
         if found is None:
             variables = _variables()
-            self._learn(roots, variables)
-            found = self._find(tensor)
+            if isinstance(tensor, nn.Parameter):  # no other is found in modules, and to look at all objects takes long
+                self._learn(roots, variables)
+                found = self._find(tensor)
             if found is None:
                 name = variables.get(id(tensor), f"a leaf {list(shape_of(tensor))}")
                 found = self._add(tensor, name, of_module=False)
@@ -66,9 +83,10 @@ class Leaves:
         found = self._known.get(id(tensor))
         return found if found is not None and found.reference() is tensor else None
 
-    def _add(self, tensor: torch.Tensor, name: str, of_module: bool) -> Leaf:
+    def _add(self, tensor: torch.Tensor, name: str, of_module: bool, place: _Place | None = None) -> Leaf:
         self._count += 1
-        found = Leaf(name, of_module, weakref.ref(tensor), tensor.requires_grad, self._count)
+        held = None if place is None else (weakref.ref(place[0]), place[1])
+        found = Leaf(name, of_module, weakref.ref(tensor), tensor.requires_grad, self._count, place=held)
         self._known[id(tensor)] = found
         return found
 
@@ -87,23 +105,17 @@ class Leaves:
         trained = [top for top in called if id(top) not in held and next(nn.Module.parameters(top), None) is not None]
         only = trained[0] if len(trained) == 1 else None
         for top in tops:
-            self._add_all(
-                top, only, variables, nn.Module.named_parameters(top)
-            )  # not by their own way: it may do anything
+            self._add_all(top, only, variables, _registered(top))
         for top in tops:
             self._add_all(top, only, variables, _in_containers(top, held))
 
     def _add_all(
-        self,
-        top: nn.Module,
-        only: nn.Module | None,
-        variables: dict[int, str],
-        named: Iterator[tuple[str, nn.Parameter]],
+        self, top: nn.Module, only: nn.Module | None, variables: dict[int, str], named: Iterator[_Named]
     ) -> None:
-        for name, parameter in named:
+        for name, parameter, place in named:
             if self._find(parameter) is None:
                 path = name if top is only else f"{self._called(top, variables)}.{name}"
-                self._add(parameter, path, of_module=True)
+                self._add(parameter, path, of_module=True, place=place)
 
     def _called(self, top: nn.Module, variables: dict[int, str]) -> str:
         """What a model is called among the others: once and for all."""
@@ -123,76 +135,134 @@ def _held_by(tops: list[nn.Module], nameless: set[int]) -> set[int]:
             holders.add(id(top))
             waiting = [top]
             while waiting:
-                inner = [item for _, item in _plainly_held(waiting.pop()) if isinstance(item, nn.Module)]
-                found = {id(item): item for item in inner if id(item) in nameless - held - holders}
-                held |= found.keys()
-                waiting += found.values()
+                for _, item in _plainly_held(waiting.pop()):
+                    if id(item) in nameless and id(item) not in held and id(item) not in holders:
+                        held.add(id(item))
+                        waiting.append(item)
     return held
 
 
-def _in_containers(top: nn.Module, held: set[int]) -> Iterator[tuple[str, nn.Parameter]]:
+def _registered(top: nn.Module) -> Iterator[_Named]:
+    """The parameters of a model as `named_parameters` finds them, of which a subclass may have its own: that may do
+    anything."""
+    for path, module in nn.Module.named_modules(top):
+        prefix = f"{path}." if path else ""
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                yield prefix + name, parameter, (module, name)
+
+
+def _in_containers(top: nn.Module, held: set[int]) -> Iterator[_Named]:
     """The parameters that plain lists and dicts of a model hold, by themselves or in modules."""
     waiting, seen = deque([("", top)]), {id(top)}
     while waiting:
         path, module = waiting.popleft()
         for name, item in _plainly_held(module):
             if isinstance(item, nn.Parameter):
-                yield path + name, item
-            elif isinstance(item, nn.Module) and id(item) in held and id(item) not in seen:
+                yield path + name, item, None
+            elif id(item) in held and id(item) not in seen:
                 seen.add(id(item))
                 waiting.append((f"{path}{name}.", item))
-                yield from ((f"{path}{name}.{inner}", p) for inner, p in nn.Module.named_parameters(item))
+                for inner, parameter, place in _registered(item):
+                    yield f"{path}{name}.{inner}", parameter, place
 
 
 def _plainly_held(top: nn.Module) -> Iterator[tuple[str, Any]]:
     """What containers among the attributes of a module, and of those in it, hold: `blocks[0]`, `gain['a']`."""
     for path, module in nn.Module.named_modules(top):
         prefix = f"{path}." if path else ""
-        for name, value in vars(module).items():
-            if name not in _TORCHS:
-                yield from _items(prefix + name, value, _DEEPEST)
+        own = [(name, value) for name, value in vars(module).items() if type(name) is str and name not in _TORCHS]
+        yield from ((prefix + name, item) for name, item in _items(own, _DEEPEST))
 
 
-def _items(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    if type(value) in (dict, OrderedDict, defaultdict):
-        entries = list(value.items()) if len(value) <= _LONGEST else []
-    elif type(value) in (list, tuple, deque):
-        entries = list(enumerate(value)) if len(value) <= _LONGEST else []
-    else:
-        return
-    for key, item in entries:
-        where = f"{path}[{key!r}]" if isinstance(key, (str, int)) else f"{path}[{type(key).__name__}]"
-        if issubclass(type(item), (nn.Module, torch.Tensor)):
-            yield where, item
-        elif depth > 1:
-            yield from _items(where, item, depth - 1)
+def _items(variables: Iterable[tuple[str, Any]], deepest: int) -> Iterator[tuple[str, Any]]:
+    """The modules and tensors that plain containers among some variables hold, the least deep first."""
+    level: list[tuple[tuple[Any, ...], Any]] = [((name,), value) for name, value in variables]
+    left = _MOST_ITEMS
+    for _ in range(deepest):
+        containers, level = level, []
+        for keys, value in containers:
+            if left <= 0:
+                return
+            entries = _entries(value)[:left]
+            left -= len(entries)
+            for key, item in entries:
+                if issubclass(type(item), (nn.Module, torch.Tensor)):
+                    yield _path(*keys, key), item
+                elif type(item) in _DICTS or type(item) in _LISTS:
+                    level.append(((*keys, key), item))
+
+
+def _entries(value: Any) -> list[tuple[Any, Any]]:
+    """A copy, made at once: another thread may change what is copied."""
+    if type(value) in _DICTS and len(value) <= _LONGEST:
+        return list(value.items())
+    return list(enumerate(value)) if type(value) in _LISTS and len(value) <= _LONGEST else []
+
+
+def _path(name: str, *keys: Any) -> str:
+    """Keys of the program's own classes are not asked how they are written."""
+    return name + "".join(f"[{key!r}]" if type(key) in (str, int) else f"[{type(key).__name__}]" for key in keys)
 
 
 def _variables() -> dict[int, str]:
     """What the program that runs calls its models and tensors, by id: first of all in its outermost code.
 
-    Attributes of an object whose method runs are named like variables.
+    Attributes of an object whose method runs are named like variables; tensors in plain containers after these.
     """
-    frames: list[FrameType] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        frames += [frame] if is_users(frame.f_code.co_filename) else []
-        frame = frame.f_back
     names: dict[int, str] = {}
-    for each in reversed(frames):
-        found = variables_of(each)
-        own = getattr(found.pop("self", None), "__dict__", {})
-        for name, value in [*found.items(), *own.items()]:
-            if issubclass(type(value), (nn.Module, torch.Tensor)) and not name.startswith("_"):
+    for found in reversed(list(running_variables())):
+        own = attributes_of(found.pop("self", None))
+        both = [*found.items(), *own.items()]
+        named = [(name, value) for name, value in both if type(name) is str and not name.startswith("_")]
+        for name, value in named:
+            if issubclass(type(value), (nn.Module, torch.Tensor)):
                 names.setdefault(id(value), name)
+        for name, item in _items(named, deepest=1):
+            if issubclass(type(item), torch.Tensor):
+                names.setdefault(id(item), name)
     return names
 
 
+def attributes_of(item: Any) -> Mapping[Any, Any]:
+    """Those in its dictionary. Its class is not asked: it may answer with anything."""
+    try:
+        found = object.__getattribute__(item, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, (dict, MappingProxyType)) else {}
+
+
+def running_variables() -> Iterator[dict[str, Any]]:
+    """The variables of each piece of the program's code that runs, the innermost first."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            yield variables_of(frame)
+        frame = frame.f_back
+
+
 def variables_of(frame: FrameType) -> dict[str, Any]:
-    """Those of a function are copied by Python before 3.13, and the copy would live as long as the call: it is emptied,
-    unless the program holds it, too."""
+    """Before 3.13 Python copies those of a function, when they are asked for, into a dictionary that lives as long as
+    the call. It is emptied again; and not asked for, and there are none, where it may be the program's, too: locals()
+    returns it, exec() writes to it, and what a debugger has changed in it would be lost.
+    """
+    code = frame.f_code
+    if sys.version_info >= (3, 13) or not code.co_flags & inspect.CO_OPTIMIZED:
+        return dict(frame.f_locals)
+    if sys.gettrace() is not None or sys.getprofile() is not None or _takes_locals(code):
+        return {}
     found: Any = frame.f_locals
     copied: dict[str, Any] = dict(found)
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(found) is dict and sys.getrefcount(found) <= 3:
+    if sys.getrefcount(found) <= 3:  # else somebody else reads it: from another function, by the frame
         found.clear()
     return copied
+
+
+@functools.lru_cache(maxsize=4096)
+def _takes_locals(code: CodeType) -> bool:
+    """By what it uses. pytest writes @py_builtins.locals() into tests, for what it says of an assertion that fails."""
+    if _TAKES_LOCALS.isdisjoint(code.co_names):
+        return False
+    names = [each.argval for each in dis.get_instructions(code) if each.opcode in dis.hasname]
+    return any(name in _TAKES_LOCALS and before != "@py_builtins" for before, name in pairwise(["", *names]))
