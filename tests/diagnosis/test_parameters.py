@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import torchatlas as atlas
-from torchatlas.diagnosis import leaves
+from torchatlas.diagnosis import leaves, no_gradient
 from torchatlas.diagnosis.finding import Finding, Where, merged
 from torchatlas.diagnosis.holders import names_of
 from torchatlas.diagnosis.leaves import variables_of
@@ -396,3 +397,232 @@ def test_a_part_that_points_back_at_a_whole_without_a_name_is_a_part() -> None:
         train(optimizer, models[0](torch.ones(3, 4)).square().mean())
     (finding,) = visit.findings
     assert finding.what.startswith("blocks[0].weight, blocks[0].bias, blocks[1].weight and 2 more get gradients")
+
+
+def test_tensors_in_a_list_are_called_by_it_and_each_has_its_own_cause() -> None:
+    weights = [torch.ones(3, requires_grad=True) for _ in range(5)]
+    optimizer = torch.optim.SGD(weights, 0.1)
+    with atlas.doctor() as visit:
+        first = weights[1].detach() * 2
+        second = weights[2].detach() * 3
+        train(optimizer, (weights[0] * first * second).sum())
+    assert [finding.what.split(" get")[0] for finding in visit.findings] == [
+        "weights[1]",
+        "weights[2]",
+        "weights[3], weights[4]",
+    ]
+    assert len({finding.lines[0] for finding in visit.findings}) == 3
+
+
+def test_tensors_that_share_a_name_keep_their_causes() -> None:
+    def made() -> dict[str, dict[str, Tensor]]:
+        return {"deep": {name: torch.ones(3, requires_grad=True) for name in "abcd"}}
+
+    tensors = made()
+    optimizer = torch.optim.SGD(tensors["deep"].values(), 0.1)
+    with atlas.doctor() as visit:
+        first = tensors["deep"]["b"].detach() * 2
+        second = tensors["deep"]["c"].detach() * 3
+        train(optimizer, (tensors["deep"]["a"] * first * second).sum())
+    assert [finding.what for finding in visit.findings] == ["a leaf [3] gets no gradient"] * 3
+    assert len({finding.lines[0] for finding in visit.findings}) == 3
+
+
+def test_gradients_of_the_meta_device_are_left_alone() -> None:
+    model = nn.Linear(4, 1, device="meta")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(3):
+            train(optimizer, model(torch.ones(2, 4, device="meta")).sum())
+    assert not visit.findings
+
+
+def test_a_gradient_that_the_program_adds_by_hand_is_not_always_zero() -> None:
+    layer = nn.Linear(4, 1, bias=False)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(3):
+            optimizer.zero_grad()
+            (layer.weight.round() * torch.ones(4)).sum().backward()
+            assert layer.weight.grad is not None
+            layer.weight.grad += 1
+            optimizer.step()
+    assert not visit.findings
+
+
+@pytest.mark.parametrize("generator_steps_first", [True, False])
+def test_gradients_of_another_loss_are_rightly_emptied_before_a_pass_that_makes_none(
+    generator_steps_first: bool,
+) -> None:
+    generator, critic = nn.Linear(4, 4), net()
+    for_generator = torch.optim.SGD(generator.parameters(), 1e-4)
+    for_critic = torch.optim.SGD(critic.parameters(), 1e-4)
+    with atlas.doctor() as visit:
+        for _ in range(3):
+            for_generator.zero_grad()
+            critic(generator(torch.ones(2, 4))).sum().backward()
+            if generator_steps_first:
+                for_generator.step()
+                for_generator.zero_grad()
+                for_critic.zero_grad()
+                generator(torch.ones(2, 4)).sum().backward()  # does not come to the critic
+            else:
+                for_critic.zero_grad()
+                (0 * critic[2](torch.ones(2, 8))).sum().backward()  # comes to its last layer, with zeros
+            for_critic.step()
+            for_generator.step()
+    assert not visit.findings
+
+
+def test_a_step_whose_gradients_were_emptied_is_found_after_steps_of_another_line() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(2):
+            train(optimizer, model(torch.ones(2, 4)).sum())
+        optimizer.zero_grad()
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.zero_grad(set_to_none=False)
+            optimizer.step()
+    (finding,) = visit.findings
+    assert finding.what == "every step found no gradient at all, or only zeros"
+    assert finding.times == 2
+
+
+@pytest.mark.parametrize("of_module", [True, False])
+def test_what_no_pass_was_asked_for_is_not_without_a_gradient(of_module: bool) -> None:
+    first, second = (nn.Linear(4, 4), nn.Linear(4, 4)) if of_module else (Plain(), Plain())
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(3):
+            optimizer.zero_grad()
+            second(first(torch.ones(2, 4))).sum().backward(inputs=list(second.parameters()))
+            optimizer.step()
+    assert not visit.findings
+
+
+class Plain:
+    """A layer that is no module."""
+
+    def __init__(self) -> None:
+        self.weight = torch.ones(4, requires_grad=True)
+
+    def parameters(self) -> list[Tensor]:
+        return [self.weight]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+class Outer(torch.autograd.Function):
+    """Applies another Function before all else."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return Stop.apply(x) * 2  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> None:
+        return None
+
+
+def test_a_function_that_applies_another_first_is_cut_at_its_own_line() -> None:
+    encoder, head = nn.Linear(2, 2), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], 0.1)
+    with atlas.doctor() as visit:
+        hidden = Outer.apply(encoder(torch.ones(1, 2)))
+        train(optimizer, head(hidden).sum())
+    (finding,) = visit.findings
+    assert finding.where[0].source is not None
+    assert finding.where[0].source.text == "hidden = Outer.apply(encoder(torch.ones(1, 2)))"
+
+
+def test_leaves_that_lines_of_their_own_cut_off_are_findings_of_their_own() -> None:
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    scale = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters(), scale], 0.1)
+    with atlas.doctor() as visit:
+        hidden = Stop.apply(first(torch.ones(1, 2)))
+        hidden = hidden + Stop.apply(second(torch.ones(1, 2)))
+        train(optimizer, (scale * hidden).sum())
+    assert [(finding.what.split(".")[0], len(finding.lines)) for finding in visit.findings] == [
+        ("first", 1),
+        ("second", 1),
+    ]
+    assert len({finding.lines[0] for finding in visit.findings}) == 2
+
+
+def test_a_leaf_that_something_else_stops_too_is_not_blamed_on_a_function() -> None:
+    encoder, scale = nn.Linear(2, 2), nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([*encoder.parameters(), scale], 0.1)
+    with atlas.doctor() as visit:
+        hidden = encoder(torch.ones(1, 2))
+        other = checkpoint(lambda x: scale * x.detach(), hidden, use_reentrant=True)
+        train(optimizer, (scale * Stop.apply(hidden) + other).sum())
+    assert not visit.findings
+
+
+def test_a_pass_is_walked_once_for_each_line_and_not_for_each_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    walks, behind = [], no_gradient._behind
+    monkeypatch.setattr(no_gradient, "_behind", lambda *args: walks.append(behind(*args)) or walks[-1])
+    layers, head = nn.Sequential(*(nn.Linear(2, 2) for _ in range(20))), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([*layers.parameters(), *head.parameters()], 0.1)
+    with atlas.doctor() as visit:
+        train(optimizer, head(Stop.apply(layers(torch.ones(1, 2)))).sum())
+    (finding,) = visit.findings
+    assert finding.what.startswith("layers.0.weight, layers.0.bias, layers.1.weight and 37 more")
+    assert len(walks) == 2  # for the line, and for all that is not the program's
+
+
+class Gathered(nn.Module):
+    """Has other parameters while it runs than those that are trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._kept, self.weight = self.weight, nn.Parameter(self.weight.detach().clone())
+        return x * self.weight
+
+    def scatter(self, gives: bool) -> None:
+        self._kept.grad, self.weight = self.weight.grad if gives else None, self._kept
+
+
+@pytest.mark.parametrize("gives", [True, False])
+def test_a_stand_in_for_a_parameter_is_missed_only_if_it_keeps_its_gradient(gives: bool) -> None:
+    model = Gathered()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            model.scatter(gives)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert visit.findings.keys == ([] if gives else ["optimizer-misses"])
+
+
+def test_sharded_parameters_that_are_gathered_to_be_used_are_trained() -> None:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.Sequential(net(), nn.Linear(1, 1))
+        mesh = init_device_mesh("cpu", (1,))
+        fully_shard(model[0], mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        whole, part = (torch.optim.SGD(each.parameters(), 0.1) for each in (model, model[0]))
+        with atlas.doctor() as visit:
+            for _ in range(2):
+                train(whole, model(torch.ones(2, 4)).sum())
+        assert not visit.findings
+        with atlas.doctor() as visit:
+            for _ in range(2):
+                model.zero_grad()
+                train(part, model(torch.ones(2, 4)).sum())
+        assert [finding.what.split(" get")[0] for finding in visit.findings] == ["1.weight, 1.bias"]
+    finally:
+        dist.destroy_process_group()

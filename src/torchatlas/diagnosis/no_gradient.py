@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any
@@ -16,11 +16,14 @@ from torchatlas.capturing.frames import is_users, user_line
 from torchatlas.diagnosis.case import CHECKS, Case
 from torchatlas.diagnosis.cuts import Cuts, cut_by
 from torchatlas.diagnosis.finding import Finding, Where, at, some
-from torchatlas.diagnosis.leaves import Leaf, variables_of
-from torchatlas.torch_private import FunctionNode
+from torchatlas.diagnosis.leaves import Leaf
+from torchatlas.graph import SourceLine
+from torchatlas.torch_private import FunctionNode, next_sequence_nr
 
 _MOST = 3  # cuts that are named
+_MOST_APPLIED = 100_000  # Functions whose lines are remembered: what was applied long ago has no backward pass any more
 Cause = tuple[tuple[Where, ...], str, str]  # where, why, and the fix
+Named = tuple[str, int | None]  # a parameter and its storage; tensors of their own may share a name
 _LOOK_FOR = "look for detach(), no_grad, argmax or a cast to integers on that way; or freeze what is not to be trained"
 _APPLY: CodeType = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 _USE_IT = "add it to the loss, or leave it out; or freeze what is not to be trained"
@@ -58,26 +61,27 @@ def no_gradient(case: Case) -> Iterator[Finding]:
     if case.model is None:
         return
     reached = {id(leaf) for node in case.nodes if (leaf := leaf_of(node)) is not None}
-    missing = {
-        name: _storage(case, name, parameter)
+    missing = [
+        (name, _storage(case, name, parameter))
         for name, parameter in case.model.named_parameters()
         if parameter.requires_grad and id(parameter) not in reached
-    }
+    ]
     roots = [sequence_nr(loss.grad_fn) for loss in case.losses if loss.grad_fn is not None]
     yield from without_gradient(case, missing, roots)
 
 
-def without_gradient(case: Case, missing: Mapping[str, int | None], roots: Iterable[int]) -> Iterator[Finding]:
-    """Why some parameters, of some storages, get none; those with one cause are one finding."""
+def without_gradient(case: Case, missing: Sequence[Named], roots: Iterable[int]) -> Iterator[Finding]:
+    """Why some parameters get none; those with one cause are one finding."""
     if not missing:
         return
     if case.forward is None:
-        yield _finding(list(missing), case.here(), "no path from the loss leads to {it}", _LOOK_FOR)
+        names = [name for name, _ in missing]
+        yield _finding(names, case.here(), "no path from the loss leads to {it}", _LOOK_FOR)
         return
     cuts = Cuts(case.forward)
     into = cuts.before(cuts.makers(roots))
     causes: dict[Any, tuple[list[str], tuple[Where, ...], str, str]] = {}
-    for name, storage in missing.items():
+    for name, storage in missing:
         users = cuts.users(storage)
         cut = cuts.after(users, into)
         if cut is not None:
@@ -96,14 +100,14 @@ def without_gradient(case: Case, missing: Mapping[str, int | None], roots: Itera
         yield _finding(names, places, why, fix)
 
 
-def only_zeros(case: Case, zeros: Mapping[str, int | None], roots: Iterable[int]) -> Iterator[Finding]:
+def only_zeros(case: Case, zeros: Sequence[Named], roots: Iterable[int]) -> Iterator[Finding]:
     """Parameters whose gradient is there, and zero because of a function that is flat between its steps."""
     if not zeros or case.forward is None:
         return
     cuts = Cuts(case.forward)
     into = cuts.before(cuts.makers(roots))
     causes: dict[Any, tuple[Where, list[str]]] = {}
-    for name, storage in zeros.items():
+    for name, storage in zeros:
         found = cuts.flattened(cuts.users(storage), into)
         if found is not None:
             causes.setdefault(found.source or found.id, (at("flattened by", found), []))[1].append(name)
@@ -125,9 +129,10 @@ def _storage(case: Case, name: str, parameter: torch.Tensor) -> int | None:
 
 
 def _finding(names: list[str], where: tuple[Where, ...], why: str, fix: str) -> Finding:
-    words = {"it": "it", "was": "was"} if len(names) == 1 else {"it": "them", "was": "were"}
-    words = words if not why.startswith("{it} {was}") or len(names) == 1 else {"it": "they", "was": "were"}
-    get = "gets" if len(names) == 1 else "get"
+    one = len(set(names)) == 1  # as `some` counts them
+    words = {"it": "it", "was": "was"} if one else {"it": "them", "was": "were"}
+    words = words if not why.startswith("{it} {was}") or one else {"it": "they", "was": "were"}
+    get = "gets" if one else "get"
     return Finding("no-gradient", f"{some(names)} {get} no gradient", where, why.format(**words), fix)
 
 
@@ -135,26 +140,30 @@ class Functions:
     """The program's own autograd Functions: where they are applied, and for which leaves backward returns None."""
 
     def __init__(self) -> None:
-        self.stopped: dict[Leaf, type] = {}  # by which Function
-        self._applied: dict[type, dict[Where, None]] = {}
-        self._seen: set[tuple[CodeType, int]] = set()  # lines whose ops were looked at
-        self._given: dict[int, bool] | None = (
-            None  # the nodes of the pass that ran, and whether a gradient came to them
-        )
+        self.stopped: dict[Leaf, list[_Applied]] = {}  # by what
+        self._lines: dict[int, SourceLine] = {}  # that applied Functions, by autograd's number of the node
+        self._latest = -1  # node at which an op was looked at
+        self._given: dict[int, bool] | None = None  # the nodes of the pass that runs: whether a gradient came to them
 
     def op_ran(self) -> None:
-        """Remember the line that applied the Function in whose forward this op ran, if it did."""
+        """Remember the line that applied the Function in whose forward this op ran, if it did.
+
+        The node of a Function is made before its forward runs, and without gradients nothing makes another one: the
+        latest is its own. While the latest stays the same, so does the answer; an evaluation asks once.
+        """
+        number = next_sequence_nr() - 1
+        if number == self._latest:
+            return
+        self._latest = number
         frame: FrameType | None = sys._getframe(1)
-        line = user_line(frame)
-        if line is None or line in self._seen:
-            return
-        self._seen.add(line)
-        while frame is not None and frame.f_code is not _APPLY:
+        while frame is not None:
+            if frame.f_code is _APPLY:
+                if (line := user_line(frame.f_back)) is not None:
+                    self._lines.setdefault(number, source_row(*line))
+                number -= 1  # of a Function that applied this one first of all
             frame = frame.f_back
-        if frame is None or (outer := user_line(frame.f_back)) is None:
-            return
-        self._seen.discard(line)  # another line may apply it, too
-        self._applied.setdefault(variables_of(frame)["cls"], {}).setdefault(Where("applied", source_row(*outer)))
+        while len(self._lines) > _MOST_APPLIED:
+            del self._lines[next(iter(self._lines))]
 
     def pass_begins(self, nodes: list[Any]) -> None:
         self._given = {} if any(_function(node) is not None for node in nodes) else None
@@ -169,33 +178,44 @@ class Functions:
         nothing = {number: leaf for number, leaf in missing.items() if given is not None and given.get(number) is False}
         if given is None or not nothing:
             return set()
-        sources: dict[Any, list[int]] = {}
-        for number, node in enumerate(nodes):
-            for target, _ in node.next_functions:
-                sources.setdefault(target, []).append(number)
-        found = set()
-        for number, leaf in nothing.items():
-            by = [_function(nodes[source]) for source in _last_given(number, nodes, sources, given)]
-            if by and (first := by[0]) is not None and None not in by:
-                found.add(leaf)
-                self.stopped[leaf] = first
-        return found
+        targets = _targets(nodes, given)
+        last: dict[_Applied, set[int]] = {}  # what got a gradient and passed none on, and to which nodes
+        others: set[int] = set()  # to which what is not the program's passed none on
+        for number, came in given.items():
+            if came and targets[number]:
+                function = _function(nodes[number])
+                line = self._lines.get(sequence_nr(nodes[number]))
+                (others if function is None else last.setdefault((function, line), set())).update(targets[number])
+        others = _behind(others, targets)
+        found: dict[Leaf, list[_Applied]] = {}
+        for applied, first in last.items():  # each walks the graph once; they are as few as the lines of the program
+            behind = _behind(first, targets)
+            for number, leaf in nothing.items():
+                if number in behind and number not in others:
+                    found.setdefault(leaf, []).append(applied)
+        self.stopped |= found
+        return set(found)
 
     def findings(self, missing: Iterable[Leaf]) -> Iterator[Finding]:
-        causes: dict[type, list[str]] = {}
+        causes: dict[tuple[_Applied, ...], list[str]] = {}
         for leaf in missing:
             if leaf in self.stopped:
-                causes.setdefault(self.stopped[leaf], []).append(leaf.name)
-        for function, names in causes.items():
-            lines = list(self._applied.get(function, ()))[:_MOST]
-            what = f"cut by the backward of {function.__name__}, which returned no gradient"
+                causes.setdefault(tuple(self.stopped[leaf][:_MOST]), []).append(leaf.name)
+        for applied, names in causes.items():
+            functions = " and ".join(dict.fromkeys(function.__name__ for function, _ in applied))
             yield _finding(
                 names,
-                tuple(replace(line, what=what) for line in lines) or (Where(what),),
-                f"{function.__name__}.backward returned None for {{it}}, or for what came of {{it}}",
+                tuple(
+                    Where(f"cut by the backward of {function.__name__}, which returned no gradient", line)
+                    for function, line in applied
+                ),
+                f"the backward of {functions} returned None for {{it}}, or for what came of {{it}}",
                 "return a gradient for each argument of forward that needs one, in their order; or freeze what is not "
                 "to be trained",
             )
+
+
+_Applied = tuple[type, SourceLine | None]  # a Function, and the line that applied it
 
 
 def _function(node: Any) -> type | None:
@@ -205,12 +225,20 @@ def _function(node: Any) -> type | None:
     return found if found is not None and is_users(getattr(module, "__file__", None) or "") else None
 
 
-def _last_given(node: int, nodes: list[Any], sources: Mapping[Any, list[int]], given: Mapping[int, bool]) -> list[int]:
-    """The nodes before one, on the way of the gradients, that were the last to get some."""
-    found, seen, waiting = list[int](), {node}, [node]
+def _targets(nodes: list[Any], given: Mapping[int, bool]) -> dict[int, list[int]]:
+    """Of each node that ran: those it passes gradients on to that ran, too, and got none."""
+    numbers = {nodes[number]: number for number, came in given.items() if not came}
+    return {
+        number: [numbers[target] for target, _ in nodes[number].next_functions if target in numbers] for number in given
+    }
+
+
+def _behind(first: Collection[int], targets: Mapping[int, list[int]]) -> set[int]:
+    """These nodes, and all on the way from them to the leaves."""
+    found, waiting = set(first), list(first)
     while waiting:
-        for source in sources.get(nodes[waiting.pop()], ()):
-            if source not in seen and source in given:
-                seen.add(source)
-                (found if given[source] else waiting).append(source)
+        for target in targets[waiting.pop()]:
+            if target not in found:
+                found.add(target)
+                waiting.append(target)
     return found
