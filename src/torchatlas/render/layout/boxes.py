@@ -27,6 +27,7 @@ _LINE_END, _MOST_ENDS = 7.0, 150  # a box has room for the ends of so many lines
 _FEW_ENDS = 8  # and for so many where lines are joined before they reach it
 _WIDE = 300.0  # no text makes a box as wide as this, only the ends of lines do
 _HOPELESS = 1e6  # the width of what no page can show
+_SPARE = 0.05  # height to spare, of all there is
 _USUAL_PAGE = 4 / 3  # its width for its height
 
 
@@ -53,6 +54,7 @@ class Box:
     natural: bool = True  # nothing in it was cut: it serves for every height it fits
     tangles: int = 0  # lines that lie on each other
     leads: list[int] = field(default_factory=list)  # of an open one: output -> the first that leaves on the same line
+    cramped: bool = False  # something in it was cut although there was height to spare
 
 
 class BoxMaker:
@@ -77,8 +79,13 @@ class BoxMaker:
         """How many lines were laid out so far: what a search may spend is limited by it."""
         return self._solver.work
 
-    def box(self, item: Item, opened: Collection[int], height: float) -> Box:
-        """The box of an item that should be no higher than `height`; `opened` holds the ids of open items."""
+    def box(self, item: Item, opened: Collection[int], height: float, spare: bool = False) -> Box:
+        """The box of an item that should be no higher than `height`; `opened` holds the ids of open items.
+
+        Of a group's height the one open group in it gets what the other boxes are guessed to leave, so what is nested
+        deep gets far too little. With `spare` it is laid out again with what was left. Not always: a group that is
+        higher, if narrower, may not leave room for others beside which it stands.
+        """
         number = self._number(item, opened)
         natural = self._known.get(number)
         if natural is not None and (not natural.open or natural.height <= height):
@@ -88,9 +95,9 @@ class BoxMaker:
         if id(item) not in opened:
             box = self._known[number] = self._closed(item)
             return box
-        key: Hashable = (number, round(height))
+        key: Hashable = (number, round(height), spare)
         if key not in self._known:
-            box = self._opened(item, opened, height)
+            box = self._opened(item, opened, height, spare)
             if box.natural:
                 key = number
             self._known[key] = box
@@ -137,17 +144,31 @@ class BoxMaker:
         """The width of the mark that says how often an item repeats."""
         return text_width(f"×{item.repeat:,}", SMALL, True) + 10
 
-    def _opened(self, item: Item, opened: Collection[int], height: float) -> Box:
+    def _opened(self, item: Item, opened: Collection[int], height: float, spare: bool) -> Box:
+        items, over = self.outline.children(item), self._over(item)
+        room, is_single = height - over - 20, sum(id(child) in opened for child in items) == 1
+        if is_single:  # leave room for the boxes before and after it
+            room = max(height * 0.55, height - over - 58 * (1 + min(len(items) - 1, 4)))
+        box = self._laid_out(item, opened, height, room, spare)
+        left = height - box.height
+        if is_single and left > _SPARE * height and any(inner.wraps for inner in box.inner):  # too little was guessed
+            box.cramped = not spare
+            again = self._laid_out(item, opened, height, room + left, spare) if spare else box
+            if again.height <= height and again.width <= box.width:
+                return again
+        return box
+
+    def _over(self, item: Item) -> float:
+        """What the heading of a group and its borders take of its height."""
+        return 0.0 if item is self.outline.root else HEAD + 2 * PAD
+
+    def _laid_out(self, item: Item, opened: Collection[int], height: float, room: float, spare: bool) -> Box:
+        """A group within a height, its inner boxes within so much room."""
         self.solved += 1
         outline, is_root = self.outline, item is self.outline.root
         items = outline.children(item)
         wiring = outline.wiring(item)  # tells the items what enters and leaves them
-        over = 0.0 if is_root else HEAD + 2 * PAD
-        groups = [child for child in items if id(child) in opened]
-        room = height - over - 20
-        if len(groups) == 1:  # leave room for the boxes before and after it
-            room = max(height * 0.55, height - over - 58 * (1 + min(len(items) - 1, 4)))
-        inner = [self.box(child, opened, room) for child in items]
+        inner = [self.box(child, opened, room, spare) for child in items]
         enters: dict[tuple[int, Net], float] = {}
         leaves: dict[tuple[int, Net], float] = {}
         for number, (child, box) in enumerate(zip(items, inner, strict=True)):
@@ -166,7 +187,7 @@ class BoxMaker:
         if self._is_hopeless(problem, inner):
             return Box(item, _HOPELESS, 1.0, "", "", True, inner)
         flipped = self._acyclic(problem, len(items))
-        placed = self._placed(problem, inner, height - over, {box for u, v, _ in flipped for box in (u, v)})
+        placed = self._placed(problem, inner, height - self._over(item), {box for u, v, _ in flipped for box in (u, v)})
         routes = [_turned(route, flipped) for route in placed.routes] if flipped else placed.routes
         left, top = (0.0, 0.0) if is_root else (PAD, HEAD + (0.0 if item.inputs else 10.0))
         body = placed.width + 2 * left + (18.0 if item.repeat > 1 else 0.0)
@@ -201,6 +222,7 @@ class BoxMaker:
             wraps == 0 and all(box.natural for box in inner) and tall + behind <= height,
             placed.tangles + sum(box.tangles for box in inner),
             [first[end] for end in ends.values()],
+            any(box.cramped for box in inner),
         )
 
     def _is_hopeless(self, problem: Problem, inner: list[Box]) -> bool:

@@ -8,14 +8,16 @@ without looking back would let the picture jump when the page grows by a hair.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeGuard
 
 from torchatlas.render.layout.boxes import SMALL, Box, BoxMaker
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.layered import BOX_GAP, RANK_GAP
 from torchatlas.render.layout.outline import Item, Outline
+from torchatlas.render.layout.shares import FORWARD, PHASES, Shares
 
 _HEIGHTS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.72, 0.68, 0.62, 0.56, 0.5, 0.44, 0.38, 0.32)
 _QUICK = (1.0, 0.92, 0.84)  # lower ones are only wider
@@ -23,17 +25,21 @@ _HOPELESS = 0.88  # at less than this of the smallest, or the best, scale anothe
 _COMFORTABLE = 11.0  # text of this size is large enough
 _LARGEST = 24.0
 _FULL = 0.42  # boxes with their gaps never filled more of a page than this
+_TIGHT = 1.3  # boxes that take more of the page than this hardly fit however they are laid out
+_SPARE_MISSES, _SPARE_WORK = 8, 600  # so much for trials with all the height there is
 _MOST_TRIALS = 50
 _EXAMPLES = 2  # so many of a class are tried when not all of it fits
 _MOST_WORK = 1_800  # lines between ranks: a third of a second or so
 _USUAL_PAGE = 1600 * 1200
 _MISSES = 12  # so many groups that do not fit any more, and the page is full
-_CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")  # classes that say nothing of what is in them
-_FIRST = "forward"
-_SHARES = {"forward": 1.0, "backward": 0.25, "optimizer": 0.05, "other": 0.25}  # of the phases, beside each other
-_AGAIN, _SAME = 0.4, 0.15  # what the inside of a group is worth when one of its class, or its equal, is open already
 _ALL, _MANY = 0.85, 20  # a box that stands for so much of its group is opened with it, if it has no more boxes
 _LOSS = 0.03  # opening a group where there is room left may lose so much of what all is worth
+_FILLED, _SWAPPED = 1.5, 1.0  # of the most work: when filling, and swapping after it, end
+_FEW_MISSES = 4
+_SWAPS = 16  # so many are tried
+_LOOKED_AT = 12  # so many that tell least are looked at, to be closed, and so many that tell most, to be opened
+_LARGER = 3.0  # what it counts against a swap if boxes take more of the page than before
+_LITTLE = 0.25  # a phase that adds less than this may be closed again
 _CROSSING, _CUT = 0.12, 0.1  # what a crossing, or a cut into columns, costs of what a box is worth
 
 
@@ -67,15 +73,13 @@ class Fitter:
         self.least = font / SMALL  # the smallest scale at which all text can be read
         self.maker = BoxMaker(outline, labels, smallest_box / self.least, width / self.least)
         self.trials = 0
+        self._spare_work = self._spare_misses = 0
         self._most_work = _MOST_WORK * max(1.0, width * height / _USUAL_PAGE)  # a poster is worth more of it
         self._failed: set[frozenset[int]] = set()
         self._refused: dict[frozenset[int], list[frozenset[int]]] = {}  # moves -> what was open when they did not fit
         self._areas: dict[int, float] = {}  # of closed items, with the gaps around them
-        root = outline.root
-        self._items = {id(root): root}  # all that a search has come to, by id
-        self._share = {id(root): 1.0}  # how much of the program each of them stands for
-        self._known_news: dict[int, float] = {}
-        self._known_parameters: dict[int, int] = {}
+        self.shares = Shares(outline, labels)
+        self._items, self._share, self._lane = self.shares.items, self.shares.of, self.shares.lane
 
     def fit(self) -> Fit:
         start = frozenset({id(self.outline.root)})
@@ -84,14 +88,12 @@ class Fitter:
             return first
         best = beam = [(self._worth(first), start)]
         seen = {start}
-        if self._has_lanes:  # they find their places best when all are open
-            lanes = [item for item in self._closed(start) if item.kind == "lane"]
-            spread = start | self._through([item for item in lanes if item.name == _FIRST], math.inf)
-            spread |= self._through(lanes, self._deepest(spread))
+        for spread in self._spreads(start):
             seen.add(spread)
             fit = self._tried(spread)
-            if fit is not None and fit.scale >= self.least:
+            if self._fits(fit):
                 best = beam = [(self._worth(fit), spread), *beam]
+                break
         while beam and not self._is_spent:
             found = []
             for _, opened in beam:
@@ -102,7 +104,7 @@ class Fitter:
                         continue
                     seen.add(trial)
                     fit = self._tried(trial)
-                    if fit is not None and fit.scale >= self.least:
+                    if self._fits(fit):
                         found.append((self._worth(fit), trial))
                         fitting += 1
                     else:
@@ -113,37 +115,151 @@ class Fitter:
             beam = found[: self._width]
             if beam and beam[0][0] > best[0][0] * (1.0 - _LOSS):  # as good, and more is open
                 best = beam[:1]
-        return self._scaled(self._filled(*best[0]), _HEIGHTS)
+        _, opened = self._swapped(*self._without_lanes(*self._filled(*best[0], _MISSES)))
+        if self._fits(self._scaled(opened, _QUICK, self.least)):
+            return self._scaled(opened, _HEIGHTS)
+        return self._scaled(opened, _QUICK, spare=True)
+
+    def _fits(self, fit: Fit | None) -> TypeGuard[Fit]:
+        return fit is not None and fit.scale >= self.least
+
+    def _rank(self, fit: Fit) -> tuple[float, float]:
+        """What can be read comes before what reads well: a cut less does not make up for text that is too small."""
+        return min(fit.scale, self.least), fit.score
+
+    def _spreads(self, start: frozenset[int]) -> Iterator[frozenset[int]]:
+        """Phases find their places best when they are open from the start: all of them or, where they do not fit, the
+        first ones."""
+        lanes = [item for item in self._closed(start) if item.kind == "lane"]
+        forward = [item for item in lanes if item.name == FORWARD]
+        after = [item for item in lanes if item.name != FORWARD]
+        spread = start | self._through(forward, math.inf)
+        for names in (PHASES, ("backward",), ()):
+            more = [item for item in after if item.name in names]
+            if more or (forward and not names):
+                yield spread | self._through(more, self._deepest(spread))
+
+    @property
+    def _work(self) -> int:
+        return self.maker.work - self._spare_work
 
     @property
     def _is_spent(self) -> bool:
-        return self.trials >= _MOST_TRIALS or self.maker.work >= self._most_work
+        return self.trials >= _MOST_TRIALS or self._work >= self._most_work
 
     @property
     def _width(self) -> int:
         """How many sets are kept, and how many moves of each: one where every trial is dear."""
-        return 1 if self.maker.work * _MOST_TRIALS > 2 * self._most_work * self.trials else 2
+        return 1 if self._work * _MOST_TRIALS > 2 * self._most_work * self.trials else 2
 
-    def _filled(self, worth: float, opened: frozenset[int]) -> frozenset[int]:
+    def _filled(self, worth: float, opened: frozenset[int], most: int) -> tuple[float, frozenset[int]]:
         """Spend what room is left on single groups, the largest share first, where that does not tangle the picture."""
         misses = 0
-        while misses < _MISSES and self.maker.work < 1.5 * self._most_work:
+        while misses < most and self._work < _FILLED * self._most_work:
             for move in self._moves(opened, every=True):
                 if self._is_refused(move, opened):
                     continue
                 trial = opened | move
                 fit = self._tried(trial)
                 # What is inside may be worth the cut that opening it costs; nothing is worth a thicket of lines.
-                if fit is not None and fit.scale >= self.least and self._worth(fit) > worth * (1.0 - _LOSS):
+                if self._fits(fit) and self._worth(fit) > worth * (1.0 - _LOSS):
                     worth, opened = self._worth(fit), trial
                     break
                 self._refuse(move, opened, fit)
                 misses += 1
-                if misses == _MISSES:
-                    break
+                if misses == most or self._work >= _FILLED * self._most_work:
+                    return worth, opened
             else:
                 break
-        return opened
+        return worth, opened
+
+    def _without_lanes(self, worth: float, opened: frozenset[int]) -> tuple[float, frozenset[int]]:
+        """Close a phase that tells little if what can be opened instead tells more: it may take half of the page."""
+        lanes = [item for item in self.outline.children(self.outline.root) if item.kind == "lane"]
+        for lane in lanes[::-1]:
+            trial = opened - self._inside(lane, opened)
+            lost = self.shares.told(opened) - self.shares.told(trial)
+            if lane.name == FORWARD or not 0 < lost < _LITTLE or self._work >= _SWAPPED * self._most_work:
+                continue
+            fit = self._tried(trial)
+            if self._fits(fit):
+                filled = self._filled(self._worth(fit), trial, _FEW_MISSES)
+                worth, opened = filled if filled[0] > worth * (1.0 + _LOSS) else (worth, opened)
+        return worth, opened
+
+    def _swapped(self, worth: float, opened: frozenset[int]) -> tuple[float, frozenset[int]]:
+        """Close something and open something else instead, while that tells more: what came first took the room."""
+        left = _SWAPS
+        found = self._swaps(worth, opened)
+        while found and left and self._work < _SWAPPED * self._most_work:
+            trial, left = found.pop(0), left - 1
+            fit = self._tried(trial)
+            if self._fits(fit) and self._worth(fit) > worth * (1.0 + _LOSS):
+                worth, opened = self._filled(self._worth(fit), trial, _FEW_MISSES)
+                found = self._swaps(worth, opened)
+            else:
+                self._failed.add(trial)
+        return worth, opened
+
+    def _swaps(self, worth: float, opened: frozenset[int]) -> list[frozenset[int]]:
+        """Sets with one group, or one class of them, closed and others opened, that would tell more; the best first."""
+        groups = [self._items[number] for number in opened if number != id(self.outline.root)]
+        groups.sort(key=lambda item: (item.start, item.depth))
+        inside = {id(item): self._inside(item, opened) for item in groups}
+        classes: dict[object, frozenset[int]] = {}
+        for item in groups:
+            key = self._class(item)
+            classes[key] = classes.get(key, frozenset()) | inside[id(item)]
+        told, area = self.shares.told(opened), self._area(opened)
+        losses: dict[frozenset[int], float] = {}
+        for closed in (*inside.values(), *classes.values()):
+            if closed not in losses:
+                losses[closed] = (told - self.shares.told(opened - closed)) / self._added(closed)
+        victims = sorted(losses, key=lambda closed: losses[closed])[:_LOOKED_AT]
+        victims += [inside[id(item)] for item in groups if item.kind == "lane" and inside[id(item)] not in victims]
+        moves = self._moves(opened, every=True)[:_LOOKED_AT]
+        trials = {(opened - closed) | move: None for closed in victims for move in moves if not move & closed}
+        for item in self._closed(opened):  # the larger of two alike
+            for other in groups:
+                if self._class(item) == self._class(other) and self._share[id(item)] > self._share[id(other)]:
+                    trials[(opened - inside[id(other)]) | self._like(other, item, opened)] = None
+        found: dict[frozenset[int], float] = {}
+        for trial in trials:
+            if trial not in self._failed and self._is_whole(trial):
+                tells = self._tells(trial)
+                if tells > worth * (1.0 + _LOSS):
+                    found[trial] = math.log(tells) - _LARGER * max(0.0, self._area(trial) / area - 1.0)
+        return sorted(found, key=lambda trial: -found[trial])
+
+    def _like(self, other: Item, item: Item, opened: frozenset[int]) -> frozenset[int]:
+        """A group, open as far as another of its class is."""
+        found, stack = set[int](), [(other, item)]
+        while stack:
+            model, copy = stack.pop()
+            found.add(id(copy))
+            self.shares.spread(copy)
+            for one, two in zip(self.outline.children(model), self.outline.children(copy), strict=False):
+                if id(one) in opened and self._class(one) == self._class(two) and self.outline.can_open(two):
+                    stack.append((one, two))
+        return frozenset(found)
+
+    def _class(self, item: Item) -> tuple[int, str, str, str]:
+        return item.depth, self._lane(item).name, item.kind, item.type or item.name
+
+    def _inside(self, item: Item, opened: frozenset[int]) -> frozenset[int]:
+        """An open group and all that is open in it."""
+        found, stack = set[int](), [item]
+        while stack:
+            group = stack.pop()
+            found.add(id(group))
+            stack += [child for child in self.outline.children(group) if id(child) in opened]
+        return frozenset(found)
+
+    def _is_whole(self, opened: frozenset[int]) -> bool:
+        """Whether every open group lies in an open one, and none after forward is deeper than that."""
+        deepest = self._deepest(opened)
+        inner = [item for item in map(self._items.__getitem__, opened) if item.parent is not None]
+        return all(id(item.parent) in opened and self._may_open(item, deepest) for item in inner)
 
     def _refuse(self, move: frozenset[int], opened: frozenset[int], fit: Fit | None) -> None:
         """Remember what did not fit: for this set only, if another place for the rest might still help."""
@@ -167,19 +283,38 @@ class Fitter:
         if len(opened) > 1 and not self._has_room(opened):
             return None
         self.trials += 1
-        return self._scaled(opened, _QUICK, enough=self.least)
+        before = self.maker.work
+        fit = self._scaled(opened, _QUICK, self.least)
+        if not self._fits(fit) and self._is_cramped(fit.box) and self._may_spare(self.maker.work - before):
+            before = self.maker.work
+            fit = max(fit, self._scaled(opened, _QUICK, self.least, spare=True), key=self._rank)
+            self._spare_work += self.maker.work - before
+            self._spare_misses += not self._fits(fit)
+        return fit
 
-    def _scaled(self, opened: frozenset[int], heights: tuple[float, ...], enough: float = 1e9) -> Fit:
+    def _may_spare(self, cost: int) -> bool:
+        """Whether a trial of such a cost may be laid out again, with all the height there is. That has a purse of its
+        own, so that it never takes anything from what else is tried."""
+        larger = self._most_work / _MOST_WORK
+        return self._spare_misses < _SPARE_MISSES * larger and self._spare_work + cost < _SPARE_WORK * larger
+
+    def _is_cramped(self, box: Box) -> bool:
+        """Whether what is too wide might fit if it was higher: laid out otherwise it takes about as much of a page."""
+        return box.cramped and box.width * box.height * self.least**2 < _TIGHT * self.width * self.height
+
+    def _scaled(
+        self, opened: frozenset[int], heights: tuple[float, ...], enough: float = 1e9, *, spare: bool = False
+    ) -> Fit:
         """The best of several heights, or the first that is good enough."""
         best: Fit | None = None
         for part in heights:
-            box = self.maker.box(self.outline.root, opened, self.height / self.least * part)
+            box = self.maker.box(self.outline.root, opened, self.height / self.least * part, spare)
             across, down = self.width / max(box.width, 1), self.height / max(box.height, 1)
             scale = min(across, down, max(_LARGEST / SMALL, self.least))
             if box.tangles:  # lines on each other are as bad as text that cannot be read
                 scale = min(scale, self.least * 0.99)
             fit = Fit(box, scale, opened)
-            if best is None or fit.score > best.score:
+            if best is None or self._rank(fit) > self._rank(best):
                 best = fit
             too_wide = across < down and across < best.scale * _HOPELESS  # and wider still when it is lower
             if scale >= enough or too_wide or (heights is _QUICK and scale < self.least * _HOPELESS):
@@ -190,97 +325,47 @@ class Fitter:
         return best
 
     def _has_room(self, opened: frozenset[int]) -> bool:
-        """Whether a page can hold the closed boxes, with the gaps around them. What is far too much is not counted."""
+        """Whether a page can hold the closed boxes, with the gaps around them."""
         room = _FULL * self.width * self.height / self.least**2
-        stack = [self.outline.root]
-        while stack and room >= 0:
+        return self._area(opened, room) <= room
+
+    def _area(self, opened: frozenset[int], most: float = math.inf) -> float:
+        """What closed boxes take with the gaps around them. What is more than the most is not counted."""
+        area, stack = 0.0, [self.outline.root]
+        while stack and area <= most:
             item = stack.pop()
             self.outline.wiring(item)
             for child in self.outline.children(item):
                 if id(child) in opened:
                     stack.append(child)
                     continue
-                area = self._areas.get(id(child))
-                if area is None:
+                own = self._areas.get(id(child))
+                if own is None:
                     box = self.maker.box(child, opened, 0.0)
-                    area = self._areas[id(child)] = (box.width + BOX_GAP) * (box.height + RANK_GAP)
-                room -= area
-        return room >= 0
-
-    # -- what is shown -------------------------------------------------------------------------------------------------
+                    own = self._areas[id(child)] = (box.width + BOX_GAP) * (box.height + RANK_GAP)
+                area += own
+        return area
 
     def _worth(self, fit: Fit) -> float:
         """As how many boxes a picture counts that would all stand for equally much, less what makes it hard to read.
 
         So a box that stands for most of the program counts for little, however many others there are.
         """
-        list(self._closed(fit.opened))  # all of them have their shares
-        total = self._told(fit.opened, set())
         hard = _CROSSING * fit.box.crossings + _CUT * fit.box.wraps
-        return math.exp(total) * (1.0 - hard / max(fit.box.boxes, 1))
+        return self._tells(fit.opened) * (1.0 - hard / max(fit.box.boxes, 1))
 
-    def _news(self, group: Item) -> float:
-        """What opening a group tells: its share of the program times how evenly its boxes share it, as an entropy."""
-        news = self._known_news.get(id(group))
-        if news is None:
-            share, boxes = self._share[id(group)], self.outline.children(group)
-            sizes = self._sizes(boxes)
-            whole = sum(sizes) or 1.0
-            for box, size in zip(boxes, sizes, strict=True):
-                self._items[id(box)], self._share[id(box)] = box, share * size / whole
-            news = -share * sum(size / whole * math.log(size / whole) for size in sizes if size)
-            self._known_news[id(group)] = news
-        return news
-
-    def _sizes(self, boxes: list[Item]) -> list[float]:
-        """How large boxes of one group are beside each other: all rounds of a repeat, inputs and outputs nothing."""
-        if any(box.kind == "lane" for box in boxes):
-            return [_SHARES.get(box.name, 0.0) for box in boxes]
-        lane = self._lane(boxes[0]) if boxes else self.outline.root
-        all_ops, all_parameters = lane.stop - lane.start, max(self.labels.parameters_of(""), 1)
-        return [
-            0.0
-            if self.outline.is_marker(box)
-            else (box.end - box.start) / all_ops + self._parameters(box) * box.repeat / all_parameters
-            for box in boxes
-        ]
-
-    def _parameters(self, item: Item) -> int:
-        """Those of its modules; of a repeat those of one round."""
-        if item.call >= 0:
-            return self.labels.parameters(item)
-        found = self._known_parameters.get(id(item))
-        if found is None:
-            found = sum(self._parameters(part) * part.repeat for part in item.parts or ())
-            self._known_parameters[id(item)] = found
-        return found
-
-    def _told(self, groups: frozenset[int], seen: set[object]) -> float:
-        """What open groups tell together beside those that were seen: those that look alike inside tell less."""
-        total = 0.0
-        items = map(self._items.__getitem__, groups)
-        for item in sorted(items, key=lambda item: (-self._share[id(item)], item.start, item.depth)):
-            kinds = self._kinds(item)
-            alike = [kind in seen for kind in kinds]
-            total += self._news(item) * (_SAME if alike[0] else _AGAIN if any(alike) else 1.0)
-            seen.update(kinds)
-        return total
-
-    def _kinds(self, item: Item) -> list[object]:
-        """By what a group is the same as another, and by what it looks like another."""
-        is_named = bool(item.type) and item.type not in _CONTAINERS
-        return [item.hash, (self._lane(item).name, item.type)] if is_named else [item.hash]
-
-    def _lane(self, item: Item) -> Item:
-        """The phase an item lies in; the root if there is only one."""
-        while item.kind != "lane" and item.parent is not None:
-            item = item.parent
-        return item
+    def _tells(self, opened: frozenset[int]) -> float:
+        """The same before anything is laid out: no picture of these open groups is worth more."""
+        self.shares.spread_through(opened)
+        return math.exp(self.shares.told(opened))
 
     def _gain(self, move: frozenset[int], seen: set[object]) -> float:
         """What opening some groups tells, for each box that it adds."""
-        boxes = sum(len(self.outline.children(self._items[number])) - 1 for number in move)
-        return self._told(move, set(seen)) / max(boxes, 1)
+        return self.shares.told(move, seen) / self._added(move)
+
+    def _added(self, groups: Iterable[int]) -> int:
+        """How many boxes more there are when groups are open; at least one."""
+        return max(sum(len(self.outline.children(self._items[number])) - 1 for number in groups), 1)
 
     # -- moves ---------------------------------------------------------------------------------------------------------
 
@@ -288,7 +373,7 @@ class Fitter:
         stack = [self.outline.root]
         while stack:
             group = stack.pop()
-            self._news(group)  # tells its boxes their shares
+            self.shares.spread(group)
             for item in self.outline.children(group):
                 if id(item) in opened:
                     stack.append(item)
@@ -304,9 +389,8 @@ class Fitter:
         deepest = self._deepest(opened)
         for item in self._closed(opened):
             if self._may_open(item, deepest):
-                key = (item.depth, self._lane(item).name, item.kind, item.type or item.name)
-                classes.setdefault(key, []).append(item)
-        seen: set[object] = {kind for number in opened for kind in self._kinds(self._items[number])}
+                classes.setdefault(self._class(item), []).append(item)
+        seen: set[object] = {kind for number in opened for kind in self.shares.kinds(self._items[number])}
         ranked: list[tuple[float, list[frozenset[int]]]] = []
         for items in classes.values():
             siblings: dict[int, list[Item]] = {}
@@ -326,13 +410,13 @@ class Fitter:
 
     def _deepest(self, opened: frozenset[int]) -> float:
         """How deep the phases after forward may be opened: as deep as forward is, for what they do follows from it."""
-        if all(self._lane(item).name != _FIRST for item in self._closed(opened)):
+        if all(self._lane(item).name != FORWARD for item in self._closed(opened)):
             return math.inf  # all of it, or there is none
         found = map(self._items.__getitem__, opened)
-        return max((item.depth for item in found if self._lane(item).name == _FIRST), default=1)
+        return max((item.depth for item in found if self._lane(item).name == FORWARD), default=1)
 
     def _may_open(self, item: Item, deepest: float) -> bool:
-        return item.depth <= deepest or self._lane(item).name in ("", _FIRST)
+        return item.depth <= deepest or self._lane(item).name in ("", FORWARD)
 
     def _through(self, items: list[Item], deepest: float) -> frozenset[int]:
         """Groups, with those inside that are nearly all of them: a frame around one closed box tells little."""
@@ -340,7 +424,7 @@ class Fitter:
         while stack:
             item = stack.pop()
             opened.add(id(item))
-            self._news(item)
+            self.shares.spread(item)
             for box in self.outline.children(item):
                 is_all = self._share[id(box)] >= _ALL * self._share[id(item)] and self.outline.can_open(box)
                 if is_all and self._may_open(box, deepest) and len(self.outline.children(box)) <= _MANY:

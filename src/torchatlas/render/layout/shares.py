@@ -1,0 +1,94 @@
+"""Items -> how much of a program each stands for, by its parameters and ops, and what opening some of them tells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.outline import _CONTAINERS, Item, Outline
+
+FORWARD = "forward"
+PHASES = {FORWARD: 1.0, "backward": 0.25, "optimizer": 0.05, "other": 0.25}  # what they stand for, beside each other
+_AGAIN, _SAME = 0.4, 0.15  # what the inside of a group is worth when one of its class, or its equal, is open already
+
+
+class Shares:
+    """The shares of all items that a search has come to; from the outside in, as groups are opened."""
+
+    def __init__(self, outline: Outline, labels: Labels) -> None:
+        self.outline, self.labels = outline, labels
+        root = outline.root
+        self.items = {id(root): root}  # by id
+        self.of = {id(root): 1.0}  # by the ids of items
+        self._known_news: dict[int, float] = {}
+        self._known_parameters: dict[int, int] = {}
+
+    def spread(self, group: Item) -> None:
+        """Give the boxes of a group their parts of its share."""
+        if id(group) in self._known_news:
+            return
+        share, boxes = self.of[id(group)], self.outline.children(group)
+        sizes = self._sizes(boxes)
+        whole = sum(sizes) or 1.0
+        for box, size in zip(boxes, sizes, strict=True):
+            self.items[id(box)], self.of[id(box)] = box, share * size / whole
+        self._known_news[id(group)] = -share * sum(size / whole * math.log(size / whole) for size in sizes if size)
+
+    def spread_through(self, opened: frozenset[int]) -> None:
+        """The same for open groups, from the outside in."""
+        stack = [self.outline.root]
+        while stack:
+            group = stack.pop()
+            self.spread(group)
+            stack += [box for box in self.outline.children(group) if id(box) in opened]
+
+    def news(self, group: Item) -> float:
+        """What opening a group tells: its share of the program times how evenly its boxes share it, as an entropy."""
+        self.spread(group)
+        return self._known_news[id(group)]
+
+    def told(self, groups: frozenset[int], seen: Iterable[object] = ()) -> float:
+        """What open groups tell together beside kinds that were seen: those that look alike inside tell less."""
+        total, seen = 0.0, set(seen)
+        items = map(self.items.__getitem__, groups)
+        for item in sorted(items, key=lambda item: (-self.of[id(item)], item.start, item.depth)):
+            kinds = self.kinds(item)
+            alike = [kind in seen for kind in kinds]
+            total += self.news(item) * (_SAME if alike[0] else _AGAIN if any(alike) else 1.0)
+            seen.update(kinds)
+        return total
+
+    def kinds(self, item: Item) -> list[object]:
+        """By what a group is the same as another, and by what it looks like another."""
+        is_named = bool(item.type) and item.type not in _CONTAINERS
+        return [item.hash, (self.lane(item).name, item.type)] if is_named else [item.hash]
+
+    def lane(self, item: Item) -> Item:
+        """The phase an item lies in; the root if there is only one."""
+        while item.kind != "lane" and item.parent is not None:
+            item = item.parent
+        return item
+
+    def _sizes(self, boxes: list[Item]) -> list[float]:
+        """How large boxes of one group are beside each other: all rounds of a repeat, inputs and outputs nothing."""
+        if any(box.kind == "lane" for box in boxes):
+            return [PHASES.get(box.name, 0.0) for box in boxes]
+        lane = self.lane(boxes[0]) if boxes else self.outline.root
+        all_ops, all_parameters = lane.stop - lane.start, max(self.labels.parameters_of(""), 1)
+        return [
+            0.0
+            if self.outline.is_marker(box)
+            else (box.end - box.start) / all_ops + self._parameters(box) * box.repeat / all_parameters
+            for box in boxes
+        ]
+
+    def _parameters(self, item: Item) -> int:
+        """Those of its modules; of a repeat those of one round."""
+        if item.call >= 0:
+            return self.labels.parameters(item)
+        found = self._known_parameters.get(id(item))
+        if found is None:
+            found = sum(self._parameters(part) * part.repeat for part in item.parts or ())
+            self._known_parameters[id(item)] = found
+        return found
