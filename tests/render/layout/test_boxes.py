@@ -146,6 +146,62 @@ def test_a_layout_that_fits_is_not_made_again_for_a_higher_page() -> None:
     assert make.box(outline.root, every, 9000) is first
 
 
+def nested(depth: int, ops: int) -> Graph:
+    """A chain of ops in as many modules around each other, each with ops before and after the next."""
+    sketch = Sketch()
+    x = sketch.input()
+
+    def write(left: int, x: int) -> int:
+        with sketch.module(f"part{left}", f"Part{left}"):
+            if not left:
+                for number in range(ops):
+                    x = sketch.op(f"op{number}", x)
+                return x
+            return sketch.op(f"after{left}", write(left - 1, sketch.op(f"before{left}", x)))
+
+    sketch.output(sketch.op("end", write(depth, sketch.op("begin", x))))
+    return sketch.graph()
+
+
+def test_what_is_nested_deep_gets_the_height_that_is_to_spare() -> None:
+    outline, make = maker(nested(3, 12))
+    every = frozenset(id(item) for item in wired(outline) if not item.is_leaf)
+    plain, spare = (make.box(outline.root, every, 900.0, spare) for spare in (False, True))
+    assert plain.cramped
+    assert plain.height < 0.95 * 900
+    assert not spare.cramped
+    assert plain.height < spare.height <= 900
+    assert spare.width < 0.8 * plain.width
+    assert spare.wraps < plain.wraps
+
+
+def test_what_has_no_height_to_spare_is_the_same_with_it() -> None:
+    outline, make = maker(chain(60))
+    every = frozenset(id(item) for item in wired(outline) if not item.is_leaf)
+    plain, spare = (make.box(outline.root, every, 500.0, spare) for spare in (False, True))
+    assert not plain.cramped
+    assert (plain.width, plain.height, plain.wraps) == (spare.width, spare.height, spare.wraps)
+
+
+@pytest.mark.parametrize("many", [0, 5_000])
+def test_a_box_counts_what_it_reads_of_others_however_many_modules_there_are(
+    many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchatlas.render.layout.labels._MANY_PAIRS", many)
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    weight = sketch.parameter("embedding.weight", (100, 8))
+    with sketch.module("embedding", "Embedding"):
+        x = sketch.op("relu", sketch.op("embedding", weight, x, shape=(2, 8)))
+    with sketch.module("head", "Head"):
+        x = sketch.op("tanh", sketch.op("mm", x, weight, shape=(2, 100)))
+    sketch.output(x)
+    outline, make = maker(sketch.graph())
+    said = {box.title: box.subtitle for box in make.box(outline.root, {id(outline.root)}, 1e9).inner}
+    assert said["Embedding"].endswith("· 800")
+    assert said["Head"].endswith("· 800")
+
+
 def many_returned(count: int) -> Graph:
     """A module that returns so many tensors, all made alike, and one that joins them."""
     sketch = Sketch()
