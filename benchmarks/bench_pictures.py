@@ -156,14 +156,15 @@ def time_large() -> None:
     print(f"\nA graph of {len(graph):,} nodes as a PNG; the goal is at most {LARGE_LIMIT:g} times loading.\n")
     print("| file | page | load, s | draw, s | PNG, s | ratio | ratio in CPU time |\n|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        for suffix, page in itertools.product((".atlas", ".json"), (PAGES[0], PAGES[1], PAGES[3])):
-            path = Path(folder) / f"large{suffix}"
+        paths = [Path(folder) / f"large{suffix}" for suffix in (".atlas", ".json")]
+        for path in paths:
             graph.save(path)
+        for path, page in itertools.product(paths, (PAGES[0], PAGES[1], PAGES[3])):
             turns = [_large_turn(path, *page) for _ in range(_REPEATS + 1)][1:]
             load, drawn, png, ratio, in_use = map(statistics.median, zip(*turns, strict=True))
             missed = "" if ratio <= LARGE_LIMIT else " **missed**"
             times = (f"{load:.3f}", f"{drawn:.2f}", f"{png:.2f}", f"{ratio:.1f}{missed}", f"{in_use:.1f}")
-            print("| " + " | ".join((suffix, "{}x{}".format(*page), *times)) + " |", flush=True)
+            print("| " + " | ".join((path.suffix, "{}x{}".format(*page), *times)) + " |", flush=True)
 
 
 def _large_turn(path: Path, width: int, height: int) -> tuple[float, float, float, float, float]:
