@@ -1,8 +1,8 @@
 """A page and a smallest text size -> which groups are open, so that as much as possible is shown and all is readable.
 
-Every group stands for a share of the program, by its parameters and ops. A beam search: from a few best sets of open
-groups at a time, open one more class of groups, or one group as an example, the largest share first. Opening one by one
-without looking back would let the picture jump when the page grows by a hair.
+A beam search: from a few best sets of open groups at a time, open one more class of groups, or one group as an example,
+what tells most first. Then room that is left is filled, and what was opened first is given up where something else
+would tell more. Opening one by one without looking back would let the picture jump when the page grows by a hair.
 """
 
 from __future__ import annotations
