@@ -110,11 +110,8 @@ STAGES = [
     ("_filled", "tower", (560, 420), 0.98),
     ("_filled", "many stages", (1000, 750), 0.98),
     ("_swapped", "stages", (480, 360), 0.95),
-    ("_swapped", "long step", (560, 420), 0.9),
-    ("_swapped", "demo", (640, 768), 0.9),
     ("_may_spare", "nested", (800, 600), 0.3),
     ("_may_spare", "tiny_gpt", (900, 540), 0.3),
-    ("_may_spare", "demo", (900, 540), 0.6),
 ]
 
 

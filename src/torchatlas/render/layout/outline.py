@@ -23,7 +23,7 @@ from torchatlas.render.layout.tree import LANES, Tree
 OUTPUTS = 1024  # a tensor is numbered by its leaf times this, plus which output it is
 MOST_CHILDREN = 120  # more than this in one group: cut into segments
 _SEGMENTS = 24
-_CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")  # classes that say nothing of what is in them
+CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")  # classes that say nothing of what is in them
 _GLUE = 5  # so many small ops in a row between modules are drawn as one closed box
 _HEAVY = frozenset(
     {
@@ -147,7 +147,7 @@ class Outline:
             return Item("lane", start, stop, int(tree.group_hash[group]), group, name=LANES[lane % len(LANES)])
         module = tree.graph.tables.modules[tree.graph.columns["call_module"][call]]
         name = ".".join(part for part in (name, module.path.rpartition(".")[2]) if part)
-        kind = outer if outer and module.type in _CONTAINERS else module.type  # InvertedResidual says more
+        kind = outer if outer and module.type in CONTAINERS else module.type  # InvertedResidual says more
         inner = self._inner[self._first_inner[group] : self._first_inner[group + 1]]
         if len(inner) == 1 and tree.start[inner[0]] == start and tree.stop[inner[0]] == stop:
             return self._module(int(inner[0]), name, kind)

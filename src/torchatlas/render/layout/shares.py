@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.outline import _CONTAINERS, Item, Outline
+from torchatlas.render.layout.outline import CONTAINERS, Item, Outline
 
 FORWARD = "forward"
 PHASES = {FORWARD: 1.0, "backward": 0.25, "optimizer": 0.05, "other": 0.25}  # what they stand for, beside each other
@@ -61,7 +61,7 @@ class Shares:
 
     def kinds(self, item: Item) -> list[object]:
         """By what a group is the same as another, and by what it looks like another."""
-        is_named = bool(item.type) and item.type not in _CONTAINERS
+        is_named = bool(item.type) and item.type not in CONTAINERS
         return [item.hash, (self.lane(item).name, item.type)] if is_named else [item.hash]
 
     def lane(self, item: Item) -> Item:
