@@ -31,6 +31,33 @@ def test_norm_and_extremes_at_every_scale(size: int, scale: float) -> None:
         assert (smallest, largest, not_finite) == (gradient.min(), gradient.max(), 0)
 
 
+@pytest.mark.parametrize(
+    "gradient",
+    [
+        torch.randn(300, 400).t(),
+        torch.randn(2, 30, 40, 50).to(memory_format=torch.channels_last),
+        torch.randn(400, 1).expand(400, 300),
+        torch.randn(600, 400)[::2, 1::2],
+        torch.randn(300, 400).double().t(),
+        torch.randn(300, 400).bfloat16().t(),
+    ],
+)
+def test_large_ones_however_their_numbers_lie(gradient: torch.Tensor) -> None:
+    before = gradient.clone()
+    norm, smallest, largest, not_finite = figures_of([gradient])[0]
+    assert norm == pytest.approx(float(gradient.double().norm()), rel=1e-6, abs=0)
+    assert (smallest, largest, not_finite) == (gradient.min(), gradient.max(), 0)
+    assert torch.equal(gradient, before)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_looking_leaves_the_numbers_alone(scale: float) -> None:
+    gradients = [torch.randn(size) * scale for size in (4, 20_000, 100_000)]
+    before = [gradient.clone() for gradient in gradients]
+    figures_of(gradients)
+    assert all(map(torch.equal, gradients, before))
+
+
 def test_scales_that_differ_wait_together() -> None:
     gradients = [torch.full((4, 64), value) for value in (1e-38, 1.0, 1e38, 0.0)]
     figures = figures_of(gradients)

@@ -147,7 +147,7 @@ class GradientFigures:
         if first.dtype is torch.float32 and first.is_cpu:
             together, numbers = self._memory((count, *first.shape))
             torch.stack(gradients, out=together)
-            figures = _of_own_rows(numbers)
+            figures = _of_each_row(numbers)
         else:
             figures = _of_rows(_real(torch.stack(gradients)).reshape(count, -1))
         for row in np.flatnonzero(~np.isfinite(figures[0])).tolist():
@@ -169,9 +169,9 @@ class GradientFigures:
             self.without_numbers += 1
             return
         with unobserved(), no_transforms():
-            numbers = _real(numbers_of(gradient)).reshape(1, -1)
+            numbers = _real(numbers_of(gradient))
             if numbers.numel():
-                figures = _of_rows(numbers)
+                figures = _of_all(numbers.numpy().ravel("K")) if numbers.is_cpu else _of_rows(numbers.reshape(1, -1))
                 self._note([edge], figures if math.isfinite(figures[0, 0]) else _of_finite(numbers)[:, None])
 
     def _note(self, edges: list[int] | Array, figures: Array) -> None:
@@ -183,17 +183,31 @@ def has_no_numbers(gradient: torch.Tensor) -> bool:
     return gradient.is_meta or isinstance(gradient, FakeTensor) or is_batched(gradient)
 
 
-def _of_own_rows(numbers: Array) -> Array:
-    """Of each row, one below the other: norm, smallest, largest, 0. The numbers may be written to.
+def _of_all(numbers: Array) -> Array:
+    """Norm, smallest, largest, 0 of all numbers, one below the other. They are left alone.
+
+    Unlike torch, numpy does not care how those of many dimensions lie, if only they lie side by side.
+    """
+    whole = len(numbers) // _BLOCK * _BLOCK
+    parts = [numbers[begin : min(begin + _ROOM, whole)].reshape(-1, _BLOCK) for begin in range(0, whole, _ROOM)]
+    parts += [numbers[None, whole:]] if whole < len(numbers) else []
+    norms, smallest, largest, _ = np.concatenate([_of_each_row(part) for part in parts], 1)
+    with np.errstate(all="ignore"):
+        most = norms.max() or 1.0  # whose square may not fit
+        return np.array([[most * np.sqrt(np.square(norms / most).sum())], [smallest.min()], [largest.max()], [0.0]])
+
+
+def _of_each_row(numbers: Array) -> Array:
+    """The same of each row.
 
     numpy begins to compute five times sooner than torch does.
     """
     found = np.zeros((4, len(numbers)))
     with np.errstate(all="ignore"):
         found[1], found[2] = numbers.min(1), numbers.max(1)
-        scale = _scale_of(found, _FLOAT32)
+        scale = _scale_of(found, _FLOAT32 if numbers.itemsize == 4 else _FLOAT64)
         if scale is not None:
-            numbers *= scale.astype(numbers.dtype)[:, None]
+            numbers = numbers * scale.astype(numbers.dtype)[:, None]
         for begin in range(0, numbers.shape[1], _BLOCK):
             part = numbers[:, begin : begin + _BLOCK]
             found[0] += np.matmul(part[:, None, :], part[:, :, None]).reshape(-1)  # twice as fast as squares and sum
