@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,6 @@ class BackwardRun:
 
     task: Task
     began_ns: int
-    starts: list[int]
     ended_ns: int = 0
     error: BaseException | None = None
     _names: Mapping[int, str] = field(default_factory=dict)
@@ -107,7 +106,7 @@ class BackwardRun:
     def graph(self) -> Graph:
         found = self._walk
         graph = graph_of_walk(found, self._names, saved=False)
-        starts = np.array(self.starts[: len(found.nodes)], np.int64)
+        starts = np.array(self.task.began_ns, np.int64)
         ends = np.append(starts[1:], self.ended_ns) if len(starts) else starts
         graph.columns["node_start_ns"][:] = starts - self.began_ns
         graph.columns["node_time_ns"][:] = ends - starts
@@ -259,40 +258,35 @@ class _Observer:
         self._numbers = numbers
         self._runs: dict[int, BackwardRun] = {}
         self._figures: dict[int, GradientFigures] = {}
-        self._passing: dict[int, Callable[[int], bool]] = {}
+        self._custom: dict[int, set[int]] = {}
         self._clock = time.perf_counter_ns
 
     def begin(self, task: Task) -> None:
-        run = BackwardRun(task, self._clock(), [], _names=self.names, _forward=self.forward)
+        run = BackwardRun(task, self._clock(), _names=self.names, _forward=self.forward)
         self._runs[task.number] = run
+        self._custom[task.number] = set()
         if self._numbers:
             self._figures[task.number] = GradientFigures(len(task.edges))
+            self._custom[task.number].update(n for n, node in enumerate(task.nodes) if isinstance(node, FunctionNode))
         self.recording.runs.append(run)
 
-    def passing(self, task: Task) -> Callable[[int], bool]:
-        note, clock = self._runs[task.number].starts.append, self._clock
-        custom, figures = set[int](), self._figures.get(task.number)
-        if figures is not None:
-            custom = {place for place, node in enumerate(task.nodes) if isinstance(node, FunctionNode)}
+    def passing(self, task: Task) -> Callable[[int], bool] | None:
+        return partial(self._passes, task.number) if self._custom[task.number] else None
 
-        def passes(node: int) -> bool:
-            if figures is not None and node in custom:  # it may write to the gradients it is given
-                figures.flush()
-            note(clock())
-            return False
-
-        self._passing[task.number] = passes
-        return passes
+    def _passes(self, task: int, node: int) -> bool:
+        if node in self._custom[task]:  # it may write to the gradients it is given
+            self._figures[task].flush()
+        return False
 
     def before(self, task: Task, node: int, gradients: Gradients) -> None:
-        self._passing[task.number](node)
+        self._passes(task.number, node)
 
     def edges(self, task: Task) -> Callable[[int, torch.Tensor], None] | None:
         return self._figures[task.number].add if self._numbers else None
 
     def end(self, task: Task, error: BaseException | None) -> None:
         run = self._runs.pop(task.number)
-        del self._passing[task.number]
+        del self._custom[task.number]
         run.ended_ns, run.error = self._clock(), error
         if self._numbers:
             run._figures = self._figures.pop(task.number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -94,6 +95,7 @@ class Task:
     inputs: tuple[Any, ...] = field(repr=False)  # what gradients are wanted for; empty: all leaves
     accumulates: bool  # into .grad; else gradients are returned
     ran: list[int] = field(default_factory=list, repr=False)  # positions in `nodes`, as they ran
+    began_ns: list[int] = field(default_factory=list, repr=False)  # when each of them did, side by side
     same: dict[int, int] = field(default_factory=dict, repr=False)  # edge -> the one whose numbers are handed on to it
 
 
@@ -101,7 +103,7 @@ class Observer(Protocol):
     """Who watches. `before` may return other gradients.
 
     A graph that runs once costs much less: what `passing` returns is then called for most nodes, and `before` only if
-    that returns true. For the other nodes it is `before` alone.
+    that returns true; None stands for what never does. For the other nodes it is `before` alone.
     """
 
     def begin(self, task: Task) -> None: ...
@@ -109,7 +111,7 @@ class Observer(Protocol):
         """What is to be told of the gradient on every edge, by its number: as it arrives or, if others meet it there,
         as it was made. Seeing what arrives costs a third of seeing what is made. Not told of those in `task.same`."""
 
-    def passing(self, task: Task) -> Callable[[int], bool]: ...
+    def passing(self, task: Task) -> Callable[[int], bool] | None: ...
     def before(self, task: Task, node: int, gradients: Gradients) -> Gradients | None: ...
     def end(self, task: Task, error: BaseException | None) -> None: ...
 
@@ -307,7 +309,7 @@ class _Arrivals:
         ends = zip(several.tolist(), edges.source[several].tolist(), edges.output[several].tolist(), strict=True)
         for edge, source, output in ends:
             came = alone[0].get(source)
-            if came is not None and task.nodes[source].name() in _HANDS_ON:
+            if came is not None and type(task.nodes[source]).__name__ in _HANDS_ON:
                 task.same[edge] = came
             else:
                 met[source].append((output, edge))
@@ -320,7 +322,8 @@ class _Arrivals:
 def _hooked(run: _Run, running: list[_Run], observer: Observer) -> Callable[[], None]:
     """Put hooks on all nodes; returns what takes them off. All nodes share them: the engine knows which one it runs."""
     task, position, node_here = run.task, run.numbers, current_autograd_node
-    tell, passing, note = observer.before, observer.passing(task), task.ran.append
+    tell, passing = observer.before, observer.passing(task)
+    note, stamp, clock = task.ran.append, task.began_ns.append, time.perf_counter_ns
     see = observer.edges(task) or (lambda edge, gradient: None)
     seen = _Arrivals.of(task) if observer.edges(task) else _Arrivals({}, {})
     handles: list[Any] = []
@@ -332,6 +335,7 @@ def _hooked(run: _Run, running: list[_Run], observer: Observer) -> Callable[[], 
         node = position[node_here()]
         changed = tell(task, node, gradients)
         note(node)
+        stamp(clock())
         return changed
 
     def arriving(gradients: Gradients) -> Gradients | None:
@@ -354,10 +358,11 @@ def _hooked(run: _Run, running: list[_Run], observer: Observer) -> Callable[[], 
         node = position[node_here()]
         if (edge := first.get(node)) is not None and gradient is not None:
             see(edge, gradient)
-        if passing(node):
+        if passing is not None and passing(node):
             handles.append(task.nodes[node].register_prehook(before))  # the engine comes to it after the bell
         else:
             note(node)
+            stamp(clock())
 
     def ring_at_others(edges: dict[int, int], gradient: torch.Tensor | None) -> None:
         if gradient is not None and (run.engine_run == engine_run_id() or run.is_here(running)):
