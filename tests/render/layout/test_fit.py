@@ -16,7 +16,7 @@ from torchatlas import demo
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.render.layout.boxes import SMALL
-from torchatlas.render.layout.fit import _HEIGHTS, Fit, Fitter
+from torchatlas.render.layout.fit import _HEIGHTS, _QUICK, Fit, Fitter
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.tree import LANES
 
@@ -66,8 +66,24 @@ class _Nested(nn.Module):
         return self.out(self.inner(x)).tanh()
 
 
+class _Encoder(nn.Module):
+    """Blocks that are alike, with something before and after them, and so twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(nn.Sequential(_Mix(8, 2), _Mix(8, 4)) for _ in range(6)))
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.norm(self.blocks(x * 2))
+        return result
+
+
 MORE = {
     **MODELS,
+    "encoder": lambda: atlas.capture(
+        nn.Sequential(nn.Linear(8, 8), nn.Tanh(), _Encoder(), nn.Linear(8, 10)), torch.randn(2, 8)
+    ),
     "stages": lambda: _stages(4),
     "many stages": lambda: _stages(6),
     "step": lambda: _stages(2, optimizer=torch.optim.AdamW),
@@ -134,6 +150,16 @@ def test_every_stage_of_the_search_is_of_use(
     )
     monkeypatch.setattr(Fitter, stage, nothing)
     assert worth() < less * found
+
+
+def test_what_is_too_wide_with_all_height_may_be_narrow_enough_with_less() -> None:
+    """Filled to the rim there is no height left over, so what is nested in it is not given any."""
+    outline, labels = labelled(MORE["encoder"]())
+    fitter = Fitter(outline, labels, 640, 512, 9.0)
+    opened = fitter.fit().opened
+    alone = [fitter._scaled(opened, (part,), spare=True).scale >= fitter.least for part in _QUICK]
+    assert alone == [False, True, False]
+    assert fitter._fits(fitter._scaled(opened, _QUICK, fitter.least, spare=True))
 
 
 @pytest.mark.parametrize("name", ["tower", "stages", "step"])

@@ -319,7 +319,7 @@ class Fitter:
             too_wide = across < down and across < best.scale * _HOPELESS  # and wider still when it is lower
             if scale >= enough or too_wide or (heights is _QUICK and scale < self.least * _HOPELESS):
                 break
-            if heights is _QUICK and across < min(down, self.least) and not self._has_lanes:
+            if heights is _QUICK and across < min(down, self.least) and not self._has_lanes and not spare:
                 break
         assert best is not None
         return best
