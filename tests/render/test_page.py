@@ -18,7 +18,7 @@ from torchatlas import operations
 from torchatlas.graph import Graph, OperationType
 from torchatlas.render import page
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.boxes import SMALL, TITLE
+from torchatlas.render.layout.words import SMALL, TITLE
 from torchatlas.render.picture import Picture, draw
 from torchatlas.render.theme import theme
 

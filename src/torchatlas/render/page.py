@@ -17,11 +17,12 @@ from torchatlas.graph import Graph, NodeKind, OperationType, Phase
 from torchatlas.graph.columns import KINDS, PHASES, Array
 from torchatlas.operations import type_of_box
 from torchatlas.render.fonts import clipped, text_width
-from torchatlas.render.layout.boxes import HEAD, SMALL, STACK, TITLE
+from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.scene import Frame, Line, Scene, Way
 from torchatlas.render.layout.tree import Tree
+from torchatlas.render.layout.words import SMALL, TITLE
 from torchatlas.render.measures import MEASURES, Measure
 from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import Theme, mixed

@@ -8,8 +8,9 @@ from render.layout.pages import every_item, labelled
 
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.boxes import HEAD, SMALL, STACK, TITLE, Box, BoxMaker
+from torchatlas.render.layout.boxes import HEAD, STACK, Box, BoxMaker
 from torchatlas.render.layout.outline import Item, Outline
+from torchatlas.render.layout.words import SMALL, TITLE
 
 
 def maker(graph: Graph, smallest: float = 0.0) -> tuple[Outline, BoxMaker]:

@@ -18,9 +18,8 @@ import torchatlas as atlas
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import clipped, shortened, text_width
 from torchatlas.render.layout import words as words_of
-from torchatlas.render.layout.boxes import SMALL
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.words import joined, listed, some, within
+from torchatlas.render.layout.words import SMALL, joined, listed, some, within
 
 NUMBER = re.compile(r"[0-9]+\.[0-9]+[KMBT]|[0-9]+(?:,[0-9]{3})*[KMBT]?")
 ENDLESS = 1e9

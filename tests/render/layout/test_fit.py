@@ -15,10 +15,10 @@ import torchatlas as atlas
 from torchatlas import demo
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
-from torchatlas.render.layout.boxes import SMALL
 from torchatlas.render.layout.fit import _HEIGHTS, _QUICK, Fit, Fitter
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.tree import LANES
+from torchatlas.render.layout.words import SMALL
 
 MODELS = {
     "demo": demo.training_step,

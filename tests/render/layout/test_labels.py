@@ -11,12 +11,8 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout import boxes
-from torchatlas.render.layout import labels as words_of
-from torchatlas.render.layout.boxes import SMALL
 from torchatlas.render.layout.outline import Item
-from torchatlas.render.layout.words import SMALL as SMALL_WORDS
-from torchatlas.render.layout.words import WIDEST, joined, listed
+from torchatlas.render.layout.words import SMALL, TITLE, WIDEST_TITLE, joined, listed
 
 
 def words(graph: Graph) -> list[tuple[str, str]]:
@@ -177,11 +173,6 @@ def test_a_long_name_leaves_room_for_figures() -> None:
     assert several == "q, xxx…xxx, v · 8→8"
 
 
-def test_what_names_give_way_to_is_what_boxes_cut() -> None:
-    assert (WIDEST, SMALL_WORDS) == (boxes._WIDEST, boxes.SMALL)
-    assert (words_of._WIDEST_TITLE, words_of._TITLE) == (boxes._TALLEST_TITLE, boxes.TITLE)
-
-
 def test_names_cannot_turn_a_text_round_or_break_its_line() -> None:
     found = [more for title, more in words(named("a\u202eb\nc")) if title == "Linear"]
     assert found == ["a\\u202eb\\nc · 8→8"]
@@ -298,7 +289,7 @@ def test_a_class_that_is_too_long_keeps_both_ends() -> None:
     title = labels.title(item)
     assert title.startswith("LegacyDeberta")
     assert title.endswith("Transformation")
-    assert text_width(title, boxes.TITLE, True) <= boxes._TALLEST_TITLE
+    assert text_width(title, TITLE, True) <= WIDEST_TITLE
     assert labels.tooltip(item).splitlines()[0] == name
 
 

@@ -19,7 +19,7 @@ from render.layout.pages import drawn
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.render.layout import verify
-from torchatlas.render.layout.boxes import SMALL
+from torchatlas.render.layout.words import SMALL
 from torchatlas.render.picture import Picture
 
 PAGES = ((300, 200), (800, 600), (1200, 800), (1600, 1200), (700, 2400), (4000, 3000))

@@ -11,8 +11,9 @@ from torch import nn
 
 import torchatlas as atlas
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.boxes import HEAD, SMALL, STACK
+from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.scene import Label, Line, Way
+from torchatlas.render.layout.words import SMALL
 
 
 def test_every_box_is_there_once_and_the_page_itself_is_none() -> None:

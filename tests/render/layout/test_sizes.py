@@ -18,8 +18,7 @@ from torch.nn.utils.parametrizations import weight_norm
 import torchatlas as atlas
 from torchatlas.graph import Graph, Phase
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.boxes import SMALL
-from torchatlas.render.layout.words import WIDEST
+from torchatlas.render.layout.words import SMALL, WIDEST
 
 
 def leaves(graph: Graph) -> list[tuple[str, str, Phase]]:

@@ -11,8 +11,9 @@ from render.layout.pages import drawn, frame
 
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout import folding, verify
-from torchatlas.render.layout.boxes import HEAD, SMALL, STACK
+from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.scene import Label, Line, Scene
+from torchatlas.render.layout.words import SMALL
 from torchatlas.render.picture import Picture
 
 

@@ -14,14 +14,12 @@ from torchatlas.render.layout.layered import LINE_GAP, Net, Problem
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.routing import Placed, Point, Route
 from torchatlas.render.layout.wide import Wrapped, fans
+from torchatlas.render.layout.words import SMALL, TITLE, WIDEST
 
-TITLE, SMALL = 12.5, 11.0  # text sizes, in the units of the layout: the smallest text is SMALL
 HEAD, PAD = 22.0, 12.0
 STACK = 6.0  # how far the boxes behind a repeat look out
 BADGE = 16.0
 _SIDE = 22.0  # left and right of a text, together
-_WIDEST = 190.0
-_TALLEST_TITLE = 260.0
 _PLUS = 14.0
 _LINE_END, _MOST_ENDS = 7.0, 150  # a box has room for the ends of so many lines
 _FEW_ENDS = 8  # and for so many where lines are joined before they reach it
@@ -130,8 +128,7 @@ class BoxMaker:
 
     def _closed(self, item: Item, lines: int = _MOST_ENDS) -> Box:
         title, subtitle = self._words(item, False)
-        title = clipped(title, TITLE, _TALLEST_TITLE, bold=True)
-        subtitle = clipped(subtitle, SMALL, _WIDEST)
+        subtitle = clipped(subtitle, SMALL, WIDEST)
         repeated = item.repeat > 1
         more = (self.badge(item) + 6 if repeated else 0) + (0 if item.is_leaf else _PLUS)
         ends = 24 + _LINE_END * min(max(len(item.inputs), len(item.outputs)), lines)
@@ -192,8 +189,7 @@ class BoxMaker:
         left, top = (0.0, 0.0) if is_root else (PAD, HEAD + (0.0 if item.inputs else 10.0))
         body = placed.width + 2 * left + (18.0 if item.repeat > 1 else 0.0)
         title, heading = self._words(item, True)
-        title = clipped(title, TITLE, _TALLEST_TITLE, bold=True)
-        subtitle = clipped(heading, SMALL, max(_WIDEST, body - 100))
+        subtitle = clipped(heading, SMALL, max(WIDEST, body - 100))
         head = text_width(title, TITLE, True) + text_width(subtitle, SMALL) + 32
         head += self.badge(item) + 8 if item.repeat > 1 else 0.0
         width = body if is_root else max(body, head)

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeGuard
 
-from torchatlas.render.layout.boxes import SMALL, Box, BoxMaker
+from torchatlas.render.layout.boxes import Box, BoxMaker
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.layered import BOX_GAP, RANK_GAP
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.shares import FORWARD, PHASES, Shares
+from torchatlas.render.layout.words import SMALL
 
 _HEIGHTS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.72, 0.68, 0.62, 0.56, 0.5, 0.44, 0.38, 0.32)
 _QUICK = (1.0, 0.92, 0.84)  # lower ones are only wider

@@ -25,7 +25,9 @@ from torchatlas.render.layout.words import (
     MOST_NAMES,
     SHORTEST_NAME,
     SMALL,
+    TITLE,
     WIDEST,
+    WIDEST_TITLE,
     count_up,
     fitting,
     joined,
@@ -44,7 +46,6 @@ _ATTENTION = re.compile(r"scaled_dot_product_\w*?_?attention\w*")
 
 _GRADIENT, _PARAMETER = ROLES.index(Role.GRADIENT), ROLES.index(Role.PARAMETER)
 _BACKWARD = PHASES.index(Phase.BACKWARD)
-_WIDEST_TITLE, _TITLE = 260.0, 12.5  # room for a title, and the size of its text
 _DIFFER = "sizes or numbers differ"
 _MOST_OPS = 0.75  # a repeat with one module of such a share is named after it
 _IN_FULL = 2_000.0  # the room that there is in a tooltip
@@ -60,7 +61,7 @@ class Labels:
 
     def title(self, item: Item) -> str:
         """A class or an op; both ends of one that is too long, as classes often begin alike."""
-        return shortened(self._title(item), _TITLE, _WIDEST_TITLE, bold=True)
+        return shortened(self._title(item), TITLE, WIDEST_TITLE, bold=True)
 
     def _title(self, item: Item) -> str:
         if item.type:

@@ -11,11 +11,12 @@ import numpy as np
 from torchatlas.graph.columns import KINDS
 from torchatlas.graph.nouns import NodeKind
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.boxes import HEAD, SMALL, STACK, Box
+from torchatlas.render.layout.boxes import HEAD, STACK, Box
 from torchatlas.render.layout.folding import hands_on
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
 from torchatlas.render.layout.routing import Point
+from torchatlas.render.layout.words import SMALL
 
 Area = tuple[float, float, float, float]  # left, top, right, bottom
 

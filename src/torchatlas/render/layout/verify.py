@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.boxes import HEAD, SMALL, STACK
+from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline, first_of_repeats
 from torchatlas.render.layout.scene import Frame, Line, Scene
 from torchatlas.render.layout.tree import Tree
+from torchatlas.render.layout.words import SMALL
 
 _NEAR = 1.5  # closer than this is the same place
 
