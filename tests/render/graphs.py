@@ -276,13 +276,13 @@ def tower(blocks: int, *, width: Callable[[int], int] = lambda number: 8) -> Gra
     return sketch.graph()
 
 
-def dense_block(layers: int) -> Graph:
+def dense_block(layers: int, name: str = "layer") -> Graph:
     """Every layer reads all before it, and so has a larger input than the one before."""
     sketch = Sketch()
     features = [sketch.input("x", (2, 8))]
     with sketch.module("", "DenseBlock"):
         for number in range(layers):
-            with sketch.module(f"layer{number}", "DenseLayer"):
+            with sketch.module(f"{name}{number}", "DenseLayer"):
                 joined = sketch.op("cat", *features, shape=(2, 8 * len(features)))
                 features.append(linear(sketch, sketch.op("relu", joined), "linear", 8))
         x = sketch.op("cat", *features, shape=(2, 8 * len(features)))

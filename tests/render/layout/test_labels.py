@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
-from render.graphs import Sketch, chain, linear, recurrent_loop, tower, written
+from render.graphs import Sketch, chain, dense_block, linear, recurrent_loop, tower, written
 from render.layout.pages import every_item, labelled
 from torch import nn
 
@@ -171,6 +173,16 @@ def test_a_long_name_leaves_room_for_figures() -> None:
     assert text_width(subtitle, SMALL) <= 190  # what boxes.py would cut
     (several,) = (more for title, more in words(named("q", "x" * 500, "v")) if title == "Linear")
     assert several == "q, xxx…xxx, v · 8→8"
+
+
+def test_what_says_that_repeats_differ_leaves_room_for_their_names() -> None:
+    outline, labels = labelled(dense_block(9, "denselayer"))
+    (item,) = (item for item in every_item(outline) if item.alike_only)
+    assert labels.heading(item) == "denselayer0 … 8 · not all equal"
+    assert labels.subtitle(item).endswith("0 … 8 · 3 ops · not all equal")
+    assert labels.subtitle(item, 400) == "denselayer0 … denselayer8 · 3 ops · sizes or numbers differ"
+    for room in (*range(70, 200), 1000):
+        assert re.search("differ$|not all equal$", labels.heading(item, room))  # never half of it
 
 
 def test_names_cannot_turn_a_text_round_or_break_its_line() -> None:

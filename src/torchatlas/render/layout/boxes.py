@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
-from torchatlas.render.fonts import clipped, text_width
+from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.columns import Solver
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.layered import LINE_GAP, Net, Problem
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.routing import Placed, Point, Route
 from torchatlas.render.layout.wide import Wrapped, fans
-from torchatlas.render.layout.words import SMALL, TITLE, WIDEST
+from torchatlas.render.layout.words import SMALL, TITLE
 
 HEAD, PAD = 22.0, 12.0
 STACK = 6.0  # how far the boxes behind a repeat look out
@@ -128,7 +128,6 @@ class BoxMaker:
 
     def _closed(self, item: Item, lines: int = _MOST_ENDS) -> Box:
         title, subtitle = self._words(item, False)
-        subtitle = clipped(subtitle, SMALL, WIDEST)
         repeated = item.repeat > 1
         more = (self.badge(item) + 6 if repeated else 0) + (0 if item.is_leaf else _PLUS)
         ends = 24 + _LINE_END * min(max(len(item.inputs), len(item.outputs)), lines)
@@ -188,8 +187,7 @@ class BoxMaker:
         routes = [_turned(route, flipped) for route in placed.routes] if flipped else placed.routes
         left, top = (0.0, 0.0) if is_root else (PAD, HEAD + (0.0 if item.inputs else 10.0))
         body = placed.width + 2 * left + (18.0 if item.repeat > 1 else 0.0)
-        title, heading = self._words(item, True)
-        subtitle = clipped(heading, SMALL, max(WIDEST, body - 100))
+        title, subtitle = self._words(item, True)  # page.py says more where the frame is wider
         head = text_width(title, TITLE, True) + text_width(subtitle, SMALL) + 32
         head += self.badge(item) + 8 if item.repeat > 1 else 0.0
         width = body if is_root else max(body, head)

@@ -46,7 +46,7 @@ _ATTENTION = re.compile(r"scaled_dot_product_\w*?_?attention\w*")
 
 _GRADIENT, _PARAMETER = ROLES.index(Role.GRADIENT), ROLES.index(Role.PARAMETER)
 _BACKWARD = PHASES.index(Phase.BACKWARD)
-_DIFFER = "sizes or numbers differ"
+_DIFFER, _DIFFER_SHORT = "sizes or numbers differ", "not all equal"
 _MOST_OPS = 0.75  # a repeat with one module of such a share is named after it
 _IN_FULL = 2_000.0  # the room that there is in a tooltip
 _MANY_PAIRS = 5_000  # of modules and parameters that they read
@@ -93,7 +93,7 @@ class Labels:
             )
             return joined("", operations, inside, room=room)
         name = "" if item.kind == "lane" else _modules_of_one_class(item) or self.name(item, room)
-        return joined(name, operations, _DIFFER if item.alike_only else self._parameters(item), room=room)
+        return self._beside(item, name, operations, room=room)
 
     def tooltip(self, item: Item) -> str:
         """What a pointer that rests on a box is told."""
@@ -122,7 +122,14 @@ class Labels:
         name = self.name(item, room)
         if item.kind == "loop":  # the boxes in it say their names
             name = self._turn(item) if _main_module(item) else ""
-        return joined(name, _DIFFER if item.alike_only else self._parameters(item), room=room)
+        return self._beside(item, name, room=room)
+
+    def _beside(self, item: Item, *said: str, room: float) -> str:
+        """What is said of a group, and that its repeats differ or what parameters it has."""
+        if not item.alike_only:
+            return joined(*said, self._parameters(item), room=room)
+        in_full = BETWEEN.join(filter(None, (*said, _DIFFER)))
+        return in_full if width(in_full) <= room else joined(*said, _DIFFER_SHORT, room=room)  # names say more
 
     # -- names ---------------------------------------------------------------------------------------------------------
 

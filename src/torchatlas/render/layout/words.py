@@ -10,7 +10,7 @@ from torchatlas.render.fonts import clipped, ending, shortened, text_width
 
 TITLE, SMALL = 12.5, 11.0  # sizes of text, in the units of the layout: the smallest is SMALL
 WIDEST_TITLE = 260.0
-WIDEST = 190.0  # room for such a line: boxes.py cuts off what is wider
+WIDEST = 190.0  # room for such a line: so wide may a text make a box
 SHORTEST_NAME = 40.0  # what a name keeps that gives way to figures
 BETWEEN = " · "
 ALL_NAMES = 3  # so many names are all written
