@@ -212,6 +212,20 @@ def test_a_stretch_of_a_program_says_which_modules_are_in_it() -> None:
     assert " op" in plain.subtitle(plain.outline.children(plain.outline.root)[1])
 
 
+def test_a_stretch_of_what_is_given_or_returned_says_how_many_tensors_are_in_it() -> None:
+    sketch = Sketch()
+    given = [sketch.input(f"x{number}", (2, 8)) for number in range(150)]
+    made = [sketch.op(f"op{number}", x) for number, x in enumerate(given)]
+    for number in range(150):
+        sketch.output(made[number], given[number], name=f"y{number}")
+    found = [(title, more) for title, more in words(sketch.graph()) if title.startswith(("inputs", "outputs"))]
+    assert {title for title, _ in found} == {"inputs", "outputs"}
+    for title, more in found:
+        name, count = re.fullmatch(r"(.*) · ([0-9]+) tensors", more).groups()
+        first, last = map(int, re.fullmatch("[xy]([0-9]+) … [xy]([0-9]+)", name).groups())
+        assert int(count) == (last - first + 1) * (1 if title == "inputs" else 2)
+
+
 def test_a_stretch_of_autograd_says_whose_gradients_are_made_in_it() -> None:
     turns = "thhtttthtthhhthtthhthtttthhhhthhtththttthh"  # no loop
     model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh() if turn == "t" else nn.GELU()) for turn in turns))

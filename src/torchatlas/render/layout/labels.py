@@ -70,6 +70,9 @@ class Labels:
             return clean(self._operation(item.start))
         if item.kind == "loop":
             return _main_module(item) or self._turn(item)
+        if item.kind == "segment" and not self.operations(item):  # of inputs or outputs that are too many to be shown
+            kinds = np.unique(self.graph.columns["node_kind"][self.tree.node[item.start : item.stop]])
+            return " and ".join(f"{KINDS[kind]}s" for kind in kinds.tolist())
         return {"functional": "functional ops", "segment": "ops"}.get(item.kind, clean(item.name))
 
     def _turn(self, item: Item) -> str:
@@ -86,6 +89,9 @@ class Labels:
             return joined(name, *(self._gradient(item, left) or self._detail(item, left)), room=room)
         each = " each" if item.repeat > 1 and not item.alike_only else ""
         operations = f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}{each}"
+        if item.kind == "segment" and not self.operations(item):
+            names = [clean(self._operation(leaf)) for leaf in range(item.start, item.stop)]
+            return joined(listed(names), self._passed(item), room=room)
         if item.kind in ("functional", "segment"):
             left = room - width(operations + BETWEEN)
             inside = (
@@ -180,6 +186,14 @@ class Labels:
         """How many ops come before each leaf, inputs and outputs left out."""
         is_op = self.graph.columns["node_kind"][self.tree.node] == KINDS.index(NodeKind.OP)
         return np.concatenate([[0], np.cumsum(is_op)])
+
+    def _passed(self, item: Item) -> str:
+        """How many tensors the inputs and outputs in it hand on."""
+        columns, nodes = self.graph.columns, self.tree.node[item.start : item.stop]
+        count = sum(
+            int((columns[name][nodes + 1] - columns[name][nodes]).sum()) for name in ("input_ptr", "output_ptr")
+        )
+        return f"{count:,} tensor{'' if count == 1 else 's'}"
 
     # -- details -------------------------------------------------------------------------------------------------------
 
