@@ -129,10 +129,10 @@ def _text_fault(text: str, decode: Any) -> str | None:
     if "\n" in text or "\r" in text:
         return "a line break in the text of a call"
     try:
-        json.loads(text, object_pairs_hook=_different_keys)
         decode(text)
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
-        return f"not a call as graph/arguments.py writes it ({error})"
+        json.loads(text, object_pairs_hook=_different_keys)
+    except (ValueError, RecursionError) as error:
+        return str(error)
     return None
 
 

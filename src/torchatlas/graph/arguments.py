@@ -10,6 +10,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from torchatlas.errors import FileFormatError
+
+# What reading a text as a call can come to.
+_NOT_WRITTEN_HERE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_SHOWN = 80  # characters of such a text
+
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
@@ -51,9 +57,14 @@ def encode(call: Call) -> str:
 
 
 def decode(text: str) -> Call:
-    """The call that `encode` wrote. Only data comes out, whatever the text holds."""
-    args, kwargs = json.loads(text)
-    return Call(tuple(_rich(item) for item in args), {key: _rich(item) for key, item in kwargs.items()} or None)
+    """The call that `encode` wrote. Only data comes out, whatever the text holds; another raises FileFormatError."""
+    try:
+        args, kwargs = json.loads(text)
+        if not isinstance(args, list) or not isinstance(kwargs, dict):
+            raise TypeError("not a list of arguments and an object of named ones")
+        return Call(tuple(_rich(item) for item in args), {key: _rich(item) for key, item in kwargs.items()} or None)
+    except _NOT_WRITTEN_HERE as error:
+        raise _fault(text, error) from error
 
 
 def encode_value(item: Any) -> str:
@@ -62,8 +73,16 @@ def encode_value(item: Any) -> str:
 
 
 def decode_value(text: str) -> Any:
-    """The argument that `encode_value` wrote."""
-    return _rich(json.loads(text))
+    """The argument that `encode_value` wrote; another text raises FileFormatError."""
+    try:
+        return _rich(json.loads(text))
+    except _NOT_WRITTEN_HERE as error:
+        raise _fault(text, error) from error
+
+
+def _fault(text: str, error: Exception) -> FileFormatError:
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return FileFormatError(f"not a call as graph/arguments.py writes it ({error}): {shown!r}")
 
 
 def _plain(item: Any) -> Any:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from render.graphs import Sketch
-from render.layout.pages import every_item, labelled
+from render.layout.pages import drawn, every_item, labelled
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
 import torchatlas as atlas
+from torchatlas.errors import FileFormatError
 from torchatlas.graph import Graph, Phase
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.words import SMALL, WIDEST
@@ -229,13 +231,28 @@ def test_a_graph_that_does_not_say_how_its_ops_were_called_has_the_sizes_of_thei
     assert [more for _, more, _ in found] == ["deep · 64→64, 3×3", "norm · 64"]
 
 
+def called(call: str, name: str, shape: tuple[int, ...]) -> Graph:
+    sketch = Sketch()
+    x = sketch.input("x", shape)
+    with sketch.module("layer", "Layer") as path:
+        weight = sketch.parameter(f"{path}.weight", shape)
+        (x,) = sketch.ops(name, x, weight, shapes=[shape], arguments=call)
+    sketch.output(x)
+    return sketch.graph()
+
+
 @pytest.mark.parametrize("call", ["[[],{}]", '[[{"tensor":7},{"tensor":-1}],{}]', '[[3,4,5],{"groups":"x"}]'])
 def test_what_a_file_says_of_a_call_may_be_anything(call: str) -> None:
     for name, shape in (("convolution", (1, 8, 4, 4)), ("addmm", (8, 8)), ("embedding", (8, 8))):
-        sketch = Sketch()
-        x = sketch.input("x", shape)
-        with sketch.module("layer", "Layer") as path:
-            weight = sketch.parameter(f"{path}.weight", shape)
-            (x,) = sketch.ops(name, x, weight, shapes=[shape], arguments=call)
-        sketch.output(x)
-        assert leaves(sketch.graph())
+        assert leaves(called(call, name, shape))
+
+
+@pytest.mark.parametrize(
+    "call", ["7", "null", "[]", "[1,2]", "[[],[]]", '["ab",{}]', "[[],{}", '[[{"tensor":"x"}],{}]', "[" * 10_000]
+)
+def test_what_is_no_call_is_refused_by_name(call: str, tmp_path: Path) -> None:
+    graph = called(call, "convolution", (1, 8, 4, 4))
+    with pytest.raises(FileFormatError, match="not a call"):
+        drawn(graph)
+    with pytest.raises(FileFormatError, match=r"arguments\[0\]: not a call"):
+        graph.save(tmp_path / "graph.atlas")
