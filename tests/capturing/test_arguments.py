@@ -14,6 +14,9 @@ from zoo import ZOO, Specimen, loss_of
 import torchatlas as atlas
 from torchatlas.graph import Call, Constant, TensorRef
 from torchatlas.graph.arguments import decode, encode
+from torchatlas.graph.attributes import attributes_of
+from torchatlas.graph.columns import Operation, Parameter
+from torchatlas.graph.nouns import OperationType
 
 
 class Tensor(str):
@@ -202,6 +205,27 @@ def test_attributes_of_a_transposed_convolution() -> None:
     model = nn.ConvTranspose2d(6, 4, 3, groups=2)
     attributes = atlas.capture(model, torch.randn(1, 6, 4, 4))["convolution"].attributes
     assert (attributes["in_channels"], attributes["out_channels"], attributes["transposed"]) == (6, 4, True)
+
+
+def test_attributes_of_a_convolution_in_another_order() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.conv_tbc(x, torch.ones(3, 4, 8), torch.ones(8))
+
+    attributes = atlas.capture(model, torch.randn(7, 2, 4))["conv_tbc"].attributes
+    assert attributes == {"pad": 0, "kernel_size": [3], "in_channels": 4, "out_channels": 8}
+
+
+@pytest.mark.parametrize("batch", [(2,), ()])
+@pytest.mark.parametrize("name", ["_conv_depthwise2d", "conv_depthwise3d"])
+def test_attributes_of_a_convolution_of_every_channel(name: str, batch: tuple[int, ...]) -> None:
+    """They run on GPUs only."""
+    schema = getattr(torch.ops.aten, name).default._schema
+    parameters = tuple(Parameter(argument.name) for argument in schema.arguments)
+    operation = Operation(f"aten.{name}.default", OperationType.CONVOLUTION, parameters)
+    kernel = [3, 2] if name.endswith("2d") else [3, 2, 2]
+    call = Call((TensorRef(0), TensorRef(1), kernel, None, [1] * len(kernel), [0] * len(kernel), [1] * len(kernel)))
+    found = attributes_of(operation, call, [(*batch, 6, *[9] * len(kernel)), (12, 1, *kernel)])
+    assert (found["kernel_size"], found["in_channels"], found["out_channels"]) == (kernel, 6, 12)
 
 
 def test_attributes_of_linear_and_embedding() -> None:

@@ -48,6 +48,12 @@ def _convolution(operation: str, named: dict[str, Any], tensors: dict[str, Shape
     weight = tensors.get("weight")
     if "conv" not in operation or weight is None or len(weight) < 3:
         return {}
+    if "conv_tbc" in operation:  # the kernel comes first
+        return {"kernel_size": [weight[0]], "in_channels": weight[1], "out_channels": weight[2]}
+    if "depthwise" in operation and "groups" not in named:  # a group for every channel of what it reads
+        read = tensors.get("input", tensors.get("self", ()))
+        known = {"in_channels": read[1 - len(weight)]} if len(read) >= len(weight) - 1 else {}
+        return {"kernel_size": list(weight[2:]), **known, "out_channels": weight[0]}
     groups, transposed = named.get("groups", 1), named.get("transposed", "transpose" in operation)
     first, second = weight[0], weight[1]
     scaled = second * groups if isinstance(second, int) and isinstance(groups, int) else second
