@@ -126,6 +126,22 @@ def test_the_architecture_shows_modules() -> None:
     assert problems(modules) == []
 
 
+def test_the_architecture_shows_where_a_residual_is_added() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.second(self.first(x).tanh().exp())
+
+    graph = atlas.capture(Residual(), torch.randn(2, 8))
+    scene = atlas.draw(graph, view="modules").scene
+    assert [frame.title for frame in scene.frames] == ["x", "Linear", "functional ops", "Linear", "add", "output"]
+    add = next(number for number, frame in enumerate(scene.frames) if frame.title == "add")
+    assert sum(line.ends[1] == add for line in scene.lines) == 2
+
+
 @pytest.mark.parametrize("specimen", ZOO, ids=str)
 def test_every_specimen_of_the_zoo(specimen: Specimen) -> None:
     function, args, kwargs = specimen.build()

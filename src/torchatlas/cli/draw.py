@@ -27,7 +27,7 @@ PLOTS = ("memory", "roofline", "time", "gradients")
 @click.option("--title", default="", help="What stands above.  [default: the model's class]")
 @click.option("--color-by", type=click.Choice(COLOURS), default="type", show_default=True)
 @click.option("--critical-path", is_flag=True, help="Mark the heaviest chain of ops.")
-@click.option("--modules", is_flag=True, help="The architecture: modules only.")
+@click.option("--modules", is_flag=True, help="The architecture: modules, ops between them closed.")
 @click.option(
     "--phase", "phases", multiple=True, type=click.Choice([phase.value for phase in Phase]), help="Only these."
 )

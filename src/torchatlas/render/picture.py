@@ -57,8 +57,9 @@ def draw(
 
     No text is smaller than `font_size` pixels, no box lower than `node_size`. `color_by` is "type" or a measure: time,
     memory, flops, intensity, gradient. `critical_path` marks the heaviest chain, by time where it was measured, or by
-    what it names (flops, bytes, count). `view="modules"` leaves single ops out. `phases` chooses what is drawn, such as
-    ("forward",); by default everything.
+    what it names (flops, bytes, count). `view="modules"` opens modules only for the sake of others in them and
+    closes ops between modules into one box; an op on its own stays where lines meet it, as the add of a residual does.
+    `phases` chooses what is drawn, such as ("forward",); by default everything.
     """
     _check(graph, width, height, font_size, node_size, view)
     shown = None if phases is None else _phases(phases)

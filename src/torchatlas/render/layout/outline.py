@@ -244,7 +244,7 @@ class Outline:
 
     def can_open(self, item: Item) -> bool:
         """Whether a group is opened to show more: not the small ops between modules, unless they are most of what is
-        around them, and of modules only such as hold others when single ops are left out."""
+        around them, and of modules only such as hold others where the architecture is drawn."""
         if item.is_leaf:
             return False
         if item.kind == "functional":
