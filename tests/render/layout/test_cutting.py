@@ -234,6 +234,8 @@ def test_names_that_count_up_lose_what_they_repeat() -> None:
     assert within(name, 40) == "1 … 24"
     assert within(name, 30) == "den…"
     assert within("a1b … c2d" * 9, 60) == "a1b…c2d"
+    assert within("1.layers … 4.layers", 80) == "1 … 4.layers"
+    assert within("1.layers … 4.layers", 40) == "1 … 4"
 
 
 def test_some_of_several() -> None:

@@ -76,8 +76,12 @@ def within(name: str, room: float) -> str:
 
 
 def _counting(name: str, room: float) -> str:
-    """Two names that count up, without what the second repeats: layer1 … 6. The numbers stay. Empty for others."""
+    """Two names that count up, without what one repeats: layer1 … 6, 0 … 5.conv. The numbers stay. Empty for others."""
     first, _, last = name.partition(" … ")
+    one, two = _NUMBERED.fullmatch(first), _NUMBERED.fullmatch(last)
+    if one and two and one[3] and (one[1], one[3]) == (two[1], two[3]):
+        numbers = f"{one[1]}{one[2]} … {two[2]}"
+        return fitting([numbers + two[3], numbers], room)
     stem = first.rstrip("0123456789")
     numbers = f"{first[len(stem) :]} … {last[len(stem) :]}"
     if not (last.startswith(stem) and last[len(stem) :].isdigit() and width(numbers) <= room):
