@@ -7,12 +7,13 @@ import re
 import pytest
 import torch
 from render.graphs import Sketch, chain, dense_block, linear, recurrent_loop, tower, written
-from render.layout.pages import every_item, labelled
+from render.layout.pages import every_item, labelled, outlined
 from torch import nn
 
 import torchatlas as atlas
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
+from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import Item
 from torchatlas.render.layout.words import SMALL, TITLE, WIDEST_TITLE, joined, listed
 
@@ -210,6 +211,18 @@ def test_a_stretch_of_a_program_says_which_modules_are_in_it() -> None:
     assert "Mlp" in labels.subtitle(segments[-1])
     _, plain = labelled(chain(300, lambda number: f"op{number}"))
     assert " op" in plain.subtitle(plain.outline.children(plain.outline.root)[1])
+
+
+def test_ops_between_modules_name_what_says_most_of_them() -> None:
+    sketch = Sketch()
+    q, k, v = (linear(sketch, sketch.input(name, (2, 8)), f"to_{name}", 8) for name in "qkv")
+    for _ in range(3):
+        q = sketch.op("clone", q)
+    x = sketch.op("_scaled_dot_product_flash_attention_for_cpu", q, k, v)
+    sketch.output(linear(sketch, sketch.op("clone", sketch.op("mul", x)), "out", 8))
+    outline = outlined(sketch.graph(), modules_only=True)
+    (between,) = (item for item in every_item(outline) if item.kind == "functional")
+    assert Labels(outline).subtitle(between) == "6 ops · attention, clone, mul"
 
 
 def test_a_stretch_of_what_is_given_or_returned_says_how_many_tensors_are_in_it() -> None:

@@ -16,7 +16,7 @@ from torchatlas.graph.nouns import NodeKind, OperationType, Phase, Role
 from torchatlas.graph.select import members
 from torchatlas.render.fonts import ending, shortened
 from torchatlas.render.layout.folding import hands_on
-from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
+from torchatlas.render.layout.outline import HEAVY, OUTPUTS, Item, Outline
 from torchatlas.render.layout.shapes import Shapes, outer_call
 from torchatlas.render.layout.sizes import LayerSizes
 from torchatlas.render.layout.words import (
@@ -203,7 +203,10 @@ class Labels:
         if columns["node_kind"][node] != KINDS.index(NodeKind.OP):
             name = columns["node_name"][node]
             return self.graph.tables.names[name] if name >= 0 else "input"
-        name = short_name(self.graph.tables.operations[columns["node_operation"][node]].name).rpartition("::")[2]
+        return self._kernel(columns["node_operation"][node])
+
+    def _kernel(self, operation: int) -> str:
+        name = short_name(self.graph.tables.operations[operation].name).rpartition("::")[2]
         if _ATTENTION.search(name):
             return "attention" + (" backward" if name.endswith("backward") else "")
         while (shorter := _KERNEL.sub("", name)) != name and shorter:
@@ -211,14 +214,13 @@ class Labels:
         return name
 
     def _main_operations(self, item: Item, room: float) -> str:
-        """The two or three commonest ops in it."""
-        columns = self.graph.columns
-        found = Counter(columns["node_operation"][self.tree.node[item.start : item.stop]].tolist())
-        names = dict.fromkeys(
-            _KERNEL.sub("", short_name(self.graph.tables.operations[operation].name))
-            for operation, _ in found.most_common(4)
-        )
-        return some([clean(name) for name in names], room, most=ALL_NAMES)
+        """The two or three ops that say most of it: attention and its like, then the commonest."""
+        columns, table = self.graph.columns, self.graph.tables.operations
+        nodes = self.tree.node[item.start : item.stop]
+        nodes = nodes[columns["node_kind"][nodes] == KINDS.index(NodeKind.OP)]
+        counts = Counter(columns["node_operation"][nodes].tolist()).most_common()
+        rows = sorted((row for row, _ in counts), key=lambda row: table[row].type not in HEAVY)
+        return some(list(dict.fromkeys(clean(self._kernel(row)) for row in rows)), room, most=ALL_NAMES)
 
     def _main_leaves(self, item: Item, room: float = WIDEST) -> str:
         """In a graph of autograd: the modules whose parameters get their gradients in it."""

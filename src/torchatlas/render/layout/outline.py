@@ -25,7 +25,7 @@ MOST_CHILDREN = 120  # more than this in one group: cut into segments
 _SEGMENTS = 24
 CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")  # classes that say nothing of what is in them
 _GLUE = 5  # so many small ops in a row between modules are drawn as one closed box
-_HEAVY = frozenset(
+HEAVY = frozenset(  # what says most of the ops around it, and is gathered into no box but in an architecture
     {
         OperationType.CONVOLUTION,
         OperationType.MATMUL,
@@ -240,7 +240,7 @@ class Outline:
     def _stands_alone(self, item: Item) -> bool:
         if self.is_marker(item):
             return True
-        return not self.modules_only and self.operation_type(item) in _HEAVY
+        return not self.modules_only and self.operation_type(item) in HEAVY
 
     def can_open(self, item: Item) -> bool:
         """Whether a group is opened to show more: not the small ops between modules, unless they are most of what is
