@@ -215,6 +215,14 @@ _EXCEPTIONS: dict[str, OperationType] = {
     "torch.nn.functional.unfold": OperationType.MOVEMENT,  # im2col; Tensor.unfold is a view
 }
 
+# What these return holds whatever was in memory.
+# fmt: off
+UNINITIALIZED = frozenset({
+    "aten.empty.memory_format", "aten.empty_like.default", "aten.empty_permuted.default", "aten.empty_strided.default",
+    "aten.new_empty.default", "aten.new_empty_strided.default",
+})
+# fmt: on
+
 # Libraries of operators that ship with torch: `namespace.name.overload`, and a name the tables miss is unknown.
 _QUANTIZED_NAMESPACES = frozenset({"_quantized", "mkldnn_prepacked", "onednn", "quantized", "sparse"})
 _OPERATOR_NAMESPACES = _QUANTIZED_NAMESPACES | {

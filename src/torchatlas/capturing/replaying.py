@@ -21,18 +21,13 @@ from torchatlas.capturing.stream import Recorder
 from torchatlas.capturing.tensors import storages_of
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
+from torchatlas.operations import UNINITIALIZED
 from torchatlas.torch_private import FakeTensor, no_dispatch_modes
 
 DIGEST_BYTES = 16
 NO_DIGEST = bytes(DIGEST_BYTES)  # of what is not to be compared: it holds whatever was in memory
 REPLAY = "-1:"  # how the keys begin that belong to no node
-# What these return holds whatever was in memory; what the others make room for does.
-# fmt: off
-UNINITIALIZED = frozenset({
-    "aten.empty.memory_format", "aten.empty_like.default", "aten.empty_permuted.default", "aten.empty_strided.default",
-    "aten.new_empty.default", "aten.new_empty_strided.default",
-})
-# fmt: on
+# What these make room for holds whatever was in memory, as what those of UNINITIALIZED return does.
 _RESIZES = frozenset({"aten.resize_.default", "aten.resize_as_.default", "aten.empty.out"})
 # Kernels that return, or write, a workspace of bytes and leave parts of it as they were.
 _WITH_WORKSPACE = frozenset({"aten.mkldnn_rnn_layer.default", "aten.mkldnn_rnn_layer_backward.default"})

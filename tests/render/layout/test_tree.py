@@ -9,9 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from render.graphs import Sketch, linear, nested_graphs, recurrent_loop, tower, written
+from torch import nn
 
+import torchatlas as atlas
 from torchatlas.graph import Graph, OperationType, Phase
 from torchatlas.graph.columns import KINDS
 from torchatlas.graph.nouns import NodeKind, Role
@@ -152,6 +155,18 @@ def test_the_counter_of_batch_norm_disappears() -> None:
     sketch.output(x)
     tree = build(sketch.graph())
     assert operations(tree) == ["input", "native_batch_norm", "output"]
+
+
+def test_room_for_the_mask_of_dropout_disappears() -> None:
+    graph = atlas.capture(nn.Sequential(nn.Linear(4, 4), nn.Dropout()), torch.randn(2, 4))
+    assert operations(build(graph)) == ["input", "addmm", "bernoulli_", "div_", "mul", "output"]
+
+    def in_parts(x: torch.Tensor) -> torch.Tensor:
+        made = torch.empty_like(x)  # is read: each write leaves a part of it
+        made[:1], made[1:] = x[:1].sin(), x[1:]
+        return made
+
+    assert "empty_like" in operations(build(atlas.capture(in_parts, torch.randn(2, 4))))
 
 
 def test_a_write_to_an_activation_stays() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Array
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role
+from torchatlas.operations import UNINITIALIZED
 
 LANES = ("forward", "backward", "optimizer", "other")
 _LANE_OF_PHASE = {
@@ -221,7 +222,8 @@ def _crossing(lane: Array, is_op: Array, source: Array, target: Array) -> Array:
 
 
 def _bookkeeping(graph: Graph, is_op: Array, edges: _Edges) -> Array:
-    """Ops that only count calls in a buffer, or make room that nothing reads, as batch norm does."""
+    """Ops that only count calls in a buffer, or make room that nothing reads: batch norm does, and dropout for its mask,
+    which an op with a box of its own writes there."""
     columns, count = graph.columns, len(graph)
     taken = np.diff(columns["input_ptr"])
     node = np.repeat(np.arange(count), taken)
@@ -231,7 +233,10 @@ def _bookkeeping(graph: Graph, is_op: Array, edges: _Edges) -> Array:
     writes = np.zeros(count, bool)
     writes[node[columns["input_written"] > 0]] = True
     unread = np.bincount(edges.source, minlength=count) == 0
-    found: Array = is_op & ~reads_else & (writes | (unread & (taken == 0)))
+    makes_room = np.array([row.name in UNINITIALIZED for row in graph.tables.operations] or [False])
+    found: Array = is_op & (
+        (~reads_else & (writes | (unread & (taken == 0)))) | (unread & makes_room[columns["node_operation"]])
+    )
     return found
 
 
