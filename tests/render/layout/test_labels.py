@@ -39,6 +39,12 @@ def one_op(name: str, *, shape: tuple[int, ...] = (2, 3)) -> Graph:
         ("_softmax", "softmax"),
         ("_scaled_dot_product_flash_attention_for_cpu", "attention"),
         ("_scaled_dot_product_flash_attention_for_cpu_backward", "attention backward"),
+        ("max_pool2d_with_indices", "max_pool2d"),
+        ("max_pool2d_with_indices_backward", "max_pool2d_backward"),
+        ("_native_batch_norm_legit_no_training", "batch_norm"),
+        ("_log_softmax_backward_data", "log_softmax_backward"),
+        ("mkldnn_rnn_layer", "rnn_layer"),
+        ("_thnn_fused_gru_cell", "fused_gru_cell"),
         ("_", "_"),
     ],
 )

@@ -41,7 +41,10 @@ from torchatlas.tables import clean
 from torchatlas.units import format_count
 
 # What the dispatcher adds to the name of an op to say which kernel it is.
-_KERNEL = re.compile(r"^_+|_+$|^native_|^_native_|_for_cpu$|_default$")
+_KERNEL = re.compile(
+    r"^_+|_+$|^native_|^(?:mkldnn|cudnn|miopen|thnn)_|_for_cpu$|_default$|_legit(?:_no_training)?$"
+    r"|_with_indices(?=_backward$|$)|(?<=_backward)_data$"
+)
 _ATTENTION = re.compile(r"scaled_dot_product_\w*?_?attention\w*")
 
 _GRADIENT, _PARAMETER = ROLES.index(Role.GRADIENT), ROLES.index(Role.PARAMETER)
