@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 import torch
 from render.graphs import Sketch, chain, recurrent_loop, tower
 from render.layout.pages import drawn, frame
@@ -11,6 +12,7 @@ from torch import nn
 
 import torchatlas as atlas
 from torchatlas.render.fonts import text_width
+from torchatlas.render.layout import verify
 from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.scene import Label, Line, Way
 from torchatlas.render.layout.words import SMALL
@@ -70,6 +72,32 @@ def test_a_repeat_shows_one_dashed_line_back() -> None:
         assert back.points[0][1] > back.points[-1][1]
         assert all(cell.x <= x <= cell.x + cell.width + STACK for x, _ in back.points)
     assert sum(line.returning for line in scene.lines) == int(cell.open)
+
+
+@pytest.mark.parametrize("page", [(1600, 1200), (500, 400)])
+@pytest.mark.parametrize("hands_on", ["state", "result"])
+def test_the_dashed_line_begins_at_what_is_handed_on(hands_on: str, page: tuple[int, int]) -> None:
+    """The state of a loop goes from cell to cell; what a head makes of it leaves the loop."""
+    sketch = Sketch()
+    x, made = sketch.input("x", (2, 8)), []
+    for _ in range(6):
+        with sketch.module("cell", "Cell"):
+            state = sketch.op("tanh", sketch.op("cos", x))
+        with sketch.module("head", "Head"):
+            made.append(sketch.op("sin", sketch.op("exp", state)))
+        x = state if hands_on == "state" else made[-1]
+    sketch.output(sketch.op("stack", *made))
+    scene = drawn(sketch.graph(), *page).scene
+    (back,) = (line for line in scene.lines if line.returning)
+    cell, head = frame(scene, "Cell"), frame(scene, "Head")
+    start_x, start_y = back.points[0]
+    if hands_on == "state":
+        assert start_x == pytest.approx(cell.x + cell.width)
+        assert cell.y < start_y < cell.y + cell.height
+    else:
+        assert start_y > head.y + head.height
+        assert any(line.points[0][0] == start_x for line in scene.lines if line is not back and not line.arrow)
+    assert verify.defects(scene) == []
 
 
 def test_shapes_are_written_where_they_change() -> None:

@@ -14,13 +14,14 @@ from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.boxes import HEAD, STACK, Box
 from torchatlas.render.layout.folding import hands_on
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.outline import OUTPUTS, Item, Outline
+from torchatlas.render.layout.outline import OUTPUTS, Item, Outline, first_of_repeats
 from torchatlas.render.layout.routing import Point
 from torchatlas.render.layout.words import SMALL
 
 Area = tuple[float, float, float, float]  # left, top, right, bottom
 
 _LABEL_GAP = 5.0
+_LOW, _MIDDLE = (0.9, 0.8, 0.7, 0.6, 0.5), (0.5, 0.7, 0.3)  # where a dashed line may leave a frame, or a closed box
 _INPUT = KINDS.index(NodeKind.INPUT)
 
 
@@ -138,11 +139,55 @@ class SceneMaker:
             self._return(item, box, x, y, width, height, depth)
 
     def _return(self, item: Item, box: Box, x: float, y: float, width: float, height: float, depth: int) -> None:
-        """The dashed line from what leaves a repeat to its beginning."""
-        start = x + next(iter(box.leaves.values()), width / 2)
+        """The dashed line to the beginning of a repeat, from what each round hands to the next: from its line where it
+        leaves the repeat too, else from the right of the box that makes it, or below that if others are in the way."""
         low, right = y + height - 5, x + width - 9
-        points = ((start, low), (right, low), (right, y + HEAD))
+        handed = self._handed(item)
+        inside = self.outline.wiring(item).inside
+        for mine, theirs in zip(item.outputs, box.item.outputs, strict=True):
+            if inside[mine] in handed:
+                start = x + box.leaves[theirs], low
+                break
+        else:
+            areas = [
+                (x + box.origin[0] + dx, y + box.origin[1] + dy, inner.width, inner.height)
+                for inner, (dx, dy) in zip(box.inner, box.places, strict=False)
+            ]
+            place = handed[-1][0]
+            maker = areas.pop(place)
+            free = self._beside(maker, areas, right, _LOW if box.inner[place].open else _MIDDLE)
+            start = (maker[0] + maker[2] / 2, low) if free is None else (maker[0] + maker[2], free)
+        points = (start, (right, start[1]), (right, y + HEAD))
         self.found.lines.append(Line(-1_000_000 - item.start, points, True, depth, returning=True))
+
+    def _handed(self, item: Item) -> list[tuple[int, int]]:
+        """What a round of a repeat reads of the one before: which box makes it, and its number in there."""
+        tree, items = self.outline.tree, self.outline.children(item)
+        edges = slice(int(tree.first_edge[item.stop]), int(tree.first_edge[2 * item.stop - item.start]))
+        source, output = tree.source[edges], tree.output[edges].clip(0, OUTPUTS - 1)
+        before = (source >= item.start) & (source < item.stop)
+        source = first_of_repeats(source[before], items)
+        places = np.searchsorted([child.start for child in items], source, side="right") - 1
+        tensors = source * OUTPUTS + output[before]
+        return sorted(set(zip(places.tolist(), tensors.tolist(), strict=True)))
+
+    def _beside(self, box: Area, others: list[Area], right: float, shares: Iterable[float]) -> float | None:
+        """How low a line can run from the right of a box to somewhere further right, past others and along no line: at
+        one of some shares of the box's height. All areas are left, top, width, height."""
+        left, top, wide, tall = box
+        level = [
+            (y1, min(x1, x2), max(x1, x2))
+            for line in self.found.lines
+            for (x1, y1), (x2, y2) in itertools.pairwise(line.points)
+            if y1 == y2
+        ]
+        for share in shares:
+            y = top + tall * share
+            hit = any(oy - 3 < y < oy + high + 3 and ox + broad > left + wide for ox, oy, broad, high in others)
+            along = any(abs(y - at) < 4 and come < right and go > left + wide for at, come, go in level)
+            if not hit and not along:
+                return y
+        return None
 
     # -- shapes beside lines -------------------------------------------------------------------------------------------
 

@@ -222,8 +222,8 @@ def _crossing(lane: Array, is_op: Array, source: Array, target: Array) -> Array:
 
 
 def _bookkeeping(graph: Graph, is_op: Array, edges: _Edges) -> Array:
-    """Ops that only count calls in a buffer, or make room that nothing reads: batch norm does, and dropout for its mask,
-    which an op with a box of its own writes there."""
+    """Ops that only count calls in a buffer, or make room that nothing reads: batch norm does, and dropout for a mask
+    that an op with a box of its own writes there."""
     columns, count = graph.columns, len(graph)
     taken = np.diff(columns["input_ptr"])
     node = np.repeat(np.arange(count), taken)
