@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left
 from collections import Counter
 from functools import cached_property
@@ -11,7 +10,6 @@ from functools import cached_property
 import numpy as np
 
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
-from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import NodeKind, OperationType, Phase, Role
 from torchatlas.graph.select import members
 from torchatlas.render.fonts import ending, shortened
@@ -32,6 +30,7 @@ from torchatlas.render.layout.words import (
     fitting,
     joined,
     listed,
+    plain,
     shared_start,
     some,
     width,
@@ -39,13 +38,6 @@ from torchatlas.render.layout.words import (
 )
 from torchatlas.tables import clean
 from torchatlas.units import format_count
-
-# What the dispatcher adds to the name of an op to say which kernel it is.
-_KERNEL = re.compile(
-    r"^_+|_+$|^native_|^(?:mkldnn|cudnn|miopen|thnn)_|_for_cpu$|_default$|_legit(?:_no_training)?$"
-    r"|_with_indices(?=_backward$|$)|(?<=_backward)_data$"
-)
-_ATTENTION = re.compile(r"scaled_dot_product_\w*?_?attention\w*")
 
 _GRADIENT, _PARAMETER = ROLES.index(Role.GRADIENT), ROLES.index(Role.PARAMETER)
 _BACKWARD = PHASES.index(Phase.BACKWARD)
@@ -206,15 +198,7 @@ class Labels:
         if columns["node_kind"][node] != KINDS.index(NodeKind.OP):
             name = columns["node_name"][node]
             return self.graph.tables.names[name] if name >= 0 else "input"
-        return self._kernel(columns["node_operation"][node])
-
-    def _kernel(self, operation: int) -> str:
-        name = short_name(self.graph.tables.operations[operation].name).rpartition("::")[2]
-        if _ATTENTION.search(name):
-            return "attention" + (" backward" if name.endswith("backward") else "")
-        while (shorter := _KERNEL.sub("", name)) != name and shorter:
-            name = shorter
-        return name
+        return plain(self.graph.tables.operations[columns["node_operation"][node]].name)
 
     def _main_operations(self, item: Item, room: float) -> str:
         """The two or three ops that say most of it: attention and its like, then the commonest."""
@@ -223,7 +207,7 @@ class Labels:
         nodes = nodes[columns["node_kind"][nodes] == KINDS.index(NodeKind.OP)]
         counts = Counter(columns["node_operation"][nodes].tolist()).most_common()
         rows = sorted((row for row, _ in counts), key=lambda row: table[row].type not in HEAVY)
-        return some(list(dict.fromkeys(clean(self._kernel(row)) for row in rows)), room, most=ALL_NAMES)
+        return some(list(dict.fromkeys(clean(plain(table[row].name)) for row in rows)), room, most=ALL_NAMES)
 
     def _main_leaves(self, item: Item, room: float = WIDEST) -> str:
         """In a graph of autograd: the modules whose parameters get their gradients in it."""

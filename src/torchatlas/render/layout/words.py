@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 
+from torchatlas.graph.names import short_name
 from torchatlas.render.fonts import clipped, ending, shortened, text_width
 
 TITLE, SMALL = 12.5, 11.0  # sizes of text, in the units of the layout: the smallest is SMALL
@@ -15,7 +16,27 @@ SHORTEST_NAME = 40.0  # what a name keeps that gives way to figures
 BETWEEN = " · "
 ALL_NAMES = 3  # so many names are all written
 MOST_NAMES = 40  # in a tooltip
+# What the dispatcher adds to the name of an op to say which kernel it is.
+_KERNEL = re.compile(
+    r"^_+|_+$|^native_|^(?:mkldnn|cudnn|miopen|thnn)_|_for_cpu$|_default$|_legit(?:_no_training)?$"
+    r"|_with_indices(?=_backward$|$)|(?<=_backward)_data$"
+)
+_ATTENTION = re.compile(r"scaled_dot_product_\w*?_?attention\w*")
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})([^0-9]*)", re.DOTALL)
+
+
+def plain(operation: str) -> str:
+    """What people call an op.
+
+    >>> plain("aten._scaled_dot_product_flash_attention.default"), plain("aten.native_layer_norm.default")
+    ('attention', 'layer_norm')
+    """
+    name = short_name(operation).rpartition("::")[2]
+    if _ATTENTION.search(name):
+        return "attention" + (" backward" if name.endswith("backward") else "")
+    while (shorter := _KERNEL.sub("", name)) != name and shorter:
+        name = shorter
+    return name
 
 
 def listed(names: list[str]) -> str:
