@@ -110,6 +110,47 @@ def test_groups_give_way_to_channels() -> None:
     assert text_width(subtitle, SMALL) <= WIDEST
 
 
+class Similarity(nn.Module):
+    """A product, but no layer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ x.T
+
+
+class Activated(nn.Module):
+    """A layer, or two, with what comes after."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x.sigmoid().neg()
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape", "words"),
+    [
+        ([nn.Conv2d(4, 8, 3, groups=2), nn.BatchNorm2d(8)], (2, 4, 9, 9), "part · 4→8, 3×3, groups 2 · 168"),
+        ([nn.ConvTranspose1d(4, 8, 3, bias=False)], (2, 4, 9), "part · 4→8, 3 · 96"),
+        ([nn.LayerNorm(4), nn.Linear(4, 8)], (2, 4), "part · 4→8 · 48"),
+        ([nn.Linear(4, 8), nn.Linear(8, 4)], (2, 4), "part · 4 ops · 76"),
+        ([nn.LayerNorm(4)], (2, 4), "part · 3 ops · 8"),
+        ([Similarity(), nn.LayerNorm(2)], (2, 4), "part · 4 ops · 4"),
+        ([nn.Linear(4, 8), *(nn.Tanh() for _ in range(8))], (2, 4), "part · 11 ops · 40"),
+    ],
+)
+def test_a_small_closed_module_says_what_its_one_layer_does(
+    layers: list[nn.Module], shape: tuple[int, ...], words: str
+) -> None:
+    model = nn.Sequential(OrderedDict(part=Activated(*layers), last=nn.Tanh()))
+    outline, labels = labelled(atlas.capture(model, torch.randn(shape)))
+    (item,) = (item for item in every_item(outline) if item.name == "part")
+    assert labels.subtitle(item) == words
+
+
 # -- other layers ------------------------------------------------------------------------------------------------------
 
 

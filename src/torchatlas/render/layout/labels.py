@@ -43,6 +43,7 @@ _GRADIENT, _PARAMETER = ROLES.index(Role.GRADIENT), ROLES.index(Role.PARAMETER)
 _BACKWARD = PHASES.index(Phase.BACKWARD)
 _DIFFER, _DIFFER_SHORT = "sizes or numbers differ", "not all equal"
 _MOST_OPS = 0.75  # a repeat with one module of such a share is named after it
+_FEW_OPS = 8  # in a module that is called after the one layer in it
 _IN_FULL = 2_000.0  # the room that there is in a tooltip
 _MANY_PAIRS = 5_000  # of modules and parameters that they read
 
@@ -94,7 +95,7 @@ class Labels:
             )
             return joined("", operations, inside, room=room)
         name = "" if item.kind == "lane" else _modules_of_one_class(item) or self.name(item, room)
-        return self._beside(item, name, operations, room=room)
+        return self._beside(item, name, self._layer(item, name, room) or operations, room=room)
 
     def tooltip(self, item: Item) -> str:
         """What a pointer that rests on a box is told."""
@@ -300,6 +301,19 @@ class Labels:
         counted = np.zeros(len(rows), bool)
         counted[by_value[first]] = True
         return np.where(counted, elements, 0)
+
+    def _layer(self, item: Item, name: str, room: float) -> str:
+        """What a small module turns into what, such as a convolution with its norm: sizes of the one layer in it."""
+        if item.call < 0 or item.alike_only or item.stop - item.start > _FEW_OPS or self.graph.source == "autograd":
+            return ""
+        columns, nodes = self.graph.columns, self.tree.node[item.start : item.stop].tolist()
+        kinds = [self.graph.tables.operations[columns["node_operation"][node]].type for node in nodes]
+        layers = [at for at, kind in enumerate(kinds) if kind in (OperationType.CONVOLUTION, OperationType.MATMUL)]
+        if len(layers) != 1 or not self._sizes.has_weight(nodes[layers[0]]):
+            return ""
+        left = room - min(width(name), SHORTEST_NAME) - width(BETWEEN * 2 + self._parameters(item))
+        (at,) = layers
+        return self._sizes.text(nodes[at], kinds[at], self._operation(item.start + at), True, left)
 
     def _detail(self, item: Item, room: float) -> tuple[str, ...]:
         """What a layer turns into what: 64→128, 3×3. In autograd: whose gradient is accumulated, or what was saved."""

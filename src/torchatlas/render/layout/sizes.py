@@ -35,6 +35,12 @@ class LayerSizes:
         weight = self._weight(node) if of_layer else ()
         return str(weight[0]) if len(weight) == 1 else ""
 
+    def has_weight(self, node: int) -> bool:
+        """Whether an op reads a parameter, and so is a layer: not a product of two activations."""
+        columns = self.graph.columns
+        read = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]]
+        return bool((columns["value_role"][read[read >= 0]] == _PARAMETER).any())
+
     def _channels(self, node: int, room: float) -> str:
         """What a convolution turns into what. Its weight alone does not tell: of grouped ones it holds the channels of
         one group, and of transposed ones it is turned."""
