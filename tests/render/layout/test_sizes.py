@@ -117,6 +117,11 @@ class Similarity(nn.Module):
         return x @ x.T
 
 
+class Twice(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, x], -1)
+
+
 class Activated(nn.Module):
     """A layer, or two, with what comes after."""
 
@@ -139,6 +144,8 @@ class Activated(nn.Module):
         ([nn.Linear(4, 8), nn.Linear(8, 4)], (2, 4), "part · 4 ops · 76"),
         ([nn.LayerNorm(4)], (2, 4), "part · 3 ops · 8"),
         ([Similarity(), nn.LayerNorm(2)], (2, 4), "part · 4 ops · 4"),
+        ([Twice(), nn.Linear(8, 5)], (2, 4), "part · 4 ops · 45"),  # 8→5 would not be what it takes
+        ([nn.Linear(4, 8), nn.GLU()], (2, 4), "part · 4 ops · 40"),  # nor 4→8 what it makes
         ([nn.Linear(4, 8), *(nn.Tanh() for _ in range(8))], (2, 4), "part · 11 ops · 40"),
     ],
 )

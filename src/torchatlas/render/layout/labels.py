@@ -303,17 +303,11 @@ class Labels:
         return np.where(counted, elements, 0)
 
     def _layer(self, item: Item, name: str, room: float) -> str:
-        """What a small module turns into what, such as a convolution with its norm: sizes of the one layer in it."""
+        """What a small module turns into what, such as a convolution with its norm; else empty."""
         if item.call < 0 or item.alike_only or item.stop - item.start > _FEW_OPS or self.graph.source == "autograd":
             return ""
-        columns, nodes = self.graph.columns, self.tree.node[item.start : item.stop].tolist()
-        kinds = [self.graph.tables.operations[columns["node_operation"][node]].type for node in nodes]
-        layers = [at for at, kind in enumerate(kinds) if kind in (OperationType.CONVOLUTION, OperationType.MATMUL)]
-        if len(layers) != 1 or not self._sizes.has_weight(nodes[layers[0]]):
-            return ""
         left = room - min(width(name), SHORTEST_NAME) - width(BETWEEN * 2 + self._parameters(item))
-        (at,) = layers
-        return self._sizes.text(nodes[at], kinds[at], self._operation(item.start + at), True, left)
+        return self._sizes.of_block(self.tree.node[item.start : item.stop].tolist(), left)
 
     def _detail(self, item: Item, room: float) -> tuple[str, ...]:
         """What a layer turns into what: 64→128, 3×3. In autograd: whose gradient is accumulated, or what was saved."""

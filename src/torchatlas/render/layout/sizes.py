@@ -9,7 +9,7 @@ from torchatlas.graph.arguments import TensorRef, decode
 from torchatlas.graph.attributes import arguments_by_name
 from torchatlas.graph.columns import PHASES, ROLES
 from torchatlas.graph.nouns import OperationType, Phase, Role
-from torchatlas.render.layout.words import fitting
+from torchatlas.render.layout.words import fitting, plain
 
 _PARAMETER, _BACKWARD = ROLES.index(Role.PARAMETER), PHASES.index(Phase.BACKWARD)
 # What the schemas of products call the operand that has the features: of those that it adds to, nothing is said.
@@ -35,11 +35,29 @@ class LayerSizes:
         weight = self._weight(node) if of_layer else ()
         return str(weight[0]) if len(weight) == 1 else ""
 
-    def has_weight(self, node: int) -> bool:
-        """Whether an op reads a parameter, and so is a layer: not a product of two activations."""
+    def of_block(self, nodes: list[int], room: float) -> str:
+        """What ops in a row turn into what, if one of them is a layer and takes what the first takes and makes what the
+        last makes: a convolution with its norm, but no product of what a cat before it made, nor of two activations."""
+        columns, operations = self.graph.columns, self.graph.tables.operations
+        kinds = {node: operations[columns["node_operation"][node]].type for node in nodes}
+        layers = [node for node, kind in kinds.items() if kind in (OperationType.CONVOLUTION, OperationType.MATMUL)]
+        if len(layers) != 1 or not self._read(layers[0], True):
+            return ""
+        said = self.text(layers[0], kinds[layers[0]], plain(self._name_of(layers[0])), True, room)
+        into, _, out = said.partition(",")[0].partition("→")
+        if columns["node_phase"][layers[0]] == _BACKWARD:
+            into, out = out, into
+        taken = {str(size) for value in self._read(nodes[0], False) for size in self._shape(value)}
+        made = {str(size) for shape in self._shapes("output", nodes[-1]) for size in shape}
+        return said if into in taken and out in made else ""
+
+    def _read(self, node: int, parameters: bool) -> list[int]:
+        """The values that an op reads which are parameters, or are none."""
         columns = self.graph.columns
         read = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]]
-        return bool((columns["value_role"][read[read >= 0]] == _PARAMETER).any())
+        read = read[read >= 0]
+        found: list[int] = read[(columns["value_role"][read] == _PARAMETER) == parameters].tolist()
+        return found
 
     def _channels(self, node: int, room: float) -> str:
         """What a convolution turns into what. Its weight alone does not tell: of grouped ones it holds the channels of
