@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import linecache
+import sys
 import weakref
-from collections import Counter
+from dataclasses import dataclass
+from itertools import islice
+from types import CodeType
 from typing import Any
 
 from torchatlas.autograd.walk import leaf_of
+from torchatlas.capturing.frames import user_line
 from torchatlas.diagnosis.backward import Pass
 from torchatlas.diagnosis.case import Case
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
 from torchatlas.diagnosis.finding import Finding, Where
 
+Asked = tuple[CodeType, int] | None  # a place in the program: a line may ask for several passes
+
+
+@dataclass(eq=False)
+class Retains:
+    """The passes that one place in the program asked for, and kept the graphs of."""
+
+    line: Where
+    times: int = 0
+    needed: bool = False  # in some turn of a loop: the last one needs it as little as others do
+
 
 class Token:
     """Hangs on the nodes of a retained graph and learns if one of them runs again."""
 
-    def __init__(self, line: Where, needed: dict[Where, bool]) -> None:
-        self.line, self.needed = line, needed
+    def __init__(self, place: Retains) -> None:
+        self.place = place
 
     def __call__(self, *gradients: Any) -> None:
-        self.needed[self.line] = True
+        self.place.needed = True
 
 
 @diagnosis
@@ -29,18 +45,17 @@ class RetainGraph(Diagnosis):
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
-        self._needed: dict[Where, bool] = {}  # by line: the last turn of a loop needs it as little as the others do
-        self._times: Counter[Where] = Counter()
+        self._places: dict[Asked, Retains] = {}
         self._handles: list[tuple[weakref.ref[Token], list[Any]]] = []
 
     def after_backward(self, case: Case, found: Pass, error: BaseException | None) -> None:
         if not found.retains or error is not None or case.line is None:
             return
-        self._needed.setdefault(case.line, False)
-        self._times[case.line] += 1
-        if self._needed[case.line]:
+        place = self._places.setdefault(user_line(sys._getframe(1)), Retains(case.line))
+        place.times += 1
+        if place.needed:
             return
-        token = Token(case.line, self._needed)
+        token = Token(place)
         nodes = [node for node in found.nodes if leaf_of(node) is None]  # those of leaves serve the next graph as well
         self._handles = [(held, handles) for held, handles in self._handles if held() is not None]
         self._handles.append((weakref.ref(token), [node.register_prehook(token) for node in nodes]))
@@ -49,15 +64,24 @@ class RetainGraph(Diagnosis):
         for _, handles in self._handles:
             for handle in handles:
                 handle.remove()
-        for line, needed in self._needed.items():
-            if complete and not needed:
+        for asked, place in self._places.items():
+            if complete and not place.needed:
                 self.visit.report(
                     Finding(
                         "retain-graph",
-                        "retain_graph=True was not needed",
-                        (line,),
+                        f"retain_graph=True was not needed{self._which(asked, place)}",
+                        (place.line,),
                         "no later backward pass went through that graph, and what it saved was kept all the same",
                         "leave it out: memory is freed as backward goes",
-                        self._times[line],
+                        place.times,
                     )
                 )
+
+    def _which(self, asked: Asked, place: Retains) -> str:
+        """Of those that one line has."""
+        if asked is None or sum(other.line == place.line for other in self._places.values()) == 1:
+            return ""
+        code, instruction = asked
+        line, _, begin, end = next(islice(code.co_positions(), instruction // 2, None))
+        text = linecache.getline(code.co_filename, line or 0).encode()[begin:end].decode()  # columns are those of bytes
+        return f" by {text}" if text else ""
