@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from torchatlas.capturing.tensors import storages_of
+from torchatlas.torch_private import unobserved
 
 _VERSIONS = re.compile(r"is at version (\d+); expected version (\d+)")
 _PREFIX = "_raw_saved_"
@@ -37,7 +38,8 @@ class Saved:
         if self.state != "saved":
             return None
         try:
-            self.handle.unpack()
+            with unobserved():  # it detaches what an op has saved of its own result
+                self.handle.unpack()
         except RuntimeError as error:
             found = _VERSIONS.search(str(error)) or _VERSIONS.search(self._asked_through_its_node())
             return int(found[2]) if found is not None else self.version
@@ -47,7 +49,8 @@ class Saved:
         """What torch says of an output that its own node saved: that cannot be unpacked alone."""
         slot = self.slot.partition("[")[0]
         try:
-            getattr(self.node, "saved_tensors" if slot == "tensors" else f"_saved_{slot}")  # of a custom Function
+            with unobserved():
+                getattr(self.node, "saved_tensors" if slot == "tensors" else f"_saved_{slot}")  # of a custom Function
         except RuntimeError as error:
             return str(error)
         return ""

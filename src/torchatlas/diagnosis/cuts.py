@@ -5,6 +5,7 @@ An op that made a node of autograd has a sequence number; the first one on a pat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from functools import cached_property
 
@@ -19,6 +20,7 @@ _PROGRAM = [PHASES.index(phase) for phase in (Phase.FORWARD, Phase.OTHER, Phase.
 _TO_PYTHON = "_local_scalar_dense"  # item(), float(), tolist(), bool()
 _STEPS = ("round", "floor", "ceil", "trunc", "sign", "sgn")
 _FROM_PYTHON = "lift_fresh"  # torch.tensor, as_tensor, from_numpy
+_SHAPES = re.compile(r"(empty|zeros|ones|full|rand|randn|randint)_like|new_(empty|zeros|ones|full)(_strided)?")
 
 
 class Cuts:
@@ -70,7 +72,7 @@ class Cuts:
         while waiting:
             node = waiting.pop()
             if not self._carries[node]:
-                cuts.append(node)
+                cuts += [] if self._takes_a_shape(node) or self._is_saved(node) else [node]
                 continue
             for after in self.graph.index.successors(node).tolist():
                 if after not in seen and self._forward[after]:
@@ -112,7 +114,7 @@ class Cuts:
     def _takes_gradients(self, node: int, leaves: Collection[int]) -> bool:
         """Not if it writes there: an initialisation, or an update by hand."""
         values = self.graph.index.inputs(node)
-        if len(self.graph.index.writes(node)):
+        if len(self.graph.index.writes(node)) or self._takes_a_shape(node):
             return False
         columns = self.graph.columns
         makers, storages = columns["value_producer"][values].tolist(), columns["value_storage"][values].tolist()
@@ -130,9 +132,20 @@ class Cuts:
         after = self.graph.index.successors
         return self._is(node, "detach") and not any(len(after(each)) for each in after(node).tolist())
 
+    def _takes_a_shape(self, node: int) -> bool:
+        """And no numbers, which have nothing to be cut off from: autograd.grad begins with the ones_like of a loss."""
+        return _SHAPES.fullmatch(self._name(node)) is not None
+
+    def _is_saved(self, node: int) -> bool:
+        """Whether autograd detached it to save an op's own result: none but its backward takes that."""
+        after = self.graph.index.successors(node)
+        return self._is(node, "detach") and len(after) > 0 and not self._forward[after].any()
+
     def _is(self, node: int, operation: str) -> bool:
-        name = self.graph.tables.operations[int(self.graph.columns["node_operation"][node])].name
-        return short_name(name) == operation
+        return self._name(node) == operation
+
+    def _name(self, node: int) -> str:
+        return short_name(self.graph.tables.operations[int(self.graph.columns["node_operation"][node])].name)
 
 
 def cut_by(node: GraphNode) -> Where:
