@@ -99,6 +99,8 @@ def test_what_only_a_whole_program_shows_is_not_claimed_of_one_that_was_cut_shor
         assert cut.not_judged == ("no-gradient", "optimizer-misses", "retain-graph", "train-mode")
         assert set(cut.findings.checks) == set(cut.checks) - set(cut.not_judged)
         assert str(cut).endswith("did not run to its end: no-gradient, optimizer-misses, retain-graph, train-mode")
+        assert str(cut.findings) == str(cut)  # whichever is printed
+        assert cut.findings.to_dict()["not_judged"] == list(cut.not_judged)
 
 
 def test_an_evaluation_before_the_last_step_is_judged_though_the_program_fails() -> None:

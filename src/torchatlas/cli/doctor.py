@@ -62,8 +62,7 @@ def command(script: str, arguments: tuple[str, ...], only: tuple[str, ...], as_j
             ended = error
     failure = None if ended is None else f"{type(ended).__name__}: {ended}"
     if as_json:
-        not_judged = list(visit.not_judged)
-        print_json({"target": script, "failure": failure, **visit.findings.to_dict(), "not_judged": not_judged})
+        print_json({"target": script, "failure": failure, **visit.findings.to_dict()})
     elif ended is not None and not isinstance(ended, SystemExit):
         print_exception(ended)
     if not as_json:

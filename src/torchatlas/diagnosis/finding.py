@@ -48,10 +48,10 @@ class Finding:
 
 
 class Findings(Sequence[Finding]):
-    """What was found, and the checks that ran. False when nothing was."""
+    """What was found, the checks that ran, and those that could not run to the end. False when nothing was found."""
 
-    def __init__(self, found: Iterable[Finding], checks: tuple[str, ...]) -> None:
-        self._found, self.checks = list(found), checks
+    def __init__(self, found: Iterable[Finding], checks: tuple[str, ...], not_judged: tuple[str, ...] = ()) -> None:
+        self._found, self.checks, self.not_judged = list(found), checks, not_judged
 
     @overload
     def __getitem__(self, index: int) -> Finding: ...
@@ -71,12 +71,17 @@ class Findings(Sequence[Finding]):
         return [finding.key for finding in self._found]
 
     def to_dict(self) -> dict[str, Any]:
-        return {"findings": [asdict(finding) for finding in self._found], "checks": list(self.checks)}
+        return {
+            "findings": [asdict(finding) for finding in self._found],
+            "checks": list(self.checks),
+            "not_judged": list(self.not_judged),
+        }
 
     def __str__(self) -> str:
-        if not self._found:
-            return f"no fault found; looked for: {', '.join(self.checks)}"
-        return "\n".join(map(str, self._found))
+        lines = list(map(str, self._found)) or [f"no fault found; looked for: {', '.join(self.checks)}"]
+        if self.not_judged:
+            lines.append(f"not judged, as the program did not run to its end: {', '.join(self.not_judged)}")
+        return "\n".join(lines)
 
     __repr__ = __str__
 

@@ -67,7 +67,8 @@ class Visit:
         """What was found; while it runs, so far."""
         order = {key: place for place, key in enumerate(self.checks)}
         looked_for = tuple(key for key in self.checks if key not in self.not_judged)
-        return Findings(sorted(merged(self._found), key=lambda finding: order[finding.key]), looked_for)
+        found = sorted(merged(self._found), key=lambda finding: order[finding.key])
+        return Findings(found, looked_for, self.not_judged)
 
     @property
     def not_judged(self) -> tuple[str, ...]:
@@ -110,9 +111,7 @@ class Visit:
         self._graphs = {}
 
     def __str__(self) -> str:
-        if not self.not_judged:
-            return str(self.findings)
-        return f"{self.findings}\nnot judged, as the program did not run to its end: {', '.join(self.not_judged)}"
+        return str(self.findings)
 
     # -- what diagnoses ask --------------------------------------------------------------------------------------------
 
