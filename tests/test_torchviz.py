@@ -57,6 +57,11 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="colour"):
         dot.render(tmp_path / "missing" / "graph", colour=True)
     assert not list(tmp_path.iterdir())
+    with pytest.raises(atlas.errors.FileFormatError, match="format='mp3' cannot be written"):
+        dot.render(outfile=tmp_path / "missing" / "graph.mp3")
+    with pytest.raises(atlas.errors.FileFormatError, match="not named after format='png'"):
+        dot.render(outfile=tmp_path / "graph.svg", format="png")
+    assert not list(tmp_path.iterdir())
     (tmp_path / "file").touch()
     with pytest.raises(atlas.errors.FileSystemError, match=r"Cannot make the folder .*file"):
         dot.render("graph", tmp_path / "file" / "folder")
@@ -68,6 +73,13 @@ def test_defaults_and_folders_are_those_of_graphviz(tmp_path: Path, monkeypatch:
     assert dot.render(filename=None, directory=None, format="svg", quiet=True) == "graph.svg"
     assert Path(dot.render("net", "out/deep", format="svg")) == Path("out", "deep", "net.svg")
     assert Path(dot.render("other/net", format="dot")) == Path("other", "net.dot")
+    for outfile in ("net.png", Path("third", "net.svg"), "net.gv"):  # the suffix says what it is
+        assert dot.render(outfile=outfile) == str(outfile)
+    assert Path("net.png").read_bytes() == dot.pipe()
+    assert Path("third", "net.svg").read_bytes() == dot.pipe("svg")
+    assert Path("net.gv").read_text() == dot.source
+    Path("third", "net.svg").unlink()
+    Path("third").rmdir()
     assert (tmp_path / "out" / "deep" / "net.svg").read_bytes() == (tmp_path / "graph.svg").read_bytes()
     assert (tmp_path / "other" / "net.dot").exists()
     with pytest.raises(atlas.errors.FileSystemError, match="does not exist"):  # a graph's own makes none

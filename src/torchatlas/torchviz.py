@@ -43,19 +43,25 @@ class Dot:
         format: str | None = None,
         *,
         quiet: bool = False,
+        outfile: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> str:
         """Write `filename.format`, or `graph.format`, and return its path. png, svg, dot and mmd; `options` go to
         `atlas.draw`.
 
-        A folder that is not there is made, as graphviz does. `view` shows the file as this machine does. `cleanup` and
-        `quiet` are there because graphviz has them: no intermediate file is written, and nothing is printed.
+        `outfile` is the path itself, its suffix the format; in graphviz `filename` and `directory` are then those of
+        the text that it writes besides. A folder that is not there is made, as graphviz does. `view` shows the file as
+        this machine does. `cleanup` and `quiet` are there because graphviz has them: no intermediate file is written,
+        and nothing is printed.
         """
         del cleanup, quiet
-        format = self.format if format is None else format
+        given = None if outfile is None else Path(outfile).suffix.removeprefix(".")
+        if given is not None and format not in (None, given):
+            raise FileFormatError(f"outfile={str(outfile)!r} is not named after format={format!r}; leave one out.")
+        format = given if given is not None else self.format if format is None else format
         if format not in _PICTURES + _TEXTS:
             raise FileFormatError(f"format={format!r} cannot be written; known: {', '.join(_PICTURES + _TEXTS)}.")
-        path = Path(directory or "", f"{os.fspath(filename or 'graph')}.{format}")
+        path = Path(outfile or Path(directory or "", f"{os.fspath(filename or 'graph')}.{format}"))
         written: Picture | Graph = self._drawn(options) if format in _PICTURES else self.graph
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
