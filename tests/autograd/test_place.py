@@ -11,11 +11,13 @@ import pytest
 import torch
 from autograd.graphs import GRAPHS, build
 from autograd.running import debugger
+from autograd.test_figures import Elsewhere
 from torch import nn
 from torch.nn import functional as F
 
 import torchatlas as atlas
-from torchatlas.autograd.place import Stop
+from torchatlas.autograd.console import _figures
+from torchatlas.autograd.place import Stop, precise
 from torchatlas.autograd.text import shape_text
 from torchatlas.errors import InvalidInputError
 
@@ -60,6 +62,11 @@ def test_gradients_of_every_kind_have_numbers(kind: str) -> None:
     assert all(each.layout is torch.strided and not each.is_nested for each in stop.dense())
     assert f"gradient none, {shape}" in str(stop)
     assert shape_text(gradient).startswith(shape)
+
+
+def test_a_device_without_float64() -> None:
+    assert torch.linalg.vector_norm(precise(MATRIX.as_subclass(Elsewhere))).item() == 5.0
+    assert " norm 5, " in _figures(MATRIX.as_subclass(Elsewhere))
 
 
 @pytest.mark.parametrize("above", [1.0, torch.tensor(1.0)])

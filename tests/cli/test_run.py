@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from autograd.test_figures import Elsewhere
 from click.testing import CliRunner, Result
 from torch import Tensor, nn
 
 import torchatlas as atlas
 from torchatlas.cli import main
+from torchatlas.cli.run import _facts
 
 
 class Model(nn.Module):
@@ -100,6 +102,11 @@ def test_errors_say_what_is_wrong(arguments: list[str], message: str) -> None:
     assert result.exit_code != 0
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_results_of_a_device_without_float64_are_told() -> None:
+    facts = _facts("y", torch.tensor([1.0, 3.0, float("nan")]).as_subclass(Elsewhere))
+    assert (facts["not_finite"], facts["min"], facts["max"], facts["mean"]) == (1, 1.0, 3.0, 2.0)
 
 
 def test_a_graph_cannot_be_run() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from autograd.test_figures import Elsewhere
 from test_laws import world
 from torch import Tensor, nn
 
@@ -19,6 +20,7 @@ from torchatlas.errors import (
     InvalidModelError,
     NodeNotFoundError,
 )
+from torchatlas.execute.likeness import difference
 
 
 class Attention(nn.Module):
@@ -414,6 +416,12 @@ def test_the_graph_is_like_any_other(tmp_path: Any) -> None:
     loaded = atlas.load(traced.graph.save(tmp_path / "model.atlas"))
     assert loaded.identical(traced.graph)
     assert repr(traced) == f"<TracedModel of Convolution: {len(traced.graph)} nodes>"
+
+
+def test_results_of_a_device_without_float64_are_compared() -> None:
+    one = torch.ones(3)
+    results: list[list[Any]] = [[numbers.as_subclass(Elsewhere)] for numbers in (one, one + 2**-20)]
+    assert difference(*results) == 2**-20
 
 
 def test_what_the_check_is_for() -> None:

@@ -10,7 +10,7 @@ from typing import IO, Any
 import torch
 
 from torchatlas.autograd.figures import has_no_numbers
-from torchatlas.autograd.place import numbers_at
+from torchatlas.autograd.place import numbers_at, precise
 from torchatlas.autograd.session import Session
 from torchatlas.autograd.tasks import Task
 from torchatlas.autograd.text import shape_text
@@ -262,7 +262,7 @@ def _figures(numbers: torch.Tensor) -> str:
     if not numbers.numel():
         return ""
     size = "size " if numbers.is_complex() else ""
-    numbers = numbers.to(torch.complex128).abs() if numbers.is_complex() else numbers.double()
+    numbers = precise(numbers).abs() if numbers.is_complex() else precise(numbers)
     bad = int((~numbers.isfinite()).sum())
     norm, low, high = (float(number) for number in (torch.linalg.vector_norm(numbers), numbers.min(), numbers.max()))
     text = f" norm {norm:.4g}, {size}min {low:.4g}, {size}max {high:.4g}"

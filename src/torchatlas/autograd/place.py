@@ -58,7 +58,7 @@ class Stop:
     def norm(self) -> float:
         """Of all that arrives."""
         with unobserved(), no_transforms():
-            parts = [torch.linalg.vector_norm(_precise(gradient)).item() for gradient in self.dense()]
+            parts = [torch.linalg.vector_norm(precise(gradient)).item() for gradient in self.dense()]
         return math.hypot(*parts)
 
     def dense(self) -> list[torch.Tensor]:
@@ -88,8 +88,9 @@ def numbers_at(gradient: torch.Tensor, name: str) -> torch.Tensor:
         return numbers_of(gradient)
 
 
-def _precise(values: torch.Tensor) -> torch.Tensor:
-    return values.to(torch.complex128 if values.is_complex() else torch.float64)
+def precise(values: torch.Tensor) -> torch.Tensor:
+    """The same numbers in the longest type there is, on the CPU: not every device has that."""
+    return values.cpu().to(torch.complex128 if values.is_complex() else torch.float64)
 
 
 @dataclass(eq=False, repr=False)

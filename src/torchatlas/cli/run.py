@@ -115,7 +115,7 @@ def _facts(name: str, value: Any) -> dict[str, Any]:
         return {"name": name, "value": value if isinstance(value, (bool, int, float, str)) else repr(value)}
     facts: dict[str, Any] = {"name": name, "shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
     if value.numel() and value.layout is torch.strided and not value.is_complex():
-        numbers = value.detach().double()
+        numbers = value.detach().cpu().double()  # not every device has that
         finite = numbers[numbers.isfinite()]
         facts["not_finite"] = numbers.numel() - finite.numel()
         if finite.numel():

@@ -31,7 +31,7 @@ def difference(wanted: list[Any], got: list[Any]) -> float | None:
         if not torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True):
             return None
         if one.numel() and one.is_floating_point():
-            apart = (one.double() - other.double()).abs().nan_to_num()
+            apart = (one.cpu().double() - other.cpu().double()).abs().nan_to_num()
             most = max(most, float(apart.max()))
     return most
 
