@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import torchatlas as atlas
@@ -435,6 +436,32 @@ def test_gradients_of_the_meta_device_are_left_alone() -> None:
         for _ in range(3):
             train(optimizer, model(torch.ones(2, 4, device="meta")).sum())
     assert not visit.findings
+
+
+@pytest.mark.parametrize("mode", [torch.device("meta"), FakeTensorMode()], ids=["meta", "fake"])
+def test_tensors_without_memory_are_not_one(mode: Any) -> None:
+    with mode, atlas.doctor() as visit:  # a warning would be an error
+        total, weight = torch.zeros(4, 8), nn.Parameter(torch.randn(4, 8))
+        optimizer = torch.optim.SGD([weight], 0.1)
+        for _ in range(3):
+            x = torch.randn(4, 8)
+            loss = (x * weight).sum()
+            total.data.add_(x)
+            train(optimizer, loss)
+    assert not visit.findings
+
+
+def test_a_derivative_does_not_depend_on_what_was_added_to_the_function() -> None:
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with atlas.doctor() as visit:
+        for _ in range(3):
+            x = torch.randn(4, 3, requires_grad=True)
+            (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+            train(optimizer, slope.square().mean())
+    (found,) = visit.findings
+    assert found.what == "2.bias gets no gradient"
+    assert found.why == "it was used, but the result does not lead to the loss"  # nobody disabled gradients
 
 
 def test_a_gradient_that_the_program_adds_by_hand_is_not_always_zero() -> None:

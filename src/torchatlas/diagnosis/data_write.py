@@ -17,7 +17,7 @@ from torchatlas.diagnosis.case import Case, short
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
 from torchatlas.diagnosis.finding import Finding, at
 from torchatlas.diagnosis.in_place import written_by
-from torchatlas.torch_private import FunctionNode, next_sequence_nr
+from torchatlas.torch_private import FakeTensor, FunctionNode, next_sequence_nr
 
 _MOST_KEPT = 2_000_000
 Part = tuple[torch.dtype, Layout]
@@ -48,8 +48,10 @@ class DataWrite(Diagnosis):
 
     def _note(self, given: Any, number: int) -> None:
         for tensor in given if isinstance(given, (list, tuple)) else (given,):
-            if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not tensor.is_nested:
-                parts = self._written.setdefault(_address(tensor), {})
+            if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_nested:
+                continue
+            if address := _address(tensor):
+                parts = self._written.setdefault(address, {})
                 parts[_part(tensor)] = self.visit.ops, number, self.visit.storage_of(tensor)
 
     def before_backward(self, case: Case, found: Pass) -> None:
@@ -103,10 +105,13 @@ class DataWrite(Diagnosis):
 
 
 def _address(tensor: torch.Tensor) -> int:
+    """0 for what has no memory of its own, as on the meta device: there all would be one. torch warns if a fake tensor
+    is asked.
+    """
     try:
-        return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # without memory of its own
-        return -1
+        return 0 if isinstance(tensor, FakeTensor) else tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return 0
 
 
 def _part(tensor: torch.Tensor) -> Part:
