@@ -323,6 +323,36 @@ def test_an_attribute_of_a_class_is_called_by_the_class() -> None:
     assert list(names_of([Log.kept[0]])) == ["Log.kept"]
 
 
+def test_asking_for_names_leaves_no_garbage() -> None:
+    class Log:
+        def __init__(self) -> None:
+            self.kept = [torch.ones(3)]
+
+    log = Log()
+    watched, weak = weakref.ref(log), weakref.ref(log.kept[0])
+    gc.collect()
+    gc.disable()
+    try:
+        assert "Log.kept" in names_of([log.__dict__["kept"][0]])
+        del log
+        assert watched() is None  # at once, and not when the collector comes by
+        assert weak() is None
+    finally:
+        gc.enable()
+
+
+def test_a_function_that_calls_eval_of_a_model_has_variables() -> None:
+    def evaluate(model: nn.Module) -> list[str]:
+        kept = model.eval()(torch.ones(2, 4))
+        return [*names_of([kept]), *look()]
+
+    def evaluated() -> list[str]:
+        return [str(eval("1")), *look()]
+
+    assert evaluate(nn.Linear(4, 1)) == ["kept", "kept", "model"]
+    assert evaluated() == ["1"]
+
+
 def test_a_loss_dies_as_it_does_alone() -> None:
     def program() -> None:
         model = net()

@@ -6,7 +6,7 @@ import gc
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from torchatlas.units import format_bytes
 
 _OLD = 2  # iterations
 _FEWEST = 3  # graphs that one line made, each in another iteration, and that are still there
-_FEWEST_UNUSED = 6  # at the end, and no backward pass went through them: of an evaluation with gradients enabled
+_FEWEST_UNUSED = 6  # that are there at once, and no backward pass goes through: of an evaluation with gradients enabled
 _MOST_LOOKED_AT = 200  # tensors whose graphs are walked, one by one
 _MOST_OF_A_LINE = 1_000  # tensors whose graphs are counted
 _MOST_LINES = 5  # that are named
@@ -35,14 +35,39 @@ _MOST_ASKED_FOR = 20  # tensors of a line: who holds them takes long to find out
 _FIRST_LOOK = 8  # iterations before what lies inside of graphs is looked at for the first time, then twice as many
 
 
+_STILL, _AT_ONCE = "graphs of earlier iterations are still alive", "graphs of an evaluation were alive at once"
+_OF_EARLIER = (
+    "a tensor with a graph was stored, or added to another, and every iteration adds to it",
+    "store numbers: loss.item() or loss.detach(); evaluate under torch.no_grad(); detach what is carried from one "
+    "iteration to the next",
+)
+_OF_NO_PASS = (
+    "results were stored, or added up, with their graphs: gradients were enabled, and no backward pass needed them",
+    "evaluate under torch.no_grad(); or store numbers: .item() or .detach()",
+)
+
+
+@dataclass(eq=False)
+class Calls:
+    """Of one line. What they return is known to be of an evaluation when the program is over and backward never came;
+    by then it is gone, and who held it."""
+
+    line: Where
+    used: bool = False
+    alive: list[weakref.ref[Token]] = field(default_factory=list)
+    most: int = _FEWEST_UNUSED - 1  # graphs that were there at once and that a finding tells of
+    finding: Finding | None = None
+
+
 class Token:
     """Hangs on a node, lives as long as that does, and knows whether a backward pass came by."""
 
-    def __init__(self, used: bool) -> None:
-        self.used = used
+    def __init__(self, calls: Calls | None) -> None:
+        self.calls = calls
 
     def __call__(self, *gradients: Any) -> None:
-        self.used = True
+        if self.calls is not None:
+            self.calls.used, self.calls.alive, self.calls.finding = True, [], None
 
 
 @dataclass(frozen=True)
@@ -63,6 +88,7 @@ class GraphKept(Diagnosis):
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
         self._graphs: list[Graph] = []
+        self._calls: dict[Where, Calls] = {}
         self._told: set[Where | SourceLine | None] = set()
         self._stepped: dict[int, weakref.ref[Any]] = {}  # the optimizers that stepped in this iteration, by id
         self._last_step = 0, 0  # autograd's number and the count of steps, at the end of the latest
@@ -72,18 +98,34 @@ class GraphKept(Diagnosis):
     def after_backward(self, case: Case, found: Pass, error: BaseException | None) -> None:
         for loss in found.losses:
             if loss.grad_fn is not None and case.line is not None:
-                self._mark(loss.grad_fn, case.line, used=True)
+                self._mark(loss.grad_fn, case.line, None)
 
     def module_returned(self, module: nn.Module, result: Any) -> None:
+        made = [tensor.grad_fn for tensor in tensors_in(result) if tensor.grad_fn is not None]
+        if not made:
+            return
         line = self.visit.line("called")
-        for tensor in tensors_in(result):
-            if tensor.grad_fn is not None:
-                self._mark(tensor.grad_fn, line)
+        calls = self._calls.setdefault(line, Calls(line))
+        for node in made:
+            self._mark(node, line, calls)
+        if not calls.used:
+            calls.alive.append(self._graphs[-1].token)
+            if len(calls.alive) > calls.most:
+                self._look_at(calls)
 
-    def _mark(self, node: Any, line: Where, used: bool = False) -> None:
-        token = Token(used)
+    def _mark(self, node: Any, line: Where, calls: Calls | None) -> None:
+        token = Token(calls)
         handle = node.register_prehook(token)
         self._graphs.append(Graph(weakref.ref(token), handle, line, self.visit.steps, _root(node)))
+
+    def _look_at(self, calls: Calls) -> None:
+        """While they are there. Once for twice as many: it takes long."""
+        calls.alive = [token for token in calls.alive if token() is not None]
+        if len(calls.alive) > calls.most and calls.line not in self._told:
+            graphs = [graph for graph in self._graphs if graph.line == calls.line and graph.token() is not None]
+            if held := _holders({graph.root for graph in graphs}):
+                _, calls.finding = self._finding(calls.line, len(calls.alive), held, unused=True)
+            calls.most = 2 * len(calls.alive)
 
     def after_step(self, optimizer: Any, parameters: Any) -> None:
         begins = self._begins_another(optimizer)
@@ -114,31 +156,32 @@ class GraphKept(Diagnosis):
 
     def at_end(self, complete: bool) -> None:
         if complete:
-            self._look(at_end=True)
+            self._look()
+            self._report_unused()
         self._look_inside()
         for graph in self._graphs:
             graph.handle.remove()
 
-    def _look(self, at_end: bool = False) -> None:
+    def _look(self) -> None:
         self._graphs = [graph for graph in self._graphs if graph.token() is not None]
         lines: dict[Where, list[tuple[int, Graph]]] = {}
-        unused: dict[Where, list[Graph]] = {}
         for graph in self._graphs:
             iteration = bisect_right(self._steps, graph.step)
             if self._is_old(iteration):
                 lines.setdefault(graph.line, []).append((iteration, graph))
-            if at_end and (token := graph.token()) is not None and not token.used:
-                unused.setdefault(graph.line, []).append(graph)
-        old = [
-            (line, [graph for _, graph in made])
-            for line, made in lines.items()
-            if len({iteration for iteration, _ in made}) >= _FEWEST
-        ]
-        old += [(line, graphs) for line, graphs in unused.items() if len(graphs) >= _FEWEST_UNUSED]
-        for line, graphs in old:
-            if line not in self._told:
+        for line, made in lines.items():
+            if len({iteration for iteration, _ in made}) >= _FEWEST and line not in self._told:
                 self._told.add(line)
-                self._report(line, graphs)
+                self._report(line, [graph for _, graph in made])
+
+    def _report_unused(self) -> None:
+        """Of programs that train: others may well not know of gradients."""
+        for calls in self._calls.values():
+            finding = calls.finding
+            if finding is not None and self.visit.steps and calls.line not in self._told:
+                if not any(place.source in self._told for place in finding.where[:-1]):
+                    self.visit.report(finding)
+                self._told |= {calls.line, *(place.source for place in finding.where)}
 
     def _look_inside(self) -> None:
         """For tensors of earlier iterations that are neither losses nor results of models: from inside of a graph."""
@@ -163,43 +206,53 @@ class GraphKept(Diagnosis):
             nodes = reached(list(dict.fromkeys(tensor.grad_fn for tensor in tensors)))
             self._told |= {made[0][1].source for made in kept}
             some_of_each = [old[number][0] for made in kept[:_MOST_LINES] for number, _ in made[:_MOST_ASKED_FOR]]
-            self._tell(count, some_of_each, nodes, [made[0][1] for made in kept[:_MOST_LINES]])
+            made_by = [made[0][1] for made in kept[:_MOST_LINES]]
+            self.visit.report(_finding(f"{count} {_STILL}", some_of_each, nodes, made_by, (), _OF_EARLIER))
 
     def _report(self, line: Where, old: list[Graph]) -> None:
         held = _holders({graph.root for graph in old})
         if not held:  # C++ alone holds them: a graph that still grows
             return
-        makers = self.visit.makers_of(sequence_nr(tensor.grad_fn) for tensor, _ in held)
+        makers, finding = self._finding(line, len(old), held)
         first = makers.get(sequence_nr(held[0][0].grad_fn))
         if first is not None and first.source in self._told:  # another root of the same graphs
             return
         self._told |= {op.source for op in makers.values()}
+        self.visit.report(finding)
+
+    def _finding(
+        self, line: Where, count: int, held: list[tuple[torch.Tensor, list[Any]]], unused: bool = False
+    ) -> tuple[dict[int, GraphNode], Finding]:
+        makers = self.visit.makers_of(sequence_nr(tensor.grad_fn) for tensor, _ in held)
+        first = makers.get(sequence_nr(held[0][0].grad_fn))
         nodes = dict.fromkeys(node for _, nodes in held for node in nodes)
-        made_by = [] if first is None else [first]
-        self._tell(
-            len(old),
+        return makers, _finding(
+            f"{count} {_AT_ONCE if unused else _STILL}",
             [tensor for tensor, _ in held],
             list(nodes),
-            made_by,
-            replace(line, what="graphs of this line are kept"),
+            [] if first is None else [first],
+            (replace(line, what="graphs of this line are kept"),),
+            _OF_NO_PASS if unused else _OF_EARLIER,
         )
 
-    def _tell(
-        self, count: int, tensors: list[torch.Tensor], nodes: list[Any], made_by: list[GraphNode], *line: Where
-    ) -> None:
-        names = list(dict.fromkeys(names_of(tensors)))
-        self.visit.report(
-            Finding(
-                "graph-kept",
-                f"at least {count} graphs of earlier iterations are still alive"
-                + (f", held by {some(names)}" if names else "")
-                + f": {format_bytes(_saved_bytes(nodes))} saved for backward, {len(nodes):,} nodes",
-                (*(at("the tensor that holds them was made by", op) for op in made_by), *line),
-                "a tensor with a graph was stored, or added to another, and every iteration adds to it",
-                "store numbers: loss.item() or loss.detach(); evaluate under torch.no_grad(); detach what is carried "
-                "from one iteration to the next",
-            )
-        )
+
+def _finding(
+    counted: str,
+    tensors: list[torch.Tensor],
+    nodes: list[Any],
+    made_by: list[GraphNode],
+    line: tuple[Where, ...],
+    reason: tuple[str, str],
+) -> Finding:
+    names = list(dict.fromkeys(names_of(tensors)))
+    return Finding(
+        "graph-kept",
+        f"at least {counted}"
+        + (f", held by {some(names)}" if names else "")
+        + f": {format_bytes(_saved_bytes(nodes))} saved for backward, {len(nodes):,} nodes",
+        (*(at("the tensor that holds them was made by", op) for op in made_by), *line),
+        *reason,
+    )
 
 
 def _holders(roots: set[tuple[str, int]]) -> list[tuple[torch.Tensor, list[Any]]]:

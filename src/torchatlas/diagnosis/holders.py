@@ -49,7 +49,10 @@ def _variables() -> dict[int, list[str]]:
 def _attributes(holders: list[Any], inner: set[int]) -> Iterator[str]:
     """The attributes of objects that are one of some. Python keeps those of many objects without a dictionary."""
     dictionaries = [each for each in holders if isinstance(each, dict)]
-    for owner in [*holders, *(gc.get_referrers(*dictionaries) if dictionaries else ())]:
+    owners = (
+        gc.get_referrers(*dictionaries) if dictionaries else []
+    )  # before a list refers to them that would have itself
+    for owner in (*holders, *owners):
         if not isinstance(owner, (ModuleType, FunctionType)):
             called = owner.__name__ if isinstance(owner, type) else type(owner).__name__
             own = list(attributes_of(owner).items())

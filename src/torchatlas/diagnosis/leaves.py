@@ -27,6 +27,7 @@ _DEEPEST = 3  # containers in containers
 _LONGEST = 1_000  # items of a container that is looked into: layers are few, a memory of samples is long
 _MOST_ITEMS = 10_000  # items of all containers of a module: a table of numbers may be many short lists
 _TAKES_LOCALS = frozenset(("locals", "vars", "eval", "exec", "f_locals"))
+_VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME")  # in the code of Python, not attributes
 _Place = tuple[nn.Module, str]  # which module has a parameter, and as what
 _Named = tuple[str, torch.Tensor, _Place | None]
 
@@ -261,8 +262,10 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _takes_locals(code: CodeType) -> bool:
-    """By what it uses. pytest writes @py_builtins.locals() into tests, for what it says of an assertion that fails."""
+    """By what it uses. pytest writes @py_builtins.locals() into tests, for what it says of an assertion that fails;
+    model.eval() is not Python's."""
     if _TAKES_LOCALS.isdisjoint(code.co_names):
         return False
-    names = [each.argval for each in dis.get_instructions(code) if each.opcode in dis.hasname]
+    used = [each for each in dis.get_instructions(code) if each.opcode in dis.hasname]
+    names = [each.argval for each in used if each.argval != "eval" or each.opname in _VARIABLES]
     return any(name in _TAKES_LOCALS and before != "@py_builtins" for before, name in pairwise(["", *names]))
