@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from torchatlas.autograd.walk import sequence_nr
+from torchatlas.diagnosis.backward import Pass
+from torchatlas.diagnosis.case import Case
+from torchatlas.diagnosis.cuts import Cuts
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
 from torchatlas.diagnosis.finding import Finding, Where
 from torchatlas.diagnosis.not_finite import tensors_in
 from torchatlas.graph import Graph
+from torchatlas.torch_private import functorch_depth
 
 _DROPOUT = nn.modules.dropout._DropoutNd
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
+_MOST_CALLS, _MOST_OF_A_LINE = 1_000, 20  # that are remembered
+_MOST_PASSES = 10_000
 
 
 @dataclass(eq=False)
@@ -25,6 +35,8 @@ class Model:
 
     name: str
     trained: bool = False
+    storages: frozenset[int] = frozenset()  # of its parameters
+    recording: int = 0  # in which they have these numbers
 
 
 @dataclass(eq=False)
@@ -37,7 +49,8 @@ class Call:
     inputs: tuple[int, ...]  # the tensors that it was given, by id
     steps: int  # that were taken before
     recording: int  # the storages of another are others
-    results: list[int] = field(default_factory=list)  # storages
+    gradients: bool  # whether they were enabled: then it may have been made for a backward pass
+    results: frozenset[int] = frozenset()  # storages
     repeated: bool = False
 
 
@@ -47,12 +60,16 @@ class Modes(Diagnosis):
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
-        self._judged: list[Call] = []  # in training mode, without gradients
+        self._judged: deque[Call] = deque(maxlen=_MOST_CALLS)  # in training mode, without gradients
+        self._with_gradients: dict[Where, deque[Call]] = {}  # the same with them, by line
+        self._before: Call | None = None
         self._open: list[Call | None] = []
         self._since_step: weakref.WeakKeyDictionary[nn.Module, list[tuple[bool, Where, str]]] = (
             weakref.WeakKeyDictionary()
         )
         self._models: weakref.WeakKeyDictionary[nn.Module, Model] = weakref.WeakKeyDictionary()
+        self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers of what they began from
+        self._stepped: dict[int, tuple[int, frozenset[int]]] = {}  # by optimizer: a recording, its storages in that
 
     def module_called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         call = None
@@ -60,29 +77,46 @@ class Modes(Diagnosis):
         if gradients and (module.training or _differs(module, False)):
             calls = self._since_step.setdefault(module, [])
             calls.append((module.training, line, _differs(module, False)))
-        elif module.training and (what := _differs(module, True)):
+        if module.training and functorch_depth() == 0 and (what := _differs(module, True)):
             inputs = tuple(id(tensor) for tensor in tensors_in([args, kwargs]))
-            model = self._models.setdefault(module, Model(type(module).__name__))
-            call = Call(model, line, what, inputs, self.visit.steps, self.visit.recordings)
-            before = self._judged[-1] if self._judged else None
+            model = self._model(module)
+            call = Call(model, line, what, inputs, self.visit.steps, self.visit.recordings, gradients)
+            before, self._before = self._before, call
             same = before is not None and (before.model, before.inputs, before.steps) == (model, inputs, call.steps)
             if before is not None and same:
                 call.repeated = before.repeated = True  # to see how much the results differ
         self._open.append(call)
 
+    def _model(self, module: nn.Module) -> Model:
+        model = self._models.setdefault(module, Model(type(module).__name__))
+        if model.recording != self.visit.recordings:
+            model.storages, model.recording = self._storages(module.parameters()), self.visit.recordings
+        return model
+
+    def _storages(self, tensors: Iterable[torch.Tensor]) -> frozenset[int]:
+        return frozenset(storage for each in tensors if (storage := self.visit.storage_of(each)) is not None)
+
     def module_returned(self, module: nn.Module, result: Any) -> None:
         call = self._open.pop() if self._open else None
         if call is not None:
-            found = [self.visit.storage_of(tensor) for tensor in tensors_in(result)]
-            call.results = [storage for storage in found if storage is not None]
-            self._judged = [*self._judged[-999:], call]
+            call.results = self._storages(tensors_in(result))
+            if call.gradients:
+                self._with_gradients.setdefault(call.line, deque(maxlen=_MOST_OF_A_LINE)).append(call)
+            else:
+                self._judged.append(call)
+
+    def before_backward(self, case: Case, found: Pass) -> None:
+        self._passes += [sequence_nr(loss.grad_fn) for loss in found.losses if loss.grad_fn is not None]
 
     def after_step(self, optimizer: Any, parameters: list[torch.Tensor]) -> None:
         with_gradients = {id(parameter) for parameter in parameters if parameter.grad is not None}
+        if self._stepped.get(id(optimizer), (0,))[0] != self.visit.recordings:
+            storages = self._storages(parameter for parameter in parameters if parameter.grad is not None)
+            self._stepped[id(optimizer)] = self.visit.recordings, storages
         for module, calls in list(self._since_step.items()):
             if not any(id(parameter) in with_gradients for parameter in module.parameters()):
                 continue
-            self._models.setdefault(module, Model(type(module).__name__)).trained = True
+            self._model(module).trained = True
             del self._since_step[module]
             if calls and not any(training for training, _, _ in calls):
                 _, line, what = calls[-1]
@@ -97,13 +131,26 @@ class Modes(Diagnosis):
                 )
 
     def at_end(self, complete: bool) -> None:
-        last = self.visit.recordings
-        suspects = [c for c in self._judged if c.model.trained and not c.repeated and c.results and c.recording == last]
-        if not complete:  # what came since the last step may have been made for the next: targets for a student, say
-            suspects = [call for call in suspects if call.steps < self.visit.steps]
-        graph = self.visit.graph if suspects else None
+        # What came since the last step may have been made for the next: targets for a student, say.
+        end = self.visit.steps + 1 if complete else self.visit.steps
+        suspects = [call for call in self._judged if self._may_judge(call, end)]
+        lines = [
+            calls
+            for calls in self._with_gradients.values()
+            if self.visit.steps and all(self._may_judge(call, end) and call.steps for call in calls)
+        ]
+        if not suspects and not lines:
+            return
+        uses = Uses(self.visit.graph, self._passes)
+        trained = set().union(*(storages for of, storages in self._stepped.values() if of == self.visit.recordings))
+        models = {call.model for call in [*suspects, *(calls[-1] for calls in lines)]}
+        judged = {model for model in models if model.trained or uses.is_copy(model.storages, trained)}
+        suspects = [call for call in suspects if uses.only_looked_at(call.results)]
+        for calls in lines:
+            if all(uses.before_no_pass(call.results) for call in calls):
+                suspects += calls
         for call in suspects:
-            if graph is not None and _only_looked_at(graph, call.results):
+            if call.model in judged:
                 self.visit.report(
                     Finding(
                         "train-mode",
@@ -113,6 +160,9 @@ class Modes(Diagnosis):
                         "call model.eval() before evaluation and model.train() after it",
                     )
                 )
+
+    def _may_judge(self, call: Call, end: int) -> bool:
+        return not call.repeated and bool(call.results) and call.recording == self.visit.recordings and call.steps < end
 
 
 def _differs(module: nn.Module, training: bool) -> str:
@@ -128,21 +178,65 @@ def _differs(module: nn.Module, training: bool) -> str:
     return ", ".join(sorted(kinds))
 
 
-def _only_looked_at(graph: Graph, storages: list[int]) -> bool:
-    """Whether something was computed of a result, and nothing of that went into a graph of autograd."""
-    columns = graph.columns
-    values = np.flatnonzero(np.isin(columns["value_storage"], storages))
-    taken = np.isin(columns["input_value"], values)
-    nodes = np.repeat(np.arange(len(columns["input_ptr"]) - 1), np.diff(columns["input_ptr"]))[taken]
-    made = set(columns["value_producer"][values].tolist())
-    first = [node for node in set(nodes.tolist()) if node not in made]
-    seen, waiting = set(first), list(first)
-    while waiting:
-        node = waiting.pop()
-        if columns["node_sequence_nr"][node] >= 0:
-            return False
-        for after in graph.index.successors(node).tolist():
-            if after not in seen:
-                seen.add(after)
-                waiting.append(after)
-    return bool(first)
+class Uses:
+    """What became of results, and of what models were made, read from a recording."""
+
+    def __init__(self, graph: Graph, passes: Iterable[int]) -> None:
+        self.graph, self._passes = graph, passes
+        self._has_node = graph.columns["node_sequence_nr"] >= 0
+
+    def only_looked_at(self, storages: Collection[int]) -> bool:
+        """Whether something was computed of a result, and nothing of that went into a graph of autograd."""
+        _, users = self._makers_and_users(storages)
+        return bool(users) and not any(self._has_node[node] for node in self._after(users))
+
+    def before_no_pass(self, storages: Collection[int]) -> bool:
+        """Whether something was computed of a result, and no backward pass saw it or that, not even as data."""
+        makers, users = self._makers_and_users(storages)
+        return bool(users) and self._before_passes.isdisjoint(makers | self._after(users))
+
+    def is_copy(self, storages: Collection[int], trained: Collection[int]) -> bool:
+        """Whether the numbers in some storages are those of others, or were averaged from them, as parameters of a copy
+        are."""
+        columns = self.graph.columns
+        values = np.isin(columns["value_storage"], list(storages))
+        taken = np.isin(columns["value_storage"][columns["input_value"]], list(trained))
+        from_trained = set(self._takers[taken].tolist())
+        waiting = [node for node in set(columns["value_producer"][values].tolist()) if node >= 0]
+        seen = set(waiting)
+        while waiting:
+            node = waiting.pop()
+            if self._has_node[node]:
+                continue
+            if node in from_trained:
+                return True
+            before = set(self.graph.index.predecessors(node).tolist()) - seen
+            seen |= before
+            waiting += before
+        return False
+
+    @cached_property
+    def _takers(self) -> Any:
+        """The op of each input."""
+        ptr = self.graph.columns["input_ptr"]
+        return np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+
+    @cached_property
+    def _before_passes(self) -> set[int]:
+        cuts = Cuts(self.graph)
+        return cuts.before(cuts.makers(self._passes))
+
+    def _makers_and_users(self, storages: Collection[int]) -> tuple[set[int], set[int]]:
+        columns = self.graph.columns
+        values = np.flatnonzero(np.isin(columns["value_storage"], list(storages)))
+        makers = set(columns["value_producer"][values].tolist())
+        return makers, set(self._takers[np.isin(columns["input_value"], values)].tolist()) - makers
+
+    def _after(self, nodes: set[int]) -> set[int]:
+        """These ops, and all that took what came of them."""
+        seen, waiting = set(nodes), list(nodes)
+        while waiting:
+            after = set(self.graph.index.successors(waiting.pop()).tolist()) - seen
+            seen |= after
+            waiting += after
+        return seen
