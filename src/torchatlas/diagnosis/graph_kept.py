@@ -42,7 +42,7 @@ _OF_EARLIER = (
     "iteration to the next",
 )
 _OF_NO_PASS = (
-    "results were stored, or added up, with their graphs: gradients were enabled, and no backward pass needed them",
+    "results were kept, or added up, with their graphs: gradients were enabled, and no backward pass needed them",
     "evaluate under torch.no_grad(); or store numbers: .item() or .detach()",
 )
 

@@ -20,13 +20,15 @@ from torchatlas.diagnosis.cuts import Cuts
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
 from torchatlas.diagnosis.finding import Finding, Where
 from torchatlas.diagnosis.not_finite import tensors_in
-from torchatlas.graph import Graph
+from torchatlas.graph import Graph, Phase
+from torchatlas.graph.columns import PHASES
 from torchatlas.torch_private import functorch_depth
 
 _DROPOUT = nn.modules.dropout._DropoutNd
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 _MOST_CALLS, _MOST_OF_A_LINE = 1_000, 20  # that are remembered
 _MOST_PASSES = 10_000
+_STEP = PHASES.index(Phase.OPTIMIZER)
 
 
 @dataclass(eq=False)
@@ -135,9 +137,9 @@ class Modes(Diagnosis):
         end = self.visit.steps + 1 if complete else self.visit.steps
         suspects = [call for call in self._judged if self._may_judge(call, end)]
         lines = [
-            calls
-            for calls in self._with_gradients.values()
-            if self.visit.steps and all(self._may_judge(call, end) and call.steps for call in calls)
+            [call for call in calls if call.steps]  # before the first step, the loss to begin with is looked at
+            for calls in (self._with_gradients.values() if self._passes else ())  # others have gradients of their own
+            if calls[-1].steps and all(self._may_judge(call, end) for call in calls)
         ]
         if not suspects and not lines:
             return
@@ -191,9 +193,12 @@ class Uses:
         return bool(users) and not any(self._has_node[node] for node in self._after(users))
 
     def before_no_pass(self, storages: Collection[int]) -> bool:
-        """Whether something was computed of a result, and no backward pass saw it or that, not even as data."""
+        """Whether something was computed of a result, and no backward pass or step saw that, not even as data, nor what
+        the result was made of: a loss may be of what hooks have kept."""
         makers, users = self._makers_and_users(storages)
-        return bool(users) and self._before_passes.isdisjoint(makers | self._after(users))
+        after = self._after(users)
+        stepped = any(self.graph.columns["node_phase"][node] == _STEP for node in after)
+        return bool(users) and not stepped and self._before_passes.isdisjoint(self._graph_of(makers) | after)
 
     def is_copy(self, storages: Collection[int], trained: Collection[int]) -> bool:
         """Whether the numbers in some storages are those of others, or were averaged from them, as parameters of a copy
@@ -231,6 +236,17 @@ class Uses:
         values = np.flatnonzero(np.isin(columns["value_storage"], list(storages)))
         makers = set(columns["value_producer"][values].tolist())
         return makers, set(self._takers[np.isin(columns["input_value"], values)].tolist()) - makers
+
+    def _graph_of(self, nodes: set[int]) -> set[int]:
+        """These ops, and those behind them that have nodes of autograd, back to the leaves."""
+        seen, waiting = set(nodes), [node for node in nodes if node >= 0]
+        while waiting:
+            before = {
+                node for node in self.graph.index.predecessors(waiting.pop()).tolist() if self._has_node[node]
+            } - seen
+            seen |= before
+            waiting += before
+        return seen
 
     def _after(self, nodes: set[int]) -> set[int]:
         """These ops, and all that took what came of them."""
