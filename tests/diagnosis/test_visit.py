@@ -14,17 +14,13 @@ from typing import Any
 
 import pytest
 import torch
+from diagnosis.steps import net
 from torch import Tensor, nn
 
 import torchatlas as atlas
 from torchatlas.diagnosis import visit as visits
 from torchatlas.diagnosis.gradient_flow import rms
 from torchatlas.errors import InvalidInputError, StateError, UnknownNameError
-
-
-def net() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, *, zero: bool = True) -> Tensor:
