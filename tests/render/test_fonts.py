@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from torchatlas.render import fonts
 from torchatlas.render.fonts import FAMILY, clipped, ending, font_files, has_all, shortened, spelled, text_width
-from torchatlas.render.png import to_png
+from torchatlas.render.png import rasterized, to_png
 
 SIZES = st.floats(6, 40)
 
@@ -99,7 +99,7 @@ def test_pixels_are_those_of_the_file() -> None:
         '<linearGradient id="g"><stop stop-color="#123"/><stop offset="1" stop-color="#fe8"/></linearGradient>'
         '<rect width="80" height="50" fill="url(#g)"/><text x="10" y="40" font-size="30">Ag→</text></svg>'
     )
-    png = to_png(svg, width=90, height=60)
+    png = rasterized(svg, 90, 60)
     assert fonts._pixels(png) == image.open(io.BytesIO(png)).convert("RGBA").tobytes()
 
 
