@@ -9,10 +9,10 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Hashable
-from dataclasses import replace
 from functools import cached_property
 
-from torchatlas.render.layout.layered import RANK_GAP, Net, Problem, ranks
+from torchatlas.render.layout.chains import chain, place_chain
+from torchatlas.render.layout.layered import RANK_GAP, Net, Problem, Ranks, ranks
 from torchatlas.render.layout.routing import Placed, Point, Route, place
 
 _LANE = 9.0  # between two lines that run beside each other between columns
@@ -65,7 +65,9 @@ def _named(placed: Placed, nets: list[Net]) -> Placed:
     """A solution of a numbered problem, with the nets of one of its likes."""
     named: dict[Net, Net] = dict(enumerate(nets))
     routes = [Route(named[route.net], route.source, route.target, route.points) for route in placed.routes]
-    return replace(placed, routes=routes)
+    return Placed(
+        placed.width, placed.height, placed.places, routes, placed.crossings, placed.columns, placed.work, placed.tangles
+    )
 
 
 class _Strip:
@@ -81,7 +83,7 @@ class _Strip:
     @cached_property
     def whole(self) -> Placed:
         """In one column."""
-        placed = place(self.problem, self._ranks)
+        placed = place_chain(self.problem, self._chain) if self._chain else place(self.problem, self._ranks)
         self.solver.work += placed.work
         return placed
 
@@ -124,8 +126,18 @@ class _Strip:
         return _Columns(self.problem, column, cuts, self.solver, self._solved).placed()
 
     @cached_property
-    def _ranks(self) -> tuple[list[int], list[int]]:
+    def _chain(self) -> list[tuple[int, int, Net]]:
+        return chain(self.problem)
+
+    @cached_property
+    def _ranks(self) -> Ranks:
         problem = self.problem
+        if self._chain:
+            order = [self._chain[0][0], *(v for _, v, _ in self._chain)]
+            rank = [0] * len(order)
+            for level, node in enumerate(order):
+                rank[node] = level
+            return rank, order
         return ranks(len(problem.sizes), problem.edges, problem.sources, problem.sinks)
 
     @cached_property

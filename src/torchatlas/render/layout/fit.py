@@ -29,6 +29,7 @@ _FULL = 0.42  # boxes with their gaps never filled more of a page than this
 _TIGHT = 1.3  # boxes that take more of the page than this hardly fit however they are laid out
 _SPARE_MISSES, _SPARE_WORK = 8, 600  # so much for trials with all the height there is
 _MOST_TRIALS = 50
+_BEHIND = 0.5  # a set that is worth less than so much of the best one is not followed any further
 _EXAMPLES = 2  # so many of a class are tried when not all of it fits
 _MOST_WORK = 1_800  # lines between ranks: a third of a second or so
 _USUAL_PAGE = 1600 * 1200
@@ -113,7 +114,7 @@ class Fitter:
                     if fitting == self._width or self._is_spent:
                         break
             found.sort(key=lambda entry: -entry[0])
-            beam = found[: self._width]
+            beam = [entry for entry in found[: self._width] if entry[0] > _BEHIND * best[0][0]]
             if beam and beam[0][0] > best[0][0] * (1.0 - _LOSS):  # as good, and more is open
                 best = beam[:1]
         _, opened = self._swapped(*self._without_lanes(*self._filled(*best[0], _MISSES)))

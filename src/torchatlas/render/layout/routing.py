@@ -12,6 +12,7 @@ from torchatlas.render.layout.layered import LINE_GAP, RANK_GAP, Layering, Net, 
 TRACK = 8.0  # between two horizontal pieces of different nets
 _PORT_GAP = 14.0  # between the ends of lines on one box, where there is room
 HEAD, FOOT = 8.0, 14.0  # from a box to the first track, and from the last to the next boxes
+PORT_FOOT = 10.0  # at least so much above where lines leave a group
 _APART = 7.0  # between the ends of two lines, at least
 _ON_EACH_OTHER = 20  # what it costs, in crossings, if lines lie on each other
 _SAME = 0.5  # closer than this is straight
@@ -199,7 +200,7 @@ class _Router:
             used = max(place, default=-1) + 1
             ports, ports_next = (all(layering.is_point(node) for node in r) for r in (row, rows[level + 1]))
             foot = 8.0 if ports_next else FOOT
-            least = 10.0 if ports_next else FOOT if ports else RANK_GAP
+            least = PORT_FOOT if ports_next else FOOT if ports else RANK_GAP
             top += tall[level] + max(least, HEAD + (used - 1) * TRACK + foot if used else 0.0)
         for box in range(layering.count):
             last = layering.tail[box]

@@ -1,0 +1,58 @@
+"""Boxes that follow each other, one line from each to the next -> their places: what layering and routing would find.
+
+Most groups of most models are such chains, or are cut into columns that are; nothing about them needs to be searched for.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from torchatlas.render.layout.layered import RANK_GAP, Net, Problem
+from torchatlas.render.layout.routing import FOOT, PORT_FOOT, Placed, Point, Route
+
+
+def chain(problem: Problem) -> list[tuple[int, int, Net]]:
+    """The lines from the first box to the last, if they pass all boxes and there are no others; else none."""
+    count = len(problem.sizes)
+    if len(problem.edges) != count - 1 or count < 2:
+        return []
+    leaving = {edge[0]: edge for edge in problem.edges}
+    entered = {v for _, v, _ in problem.edges}
+    if len(leaving) < count - 1 or len(entered) < count - 1:
+        return []
+    at = next((node for node in range(count) if node not in entered), -1)
+    found = []
+    while (edge := leaving.pop(at, None)) is not None:
+        found.append(edge)
+        at = edge[1]
+    return found if len(found) == count - 1 else []  # else some of them lie in a ring
+
+
+def place_chain(problem: Problem, lines: list[tuple[int, int, Net]]) -> Placed:
+    """All boxes below each other, so that every line is straight."""
+    sizes, enters, leaves = problem.sizes, problem.enters, problem.leaves
+    shift, x = 0.0, [0.0] * len(sizes)
+    out_of: dict[int, float] = {}  # node -> where its line leaves it, from its left side
+    into: dict[int, float] = {}
+    for u, v, net in lines:
+        out_of[u] = leaves.get((u, net), sizes[u][0] / 2)
+        into[v] = enters.get((v, net), sizes[v][0] / 2)
+        shift += out_of[u] - into[v]
+        x[v] = shift
+    left = min(x)
+    x = [at - left for at in x]
+    ports = {*problem.sources, *problem.sinks}
+    order = [lines[0][0], *(v for _, v, _ in lines)]
+    places: list[Point] = [(0.0, 0.0)] * len(sizes)
+    top = 0.0
+    for node, following in itertools.pairwise([*order, None]):
+        places[node] = x[node], top
+        top += sizes[node][1]
+        if following is not None:
+            top += PORT_FOOT if following in ports else FOOT if node in ports else RANK_GAP
+    routes = []
+    for u, v, net in problem.edges:
+        (a, above), (b, below) = places[u], places[v]
+        routes.append(Route(net, u, v, [(a + out_of[u], above + sizes[u][1]), (b + into[v], below)]))
+    width = max(x[node] + sizes[node][0] for node in order)
+    return Placed(width, top, places, routes, 0, work=len(routes))
