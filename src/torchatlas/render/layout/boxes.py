@@ -19,6 +19,7 @@ from torchatlas.render.layout.words import SMALL, TITLE
 HEAD, PAD = 22.0, 12.0
 STACK = 6.0  # how far the boxes behind a repeat look out
 BADGE = 16.0
+LEAST_WIDTH, LEAST_HEIGHT = 64.0, 24.0  # of a closed box
 _SIDE = 22.0  # left and right of a text, together
 _PLUS = 14.0
 _LINE_END, _MOST_ENDS = 7.0, 150  # a box has room for the ends of so many lines
@@ -131,8 +132,8 @@ class BoxMaker:
         repeated = item.repeat > 1
         more = (self.badge(item) + 6 if repeated else 0) + (0 if item.is_leaf else _PLUS)
         ends = 24 + _LINE_END * min(max(len(item.inputs), len(item.outputs)), lines)
-        width = max(64.0, text_width(title, TITLE, True) + _SIDE + more, text_width(subtitle, SMALL) + _SIDE, ends)
-        height = max(36.0 if subtitle else 24.0, self.smallest)
+        width = max(LEAST_WIDTH, text_width(title, TITLE, True) + _SIDE + more, text_width(subtitle, SMALL) + _SIDE, ends)
+        height = max(36.0 if subtitle else LEAST_HEIGHT, self.smallest)
         behind = STACK if repeated else 0.0
         return Box(item, width + behind, height + behind, title, subtitle)
 

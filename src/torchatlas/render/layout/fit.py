@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeGuard
 
-from torchatlas.render.layout.boxes import Box, BoxMaker
+from torchatlas.render.layout.boxes import LEAST_HEIGHT, LEAST_WIDTH, Box, BoxMaker
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.layered import BOX_GAP, RANK_GAP
 from torchatlas.render.layout.outline import Item, Outline
@@ -25,6 +25,7 @@ _QUICK = (1.0, 0.92, 0.84)  # lower ones are only wider
 _HOPELESS = 0.88  # at less than this of the smallest, or the best, scale another height does not help
 _COMFORTABLE = 11.0  # text of this size is large enough
 _LARGEST = 24.0
+_SMALLEST = (LEAST_WIDTH + BOX_GAP) * (LEAST_HEIGHT + RANK_GAP)  # what a closed box takes at least
 _FULL = 0.42  # boxes with their gaps never filled more of a page than this
 _TIGHT = 1.3  # boxes that take more of the page than this hardly fit however they are laid out
 _SPARE_MISSES, _SPARE_WORK = 8, 600  # so much for trials with all the height there is
@@ -327,9 +328,11 @@ class Fitter:
         return best
 
     def _has_room(self, opened: frozenset[int]) -> bool:
-        """Whether a page can hold the closed boxes, with the gaps around them."""
+        """Whether a page can hold the closed boxes, with the gaps around them; they need not be made if it could not
+        even hold so many of the smallest."""
         room = _FULL * self.width * self.height / self.least**2
-        return self._area(opened, room) <= room
+        many = 1 + sum(self.shares.inside(self._items[number]).many - 1 for number in opened)
+        return many * _SMALLEST <= room and self._area(opened, room) <= room
 
     def _area(self, opened: frozenset[int], most: float = math.inf) -> float:
         """What closed boxes take with the gaps around them. What is more than the most is not counted."""
@@ -367,7 +370,7 @@ class Fitter:
 
     def _added(self, groups: Iterable[int]) -> int:
         """How many boxes more there are when groups are open; at least one."""
-        return max(sum(len(self.outline.children(self._items[number])) - 1 for number in groups), 1)
+        return max(sum(self.shares.inside(self._items[number]).many - 1 for number in groups), 1)
 
     # -- moves ---------------------------------------------------------------------------------------------------------
 
@@ -426,6 +429,8 @@ class Fitter:
         while stack:
             item = stack.pop()
             opened.add(id(item))
+            if self.shares.inside(item).largest < _ALL:
+                continue
             self.shares.spread(item)
             for box in self.outline.children(item):
                 is_all = self._share[id(box)] >= _ALL * self._share[id(item)] and self.outline.can_open(box)

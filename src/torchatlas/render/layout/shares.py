@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
 
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import CONTAINERS, Item, Outline
@@ -11,6 +12,14 @@ from torchatlas.render.layout.outline import CONTAINERS, Item, Outline
 FORWARD = "forward"
 PHASES = {FORWARD: 1.0, "backward": 0.25, "optimizer": 0.05, "other": 0.25}  # what they stand for, beside each other
 _AGAIN, _SAME = 0.4, 0.15  # what the inside of a group is worth when one of its class, or its equal, is open already
+
+
+class _Inside(NamedTuple):
+    """What is in a group."""
+
+    many: int  # boxes
+    evenness: float  # of their shares, as an entropy
+    largest: float  # share of the group that one of them has
 
 
 class Shares:
@@ -21,19 +30,36 @@ class Shares:
         root = outline.root
         self.items = {id(root): root}  # by id
         self.of = {id(root): 1.0}  # by the ids of items
-        self._known_news: dict[int, float] = {}
+        self._spread: set[int] = set()  # the ids of groups
+        self._known: dict[Hashable, _Inside] = {}
         self._known_parameters: dict[int, int] = {}
 
     def spread(self, group: Item) -> None:
         """Give the boxes of a group their parts of its share."""
-        if id(group) in self._known_news:
+        if id(group) in self._spread:
             return
+        self._spread.add(id(group))
         share, boxes = self.of[id(group)], self.outline.children(group)
         sizes = self._sizes(boxes)
         whole = sum(sizes) or 1.0
         for box, size in zip(boxes, sizes, strict=True):
             self.items[id(box)], self.of[id(box)] = box, share * size / whole
-        self._known_news[id(group)] = -share * sum(size / whole * math.log(size / whole) for size in sizes if size)
+        self._known[self._structure(group)] = _Inside(
+            len(boxes),
+            -sum(size / whole * math.log(size / whole) for size in sizes if size),
+            max(sizes, default=0.0) / whole,
+        )
+
+    def inside(self, group: Item) -> _Inside:
+        """What is in a group. Equal ones are looked into once: there may be thousands of them."""
+        found = self._known.get(self._structure(group))
+        if found is None:
+            self.spread(group)
+            found = self._known[self._structure(group)]
+        return found
+
+    def _structure(self, group: Item) -> Hashable:
+        return group.kind, group.hash, group.stop - group.start, self.lane(group).name
 
     def spread_through(self, opened: frozenset[int]) -> None:
         """The same for open groups, from the outside in."""
@@ -45,8 +71,7 @@ class Shares:
 
     def news(self, group: Item) -> float:
         """What opening a group tells: its share of the program times how evenly its boxes share it, as an entropy."""
-        self.spread(group)
-        return self._known_news[id(group)]
+        return self.of[id(group)] * self.inside(group).evenness
 
     def told(self, groups: frozenset[int], seen: Iterable[object] = ()) -> float:
         """What open groups tell together beside kinds that were seen: those that look alike inside tell less."""
