@@ -16,6 +16,7 @@ import numpy as np
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Array
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role
+from torchatlas.graph.select import members
 from torchatlas.operations import UNINITIALIZED
 
 LANES = ("forward", "backward", "optimizer", "other")
@@ -75,7 +76,8 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     lane += len(LANES) * columns["node_iteration"].astype(np.int64).clip(0)
     wanted = is_op if phases is None else is_op & np.isin(columns["node_phase"], [PHASES.index(one) for one in phases])
     is_leaf &= wanted | ~is_op
-    used = np.unique(lane[is_leaf & is_op])
+    ran = lane[is_leaf & is_op]
+    used = np.unique(ran[np.flatnonzero(np.diff(ran, prepend=-1))])  # lanes come in runs: few are to be sorted
     if len(used) < 2:
         lane = np.zeros_like(lane)
     if phases is not None:
@@ -87,22 +89,26 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     leaf_of_node[order] = np.arange(len(order))
     origin = np.where(is_leaf, np.arange(count), came_from)
     stands_for = np.where(origin >= 0, leaf_of_node[origin], -1)
-    drawn = is_leaf[edges.target] & (stands_for[edges.source] >= 0)
-    source = stands_for[edges.source[drawn]]
-    through = ~is_leaf[edges.source[drawn]]
-    output = np.where(through, came_out[edges.source[drawn]], edges.output[drawn]).clip(0)
-    target, index, value = leaf_of_node[edges.target[drawn]], edges.index[drawn], edges.value[drawn]
-    crosses = _crossing(lane[order], is_op[order], source, target)
+    drawn = np.flatnonzero(is_leaf[edges.target] & (stands_for[edges.source] >= 0))
+    come, target, index, value = (ends[drawn] for ends in (edges.source, edges.target, edges.index, edges.value))
+    source, target = stands_for[come], leaf_of_node[target]
+    output = np.where(is_leaf[come], edges.output[drawn], came_out[come]).clip(0)
+    crosses = np.zeros(0, np.int64)
+    if len(used) > 1:
+        is_kept = _crossing(lane[order], is_op[order], source, target)
+        crosses, stay = np.flatnonzero(is_kept), np.flatnonzero(~is_kept)
     kept_source, kept_output, kept_target = source[crosses], output[crosses], target[crosses]
-    by_target = np.arange(len(target))
+    if len(crosses):
+        source, output, target, index, value = (ends[stay] for ends in (source, output, target, index, value))
     if (np.diff(target * (int(index.max(initial=0)) + 1) + index) <= 0).any():  # else they are in order, as recorded
         by_target = np.lexsort((output, source, index, target))
-    by_target = by_target[~crosses[by_target]]
-    source, output, target, value = source[by_target], output[by_target], target[by_target], value[by_target]
-    leaf_hash = _leaf_hashes(graph, order)
-    operation = digests(row.name for row in graph.tables.operations)[columns["node_operation"]]
-    group_hash, alike = _group_hashes(graph, groups, leaf_hash, operation[order], source, output, target)
-    by_source = np.argsort(source, kind="stable")
+        source, output, target, value = (ends[by_target] for ends in (source, output, target, value))
+    first_edge, by_source = _firsts(target, len(order)), np.argsort(source, kind="stable")
+    powers = _powers(max(len(columns["input_value"]), len(columns["output_value"]), len(order)) + 1)
+    operation = digests(row.name for row in graph.tables.operations)[columns["node_operation"][order]]
+    leaf_hash = _leaf_hashes(graph, order, operation, powers)
+    lines = _Lines(source, output, target, first_edge)
+    group_hash, alike = _group_hashes(graph, groups, leaf_hash, operation, lines, powers)
     return Tree(
         graph,
         order,
@@ -125,7 +131,7 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
         output,
         target,
         value,
-        _firsts(target, len(order)),
+        first_edge,
         by_source,
         _firsts(source, len(order)),
     )
@@ -174,9 +180,9 @@ def _passing(graph: Graph, is_op: Array, edges: _Edges) -> Array:
 def _origins(count: int, passing: Array, edges: _Edges) -> tuple[Array, Array]:
     """For every passing node, the node and output whose tensor it hands on; -1 for one from outside."""
     origin, output = np.full(count, -1, np.int64), np.zeros(count, np.int64)
-    into = passing[edges.target]
-    origin[edges.target[into]] = edges.source[into]
-    output[edges.target[into]] = edges.output[into]
+    into = np.flatnonzero(passing[edges.target])
+    target = edges.target[into]
+    origin[target], output[target] = edges.source[into], edges.output[into]
     while True:  # each round halves what is left of the longest chain
         again = (origin >= 0) & passing[origin]
         if not again.any():
@@ -224,19 +230,17 @@ def _crossing(lane: Array, is_op: Array, source: Array, target: Array) -> Array:
 def _bookkeeping(graph: Graph, is_op: Array, edges: _Edges) -> Array:
     """Ops that only count calls in a buffer, or make room that nothing reads: batch norm does, and dropout for a mask
     that an op with a box of its own writes there."""
-    columns, count = graph.columns, len(graph)
-    taken = np.diff(columns["input_ptr"])
-    node = np.repeat(np.arange(count), taken)
-    strangers = columns["value_role"][columns["input_value"]] != ROLES.index(Role.BUFFER)
-    reads_else = np.zeros(count, bool)
-    reads_else[node[strangers]] = True
-    writes = np.zeros(count, bool)
-    writes[node[columns["input_written"] > 0]] = True
-    unread = np.bincount(edges.source, minlength=count) == 0
+    columns, ptr = graph.columns, graph.columns["input_ptr"]
+    unread = np.bincount(edges.source, minlength=len(graph)) == 0
     makes_room = np.array([row.name in UNINITIALIZED for row in graph.tables.operations] or [False])
-    found: Array = is_op & (
-        (~reads_else & (writes | (unread & (taken == 0)))) | (unread & makes_room[columns["node_operation"]])
-    )
+    found: Array = is_op & unread & makes_room[columns["node_operation"]]
+    writers = np.searchsorted(ptr, np.flatnonzero(columns["input_written"]), side="right") - 1
+    idle = unread & (ptr[1:] == ptr[:-1])
+    idle[writers] = True  # only of these it matters what they read
+    idle = np.flatnonzero(idle & is_op)
+    strangers = columns["value_role"][columns["input_value"][members(ptr, idle)]] != ROLES.index(Role.BUFFER)
+    reader = np.repeat(np.arange(len(idle)), ptr[idle + 1] - ptr[idle])
+    found[idle[np.bincount(reader[strangers], minlength=len(idle)) == 0]] = True
     return found
 
 
@@ -247,14 +251,14 @@ class _Groups:
         columns = graph.columns
         calls = len(columns["call_module"])
         ancestors = _ancestors(columns["call_parent"].astype(np.int64))
-        call = columns["node_call"].astype(np.int64)
+        call = np.where(is_op, columns["node_call"], -1)[leaves]
         levels: list[Array] = []  # per depth, for every leaf, the number of its group or -1
         if lanes:  # what is returned lies in its lane, what is given before all of them
             given = columns["node_kind"] == KINDS.index(NodeKind.INPUT)
             levels.append(np.where(given, -1, lane)[leaves])
         for at_depth in ancestors:
-            inside = np.where(call >= 0, at_depth[call], -1)
-            levels.append(np.where((inside >= 0) & is_op, lane * calls + inside, -1)[leaves])
+            level = np.append(at_depth, -1)[call]  # the last: of no call
+            levels.append(np.where(level >= 0, lane[leaves] * calls + level, -1) if lanes else level)
         while levels and not (levels[-1] >= 0).any():
             levels.pop()
         self.order = leaves
@@ -324,7 +328,11 @@ def _first_times(level: Array, leaves: Array) -> Array:
     return np.where(level >= 0, first[level], leaves)
 
 
-# -- hashes: sums of mixed terms, so that they can be taken over any interval ------------------------------------------
+# -- hashes ------------------------------------------------------------------------------------------------------------
+#
+# That of an interval is a sum of what is in it, each times the power of an odd number that belongs to its place. So
+# those of all intervals are differences of the sums from the beginning, and times another power, which is the lower the
+# later an interval begins, they do not tell where that is.
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -332,86 +340,94 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def _mix(x: Array) -> Array:
     """splitmix64: equal for equal numbers, in any process."""
     with np.errstate(over="ignore"):
-        x = (x.astype(np.uint64) + _GOLDEN) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(29))) * np.uint64(0x94D049BB133111EB)
-        mixed: Array = x ^ (x >> np.uint64(32))
-        return mixed
+        x = x.astype(np.uint64) + _GOLDEN
+        x *= np.uint64(0xBF58476D1CE4E5B9)  # in place: what is made anew costs more than what is computed
+        x ^= x >> np.uint64(29)
+        x *= np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(32)
+        return x
 
 
 def digests(texts: Iterable[str]) -> Array:
     """A stable 64-bit number for every text."""
-    known: dict[str, int] = {}
-    found = []
-    for text in texts:
-        number = known.get(text)
-        if number is None:
-            digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
-            number = known[text] = int.from_bytes(digest, "little")
-        found.append(number)
-    return np.array(found or [0], np.uint64)
+    texts = list(texts)
+    known = {text: int.from_bytes(_digest(text), "little") for text in dict.fromkeys(texts)}
+    return np.array([known[text] for text in texts] or [0], np.uint64)
 
 
-def _leaf_hashes(graph: Graph, nodes: Array) -> Array:
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+
+
+def _powers(count: int) -> Array:
+    """The first powers of an odd number, from the first on."""
+    return np.multiply.accumulate(np.full(count, _GOLDEN))
+
+
+def _between(terms: Array, first: Array, last: Array) -> Array:
+    """The sums of terms over intervals."""
+    sums = np.zeros(len(terms) + 1, np.uint64)
+    np.cumsum(terms, out=sums[1:])
+    found: Array = sums[last] - sums[first]
+    return found
+
+
+def _leaf_hashes(graph: Graph, nodes: Array, operation: Array, powers: Array) -> Array:
     """The operation, its arguments, and the shapes and dtypes of what it takes and makes."""
     columns, tables = graph.columns, graph.tables
     layout = digests(f"{row.shape}{row.dtype}" for row in tables.layouts)[columns["value_layout"]]
-    found = digests(operation.name for operation in tables.operations)[columns["node_operation"]]
+    arguments = columns["node_arguments"][nodes]
     with np.errstate(over="ignore"):
-        arguments = columns["node_arguments"]
-        known = digests(tables.arguments)
-        found = _mix(found) + np.where(arguments >= 0, known[arguments], np.uint64(0))
+        found = _mix(operation) + np.where(arguments >= 0, digests(tables.arguments)[arguments], np.uint64(0))
         for name, weight in (("input", np.uint64(3)), ("output", np.uint64(5))):
-            ptr = columns[f"{name}_ptr"]
-            place = np.arange(len(columns[f"{name}_value"])) - np.repeat(ptr[:-1], np.diff(ptr))
-            terms = _mix(layout[columns[f"{name}_value"]] * weight + place.astype(np.uint64))
-            sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
-            found = found + (sums[ptr[1:]] - sums[ptr[:-1]])
-        return _mix(found)[nodes]
+            value, ptr = columns[f"{name}_value"], columns[f"{name}_ptr"]
+            first, count = ptr[nodes], len(value)
+            sums = _between(layout[value] * powers[:count], first, ptr[nodes + 1])
+            found += sums * powers[count - first] * weight
+        return _mix(found)
+
+
+@dataclass
+class _Lines:
+    source: Array
+    output: Array
+    target: Array
+    first: Array  # leaf -> the first of those that enter it; one more at the end
 
 
 def _group_hashes(
-    graph: Graph, groups: _Groups, leaf_hash: Array, operation: Array, source: Array, output: Array, target: Array
+    graph: Graph, groups: _Groups, leaf_hash: Array, operation: Array, lines: _Lines, powers: Array
 ) -> tuple[Array, Array]:
     """What is inside, where, and how it is wired: exactly, and by operations only, whatever the shapes.
 
     Of lines from outside the first holds where they arrive, the second nothing.
     """
-    count = len(leaf_hash)
-    exact, alike = (np.zeros(len(groups.start), np.uint64) for _ in range(2))
-    own = np.full(len(groups.start), 7, np.uint64)
+    start, stop, count = groups.start, groups.stop, len(leaf_hash)
+    own = np.full(len(start), 7, np.uint64)
     called = groups.call >= 0
     types = digests(module.type for module in graph.tables.modules)
     own[called] = types[graph.columns["call_module"][groups.call[called]]]
-    places, reach = np.arange(count), target - source
+    first, last = lines.first[start], lines.first[stop]
     with np.errstate(over="ignore"):
-        wire = reach.astype(np.uint64) * np.uint64(8191) + output.astype(np.uint64) * np.uint64(17)
+        exact = _between(leaf_hash * powers[:count], start, stop)
+        alike = _between(operation * powers[:count], start, stop)
+        at = powers[lines.target]
+        reach = (lines.target - lines.source).astype(np.uint64)
+        inner = _mix(reach * np.uint64(8191) + lines.output.astype(np.uint64) * np.uint64(17)) * at
         for depth in range(int(groups.depth.max()) + 1):
             here = np.flatnonzero(groups.depth == depth)
-            start, stop = groups.start[here], groups.stop[here]
-            offset = places - _starts(start, stop, count)  # of a leaf in its group
-            into = offset[target]
-            near = reach <= into
-            at = offset.astype(np.uint64) * np.uint64(31)
-            into = into.astype(np.uint64)
-            lines = _mix(np.where(near, into * np.uint64(131) + wire, into + _GOLDEN))
-            first, last = np.searchsorted(target, start), np.searchsorted(target, stop)
-            exact[here] = _between(_mix(leaf_hash + at), start, stop) + _between(lines, first, last)
-            lines[~near] = 0
-            alike[here] = _between(_mix(operation + at), start, stop) + _between(lines, first, last)
-        return _mix(exact + own), _mix(alike + own)
+            outer = lines.source < _starts(start[here], stop[here], count)[lines.target]
+            sums = _between(np.where(outer, np.uint64(0), inner), first[here], last[here])
+            alike[here] += sums
+            exact[here] += sums + _between(np.where(outer, at, np.uint64(0)), first[here], last[here])
+        shift = powers[count - start]
+        return _mix(exact * shift + own), _mix(alike * shift + own)
 
 
 def _starts(start: Array, stop: Array, count: int) -> Array:
     """For every leaf the start of its group, among groups side by side; -1 for a leaf in none."""
-    found = np.full(count, -1, np.int64)
-    lengths = stop - start
-    inside = np.repeat(start, lengths)
-    found[np.arange(len(inside)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + inside] = inside
-    return found
-
-
-def _between(terms: Array, first: Array, last: Array) -> Array:
-    """The sums of terms over intervals."""
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
-    found: Array = sums[last] - sums[first]
+    change = np.zeros(count + 1, np.int64)
+    change[start] = start + 1
+    change[stop] -= start + 1
+    found: Array = np.cumsum(change[:-1]) - 1
     return found
