@@ -35,6 +35,8 @@ def folded(tree: Tree, items: list[Item]) -> list[Item]:
         return items
     items = _many(tree, items)
     hashes = [item.hash % (1 << 62) if item.repeat == 1 else -1 - place for place, item in enumerate(items)]
+    if len(set(hashes)) == len(hashes):
+        return items
     is_op = np.array([item.is_leaf and item.call < 0 for item in items])
     return _rows_of(tree, items, np.array(hashes, np.int64), np.where(is_op, _FEWEST_OPS, 2))
 
@@ -212,8 +214,11 @@ def _many(tree: Tree, items: list[Item]) -> list[Item]:
     """
     if len(items) < _FEWEST_BRANCHES:
         return items
+    kinds = _kinds(tree, items)
+    if np.bincount(kinds).max() < _FEWEST_BRANCHES:
+        return items
     periods = _periods(items)
-    runs = _runs(_kinds(tree, items), periods)
+    runs = _runs(kinds, periods)
     can_begin = runs >= (_FEWEST_BRANCHES - 1) * periods
     if not can_begin.any():
         return items

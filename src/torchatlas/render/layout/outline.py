@@ -176,8 +176,9 @@ class Outline:
         if item.kind != "module":
             return item
         inner = self._inner[self._first_inner[item.group] : self._first_inner[item.group + 1]]
-        same = len(inner) > 1 and (self.tree.group_hash[inner] == self.tree.group_hash[inner[0]]).all()
-        if not same or (self.tree.stop[inner] - self.tree.start[inner]).sum() < item.stop - item.start:
+        if len(inner) < 2 or (self.tree.group_hash[inner] != self.tree.group_hash[inner[0]]).any():
+            return item
+        if (self.tree.stop[inner] - self.tree.start[inner]).sum() < item.stop - item.start:
             return item
         items = self.children(item)
         if len(items) > 1:
@@ -188,23 +189,22 @@ class Outline:
     def _without_glue(self, items: list[Item]) -> list[Item]:
         """Cheap ops between modules, such as those that build masks and positions, as one closed box."""
         has_modules = any(item.kind == "module" or item.call >= 0 for item in items)
-        fewest = 1 if self.modules_only else _GLUE
+        fewest = 2 if self.modules_only else _GLUE
         if not has_modules or (len(items) < 2 * _GLUE and not self.modules_only):
             return items
+        runs = [(is_glue, list(run)) for is_glue, run in itertools.groupby(items, self._is_glue)]
+        if max((len(run) for is_glue, run in runs if is_glue), default=0) < fewest:
+            return items
         parts: list[list[Item]] = []
-        run: list[Item] = []
-        for item in [*items, None]:
-            if item is not None and item.is_leaf and item.call < 0 and not self._stands_alone(item):
-                run.append(item)
-                continue
-            parts += self._connected(run)
-            run = []
-            if item is not None:
-                parts.append([item])
+        for is_glue, run in runs:
+            parts += self._connected(run) if is_glue else [[item] for item in run]
         found: list[Item] = []
         for part in _cut_at_rounds(parts):
-            found += [_gathered("functional", part)] if len(part) >= max(fewest, 2) else part
+            found += [_gathered("functional", part)] if len(part) >= fewest else part
         return found
+
+    def _is_glue(self, item: Item) -> bool:
+        return item.is_leaf and item.call < 0 and not self._stands_alone(item)
 
     def _without_idle(self, items: list[Item]) -> list[Item]:
         """Without single ops beside modules that read nothing and that nobody reads, as what is left of a mask that was
@@ -225,12 +225,14 @@ class Outline:
     def _connected(self, run: list[Item]) -> list[list[Item]]:
         """Ops in a row, cut where nothing that follows reads what came before: in one box they would seem to depend."""
         found: list[list[Item]] = []
-        first = [leaf.start for leaf in run]  # the earliest that what comes from here on reads
-        for place in range(len(run) - 1, -1, -1):
-            edges = slice(self.tree.first_edge[run[place].start], self.tree.first_edge[run[place].stop])
-            read = self.tree.source[edges]
-            own = int(read[read >= run[0].start].min(initial=run[place].start))
-            first[place] = min(own, first[place + 1]) if place + 1 < len(run) else own
+        start, stop = run[0].start, run[-1].stop
+        first = list(range(start, stop))  # the earliest that what comes from here on reads
+        edges = slice(self.tree.first_edge[start], self.tree.first_edge[stop])
+        for source, target in zip(self.tree.source[edges].tolist(), self.tree.target[edges].tolist(), strict=True):
+            if start <= source < first[target - start]:
+                first[target - start] = source
+        for place in range(len(first) - 2, -1, -1):
+            first[place] = min(first[place], first[place + 1])
         for leaf, earliest in zip(run, first, strict=True):
             if not found or earliest >= leaf.start:
                 found.append([])
@@ -352,9 +354,9 @@ class Outline:
             bundles[-number] = count
         leaving: dict[int, tuple[int, int]] = {}
         for number in item.outputs:
-            inner = int(first_of_repeats(np.array([number // OUTPUTS]), items)[0])
-            place = int(np.searchsorted(starts, inner, side="right")) - 1
-            leaving[number] = place, inner * OUTPUTS + number % OUTPUTS
+            leaf, which = divmod(number, OUTPUTS)
+            place = bisect_right(items, leaf, key=_start) - 1
+            leaving[number] = place, _first_of_rounds(leaf, items[place]) * OUTPUTS + which
         self._tell(items, found, leaving)
         return Wiring(found, leaving, bundles, _pattern(item, found, leaving))
 
@@ -409,7 +411,7 @@ class Outline:
         item = self.root
         while not item.is_leaf:
             parts = self.children(item)
-            item = parts[bisect_right(parts, leaf, key=lambda part: part.start) - 1]
+            item = parts[bisect_right(parts, leaf, key=_start) - 1]
             if leaf >= item.end:
                 return
             turn, within = divmod(leaf - item.start, item.stop - item.start)
@@ -434,13 +436,15 @@ def _cut_at_rounds(parts: list[list[Item]]) -> list[list[Item]]:
     """Ops before a loop may run into those of its first round, ops after it into those of its last: as one box they
     would make that round differ from the others. Cut them where at least two other rounds begin or end."""
     hashes = [tuple(item.hash for item in part) for part in parts]
+    lengths = sorted(
+        {len(part) for part, count in Counter(hashes).items() if count > 1 and len(part) > 1}, reverse=True
+    )
+    if not lengths:
+        return parts
     before = [(), *(part[-1:] for part in hashes[:-1])]
     after = [*(part[:1] for part in hashes[1:]), ()]
     starts = Counter(zip(hashes, after, strict=True))
     stops = Counter(zip(before, hashes, strict=True))
-    lengths = sorted(
-        {len(part) for part, count in Counter(hashes).items() if count > 1 and len(part) > 1}, reverse=True
-    )
     found: list[list[Item]] = []
     for part, own, last, following in zip(parts, hashes, before, after, strict=True):
         shorter = [length for length in lengths if length < len(part)]
@@ -470,9 +474,21 @@ def _ancestors(item: Item) -> list[Item]:
 
 def first_of_repeats(leaves: Array, items: list[Item] | tuple[Item, ...]) -> Array:
     """Leaves of a repeat as the same ones of the first."""
-    for item in items:
-        if item.repeat > 1:
+    repeats = [item for item in items if item.repeat > 1]
+    if not repeats or not len(leaves):
+        return leaves
+    least, most = int(leaves.min()), int(leaves.max())  # mostly these are near each other: few repeats lie between
+    for item in repeats:
+        if item.stop <= most and least < item.end:
             again = (leaves >= item.stop) & (leaves < item.end)
-            if again.any():
-                leaves = np.where(again, item.start + (leaves - item.start) % (item.stop - item.start), leaves)
+            leaves = np.where(again, item.start + (leaves - item.start) % (item.stop - item.start), leaves)
     return leaves
+
+
+def _first_of_rounds(leaf: int, item: Item) -> int:
+    """The same of one leaf and the item that it is in."""
+    return item.start + (leaf - item.start) % (item.stop - item.start) if leaf < item.end else leaf
+
+
+def _start(item: Item) -> int:
+    return item.start
