@@ -254,9 +254,10 @@ class Labels:
         """The names of all values that are parameters, sorted, and the values."""
         columns, names = self.graph.columns, self.graph.tables.names
         rows = np.flatnonzero(columns["value_role"] == _PARAMETER)
-        found = [names[name] if name >= 0 else "" for name in columns["value_parameter"][rows].tolist()]
+        known = [*names, ""]  # the last: of none
+        found = list(map(known.__getitem__, columns["value_parameter"][rows].tolist()))
         order = sorted(range(len(found)), key=found.__getitem__)  # no pairs: 30,000 of them wake the garbage collector
-        return [found[row] for row in order], rows[np.array(order, np.int64)]
+        return list(map(found.__getitem__, order)), rows[np.array(order, np.int64)]
 
     @cached_property
     def _sums(self) -> Array:
@@ -268,24 +269,29 @@ class Labels:
         """Path of a module -> storages of parameters that it reads though another has them, such as tied weights -> of
         how many elements."""
         columns, (names, rows) = self.graph.columns, self._parameter_rows
-        counted = np.flatnonzero(self._elements)
-        place_of = dict(zip(columns["value_storage"][rows[counted]].tolist(), counted.tolist(), strict=True))
-        node = np.repeat(np.arange(len(self.graph)), np.diff(columns["input_ptr"]))
-        value, call = columns["input_value"], columns["node_call"][node]
-        chosen = (value >= 0) & (call >= 0)
-        chosen[chosen] = columns["value_role"][value[chosen]] == _PARAMETER
-        modules, storages = columns["call_module"][call[chosen]].astype(np.int64), columns["value_storage"]
+        counted, storages = np.flatnonzero(self._elements), columns["value_storage"]
         many = int(storages.max(initial=0)) + 1
-        pairs = np.unique(modules * many + storages[value[chosen]].clip(0))
-        if len(pairs) > _MANY_PAIRS:  # to look at each would take longer than the rest of the picture
-            pairs = pairs[np.bincount(pairs % many)[pairs % many] > 1]
+        place_of = np.full(many + 1, -1, np.int64)  # the last: of no storage
+        place_of[storages[rows[counted]]] = counted
+        value, call = columns["input_value"], np.repeat(columns["node_call"], np.diff(columns["input_ptr"]))
+        chosen = np.flatnonzero((value >= 0) & (call >= 0))
+        chosen = chosen[columns["value_role"][value[chosen]] == _PARAMETER]
+        module, storage = columns["call_module"][call[chosen]].astype(np.int64), storages[value[chosen]].clip(0)
+        reader = np.full(many, -1, np.int64)  # of each storage one that reads it
+        reader[storage] = module
+        shared = np.zeros(many, bool)
+        shared[storage[reader[storage] != module]] = True
+        pairs = np.unique((module * many + storage)[shared[storage]])
+        alone = np.flatnonzero((reader >= 0) & ~shared)
+        if len(alone) + len(pairs) <= _MANY_PAIRS:  # to look at more would take longer than the rest of the picture
+            pairs = np.append(pairs, reader[alone] * many + alone)
         found: dict[str, dict[int, int]] = {}
         for pair in pairs.tolist():
-            module, storage = divmod(pair, many)
-            row, at = self.graph.tables.modules[module], place_of.get(storage, -1)
+            reading, read = divmod(pair, many)
+            row, at = self.graph.tables.modules[reading], int(place_of[read])
             path = row.path
             while path and at >= 0 and row.kind == "module" and not names[at].startswith(path + "."):
-                found.setdefault(path, {})[storage] = int(self._elements[at])
+                found.setdefault(path, {})[read] = int(self._elements[at])
                 path = path.rpartition(".")[0]
         return found
 

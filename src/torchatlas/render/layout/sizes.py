@@ -23,6 +23,7 @@ class LayerSizes:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self._named: dict[tuple[int, int], dict[str, Any]] = {}  # rows of operations and arguments -> these by name
 
     def text(self, node: int, kind: OperationType, operation: str, of_layer: bool, room: float) -> str:
         """What an op of some kind turns into what, if that can be told. `of_layer`: whether it is in a module."""
@@ -128,10 +129,13 @@ class LayerSizes:
         """What an op was called with, by the names of its schema, and the values that the tensors among it are; nothing
         where the graph does not hold it."""
         columns, tables = self.graph.columns, self.graph.tables
-        row = columns["node_arguments"][node]
+        operation, row = int(columns["node_operation"][node]), int(columns["node_arguments"][node])
         if row < 0:
             return {}, {}
-        named = arguments_by_name(tables.operations[columns["node_operation"][node]], decode(tables.arguments[row]))
+        named = self._named.get((operation, row))
+        if named is None:  # many ops are called alike
+            named = arguments_by_name(tables.operations[operation], decode(tables.arguments[row]))
+            self._named[operation, row] = named
         values = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]].tolist()
         return named, {
             name: values[reference.index]

@@ -64,11 +64,14 @@ def shared_start(names: list[str], ends: str) -> str:
 
 def count_up(names: list[str]) -> bool:
     """Whether they differ in one number, by one from each to the next, up or down as in backward."""
-    found = [match for name in names if (match := _NUMBERED.fullmatch(name))]
-    if len(found) < max(len(names), 2) or len({(match[1], match[3]) for match in found}) > 1:
-        return False
-    steps = {int(after[2]) - int(match[2]) for match, after in itertools.pairwise(found)}
-    return steps in ({1}, {-1})
+    steps = set[int]()
+    for one, two in itertools.pairwise(map(_NUMBERED.fullmatch, names)):  # the first two mostly tell
+        if one is None or two is None or (one[1], one[3]) != (two[1], two[3]):
+            return False
+        steps.add(int(two[2]) - int(one[2]))
+        if steps not in ({1}, {-1}):
+            return False
+    return bool(steps)
 
 
 def joined(name: str, *figures: str, room: float = WIDEST) -> str:
