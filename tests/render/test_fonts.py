@@ -37,7 +37,7 @@ def test_a_width_is_the_sum_of_its_characters_and_scales() -> None:
 @pytest.fixture
 def forgotten() -> Iterator[None]:
     """What was learnt about the fonts of this machine is forgotten, before and after."""
-    caches = (fonts._drawable, fonts._advances)
+    caches = (fonts._drawable, fonts._advances, fonts._advance)
     for cache in caches:
         cache.cache_clear()
     yield

@@ -10,7 +10,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Collection
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from unicodedata import category, east_asian_width
 
@@ -31,9 +31,14 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
     >>> text_width("Conv2d", 10) < text_width("Conv2d", 10, bold=True) < text_width("Conv2d", 11, bold=True)
     True
     """
-    _look_at(text)
     advances = _advances(bold)
-    return sum(map(advances.__getitem__, text)) * size / advances.em
+    return _advance(text, bold) * size / advances.em
+
+
+@lru_cache(maxsize=4096)  # a picture asks for the widths of few texts, of each many times
+def _advance(text: str, bold: bool) -> int:
+    _look_at(text)
+    return sum(map(_advances(bold).__getitem__, text))
 
 
 def clipped(text: str, size: float, room: float, bold: bool = False) -> str:
