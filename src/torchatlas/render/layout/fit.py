@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TypeGuard
 
 from torchatlas.render.layout.boxes import LEAST_HEIGHT, LEAST_WIDTH, Box, BoxMaker
@@ -274,11 +273,6 @@ class Fitter:
         """Whether there was no room for a move when less was open."""
         return opened | move in self._failed or any(before <= opened for before in self._refused.get(move, ()))
 
-    @cached_property
-    def _has_lanes(self) -> bool:
-        """Whether what is drawn lies side by side already: such a picture may become narrower when it is lower."""
-        return any(item.kind == "lane" for item in self.outline.children(self.outline.root))
-
     # -- trying --------------------------------------------------------------------------------------------------------
 
     def _tried(self, opened: frozenset[int]) -> Fit | None:
@@ -322,7 +316,8 @@ class Fitter:
             too_wide = across < down and across < best.scale * _HOPELESS  # and wider still when it is lower
             if scale >= enough or too_wide or (heights is _QUICK and scale < self.least * _HOPELESS):
                 break
-            if heights is _QUICK and across < min(down, self.least) and not self._has_lanes and not spare:
+            # What lies side by side already may become narrower when it is lower; nothing else does.
+            if heights is _QUICK and across < min(down, self.least) and not self.shares.has_lanes and not spare:
                 break
         assert best is not None
         return best
@@ -415,7 +410,7 @@ class Fitter:
 
     def _deepest(self, opened: frozenset[int]) -> float:
         """How deep the phases after forward may be opened: as deep as forward is, for what they do follows from it."""
-        if all(self._lane(item).name != FORWARD for item in self._closed(opened)):
+        if not self.shares.has_lanes or all(self._lane(item).name != FORWARD for item in self._closed(opened)):
             return math.inf  # all of it, or there is none
         found = map(self._items.__getitem__, opened)
         return max((item.depth for item in found if self._lane(item).name == FORWARD), default=1)

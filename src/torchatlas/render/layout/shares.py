@@ -28,6 +28,7 @@ class Shares:
     def __init__(self, outline: Outline, labels: Labels) -> None:
         self.outline, self.labels = outline, labels
         root = outline.root
+        self.has_lanes = any(item.kind == "lane" for item in outline.children(root))
         self.items = {id(root): root}  # by id
         self.of = {id(root): 1.0}  # by the ids of items
         self._spread: set[int] = set()  # the ids of groups
@@ -91,6 +92,8 @@ class Shares:
 
     def lane(self, item: Item) -> Item:
         """The phase an item lies in; the root if there is only one."""
+        if not self.has_lanes:
+            return self.outline.root
         while item.kind != "lane" and item.parent is not None:
             item = item.parent
         return item

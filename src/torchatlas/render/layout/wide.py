@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -37,6 +38,8 @@ class Fan:
 
 def fans(problem: Problem, closed: Collection[int], width: float) -> list[Fan]:
     """The branches that in one row would be wider than the page. At `closed` boxes, lines may be joined."""
+    if max(Counter(u for u, _, _ in problem.edges).values(), default=0) < _FEWEST:  # so many must read the same
+        return []
     closed = set(closed)
     enters: dict[int, list[Edge]] = {box: [] for box in closed}
     leaves: dict[int, list[Edge]] = {box: [] for box in closed}
