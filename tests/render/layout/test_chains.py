@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -22,7 +23,7 @@ def some_chain(seed: int) -> Problem:
         sources, order, sizes = [len(sizes)], [len(sizes), *order], [*sizes, (0.0, 0.0)]
     if rng.random() < 0.6:
         sinks, order, sizes = [len(sizes)], [*order, len(sizes)], [*sizes, (0.0, 0.0)]
-    edges = [(u, v, number) for number, (u, v) in enumerate(zip(order, order[1:], strict=False))]
+    edges = [(u, v, number) for number, (u, v) in enumerate(itertools.pairwise(order))]
     enters = {(v, net): rng.uniform(0, sizes[v][0]) for _, v, net in edges if v < boxes and rng.random() < 0.4}
     leaves = {(u, net): rng.uniform(0, sizes[u][0]) for u, _, net in edges if u < boxes and rng.random() < 0.4}
     rng.shuffle(edges)

@@ -132,7 +132,9 @@ class BoxMaker:
         repeated = item.repeat > 1
         more = (self.badge(item) + 6 if repeated else 0) + (0 if item.is_leaf else _PLUS)
         ends = 24 + _LINE_END * min(max(len(item.inputs), len(item.outputs)), lines)
-        width = max(LEAST_WIDTH, text_width(title, TITLE, True) + _SIDE + more, text_width(subtitle, SMALL) + _SIDE, ends)
+        width = max(
+            LEAST_WIDTH, text_width(title, TITLE, True) + _SIDE + more, text_width(subtitle, SMALL) + _SIDE, ends
+        )
         height = max(36.0 if subtitle else LEAST_HEIGHT, self.smallest)
         behind = STACK if repeated else 0.0
         return Box(item, width + behind, height + behind, title, subtitle)

@@ -1,6 +1,6 @@
 """Boxes that follow each other, one line from each to the next -> their places: what layering and routing would find.
 
-Most groups of most models are such chains, or are cut into columns that are; nothing about them needs to be searched for.
+Most groups of most models are such chains, or are cut into columns that are; nothing in them needs to be searched for.
 """
 
 from __future__ import annotations

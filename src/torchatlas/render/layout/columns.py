@@ -66,7 +66,14 @@ def _named(placed: Placed, nets: list[Net]) -> Placed:
     named: dict[Net, Net] = dict(enumerate(nets))
     routes = [Route(named[route.net], route.source, route.target, route.points) for route in placed.routes]
     return Placed(
-        placed.width, placed.height, placed.places, routes, placed.crossings, placed.columns, placed.work, placed.tangles
+        placed.width,
+        placed.height,
+        placed.places,
+        routes,
+        placed.crossings,
+        placed.columns,
+        placed.work,
+        placed.tangles,
     )
 
 
