@@ -5,8 +5,6 @@ Most groups of most models are such chains, or are cut into columns that are; no
 
 from __future__ import annotations
 
-import itertools
-
 from torchatlas.render.layout.layered import RANK_GAP, Net, Problem
 from torchatlas.render.layout.routing import FOOT, PORT_FOOT, Placed, Point, Route
 
@@ -45,11 +43,11 @@ def place_chain(problem: Problem, lines: list[tuple[int, int, Net]]) -> Placed:
     order = [lines[0][0], *(v for _, v, _ in lines)]
     places: list[Point] = [(0.0, 0.0)] * len(sizes)
     top = 0.0
-    for node, following in itertools.pairwise([*order, None]):
+    for place, node in enumerate(order):
+        if place:
+            top += PORT_FOOT if node in ports else FOOT if order[place - 1] in ports else RANK_GAP
         places[node] = x[node], top
         top += sizes[node][1]
-        if following is not None:
-            top += PORT_FOOT if following in ports else FOOT if node in ports else RANK_GAP
     routes = []
     for u, v, net in problem.edges:
         (a, above), (b, below) = places[u], places[v]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable
 from typing import NamedTuple
 
 from torchatlas.render.layout.labels import Labels
@@ -33,6 +33,7 @@ class Shares:
         self.of = {id(root): 1.0}  # by the ids of items
         self._spread: set[int] = set()  # the ids of groups
         self._known: dict[Hashable, _Inside] = {}
+        self._known_kinds: dict[int, list[object]] = {}  # by the ids of items, as below
         self._known_parameters: dict[int, int] = {}
 
     def spread(self, group: Item) -> None:
@@ -74,21 +75,27 @@ class Shares:
         """What opening a group tells: its share of the program times how evenly its boxes share it, as an entropy."""
         return self.of[id(group)] * self.inside(group).evenness
 
-    def told(self, groups: frozenset[int], seen: Iterable[object] = ()) -> float:
+    def told(self, groups: frozenset[int], seen: Collection[object] = ()) -> float:
         """What open groups tell together beside kinds that were seen: those that look alike inside tell less."""
-        total, seen = 0.0, set(seen)
-        items = map(self.items.__getitem__, groups)
-        for item in sorted(items, key=lambda item: (-self.of[id(item)], item.start, item.depth)):
+        items = [self.items[number] for number in groups]
+        if len(items) > 1:
+            items.sort(key=lambda item: (-self.of[id(item)], item.start, item.depth))
+        total, own = 0.0, set[object]()
+        for item in items:
             kinds = self.kinds(item)
-            alike = [kind in seen for kind in kinds]
+            alike = [kind in own or kind in seen for kind in kinds]
             total += self.news(item) * (_SAME if alike[0] else _AGAIN if any(alike) else 1.0)
-            seen.update(kinds)
+            own.update(kinds)
         return total
 
     def kinds(self, item: Item) -> list[object]:
         """By what a group is the same as another, and by what it looks like another."""
-        is_named = bool(item.type) and item.type not in CONTAINERS
-        return [item.hash, (self.lane(item).name, item.type)] if is_named else [item.hash]
+        found = self._known_kinds.get(id(item))
+        if found is None:
+            is_named = bool(item.type) and item.type not in CONTAINERS
+            found = [item.hash, (self.lane(item).name, item.type)] if is_named else [item.hash]
+            self._known_kinds[id(item)] = found
+        return found
 
     def lane(self, item: Item) -> Item:
         """The phase an item lies in; the root if there is only one."""
