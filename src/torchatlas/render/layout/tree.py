@@ -67,13 +67,15 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     kind = columns["node_kind"]
     is_op = kind == KINDS.index(NodeKind.OP)
     data = columns["edge_kind"] == EDGE_KINDS.index(EdgeKind.DATA)
-    names = ("source", "target", "output_index", "input_index", "value")
-    edges = _Edges(*(columns[f"edge_{name}"][data].astype(np.int64) for name in names))
+    source, target, output, index, value = (
+        columns[f"edge_{name}"][data] for name in ("source", "target", "output_index", "input_index", "value")
+    )
+    edges = _Edges(source.astype(np.int64), target.astype(np.int64), output, index, value)
     passing = _passing(graph, is_op, edges)
     came_from, came_out = _origins(count, passing, edges)
     is_leaf = ~passing & ~_bookkeeping(graph, is_op, edges)
     lane = np.array([_LANE_OF_PHASE[phase] for phase in PHASES], np.int64)[columns["node_phase"]]
-    lane += len(LANES) * columns["node_iteration"].astype(np.int64).clip(0)
+    lane += len(LANES) * np.maximum(columns["node_iteration"], 0, dtype=np.int64)
     wanted = is_op if phases is None else is_op & np.isin(columns["node_phase"], [PHASES.index(one) for one in phases])
     is_leaf &= wanted | ~is_op
     ran = lane[is_leaf & is_op]
@@ -90,9 +92,9 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     origin = np.where(is_leaf, np.arange(count), came_from)
     stands_for = np.where(origin >= 0, leaf_of_node[origin], -1)
     drawn = np.flatnonzero(is_leaf[edges.target] & (stands_for[edges.source] >= 0))
-    come, target, index, value = (ends[drawn] for ends in (edges.source, edges.target, edges.index, edges.value))
-    source, target = stands_for[come], leaf_of_node[target]
-    output = np.where(is_leaf[come], edges.output[drawn], came_out[come]).clip(0)
+    come, index, value = edges.source[drawn], edges.index[drawn], edges.value[drawn].astype(np.int64)
+    source, target = stands_for[come], leaf_of_node[edges.target[drawn]]
+    output = np.maximum(np.where(is_leaf[come], edges.output[drawn], came_out[come]), 0)
     crosses = np.zeros(0, np.int64)
     if len(used) > 1:
         is_kept = _crossing(lane[order], is_op[order], source, target)
@@ -361,7 +363,8 @@ def _digest(text: str) -> bytes:
 
 def _powers(count: int) -> Array:
     """The first powers of an odd number, from the first on."""
-    return np.multiply.accumulate(np.full(count, _GOLDEN))
+    found = np.full(count, _GOLDEN)
+    return np.multiply.accumulate(found, out=found)
 
 
 def _between(terms: Array, first: Array, last: Array) -> Array:
@@ -375,15 +378,16 @@ def _between(terms: Array, first: Array, last: Array) -> Array:
 def _leaf_hashes(graph: Graph, nodes: Array, operation: Array, powers: Array) -> Array:
     """The operation, its arguments, and the shapes and dtypes of what it takes and makes."""
     columns, tables = graph.columns, graph.tables
-    layout = digests(f"{row.shape}{row.dtype}" for row in tables.layouts)[columns["value_layout"]]
+    layouts = digests(f"{row.shape}{row.dtype}" for row in tables.layouts)
     arguments = columns["node_arguments"][nodes]
     with np.errstate(over="ignore"):
         found = _mix(operation) + np.where(arguments >= 0, digests(tables.arguments)[arguments], np.uint64(0))
         for name, weight in (("input", np.uint64(3)), ("output", np.uint64(5))):
             value, ptr = columns[f"{name}_value"], columns[f"{name}_ptr"]
             first, count = ptr[nodes], len(value)
-            sums = _between(layout[value] * powers[:count], first, ptr[nodes + 1])
-            found += sums * powers[count - first] * weight
+            terms = layouts[columns["value_layout"][value]]
+            terms *= powers[:count]
+            found += _between(terms, first, ptr[nodes + 1]) * powers[count - first] * weight
         return _mix(found)
 
 
