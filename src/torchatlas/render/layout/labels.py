@@ -121,9 +121,10 @@ class Labels:
             return f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}"
         if item.kind in ("functional", "segment"):
             return self._main_leaves(item, room)
-        name = self.name(item, room)
         if item.kind == "loop":  # the boxes in it say their names
             name = self._turn(item) if _main_module(item) else ""
+        else:
+            name = self.name(item, room)
         return self._beside(item, name, room=room)
 
     def _beside(self, item: Item, *said: str, room: float) -> str:
@@ -138,8 +139,9 @@ class Labels:
     def name(self, item: Item, room: float = WIDEST) -> str:
         """What a module is called in the one around it. Of a repeat: "0 … 11", "q, k, v" or "stem, body … head"."""
         if item.kind == "loop":
-            named = [self.name(part, room) for part in self.outline.children(item) if part.name]
-            return ", ".join(named[:ALL_NAMES]) + (" …" if len(named) > ALL_NAMES else "")
+            named = [part for part in self.outline.children(item) if part.name]
+            said = ", ".join(self.name(part, room) for part in named[:ALL_NAMES])
+            return said + (" …" if len(named) > ALL_NAMES else "")
         names = [clean(name) for name in self._names(item)]
         if len(names) < 2:  # what belongs to no module is called by its class, which is written above
             return clean(item.name) if item.name != item.type else ""
@@ -166,10 +168,8 @@ class Labels:
             calls = parents[calls]
         if not levels:
             return []
-        rows = dict.fromkeys(zip(*(level.tolist() for level in reversed(levels)), strict=True))
-        return list(
-            dict.fromkeys(".".join(filter(None, (modules[one].path.rpartition(".")[2] for one in row))) for row in rows)
-        )
+        named = [[modules[one].path.rpartition(".")[2] for one in level.tolist()] for level in reversed(levels)]
+        return list(dict.fromkeys(".".join(filter(None, row)) for row in zip(*named, strict=True)))
 
     # -- sizes ---------------------------------------------------------------------------------------------------------
 

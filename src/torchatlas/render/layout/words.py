@@ -49,7 +49,8 @@ def listed(names: list[str]) -> str:
         shared = shared_start(names, ".-_")
         return f"{names[0]} … {names[-1][len(shared) :]}"
     shared = shared_start(names, ".-_")
-    if not all(re.search("[0-9]", name[len(shared) :]) for name in names):  # Mixed_6b, 6c; but not layer_norm, scale
+    # Mixed_6b, 6c; but not layer_norm, scale
+    if shared and not all(re.search("[0-9]", name[len(shared) :]) for name in names):
         shared = shared_start(names, ".")
     own = [name[len(shared) :] for name in names]
     return shared + (", ".join(own) if len(own) <= ALL_NAMES else f"{own[0]}, {own[1]} … {own[-1]}")
