@@ -313,7 +313,7 @@ class Outline:
         tree = self.tree
         edges = slice(tree.first_edge[items[0].start], tree.first_edge[items[-1].end])
         starts = np.array([item.start for item in items])
-        tensor = tree.source[edges] * OUTPUTS + tree.output[edges].clip(0, OUTPUTS - 1)
+        tensor = tree.source[edges] * OUTPUTS + np.minimum(tree.output[edges], OUTPUTS - 1)
         _, last = np.unique(tensor[::-1], return_index=True)  # edges are in order of their targets
         last = len(tensor) - 1 - last
         source = np.searchsorted(starts, tree.source[edges][last], side="right") - 1
@@ -346,7 +346,7 @@ class Outline:
         source = first_of_repeats(source, items)
         come = np.where(inside, np.searchsorted(starts, source, side="right") - 1, -1)
         between = come != to
-        tensor = source * OUTPUTS + output.clip(0, OUTPUTS - 1)
+        tensor = source * OUTPUTS + np.minimum(output, OUTPUTS - 1)
         lines = zip(come[between].tolist(), to[between].tolist(), tensor[between].tolist(), strict=True)
         found, bundles = list(dict.fromkeys(lines)), {}
         for number, ((u, v), count) in enumerate(self._bundles(items).items(), 1):

@@ -164,7 +164,7 @@ class SceneMaker:
         """What a round of a repeat reads of the one before: which box makes it, and its number in there."""
         tree, items = self.outline.tree, self.outline.children(item)
         edges = slice(int(tree.first_edge[item.stop]), int(tree.first_edge[2 * item.stop - item.start]))
-        source, output = tree.source[edges], tree.output[edges].clip(0, OUTPUTS - 1)
+        source, output = tree.source[edges], np.minimum(tree.output[edges], OUTPUTS - 1)
         before = (source >= item.start) & (source < item.stop)
         source = first_of_repeats(source[before], items)
         places = np.searchsorted([child.start for child in items], source, side="right") - 1

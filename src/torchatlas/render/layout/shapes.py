@@ -47,7 +47,7 @@ class Shapes:
         rows = rows[tree.target[rows] < item.stop]
         if item.kind in ("leaf", "module"):
             call = _outermost_call(item, self.graph.columns["call_parent"])
-            found = {self.of_value(self._at_border(value, call)) for value in np.unique(tree.value[rows]).tolist()}
+            found = {self.of_value(self._at_border(value, call)) for value in set(tree.value[rows].tolist())}
         else:
             found = {
                 self.of_value(self._at_border(int(tree.value[row]), self._call_within(item, row)))
@@ -68,7 +68,7 @@ class Shapes:
         if its maker reads the same."""
         tree, (leaf, output) = self.tree, divmod(tensor, OUTPUTS)
         rows = tree.by_source[tree.first_read[leaf] : tree.first_read[leaf + 1]]
-        rows = rows[tree.output[rows].clip(0, OUTPUTS - 1) == output]
+        rows = rows[np.minimum(tree.output[rows], OUTPUTS - 1) == output]
         pairs = set(zip(tree.value[rows].tolist(), self._only_call[tree.target[rows]].tolist(), strict=True))
         found = {self.of_value(self._at_border(value, call)) for value, call in pairs}
         shape = found.pop() if len(found) == 1 else self.made(tensor)
@@ -93,16 +93,16 @@ class Shapes:
                 above = above.parent
             for one in reversed(around):
                 source = first_of_repeats(source, one.parts or ())
-            found = self._into[id(item)] = source * OUTPUTS + tree.output[edges].clip(0, OUTPUTS - 1)
+            found = self._into[id(item)] = source * OUTPUTS + np.minimum(tree.output[edges], OUTPUTS - 1)
         return found
 
     def _differ(self, item: Item, rows: Array) -> bool:
         """Whether edges into an item that are one line come from, or go to, rounds that differ in its shape."""
         tree = self.tree
-        made = np.unique(tree.source[rows] * OUTPUTS + tree.output[rows].clip(0, OUTPUTS - 1))
-        if len(made) > 1 and len({self.made(tensor) for tensor in made.tolist()}) > 1:
+        made = set((tree.source[rows] * OUTPUTS + np.minimum(tree.output[rows], OUTPUTS - 1)).tolist())
+        if len(made) > 1 and len({self.made(tensor) for tensor in made}) > 1:
             return True
-        first, every = (np.unique(tree.value[some]) for some in (rows[tree.target[rows] < item.stop], rows))
+        first, every = (set(tree.value[some].tolist()) for some in (rows[tree.target[rows] < item.stop], rows))
         return len(every) > len(first) and len({*map(self.of_value, every)} - {*map(self.of_value, first)}) > 0
 
     def _call_within(self, item: Item, row: int) -> int:
