@@ -109,9 +109,13 @@ def _find_types(tree: Tree) -> list[OperationType]:
 
 
 def _pairs(ones: Array, others: Array) -> Iterable[tuple[int, int]]:
-    """Every pair that there is, once. There may be 12,000 of each: a table of all that there could be would be huge."""
+    """Every pair that there is, once. There may be 12,000 of each: a table of all that there could be may be huge."""
     many = int(others.max(initial=0)) + 1
-    found = np.unique(ones.astype(np.int64) * many + others)
+    found = ones.astype(np.int64) * many + others
+    if (int(ones.max(initial=0)) + 1) * many < len(found):  # but mostly there are few, and nothing is to be sorted
+        found = np.flatnonzero(np.bincount(found))
+    else:
+        found = np.unique(found)
     return zip((found // many).tolist(), (found % many).tolist(), strict=True)
 
 
