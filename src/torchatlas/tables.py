@@ -13,6 +13,8 @@ def clean(text: str) -> str:
     >>> clean("conv\x1b[31m[bold]ü")
     'conv\\x1b[31m[bold]ü'
     """
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 

@@ -41,15 +41,18 @@ def folded(tree: Tree, items: list[Item]) -> list[Item]:
     return _rows_of(tree, items, np.array(hashes, np.int64), np.where(is_op, _FEWEST_OPS, 2))
 
 
-def _rows_of(tree: Tree, items: list[Item], keys: Array, fewest_alone: Array | int) -> list[Item]:
+def _rows_of(
+    tree: Tree, items: list[Item], keys: Array, fewest_alone: Array, is_worth: Array | bool = True
+) -> list[Item]:
     """The items with those in a row folded that have equal keys and are wired alike.
 
-    How many are worth it depends on where they begin, if it is one item that repeats.
+    How many are worth it depends on where they begin, if it is one item that repeats. `is_worth` says for each period
+    and place whether that many items from there on may be a round.
     """
     periods = _periods(items)
     runs = _runs(keys, periods)
     fewest = np.where(periods > 1, _FEWEST_LOOPS, np.broadcast_to(fewest_alone, len(items)))
-    can_begin = runs >= (fewest - 1) * periods  # most items begin no repeat
+    can_begin = (runs >= (fewest - 1) * periods) & is_worth  # most items begin no repeat
     if not can_begin.any():
         return items
     can_begin &= _chained(_linked(tree, items, can_begin))
@@ -96,19 +99,24 @@ def hands_on(tree: Tree, item: Item) -> bool:
 
 
 def gathered_alike(tree: Tree, items: list[Item]) -> list[Item]:
-    """Modules in a row that are alike but not equal, as one that says so.
+    """Modules in a row that are alike but not equal, as one that says so; and rounds of a loop with a module in each.
 
     Either each reads all before it, as in a dense block, whatever their sizes: drawn one by one their lines would be a
-    thicket. Or they differ in a few numbers only, as blocks do whose probability of being dropped grows.
+    thicket. Or they differ in a few numbers only, as blocks do whose probability of being dropped grows, or steps that
+    are weighted by a schedule.
     """
-    classes = Counter(item.type for item in items if item.kind == "module" and item.repeat == 1)
-    if max(classes.values(), default=0) < _FEWEST_NUMBERED:
+    called = Counter(item.type for item in items if item.call >= 0 and item.repeat == 1)
+    if max(called.values(), default=0) < _FEWEST_NUMBERED:
         return items
     items = _dense(tree, items)
-    kinds = _module_kinds(tree, items)
-    if max(Counter(kinds.tolist()).values()) < _FEWEST_NUMBERED:
+    keys = but_for_numbers(tree, items)
+    if np.bincount(keys).max() < _FEWEST_NUMBERED:
         return items
-    return _rows_of(tree, items, _but_for_numbers(tree, items, kinds), _FEWEST_NUMBERED)
+    is_module = np.array([item.kind == "module" for item in items])
+    is_called = np.cumsum([0, *(item.call >= 0 for item in items)])
+    periods = _periods(items)
+    stops = np.minimum(np.arange(len(items)) + periods, len(items))
+    return _rows_of(tree, items, keys, np.where(is_module, _FEWEST_NUMBERED, _FAR), is_called[stops] > is_called[:-1])
 
 
 def _dense(tree: Tree, items: list[Item]) -> list[Item]:
@@ -173,19 +181,23 @@ def _read_alike(tree: Tree, start: int, size: int, count: int) -> int:
     return alike
 
 
-def _but_for_numbers(tree: Tree, items: list[Item], kinds: Array) -> Array:
-    """Equal for items of one kind whose ops take and make tensors of the same shapes, and have the same arguments, but
-    for numbers of ops that draw at random or work element by element: a probability, a factor.
+def but_for_numbers(tree: Tree, items: list[Item]) -> Array:
+    """Equal for items whose ops take and make tensors of the same shapes, and have the same arguments, but for numbers
+    of ops that draw at random or work element by element: a probability, a factor.
 
     Others say what a reader looks for: over how far a convolution is spread, along which axis a sum is taken.
     """
     columns, tables = tree.graph.columns, tree.graph.tables
+    kinds = _kinds(tree, items, exactly=False)
+    if np.bincount(kinds).max() == 1:
+        return kinds
     begin = items[0].start
     nodes = tree.node[begin : items[-1].end]
     operation = columns["node_operation"][nodes]
     free = [row for row in np.unique(operation).tolist() if tables.operations[row].type in _FREE_NUMBERS]
     arguments = np.where(np.isin(operation, free), -1, columns["node_arguments"][nodes])
-    parts = [(np.arange(len(nodes) + 1), arguments)]  # what leaves have, and where that of each begins
+    each = np.arange(len(nodes) + 1)
+    parts = [(each, arguments), (each, operation)]  # what leaves have, and where that of each begins
     for name in ("input", "output"):
         ptr = columns[f"{name}_ptr"].astype(np.int64)
         taken = ptr[nodes + 1] - ptr[nodes]
@@ -195,14 +207,12 @@ def _but_for_numbers(tree: Tree, items: list[Item], kinds: Array) -> Array:
         shapes: dict[Hashable, int] = {}
         rows = (tables.layouts[row] for row in layout.tolist())
         shape = np.array([shapes.setdefault((row.shape, row.dtype), len(shapes)) for row in rows], np.int64)
-        parts += [(np.arange(len(nodes) + 1), taken), (first, shape[which])]
+        parts += [(each, taken), (first, shape[which])]
     numbers: dict[Hashable, int] = {}
     found = []
     for item, kind in zip(items, kinds.tolist(), strict=True):
-        key: Hashable = kind
-        if kind >= 0:
-            one, last = item.start - begin, item.stop - begin
-            key = (kind, *(cells[at[one] : at[last]].tobytes() for at, cells in parts))
+        one, last = item.start - begin, item.stop - begin
+        key = (kind, *(cells[at[one] : at[last]].tobytes() for at, cells in parts))
         found.append(numbers.setdefault(key, len(numbers)))
     return np.array(found, np.int64)
 
@@ -244,8 +254,9 @@ def _many(tree: Tree, items: list[Item]) -> list[Item]:
     return _replaced(items, can_begin, repeat)
 
 
-def _kinds(tree: Tree, items: list[Item]) -> Array:
-    """Equal for items that differ in sizes and numbers only. What the program is given and returns is never equal."""
+def _kinds(tree: Tree, items: list[Item], *, exactly: bool = True) -> Array:
+    """Equal for items that differ in sizes and numbers only; of ops gathered into one only if they do not, unless that
+    need not be exact. What the program is given and returns is never equal."""
     columns = tree.graph.columns
     leaf = tree.node[[item.start for item in items]]
     is_op = columns["node_kind"][leaf] == KINDS.index(NodeKind.OP)
@@ -256,7 +267,7 @@ def _kinds(tree: Tree, items: list[Item]) -> Array:
         if item.repeat == 1 and item.kind != "lane" and is_op[place]:
             inside = operation if item.group < 0 else int(tree.alike[item.group])
             key = (item.kind, item.type, item.end - item.start, inside)
-            if item.parts is not None and item.group < 0:
+            if item.parts is not None and item.group < 0 and exactly:
                 key = (*key, item.hash)
         found.append(numbers.setdefault(key, len(numbers)))
     return np.array(found, np.int64)

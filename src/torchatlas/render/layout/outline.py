@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,7 +24,7 @@ OUTPUTS = 1024  # a tensor is numbered by its leaf times this, plus which output
 MOST_CHILDREN = 120  # more than this in one group: cut into segments
 _SEGMENTS = 24
 CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")  # classes that say nothing of what is in them
-_GLUE = 5  # so many small ops in a row between modules are drawn as one closed box
+GLUE = 5
 HEAVY = frozenset(  # what says most of the ops around it, and is gathered into no box but in an architecture
     {
         OperationType.CONVOLUTION,
@@ -85,8 +85,11 @@ class Wiring:
 class Outline:
     """The items of a tree."""
 
-    def __init__(self, tree: Tree, *, most_children: int = MOST_CHILDREN, modules_only: bool = False) -> None:
+    def __init__(
+        self, tree: Tree, *, most_children: int = MOST_CHILDREN, modules_only: bool = False, glue: int = GLUE
+    ) -> None:
         self.tree, self.most_children, self.modules_only = tree, most_children, modules_only
+        self.glue = 2 if modules_only else glue  # so many small ops in a row between modules are one closed box
         self._inner = np.argsort(tree.parent, kind="stable")
         self._first_inner = np.searchsorted(tree.parent[self._inner], np.arange(len(tree.parent) + 1))
 
@@ -189,18 +192,19 @@ class Outline:
     def _without_glue(self, items: list[Item]) -> list[Item]:
         """Cheap ops between modules, such as those that build masks and positions, as one closed box."""
         has_modules = any(item.kind == "module" or item.call >= 0 for item in items)
-        fewest = 2 if self.modules_only else _GLUE
-        if not has_modules or (len(items) < 2 * _GLUE and not self.modules_only):
+        if not has_modules or (len(items) < 2 * self.glue and not self.modules_only):
             return items
         runs = [(is_glue, list(run)) for is_glue, run in itertools.groupby(items, self._is_glue)]
-        if max((len(run) for is_glue, run in runs if is_glue), default=0) < fewest:
+        if max((len(run) for is_glue, run in runs if is_glue), default=0) < self.glue:
             return items
         parts: list[list[Item]] = []
         for is_glue, run in runs:
             parts += self._connected(run) if is_glue else [[item] for item in run]
+        if sum(len(part) > 1 for part in parts) > 2:  # else there are no rounds
+            parts = _cut_at_rounds(parts, folding.but_for_numbers(self.tree, items).tolist())
         found: list[Item] = []
-        for part in _cut_at_rounds(parts):
-            found += [_gathered("functional", part)] if len(part) >= fewest else part
+        for part in parts:
+            found += [_gathered("functional", part)] if len(part) >= self.glue else part
         return found
 
     def _is_glue(self, item: Item) -> bool:
@@ -432,10 +436,13 @@ def _pattern(
     return (*inner, *outer, tuple(number.get(tensor, -1) for tensor in item.inputs))
 
 
-def _cut_at_rounds(parts: list[list[Item]]) -> list[list[Item]]:
+def _cut_at_rounds(parts: list[list[Item]], keys: Iterable[int]) -> list[list[Item]]:
     """Ops before a loop may run into those of its first round, ops after it into those of its last: as one box they
-    would make that round differ from the others. Cut them where at least two other rounds begin or end."""
-    hashes = [tuple(item.hash for item in part) for part in parts]
+    would make that round differ from the others. Cut them where at least two other rounds begin or end.
+
+    By a key for every item, in order."""
+    following_key = iter(keys)
+    hashes = [tuple(next(following_key) for _ in part) for part in parts]
     lengths = sorted(
         {len(part) for part, count in Counter(hashes).items() if count > 1 and len(part) > 1}, reverse=True
     )
