@@ -14,7 +14,7 @@ from torchatlas.registry import near_names
 from torchatlas.render.drawing import Drawing
 from torchatlas.render.layout.fit import Fit, Fitter
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.outline import Outline
+from torchatlas.render.layout.outline import GLUE, Outline
 from torchatlas.render.layout.scene import Scene, SceneMaker
 from torchatlas.render.layout.tree import Tree, build
 from torchatlas.render.page import Look, Margins, Page
@@ -23,6 +23,8 @@ from torchatlas.render.theme import theme as theme_named
 
 # How many boxes a group may have before it is cut into segments: fewer when not even the outermost boxes fit.
 _MOST_CHILDREN = (120, 60, 30, 16, 8, 4, 2, 1)
+_DENSE_GLUE = 2  # small ops between modules that are gathered into one box where a page tells little
+_BETTER = 1.25  # by how much that must tell more: the ops themselves say more than their number
 VIEWS = ("ops", "modules")
 
 
@@ -79,17 +81,27 @@ def draw(
 def _fitted(
     tree: Tree, look: Look, font_size: float, node_size: float, modules_only: bool
 ) -> tuple[Labels, Fit, Margins]:
-    needed = (0.0, 0.0)
-    for most in _MOST_CHILDREN:
-        outline = Outline(tree, most_children=most, modules_only=modules_only)
+    """What is open on the page. If that tells little, also with all small ops between modules gathered into boxes: the
+    room that they leave may show more."""
+
+    def attempt(most_children: int, glue: int = GLUE) -> tuple[Labels, Fit, Margins, Fitter]:
+        outline = Outline(tree, most_children=most_children, modules_only=modules_only, glue=glue)
         margins = Margins.of(look, outline)
         labels = Labels(outline)
         fitter = Fitter(outline, labels, *margins.room(look), font_size, node_size)
-        fit = fitter.fit()
-        if fit.scale >= fitter.least:
-            return labels, fit, margins
-        needed = fit.box.width * fitter.least, fit.box.height * fitter.least
-    wide, tall = _least_page(look, outline, needed)
+        return labels, fitter.fit(), margins, fitter
+
+    for most in _MOST_CHILDREN:
+        labels, fit, margins, fitter = attempt(most)
+        if fit.scale < fitter.least:
+            continue
+        if fitter.is_poor(fit) and not modules_only:
+            denser_labels, denser, denser_margins, other = attempt(most, _DENSE_GLUE)
+            if denser.scale >= other.least and other.worth(denser) > _BETTER * fitter.worth(fit):
+                return denser_labels, denser, denser_margins
+        return labels, fit, margins
+    needed = fit.box.width * fitter.least, fit.box.height * fitter.least
+    wide, tall = _least_page(look, labels.outline, needed)
     raise InvalidInputError(
         f"{look.width} x {look.height} pixels are too few to show anything at font_size={font_size:g}: "
         f"use at least {wide} x {tall}, or a smaller font."

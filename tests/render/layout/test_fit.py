@@ -142,7 +142,7 @@ def test_every_stage_of_the_search_is_of_use(
         fitter = Fitter(outline, labels, *page, 9.0)
         fit = fitter.fit()
         assert fit.scale >= fitter.least
-        return fitter._worth(fit)
+        return fitter.worth(fit)
 
     found = worth()
     nothing = (
@@ -191,7 +191,7 @@ def test_a_phase_that_takes_the_room_of_forward_is_closed_again() -> None:
     root = outline.root
     (optimizer,) = (item for item in fitter._closed(frozenset({id(root)})) if item.name == "optimizer")
     opened = frozenset({id(root)}) | fitter._through([optimizer], 9)
-    worth = fitter._worth(fitter._scaled(opened, _HEIGHTS))
+    worth = fitter.worth(fitter._scaled(opened, _HEIGHTS))
     more, better = fitter._without_lanes(worth, opened)
     assert more > worth
     assert id(optimizer) not in better
@@ -277,7 +277,7 @@ def test_room_is_not_filled_with_a_thicket_of_lines() -> None:
     outline = picture.outline
     fitter = Fitter(outline, Labels(outline), 1540, 1080, 9.0)
     closed = fitter._scaled(frozenset({id(outline.root)}), _HEIGHTS)
-    assert fitter._worth(picture.fit) >= fitter._worth(closed)
+    assert fitter.worth(picture.fit) >= fitter.worth(closed)
 
 
 def test_boxes_are_no_lower_than_asked() -> None:
@@ -334,7 +334,7 @@ def test_a_picture_is_worth_as_many_boxes_as_stand_for_equally_much() -> None:
     fitter = Fitter(outline, labels, 800, 600, 9.0)
     fit = fitter.fit()
     hard = 0.1 * fit.box.wraps / fit.box.boxes
-    assert fitter._worth(fit) == pytest.approx(5 * (1 - hard))  # what is given and returned counts for nothing
+    assert fitter.worth(fit) == pytest.approx(5 * (1 - hard))  # what is given and returned counts for nothing
 
 
 def test_a_picture_of_which_one_box_is_most_is_worth_little() -> None:
@@ -344,7 +344,7 @@ def test_a_picture_of_which_one_box_is_most_is_worth_little() -> None:
     before, body, after = (item for item in outline.children(root) if not item.is_leaf)
     trivia = fitter._scaled(frozenset(map(id, (root, before, after))), _HEIGHTS)
     main = fitter._scaled(frozenset(map(id, (root, body))), _HEIGHTS)
-    assert fitter._worth(main) > 2 * fitter._worth(trivia)
+    assert fitter.worth(main) > 2 * fitter.worth(trivia)
 
 
 def test_phases_stand_for_less_the_less_they_tell_of_a_model() -> None:

@@ -42,6 +42,7 @@ _SWAPS = 12  # so many are tried
 _LOOKED_AT = 12  # so many that tell least are looked at, to be closed, and so many that tell most, to be opened
 _LARGER = 3.0  # what it counts against a swap if boxes take more of the page than before
 _LITTLE = 0.25  # a phase that adds less than this may be closed again
+_POOR = 6.0  # a picture that counts as fewer boxes than this tells little
 _CROSSING, _CUT = 0.12, 0.1  # what a crossing, or a cut into columns, costs of what a box is worth
 
 
@@ -88,13 +89,13 @@ class Fitter:
         first = self._scaled(start, _QUICK, enough=self.least)
         if first.scale < self.least:  # not even the outermost boxes fit: somebody must cut them first
             return first
-        best = beam = [(self._worth(first), start)]
+        best = beam = [(self.worth(first), start)]
         seen = {start}
         for spread in self._spreads(start):
             seen.add(spread)
             fit = self._tried(spread)
             if self._fits(fit):
-                best = beam = [(self._worth(fit), spread), *beam]
+                best = beam = [(self.worth(fit), spread), *beam]
                 break
         while beam and not self._is_spent:
             found = []
@@ -107,7 +108,7 @@ class Fitter:
                     seen.add(trial)
                     fit = self._tried(trial)
                     if self._fits(fit):
-                        found.append((self._worth(fit), trial))
+                        found.append((self.worth(fit), trial))
                         fitting += 1
                     else:
                         self._refuse(move, opened, fit)
@@ -164,8 +165,8 @@ class Fitter:
                 trial = opened | move
                 fit = self._tried(trial)
                 # What is inside may be worth the cut that opening it costs; nothing is worth a thicket of lines.
-                if self._fits(fit) and self._worth(fit) > worth * (1.0 - _LOSS):
-                    worth, opened = self._worth(fit), trial
+                if self._fits(fit) and self.worth(fit) > worth * (1.0 - _LOSS):
+                    worth, opened = self.worth(fit), trial
                     break
                 self._refuse(move, opened, fit)
                 misses += 1
@@ -185,7 +186,7 @@ class Fitter:
                 continue
             fit = self._tried(trial)
             if self._fits(fit):
-                filled = self._filled(self._worth(fit), trial, _FEW_MISSES)
+                filled = self._filled(self.worth(fit), trial, _FEW_MISSES)
                 worth, opened = filled if filled[0] > worth * (1.0 + _LOSS) else (worth, opened)
         return worth, opened
 
@@ -196,8 +197,8 @@ class Fitter:
         while found and left and self._work < _SWAPPED * self._most_work:
             trial, left = found.pop(0), left - 1
             fit = self._tried(trial)
-            if self._fits(fit) and self._worth(fit) > worth * (1.0 + _LOSS):
-                worth, opened = self._filled(self._worth(fit), trial, _FEW_MISSES)
+            if self._fits(fit) and self.worth(fit) > worth * (1.0 + _LOSS):
+                worth, opened = self._filled(self.worth(fit), trial, _FEW_MISSES)
                 found = self._swaps(worth, opened)
             else:
                 self._failed.add(trial)
@@ -346,13 +347,17 @@ class Fitter:
                 area += own
         return area
 
-    def _worth(self, fit: Fit) -> float:
+    def worth(self, fit: Fit) -> float:
         """As how many boxes a picture counts that would all stand for equally much, less what makes it hard to read.
 
         So a box that stands for most of the program counts for little, however many others there are.
         """
         hard = _CROSSING * fit.box.crossings + _CUT * fit.box.wraps
         return self._tells(fit.opened) * (1.0 - hard / max(fit.box.boxes, 1))
+
+    def is_poor(self, fit: Fit) -> bool:
+        """Whether a picture tells little and something in it is closed that could be opened."""
+        return self.worth(fit) < _POOR and any(True for _ in self._closed(fit.opened))
 
     def _tells(self, opened: frozenset[int]) -> float:
         """The same before anything is laid out: no picture of these open groups is worth more."""
