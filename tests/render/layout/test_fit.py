@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -15,8 +16,10 @@ import torchatlas as atlas
 from torchatlas import demo
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
+from torchatlas.render import picture
 from torchatlas.render.layout.fit import _HEIGHTS, _QUICK, Fit, Fitter
 from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.shares import Shares
 from torchatlas.render.layout.tree import LANES
 from torchatlas.render.layout.words import SMALL
 
@@ -354,3 +357,44 @@ def test_phases_stand_for_less_the_less_they_tell_of_a_model() -> None:
     lanes = [item for item in outline.children(outline.root) if item.kind == "lane"]
     shares = {item.name: fitter._share[id(item)] for item in lanes}
     assert shares["forward"] > 3 * shares["backward"] > 9 * shares["optimizer"] > 0
+
+
+class _Gated(nn.Module):
+    """Layers with four small ops after each: too few to be one box where there is room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = (self.a(x) * 2 + 1).sin().exp()
+        h = (self.b(h) / 3 - 1).cos().abs()
+        h = (self.c(h) * 3).sigmoid().sqrt().log()
+        return x + (self.d(h) + 2).tanh().neg()
+
+
+def test_small_ops_are_gathered_where_a_page_tells_little_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = atlas.capture(nn.Sequential(*(_Gated() for _ in range(5))), torch.randn(2, 8))
+
+    def titles(width: int) -> list[str]:
+        return [frame.title for frame in drawn(graph, width, width * 3 // 4).scene.frames]
+
+    assert titles(540).count("functional ops") == 4
+    assert titles(540).count("Linear") == 4
+    assert "functional ops" not in titles(1200)
+    monkeypatch.setattr(picture, "_BETTER", math.inf)
+    assert titles(540) == ["input", "_Gated", "output"]
+
+
+def test_equal_groups_are_looked_into_once() -> None:
+    model = nn.Sequential(_Mix(8, 2), nn.ReLU(), _Mix(8, 2), nn.Tanh(), _Mix(8, 3))
+    outline, labels = labelled(atlas.capture(model, torch.randn(2, 8)))
+    first, second, other = (item for item in outline.children(outline.root) if item.type == "_Mix")
+    shares = Shares(outline, labels)
+    shares.spread(outline.root)
+    for item in (first, second, other):
+        assert shares.news(item) > 0
+    assert [item.parts is None for item in (first, second, other)] == [False, True, False]
+    found, alone = shares.inside(second), Shares(outline, labels)
+    alone.spread(outline.root)
+    assert alone.inside(second) == found != alone.inside(other)

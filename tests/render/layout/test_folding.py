@@ -11,6 +11,7 @@ from render.layout.pages import drawn, every_item, outlined
 from torchatlas.graph import Graph
 from torchatlas.render.layout import verify
 from torchatlas.render.layout.folding import hands_on
+from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import Item
 
 
@@ -370,6 +371,64 @@ def test_modules_that_differ_in_a_number_and_in_shapes_stay_apart() -> None:
 
 def test_modules_that_differ_in_a_number_fold_only_if_they_are_wired_alike() -> None:
     assert differing(dropping(7, odd=3)) == [("module", 3, True)] * 2
+
+
+def mixture(experts: int, *, called: bool = True, number: Callable[[int], str] = str, odd: int = -1) -> Graph:
+    """Experts that are weighted by whether their number was chosen, and added up one after the other."""
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    with sketch.module("", "Mixture"):
+        chosen = linear(sketch, x, "gate", 8)
+        for name in ("softmax", "topk", "div"):  # the first round begins in the middle of a run of small ops
+            chosen = sketch.op(name, chosen)
+        total = sketch.op("zeros_like", x)
+        for place in range(experts):
+            (own,) = sketch.ops("eq", chosen, shapes=[(2, 8)], arguments=f"[[{number(place)}],{{}}]")
+            weight = sketch.op("sum", sketch.op("mul", own, chosen), shape=(2, 1))
+            if called:
+                with sketch.module(f"experts.{place}", "Expert"):
+                    y = sketch.op("relu", linear(sketch, x, width=8))
+            else:
+                y = sketch.op("relu", sketch.op("sin", x))
+            total = sketch.op("add", total, sketch.op("mul", *((weight, y) if place == odd else (y, weight))))
+    sketch.output(total)
+    return sketch.graph()
+
+
+@pytest.mark.parametrize(("count", "folds"), [(2, []), (3, [("loop", 3, True)]), (8, [("loop", 8, True)])])
+def test_rounds_with_a_module_that_differ_in_a_number_fold_from_three_on(
+    count: int, folds: list[tuple[str, int, bool]]
+) -> None:
+    assert differing(mixture(count)) == folds
+
+
+def test_the_first_round_is_one_of_them_though_it_follows_other_small_ops() -> None:
+    outline = outlined(mixture(8))
+    (loop,) = (item for item in every_item(outline) if item.kind == "loop")
+    titles = [Labels(outline).title(item) for item in outline.children(loop)]
+    assert titles == ["eq", "mul", "sum", "Expert", "mul", "add"]
+
+
+def test_rounds_without_a_module_or_wired_differently_stay_apart() -> None:
+    assert differing(mixture(8, called=False)) == []
+    assert differing(mixture(8, odd=4)) == [("loop", 4, True), ("loop", 3, True)]
+
+
+def test_rounds_without_a_module_stay_apart_though_there_are_modules_beside_them() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    with sketch.module("", "Net"):
+        for width in (16, 24, 8):
+            x = linear(sketch, x, f"to{width}", width)
+        for place in range(6):
+            (x,) = sketch.ops("mul", x, shapes=[(2, 8)], arguments=f"[[{place}],{{}}]")
+            x = sketch.op("mm", x, x)
+    sketch.output(x)
+    assert differing(sketch.graph()) == []
+
+
+def test_rounds_with_equal_numbers_are_equal() -> None:
+    assert differing(mixture(8, number=lambda place: "1")) == [("loop", 8, False)]
 
 
 def test_names_say_from_where_to_where() -> None:
