@@ -17,6 +17,7 @@ from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import GLUE, Outline
 from torchatlas.render.layout.scene import Scene, SceneMaker
 from torchatlas.render.layout.tree import Tree, build
+from torchatlas.render.layout.words import WIDEST
 from torchatlas.render.page import Look, Margins, Page
 from torchatlas.render.png import MOST_PIXELS
 from torchatlas.render.theme import theme as theme_named
@@ -24,6 +25,7 @@ from torchatlas.render.theme import theme as theme_named
 # How many boxes a group may have before it is cut into segments: fewer when not even the outermost boxes fit.
 _MOST_CHILDREN = (120, 60, 30, 16, 8, 4, 2, 1)
 _DENSE_GLUE = 2  # small ops between modules that are gathered into one box where a page tells little
+_DENSE_ROOM = 140.0  # and for the text below a title
 _BETTER = 1.25  # by how much that must tell more: the ops themselves say more than their number
 VIEWS = ("ops", "modules")
 
@@ -84,11 +86,11 @@ def _fitted(
     """What is open on the page. If that tells little, also with all small ops between modules gathered into boxes: the
     room that they leave may show more."""
 
-    def attempt(most_children: int, glue: int = GLUE) -> tuple[Labels, Fit, Margins, Fitter]:
+    def attempt(most_children: int, glue: int = GLUE, text_room: float = WIDEST) -> tuple[Labels, Fit, Margins, Fitter]:
         outline = Outline(tree, most_children=most_children, modules_only=modules_only, glue=glue)
         margins = Margins.of(look, outline)
         labels = Labels(outline)
-        fitter = Fitter(outline, labels, *margins.room(look), font_size, node_size)
+        fitter = Fitter(outline, labels, *margins.room(look), font_size, node_size, text_room)
         return labels, fitter.fit(), margins, fitter
 
     for most in _MOST_CHILDREN:
@@ -96,7 +98,7 @@ def _fitted(
         if fit.scale < fitter.least:
             continue
         if fitter.is_poor(fit) and not modules_only:
-            denser_labels, denser, denser_margins, other = attempt(most, _DENSE_GLUE)
+            denser_labels, denser, denser_margins, other = attempt(most, _DENSE_GLUE, _DENSE_ROOM)
             if denser.scale >= other.least and other.worth(denser) > _BETTER * fitter.worth(fit):
                 return denser_labels, denser, denser_margins
         return labels, fit, margins

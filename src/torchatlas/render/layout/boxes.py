@@ -14,7 +14,7 @@ from torchatlas.render.layout.layered import LINE_GAP, Net, Problem
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.routing import Placed, Point, Route
 from torchatlas.render.layout.wide import Wrapped, fans
-from torchatlas.render.layout.words import SMALL, TITLE
+from torchatlas.render.layout.words import SMALL, TITLE, WIDEST
 
 HEAD, PAD = 22.0, 12.0
 STACK = 6.0  # how far the boxes behind a repeat look out
@@ -59,8 +59,10 @@ class Box:
 class BoxMaker:
     """Lays groups out and remembers them by structure, what is open in them and the height they had."""
 
-    def __init__(self, outline: Outline, labels: Labels, smallest: float = 0.0, width: float = 0.0) -> None:
-        self.outline, self.labels = outline, labels
+    def __init__(
+        self, outline: Outline, labels: Labels, smallest: float = 0.0, width: float = 0.0, room: float = WIDEST
+    ) -> None:
+        self.outline, self.labels, self.room = outline, labels, room  # for the text below a title
         self.smallest = smallest  # height of a closed box
         self.width = width  # of the page: ranks that are wider are wrapped; if 0, as wide as most pages of its height
         self._page = (width, width / _USUAL_PAGE) if width else (math.inf, 0.0)
@@ -123,7 +125,7 @@ class BoxMaker:
         """Its title, and what stands below it or, when it is open, beside it."""
         key = (id(item), is_open)
         if key not in self._known_words:
-            more = self.labels.heading(item) if is_open else self.labels.subtitle(item)
+            more = self.labels.heading(item, self.room) if is_open else self.labels.subtitle(item, self.room)
             self._known_words[key] = self.labels.title(item), more
         return self._known_words[key]
 

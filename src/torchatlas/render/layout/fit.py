@@ -17,7 +17,7 @@ from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.layered import BOX_GAP, RANK_GAP
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.shares import FORWARD, PHASES, Shares
-from torchatlas.render.layout.words import SMALL
+from torchatlas.render.layout.words import SMALL, WIDEST
 
 _HEIGHTS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.72, 0.68, 0.62, 0.56, 0.5, 0.44, 0.38, 0.32)
 _QUICK = (1.0, 0.92, 0.84)  # lower ones are only wider
@@ -70,11 +70,18 @@ class Fitter:
     """Tries what can be open on a page."""
 
     def __init__(
-        self, outline: Outline, labels: Labels, width: float, height: float, font: float, smallest_box: float = 0.0
+        self,
+        outline: Outline,
+        labels: Labels,
+        width: float,
+        height: float,
+        font: float,
+        smallest_box: float = 0.0,
+        text_room: float = WIDEST,
     ) -> None:
         self.outline, self.labels, self.width, self.height = outline, labels, width, height
         self.least = font / SMALL  # the smallest scale at which all text can be read
-        self.maker = BoxMaker(outline, labels, smallest_box / self.least, width / self.least)
+        self.maker = BoxMaker(outline, labels, smallest_box / self.least, width / self.least, text_room)
         self.trials = 0
         self._spare_work = self._spare_misses = 0
         self._most_work = _MOST_WORK * max(1.0, width * height / _USUAL_PAGE)  # a poster is worth more of it
