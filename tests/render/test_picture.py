@@ -1,57 +1,30 @@
-"""atlas.draw: what is on the page, in which size and colours, for real models and for what is no sensible request."""
+"""atlas.draw: what is on the page, in which size, for real models and for what is no sensible request."""
 
 from __future__ import annotations
 
 import gc
-import math
 import re
 import struct
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 import torch
+from render.pictures import texts, tower, words
+from render.reading import SVG
 from torch import nn
 from zoo import ZOO, Specimen
 
 import torchatlas as atlas
-from torchatlas.analysis.gradients import gradient_norms
-from torchatlas.analysis.schedule import critical_path
 from torchatlas.demo import training_step
 from torchatlas.errors import InvalidInputError
-from torchatlas.graph import Graph, NodeKind, OperationType, Phase
-from torchatlas.operations import type_of_box
+from torchatlas.graph import Graph, NodeKind, Phase
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.scene import Way
 from torchatlas.render.layout.verify import account, defects, hidden
-from torchatlas.render.measures import MEASURES
 from torchatlas.render.picture import Picture
-from torchatlas.render.theme import DARK, LIGHT
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-class Block(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = x + self.down(self.up(self.norm(x)).relu())
-        return y
-
-
-def tower(blocks: int = 4) -> Graph:
-    model = nn.Sequential(nn.Linear(4, 8), *(Block(8) for _ in range(blocks)), nn.Linear(8, 2))
-    return atlas.capture(model, torch.ones(3, 4))
-
-
-def texts(picture: Picture) -> list[str]:
-    return ["".join(element.itertext()) for element in ElementTree.fromstring(picture.svg).iter(f"{SVG}text")]
 
 
 def problems(picture: Picture) -> list[str]:
@@ -152,160 +125,6 @@ def test_every_specimen_of_the_zoo(specimen: Specimen) -> None:
         assert picture.smallest_text >= 9
         inside = picture.fit.scale * picture.scene.width <= width and picture.fit.scale * picture.scene.height <= height
         assert inside
-
-
-# -- colours ---------------------------------------------------------------------------------------------------------
-
-
-def fills(picture: Picture) -> list[str]:
-    return [element.get("fill", "") for element in ElementTree.fromstring(picture.svg).iter(f"{SVG}rect")]
-
-
-@pytest.mark.parametrize("measure", ["time", "memory", "flops", "intensity", "gradient"])
-def test_boxes_are_coloured_by_a_measure(measure: str) -> None:
-    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 2))
-    graph = atlas.capture(model, torch.randn(64, 64), backward=True, values="stats")
-    picture = atlas.draw(graph, color_by=measure)
-    assert LIGHT.heat(1.0)[0] in fills(picture)  # the most there is
-    assert any(text.startswith("0 to ") for text in texts(picture))
-    assert atlas.draw(graph).svg != picture.svg
-
-
-def test_the_heaviest_box_is_the_darkest() -> None:
-    model = nn.Sequential(nn.Linear(8, 1024), nn.ReLU(), nn.Linear(1024, 1))
-    picture = atlas.draw(atlas.capture(model, torch.randn(4, 8)), color_by="flops")
-    root = ElementTree.fromstring(picture.svg)
-    heaviest = [element for element in root.iter(f"{SVG}rect") if element.get("fill") == LIGHT.heat(1.0)[0]]
-    titles = {title.text for element in heaviest for title in element.iter(f"{SVG}title")}
-    assert {str(title).splitlines()[0] for title in titles} == {"Linear"}
-    assert "0 · 8→1024" in "".join(map(str, titles))
-
-
-def test_the_critical_path_is_marked() -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.heavy, self.light = nn.Linear(64, 64), nn.Linear(64, 1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y: torch.Tensor = self.heavy(x) + self.light(x)
-            return y
-
-    graph = atlas.capture(Two(), torch.randn(2, 64))
-    picture = atlas.draw(graph, critical_path="flops")
-    marked = [
-        element
-        for element in ElementTree.fromstring(picture.svg).iter(f"{SVG}rect")
-        if element.get("stroke") == LIGHT.accent and len(element)  # that of the legend has no tooltip
-    ]
-    names = ["".join(element.itertext()).splitlines()[1] for element in marked]
-    assert any("heavy" in name for name in names)
-    assert not any("light" in name for name in names)
-    assert LIGHT.accent not in atlas.draw(graph).svg
-
-
-class Residual(nn.Module):
-    """The lines around the chain join two of its boxes too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two, self.three = nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 64), nn.Tanh()), Block(64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.one(x)
-        y: torch.Tensor = self.three(x + self.two(x))
-        return y
-
-
-@pytest.mark.parametrize("name", ["residual", "tower", "step"])
-def test_the_critical_path_is_one_chain(name: str) -> None:
-    graph = {
-        "residual": lambda: atlas.capture(Residual(), torch.randn(8, 64)),
-        "tower": tower,
-        "step": training_step,
-    }[name]()
-    picture = atlas.draw(graph, critical_path="flops")
-    chain = picture.outline.tree.leaf_of_node[critical_path(graph, by="flops").ids]
-    way = Way(picture.outline, picture.scene, chain[chain >= 0].tolist())
-    assert len(way.lines) > 5
-    assert len(re.findall(f'd="[^"Z]*" fill="none" stroke="{LIGHT.accent}"', picture.svg)) == len(way.lines)
-    frames = picture.scene.frames
-    for end in (0, 1):
-        joined = [line.ends[end] for line in way.lines if line.ends[end] is not None]
-        assert len(set(joined)) == len(joined)  # no box, open or closed, has two
-    ends = {frames[end] for line in way.lines for end in line.ends if end is not None and not frames[end].open}
-    assert ends == way.boxes
-    if name == "residual":
-        (add,) = (number for number, frame in enumerate(frames) if frame.title == "add" and not frame.depth)
-        (marked,) = (line for line in way.lines if line.ends[1] == add)
-        assert sum(line.ends[1] == add for line in picture.scene.lines) == 2
-        assert frames[marked.ends[0]].title == "Sequential"  # type: ignore[index]
-    if name == "step":
-        assert [line for line in way.lines if line.many > 1], "a thick line leads from lane to lane"
-
-
-def test_the_critical_path_runs_through_the_round_of_a_repeat_that_it_touches() -> None:
-    def branches(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.cat([(y @ one).relu().sin() for one in x])
-
-    graph = atlas.capture(branches, torch.randn(20, 4, 4), torch.randn(2, 4))
-    names = [node.operation for node in graph.nodes]
-    times = graph.columns["node_time_ns"]
-    times[:] = 1
-    times[[number for number, name in enumerate(names) if "sin" in name][13]] = 1000  # not the first of them
-    picture = atlas.draw(graph, critical_path=True)
-    (branch,) = (frame for frame in picture.scene.frames if frame.item.repeat == 20 and frame.open)
-    inner = [frame for frame in picture.scene.frames if frame.item.parent is branch.item]
-    chain = picture.outline.tree.leaf_of_node[critical_path(graph).ids]
-    assert set(inner) < Way(picture.outline, picture.scene, chain[chain >= 0].tolist()).boxes
-
-
-def test_the_legend_says_what_the_critical_path_is_measured_by() -> None:
-    timed, fake = tower(), atlas.capture(Block(8), torch.randn(2, 8), fake=True)
-    for graph, wanted, said in (
-        (timed, True, "time"),
-        (fake, True, "all arithmetic"),
-        (timed, "flops", "all arithmetic"),
-        (timed, "bytes", "bytes moved"),
-        (timed, "roofline", "roofline"),
-    ):
-        assert f"critical path by {said}" in words(graph, critical_path=wanted)
-        assert any(
-            f"; bold: critical path by {said}" in text for text in words(graph, critical_path=wanted, color_by="flops")
-        )
-
-
-def test_flops_are_the_same_in_legend_and_footer_and_cost() -> None:
-    graph = atlas.capture(nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)), torch.randn(64, 4))
-    picture = atlas.draw(graph, color_by="flops")
-    value = MEASURES["flops"](picture.outline).value
-    boxes = {frame.title: value(frame.item) for frame in picture.scene.closed}
-    flops = atlas.cost(graph).flops
-    assert flops == 2 * 64 * 4 * 4
-    assert (boxes["Linear"], boxes["Softmax"]) == (flops, 0)
-    assert value(picture.outline.root) == flops
-    said = [text for text in texts(picture) if "FLOPs" in text]
-    assert said[0] == "FLOPs (2 per multiply-add)"
-    assert [re.findall(r"[\d.]+ KFLOPs", text) for text in said[1:]] == [["2.05 KFLOPs"]] * 2
-
-
-def test_a_module_has_one_colour_in_forward_and_backward() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
-    graph = atlas.capture(model, torch.randn(2, 3, 8, 8), backward=True)
-    svg = ElementTree.fromstring(atlas.draw(graph).svg)
-    pools = [
-        element.get("fill")
-        for element in svg.iter(f"{SVG}rect")
-        if "".join(element.itertext()).startswith("AdaptiveAvgPool2d")
-    ]
-    assert pools == [LIGHT.fills[OperationType.POOLING][0]] * 2
-    assert "pooling" in words(graph)
-    assert type_of_box(OperationType.REDUCTION, "Linear") is OperationType.REDUCTION  # the sum of a bias in backward
-    assert type_of_box(OperationType.POINTWISE, "") is OperationType.POINTWISE
-
-
-def test_dark_pages_are_dark() -> None:
-    assert fills(atlas.draw(tower(), theme="dark"))[0] == DARK.background
 
 
 # -- words -----------------------------------------------------------------------------------------------------------
@@ -469,10 +288,6 @@ def test_the_same_graph_gives_the_same_picture_in_another_process(tmp_path: Path
     assert len(found) == 1
 
 
-def words(graph: Graph, **options: Any) -> list[str]:
-    return re.findall(r">([^<>\n]+)</text>", atlas.draw(graph, **options).svg)
-
-
 def test_boxes_of_one_structure_have_their_own_names() -> None:
     class Three(nn.Module):
         def __init__(self) -> None:
@@ -542,48 +357,6 @@ def test_a_small_page_has_a_shorter_footer_in_whole_words() -> None:
     assert len({footer.count("·") for footer in seen}) > 2
     assert "boxes shown" in seen[-1]
     assert "boxes shown" not in seen[0]
-
-
-def test_boxes_of_backward_are_coloured_by_the_gradients_they_make() -> None:
-    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2))
-    graph = atlas.capture(model, torch.randn(4, 6), backward=True, values="stats")
-    norms = gradient_norms(graph)
-    picture = atlas.draw(graph, color_by="gradient", width=2400, height=1800)
-    value = MEASURES["gradient"](picture.outline).value
-    found = {
-        (frame.item.parent.name if frame.item.parent is not None else "", frame.subtitle): value(frame.item)
-        for frame in picture.scene.closed
-    }
-    assert found["2", "grad of weight"] == pytest.approx(norms["2.weight"])
-    assert found["2", "grad of bias"] == pytest.approx(norms["2.bias"])
-    both = math.hypot(norms["2.weight"], norms["2.bias"])
-    assert found["", "2 · 5→2"] == pytest.approx(both)
-    assert math.isnan(found["2", "2→5"])  # makes the gradient of an activation
-    group = next(frame for frame in picture.scene.frames if frame.open and frame.title == "Linear")
-    assert value(group.item) == pytest.approx(both)
-    everything = math.sqrt(sum(norm**2 for norm in norms.values()))
-    lanes = [frame.item for frame in picture.scene.frames if frame.item.kind == "lane"]
-    assert [value(lane) for lane in lanes] == pytest.approx([everything, everything])
-    assert any("grey: none" in text for text in texts(picture))
-
-
-def test_a_repeat_is_coloured_by_the_gradients_of_all_its_modules() -> None:
-    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))
-    graph = atlas.capture(model, torch.randn(3, 4), backward=True, values="stats")
-    picture = atlas.draw(graph, phases=["forward"], color_by="gradient")
-    (box,) = (frame.item for frame in picture.scene.closed if frame.item.repeat == 5)
-    everything = math.sqrt(sum(norm**2 for norm in gradient_norms(graph).values()))
-    assert MEASURES["gradient"](picture.outline).value(box) == pytest.approx(everything)
-
-
-def test_grey_is_explained_where_there_is_some() -> None:
-    graph = atlas.capture(nn.Linear(4, 3), torch.randn(2, 4))
-    assert not any("grey" in text for text in texts(atlas.draw(graph, color_by="time")))
-    chain = atlas.capture(lambda x: x.relu().exp().sum(), torch.randn(2, 4))
-    chain.columns["node_time_ns"][1] = -1
-    picture = atlas.draw(chain, color_by="time")
-    assert any("grey: not timed" in text for text in texts(picture))
-    assert fills(picture).count(LIGHT.heat(math.nan)[0]) == 1
 
 
 def test_names_of_any_script_have_their_figures_and_no_empty_boxes() -> None:
