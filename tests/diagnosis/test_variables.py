@@ -183,11 +183,13 @@ class Tables(nn.Module):
 
 def test_a_large_table_is_not_read_to_its_end_and_keys_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     model, looked_at = Tables(), 0
+    # Of these only: models of other tests that are still there are looked into as well.
+    lists = {id(one) for row in model.table for one in (row, *row)}
     entries = leaves._entries
 
     def counted(value: Any) -> Any:
         nonlocal looked_at
-        looked_at += 1
+        looked_at += id(value) in lists
         return entries(value)
 
     monkeypatch.setattr(leaves, "_entries", counted)
@@ -195,7 +197,7 @@ def test_a_large_table_is_not_read_to_its_end_and_keys_are_not_asked(monkeypatch
         model(torch.ones(2, 4)).sum().backward()
         assert visit.name(model.layers["last"].weight) == "layers['last'].weight"
         assert visit.name(next(iter(model.layers.values())).weight) == "layers[Key].weight"
-    assert looked_at < 10_000  # of 810,000 lists
+    assert 0 < looked_at < 10_000  # of 810,000 lists
 
 
 def test_a_new_input_in_every_step_is_no_reason_to_look_for_models_again(monkeypatch: pytest.MonkeyPatch) -> None:
