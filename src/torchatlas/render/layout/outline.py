@@ -24,7 +24,7 @@ OUTPUTS = 1024  # a tensor is numbered by its leaf times this, plus which output
 MOST_CHILDREN = 120  # more than this in one group: cut into segments
 _SEGMENTS = 24
 CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")  # classes that say nothing of what is in them
-GLUE = 5
+GLUE = 5  # small ops in a row between modules that are drawn as one closed box, unless said
 HEAVY = frozenset(  # what says most of the ops around it, and is gathered into no box but in an architecture
     {
         OperationType.CONVOLUTION,
