@@ -7,6 +7,7 @@ Each way of looking at backward runs the same training as nobody looking. What c
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -99,3 +100,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    # All is written. Not by Python's own way out, on which threads of gloo that want its lock are ended in the middle
+    # of C++ code: once in a while that ends the process with "terminate called without an active exception".
+    os._exit(0)
