@@ -26,7 +26,11 @@ from torchatlas.render.theme import theme as theme_named
 _MOST_CHILDREN = (120, 60, 30, 16, 8, 4, 2, 1)
 _DENSE_GLUE = 2  # small ops between modules that are gathered into one box where a page tells little
 _DENSE_ROOM = 140.0  # and for the text below a title
-_BETTER = 1.25  # by how much that must tell more: the ops themselves say more than their number
+_BETTER = 1.25  # by how much that, or a cut, must tell more: the ops themselves say more than their number
+_MOST_WORK = 2_500  # lines that may be laid out before no other cuts are tried
+_EACH, _LEAVES = 400, 60  # an attempt takes as long as so many lines, and a line as so many leaves to be looked at
+_NEXT_TO_NOTHING = 3.0  # a page that counts as fewer boxes is no use at all
+_FEW_CHILDREN = 8  # groups are cut into fewer only if nothing else fits
 VIEWS = ("ops", "modules")
 
 
@@ -71,39 +75,64 @@ def draw(
     look = Look(theme_named(theme), title, legend, color_by, critical_path, text, width, height, shown)
     with collector_off():
         tree = build(graph, phases=shown)
-        labels, fit, margins = _fitted(tree, look, float(font_size), float(node_size), view == "modules")
+        found = _fitted(tree, look, float(font_size), float(node_size), view == "modules")
+        labels, fit = found.labels, found.fit
         outline = labels.outline
         scene = SceneMaker(outline, labels).scene(fit.box)
-        svg = Page(look, margins, outline, labels, scene, fit.scale).markup()
+        svg = Page(look, found.margins, outline, labels, scene, fit.scale).markup()
     opened = sum(frame.open for frame in scene.frames)
     smallest = fit.smallest_text
     return Picture(svg, width, height, smallest, len(scene.frames) - opened, opened, scene, outline, fit)
 
 
-def _fitted(
-    tree: Tree, look: Look, font_size: float, node_size: float, modules_only: bool
-) -> tuple[Labels, Fit, Margins]:
-    """What is open on the page. If that tells little, also with all small ops between modules gathered into boxes: the
-    room that they leave may show more."""
+@dataclass(frozen=True)
+class _Attempt:
+    """A tree cut and gathered in one way, and how it fits the page."""
 
-    def attempt(most_children: int, glue: int = GLUE, text_room: float = WIDEST) -> tuple[Labels, Fit, Margins, Fitter]:
+    labels: Labels
+    fitter: Fitter
+    fit: Fit
+    margins: Margins
+
+    @property
+    def fits(self) -> bool:
+        return self.fit.scale >= self.fitter.least
+
+    @property
+    def worth(self) -> float:
+        return self.fitter.worth(self.fit) if self.fits else 0.0
+
+
+def _fitted(tree: Tree, look: Look, font_size: float, node_size: float, modules_only: bool) -> _Attempt:
+    """What is open on the page. If that tells little, also with small ops between modules gathered into boxes, and with
+    groups that are too large to be opened cut into segments: the best of these."""
+
+    def attempt(most_children: int, glue: int, text_room: float) -> _Attempt:
         outline = Outline(tree, most_children=most_children, modules_only=modules_only, glue=glue)
         margins = Margins.of(look, outline)
         labels = Labels(outline)
         fitter = Fitter(outline, labels, *margins.room(look), font_size, node_size, text_room)
-        return labels, fitter.fit(), margins, fitter
+        return _Attempt(labels, fitter, fitter.fit(), margins)
 
+    best: _Attempt | None = None
+    spent = 0
     for most in _MOST_CHILDREN:
-        labels, fit, margins, fitter = attempt(most)
-        if fit.scale < fitter.least:
-            continue
-        if fitter.is_poor(fit) and not modules_only:
-            denser_labels, denser, denser_margins, other = attempt(most, _DENSE_GLUE, _DENSE_ROOM)
-            if denser.scale >= other.least and other.worth(denser) > _BETTER * fitter.worth(fit):
-                return denser_labels, denser, denser_margins
-        return labels, fit, margins
-    needed = fit.box.width * fitter.least, fit.box.height * fitter.least
-    wide, tall = _least_page(look, labels.outline, needed)
+        if best is not None and (most < _FEW_CHILDREN or most >= best.fitter.most_inside(best.fit)):
+            continue  # segments of less say little, and larger ones change nothing
+        ways = ((GLUE, WIDEST), (_DENSE_GLUE, _DENSE_ROOM))
+        for glue, text_room in ways[:1] if modules_only or best is not None else ways:
+            trial = attempt(most, glue, text_room)
+            spent += _EACH + trial.fitter.maker.work + len(tree.node) // _LEAVES
+            if trial.worth > (_BETTER * best.worth if best else 0.0):
+                best = trial
+            if best is not None and not best.fitter.is_poor(best.fit):
+                return best
+        if best is not None and best.worth > _NEXT_TO_NOTHING and spent > _MOST_WORK:
+            break
+    if best is not None:
+        return best
+    needed = trial.fit.box.width * trial.fitter.least, trial.fit.box.height * trial.fitter.least
+    wide, tall = _least_page(look, trial.labels.outline, needed)
     raise InvalidInputError(
         f"{look.width} x {look.height} pixels are too few to show anything at font_size={font_size:g}: "
         f"use at least {wide} x {tall}, or a smaller font."

@@ -8,7 +8,7 @@ from render.layout.pages import every_item, labelled
 
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.boxes import HEAD, STACK, Box, BoxMaker
+from torchatlas.render.layout.boxes import HEAD, STACK, Box, BoxMaker, Share
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.words import SMALL, TITLE
 
@@ -167,7 +167,7 @@ def nested(depth: int, ops: int) -> Graph:
 def test_what_is_nested_deep_gets_the_height_that_is_to_spare() -> None:
     outline, make = maker(nested(3, 12))
     every = frozenset(id(item) for item in wired(outline) if not item.is_leaf)
-    plain, spare = (make.box(outline.root, every, 900.0, spare) for spare in (False, True))
+    plain, spare = (make.box(outline.root, every, 900.0, share) for share in (Share.GUESSED, Share.MEASURED))
     assert plain.cramped
     assert plain.height < 0.95 * 900
     assert not spare.cramped
@@ -179,7 +179,7 @@ def test_what_is_nested_deep_gets_the_height_that_is_to_spare() -> None:
 def test_what_has_no_height_to_spare_is_the_same_with_it() -> None:
     outline, make = maker(chain(60))
     every = frozenset(id(item) for item in wired(outline) if not item.is_leaf)
-    plain, spare = (make.box(outline.root, every, 500.0, spare) for spare in (False, True))
+    plain, spare = (make.box(outline.root, every, 500.0, share) for share in (Share.GUESSED, Share.MEASURED))
     assert not plain.cramped
     assert (plain.width, plain.height, plain.wraps) == (spare.width, spare.height, spare.wraps)
 

@@ -17,6 +17,7 @@ from torchatlas import demo
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.render import picture
+from torchatlas.render.layout.boxes import Share
 from torchatlas.render.layout.fit import _HEIGHTS, _QUICK, Fit, Fitter
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.shares import Shares
@@ -160,9 +161,9 @@ def test_what_is_too_wide_with_all_height_may_be_narrow_enough_with_less() -> No
     outline, labels = labelled(MORE["encoder"]())
     fitter = Fitter(outline, labels, 640, 512, 9.0)
     opened = fitter.fit().opened
-    alone = [fitter._scaled(opened, (part,), spare=True).scale >= fitter.least for part in _QUICK]
+    alone = [fitter._scaled(opened, (part,), share=Share.MEASURED).scale >= fitter.least for part in _QUICK]
     assert alone == [False, True, False]
-    assert fitter._fits(fitter._scaled(opened, _QUICK, fitter.least, spare=True))
+    assert fitter._fits(fitter._scaled(opened, _QUICK, fitter.least, share=Share.MEASURED))
 
 
 @pytest.mark.parametrize("name", ["tower", "stages", "step"])

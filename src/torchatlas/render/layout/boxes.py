@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
+from enum import Enum
 
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.columns import Solver
@@ -28,6 +29,14 @@ _WIDE = 300.0  # no text makes a box as wide as this, only the ends of lines do
 _HOPELESS = 1e6  # the width of what no page can show
 _SPARE = 0.05  # height to spare, of all there is
 _USUAL_PAGE = 4 / 3  # its width for its height
+
+
+class Share(Enum):
+    """How much of a group's height the one open group in it gets."""
+
+    GUESSED = 0  # what the other boxes are guessed to leave: they stand above and below it
+    MEASURED = 1  # the same, and then again what they did leave
+    WHOLE = 2  # all of it: they stand beside it
 
 
 @dataclass(eq=False)
@@ -53,7 +62,7 @@ class Box:
     natural: bool = True  # nothing in it was cut: it serves for every height it fits
     tangles: int = 0  # lines that lie on each other
     leads: list[int] = field(default_factory=list)  # of an open one: output -> the first that leaves on the same line
-    cramped: bool = False  # something in it was cut although there was height to spare
+    cramped: bool = False  # something in it was cut that might have been higher
 
 
 class BoxMaker:
@@ -80,12 +89,11 @@ class BoxMaker:
         """How many lines were laid out so far: what a search may spend is limited by it."""
         return self._solver.work
 
-    def box(self, item: Item, opened: Collection[int], height: float, spare: bool = False) -> Box:
+    def box(self, item: Item, opened: Collection[int], height: float, share: Share = Share.GUESSED) -> Box:
         """The box of an item that should be no higher than `height`; `opened` holds the ids of open items.
 
-        Of a group's height the one open group in it gets what the other boxes are guessed to leave, so what is nested
-        deep gets far too little. With `spare` it is laid out again with what was left. Not always: a group that is
-        higher, if narrower, may not leave room for others beside which it stands.
+        What is nested deep gets far too little of a height that is guessed at every depth. Another share of it may help,
+        or not: a group that is higher, if narrower, may not leave room for others beside which it stands.
         """
         number = self._number(item, opened)
         natural = self._known.get(number)
@@ -96,9 +104,9 @@ class BoxMaker:
         if id(item) not in opened:
             box = self._known[number] = self._closed(item)
             return box
-        key: Hashable = (number, round(height), spare)
+        key: Hashable = (number, round(height), share)
         if key not in self._known:
-            box = self._opened(item, opened, height, spare)
+            box = self._opened(item, opened, height, share)
             if box.natural:
                 key = number
             self._known[key] = box
@@ -145,31 +153,32 @@ class BoxMaker:
         """The width of the mark that says how often an item repeats."""
         return text_width(f"×{item.repeat:,}", SMALL, True) + 10
 
-    def _opened(self, item: Item, opened: Collection[int], height: float, spare: bool) -> Box:
+    def _opened(self, item: Item, opened: Collection[int], height: float, share: Share) -> Box:
         items, over = self.outline.children(item), self._over(item)
         room, is_single = height - over - 20, sum(id(child) in opened for child in items) == 1
-        if is_single:  # leave room for the boxes before and after it
+        if is_single and share != Share.WHOLE:  # leave room for the boxes before and after it
             room = max(height * 0.55, height - over - 58 * (1 + min(len(items) - 1, 4)))
-        box = self._laid_out(item, opened, height, room, spare)
+        box = self._laid_out(item, opened, height, room, share)
         left = height - box.height
-        if is_single and left > _SPARE * height and any(inner.wraps for inner in box.inner):  # too little was guessed
-            box.cramped = not spare
-            again = self._laid_out(item, opened, height, room + left, spare) if spare else box
-            if again.height <= height and again.width <= box.width:
-                return again
+        if is_single and any(inner.wraps for inner in box.inner):
+            box.cramped = share == Share.GUESSED
+            if share == Share.MEASURED and left > _SPARE * height:  # too little was guessed
+                again = self._laid_out(item, opened, height, room + left, share)
+                if again.height <= height and again.width <= box.width:
+                    return again
         return box
 
     def _over(self, item: Item) -> float:
         """What the heading of a group and its borders take of its height."""
         return 0.0 if item is self.outline.root else HEAD + 2 * PAD
 
-    def _laid_out(self, item: Item, opened: Collection[int], height: float, room: float, spare: bool) -> Box:
+    def _laid_out(self, item: Item, opened: Collection[int], height: float, room: float, share: Share) -> Box:
         """A group within a height, its inner boxes within so much room."""
         self.solved += 1
         outline, is_root = self.outline, item is self.outline.root
         items = outline.children(item)
         wiring = outline.wiring(item)  # tells the items what enters and leaves them
-        inner = [self.box(child, opened, room, spare) for child in items]
+        inner = [self.box(child, opened, room, share) for child in items]
         enters: dict[tuple[int, Net], float] = {}
         leaves: dict[tuple[int, Net], float] = {}
         for number, (child, box) in enumerate(zip(items, inner, strict=True)):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from torchatlas.render.layout.boxes import LEAST_HEIGHT, LEAST_WIDTH, Box, BoxMaker
+from torchatlas.render.layout.boxes import LEAST_HEIGHT, LEAST_WIDTH, Box, BoxMaker, Share
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.layered import BOX_GAP, RANK_GAP
 from torchatlas.render.layout.outline import Item, Outline
@@ -26,8 +26,8 @@ _COMFORTABLE = 11.0  # text of this size is large enough
 _LARGEST = 24.0
 _SMALLEST = (LEAST_WIDTH + BOX_GAP) * (LEAST_HEIGHT + RANK_GAP)  # what a closed box takes at least
 _FULL = 0.42  # boxes with their gaps never filled more of a page than this
-_TIGHT = 1.3  # boxes that take more of the page than this hardly fit however they are laid out
-_SPARE_MISSES, _SPARE_WORK = 4, 600  # so much for trials with all the height there is
+_TIGHT = 2.2  # boxes that take more of the page than this hardly fit however they are laid out
+_SPARE_MISSES, _SPARE_WORK = 8, 900  # so much for trials with all the height there is
 _MOST_TRIALS = 50
 _BEHIND = 0.5  # a set that is worth less than so much of the best one is not followed any further
 _EXAMPLES = 2  # so many of a class are tried when not all of it fits
@@ -41,6 +41,7 @@ _FEW_MISSES = 4
 _SWAPS = 12  # so many are tried
 _LOOKED_AT = 8  # so many that tell least are looked at, to be closed, and so many that tell most, to be opened
 _LARGER = 3.0  # what it counts against a swap if boxes take more of the page than before
+_SMALL_OPS = 6  # so many boxes of small ops are tried to be opened
 _LITTLE = 0.25  # a phase that adds less than this may be closed again
 _POOR = 6.0  # a picture that counts as fewer boxes than this tells little
 _CROSSING, _CUT = 0.12, 0.1  # what a crossing, or a cut into columns, costs of what a box is worth
@@ -83,7 +84,8 @@ class Fitter:
         self.least = font / SMALL  # the smallest scale at which all text can be read
         self.maker = BoxMaker(outline, labels, smallest_box / self.least, width / self.least, text_room)
         self.trials = 0
-        self._spare_work = self._spare_misses = 0
+        self._spare_work, self._spare_misses = 0, 0.0
+        self._shares_of: dict[frozenset[int], Share] = {}  # sets that fit -> with which share of the height, if unusual
         self._most_work = _MOST_WORK * max(1.0, width * height / _USUAL_PAGE)  # a poster is worth more of it
         self._failed: set[frozenset[int]] = set()
         self._refused: dict[frozenset[int], list[frozenset[int]]] = {}  # moves -> what was open when they did not fit
@@ -126,9 +128,28 @@ class Fitter:
             if beam and beam[0][0] > best[0][0] * (1.0 - _LOSS):  # as good, and more is open
                 best = beam[:1]
         _, opened = self._swapped(*self._without_lanes(*self._filled(*best[0], _MISSES)))
-        if self._fits(self._scaled(opened, _QUICK, self.least)):
-            return self._scaled(opened, _HEIGHTS)
-        return self._scaled(opened, _QUICK, spare=True)
+        share = self._shares_of.get(opened, Share.GUESSED)
+        return self._with_small_ops(self._scaled(opened, _HEIGHTS if share == Share.GUESSED else _QUICK, share=share))
+
+    def _with_small_ops(self, fit: Fit) -> Fit:
+        """Small ops between modules are opened last, those of forward first, where text stays large enough all the
+        same: they may be what a model is about, but seldom are."""
+        enough = max(_COMFORTABLE / SMALL, self.least)
+        if self.outline.modules_only or fit.scale < enough:
+            return fit
+        for item in self._small_ops(fit.opened)[:_SMALL_OPS]:
+            opened = fit.opened | {id(item)}
+            trial = self._scaled(opened, _HEIGHTS, enough)
+            if trial.scale >= enough and self.worth(trial) > self.worth(fit) * (1.0 - _LOSS):
+                fit = self._scaled(opened, _HEIGHTS)
+        return fit
+
+    def _small_ops(self, opened: frozenset[int]) -> list[Item]:
+        """The closed boxes of small ops, the largest first."""
+        groups = [self._items[number] for number in opened]
+        found = [item for group in groups for item in self.outline.children(group) if item.kind == "functional"]
+        found = [item for item in found if id(item) not in opened]
+        return sorted(found, key=lambda item: (self._lane(item).name != FORWARD, -self._share[id(item)], item.start))
 
     def _fits(self, fit: Fit | None) -> TypeGuard[Fit]:
         return fit is not None and fit.scale >= self.least
@@ -290,11 +311,17 @@ class Fitter:
         self.trials += 1
         before = self.maker.work
         fit = self._scaled(opened, _QUICK, self.least)
-        if not self._fits(fit) and self._is_cramped(fit.box) and self._may_spare(self.maker.work - before):
+        cost = self.maker.work - before
+        for share in (Share.WHOLE, Share.MEASURED):
+            if self._fits(fit) or not self._is_cramped(fit.box) or not self._may_spare(cost):
+                break
             before = self.maker.work
-            fit = max(fit, self._scaled(opened, _QUICK, self.least, spare=True), key=self._rank)
+            other = self._scaled(opened, _QUICK, self.least, share=share)
             self._spare_work += self.maker.work - before
-            self._spare_misses += not self._fits(fit)
+            self._spare_misses += 0.5 * (not self._fits(other))
+            if self._fits(other):
+                self._shares_of[opened] = share
+                return other
         return fit
 
     def _may_spare(self, cost: int) -> bool:
@@ -308,12 +335,12 @@ class Fitter:
         return box.cramped and box.width * box.height * self.least**2 < _TIGHT * self.width * self.height
 
     def _scaled(
-        self, opened: frozenset[int], heights: tuple[float, ...], enough: float = 1e9, *, spare: bool = False
+        self, opened: frozenset[int], heights: tuple[float, ...], enough: float = 1e9, *, share: Share = Share.GUESSED
     ) -> Fit:
         """The best of several heights, or the first that is good enough."""
         best: Fit | None = None
         for part in heights:
-            box = self.maker.box(self.outline.root, opened, self.height / self.least * part, spare)
+            box = self.maker.box(self.outline.root, opened, self.height / self.least * part, share)
             across, down = self.width / max(box.width, 1), self.height / max(box.height, 1)
             scale = min(across, down, max(_LARGEST / SMALL, self.least))
             if box.tangles:  # lines on each other are as bad as text that cannot be read
@@ -325,7 +352,8 @@ class Fitter:
             if scale >= enough or too_wide or (heights is _QUICK and scale < self.least * _HOPELESS):
                 break
             # What lies side by side already may become narrower when it is lower; nothing else does.
-            if heights is _QUICK and across < min(down, self.least) and not self.shares.has_lanes and not spare:
+            is_plain = share == Share.GUESSED and not self.shares.has_lanes
+            if heights is _QUICK and across < min(down, self.least) and is_plain:
                 break
         assert best is not None
         return best
@@ -365,6 +393,10 @@ class Fitter:
     def is_poor(self, fit: Fit) -> bool:
         """Whether a picture tells little and something in it is closed that could be opened."""
         return self.worth(fit) < _POOR and any(True for _ in self._closed(fit.opened))
+
+    def most_inside(self, fit: Fit) -> int:
+        """How many boxes the largest of the groups has that are closed in a picture."""
+        return max((self.shares.inside(item).many for item in self._closed(fit.opened)), default=0)
 
     def _tells(self, opened: frozenset[int]) -> float:
         """The same before anything is laid out: no picture of these open groups is worth more."""

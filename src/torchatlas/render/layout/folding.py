@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchatlas.graph.columns import KINDS, Array
+from torchatlas.graph.columns import KINDS, Array, Operation
+from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import NodeKind, OperationType
 from torchatlas.render.layout.tree import Tree
 
@@ -23,7 +24,8 @@ _MANY = 4_000
 _FEWEST_DENSE = 4  # so many modules of which each reads all before it
 _FEWEST_NUMBERED = 3  # so many that differ in numbers only: as many as rounds of several items
 _FREE_NUMBERS = (OperationType.RANDOM, OperationType.POINTWISE)
-_FEWEST_OPS, _FEWEST_LOOPS = 4, 3  # so many equal single ops in a row, or rounds of several items, are worth folding
+_FILLING = frozenset({"full_like", "new_full", "fill", "fill_", "masked_fill", "masked_fill_"})  # with a number
+_FEWEST_OPS, FEWEST_LOOPS = 4, 3  # so many equal single ops in a row, or rounds of several items, are worth folding
 _FEWEST_BRANCHES = 12  # so many equal ones side by side say no more than one of them
 _FEWEST_DIFFERENT = 40  # the same for those that differ in sizes or numbers
 _FAR = 1 << 40
@@ -51,7 +53,7 @@ def _rows_of(
     """
     periods = _periods(items)
     runs = _runs(keys, periods)
-    fewest = np.where(periods > 1, _FEWEST_LOOPS, np.broadcast_to(fewest_alone, len(items)))
+    fewest = np.where(periods > 1, FEWEST_LOOPS, np.broadcast_to(fewest_alone, len(items)))
     can_begin = (runs >= (fewest - 1) * periods) & is_worth  # most items begin no repeat
     if not can_begin.any():
         return items
@@ -183,7 +185,7 @@ def _read_alike(tree: Tree, start: int, size: int, count: int) -> int:
 
 def but_for_numbers(tree: Tree, items: list[Item]) -> Array:
     """Equal for items whose ops take and make tensors of the same shapes, and have the same arguments, but for numbers
-    of ops that draw at random or work element by element: a probability, a factor.
+    of ops that draw at random, work element by element or only make tensors: a probability, a factor, a time.
 
     Others say what a reader looks for: over how far a convolution is spread, along which axis a sum is taken.
     """
@@ -194,8 +196,9 @@ def but_for_numbers(tree: Tree, items: list[Item]) -> Array:
     begin = items[0].start
     nodes = tree.node[begin : items[-1].end]
     operation = columns["node_operation"][nodes]
-    free = [row for row in np.unique(operation).tolist() if tables.operations[row].type in _FREE_NUMBERS]
-    arguments = np.where(np.isin(operation, free), -1, columns["node_arguments"][nodes])
+    free = [row for row in np.unique(operation).tolist() if _has_free_numbers(tables.operations[row])]
+    is_given = columns["input_ptr"][nodes + 1] > columns["input_ptr"][nodes]  # the others make tensors of numbers only
+    arguments = np.where(np.isin(operation, free) | ~is_given, -1, columns["node_arguments"][nodes])
     each = np.arange(len(nodes) + 1)
     parts = [(each, arguments), (each, operation)]  # what leaves have, and where that of each begins
     for name in ("input", "output"):
@@ -215,6 +218,10 @@ def but_for_numbers(tree: Tree, items: list[Item]) -> Array:
         key = (kind, *(cells[at[one] : at[last]].tobytes() for at, cells in parts))
         found.append(numbers.setdefault(key, len(numbers)))
     return np.array(found, np.int64)
+
+
+def _has_free_numbers(operation: Operation) -> bool:
+    return operation.type in _FREE_NUMBERS or short_name(operation.name) in _FILLING
 
 
 def _many(tree: Tree, items: list[Item]) -> list[Item]:

@@ -437,27 +437,31 @@ def _pattern(
 
 
 def _cut_at_rounds(parts: list[list[Item]], keys: Iterable[int]) -> list[list[Item]]:
-    """Ops before a loop may run into those of its first round, ops after it into those of its last: as one box they
-    would make that round differ from the others. Cut them where at least two other rounds begin or end.
+    """Ops before a loop may run into those of its first round, ops after it into those of its last, and the end of each
+    round into the beginning of the next: as one box they would make some round differ from the others.
 
-    By a key for every item, in order."""
+    Cut them where both halves stand by themselves elsewhere, or where at least two other rounds begin or end; what comes
+    as often as rounds do is a part of them as it is. By a key for every item, in order."""
     following_key = iter(keys)
     hashes = [tuple(next(following_key) for _ in part) for part in parts]
-    lengths = sorted(
-        {len(part) for part, count in Counter(hashes).items() if count > 1 and len(part) > 1}, reverse=True
-    )
-    if not lengths:
+    times = Counter(hashes)
+    if all(count == 1 or len(part) == 1 for part, count in times.items()):
         return parts
     before = [(), *(part[-1:] for part in hashes[:-1])]
     after = [*(part[:1] for part in hashes[1:]), ()]
     starts = Counter(zip(hashes, after, strict=True))
     stops = Counter(zip(before, hashes, strict=True))
+    lengths = sorted({len(part) for part, count in times.items() if count > 1 and len(part) > 1}, reverse=True)
     found: list[list[Item]] = []
     for part, own, last, following in zip(parts, hashes, before, after, strict=True):
-        shorter = [length for length in lengths if length < len(part)]
-        tail = next((length for length in shorter if starts[own[-length:], following] > 1), 0)
-        head = next((length for length in shorter if stops[last, own[:length]] > 1), 0)
-        cut = len(part) - tail if tail else head
+        cut = next(
+            (at for at in range(1, len(own)) if (last, own[:at]) in stops and (own[at:], following) in starts), 0
+        )
+        if not cut and times[own] < folding.FEWEST_LOOPS:
+            shorter = [length for length in lengths if length < len(own)]
+            tail = next((length for length in shorter if starts[own[-length:], following] > 1), 0)
+            head = next((length for length in shorter if stops[last, own[:length]] > 1), 0)
+            cut = len(own) - tail if tail else head
         found += [part[:cut], part[cut:]] if cut else [part]
     return found
 
