@@ -23,24 +23,30 @@ from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.words import SMALL, WIDEST
 
 
-def leaves(graph: Graph) -> list[tuple[str, str, Phase]]:
+def leaves(graph: Graph, room: float = WIDEST) -> list[tuple[str, str, Phase]]:
     """Title, subtitle and phase of every box that is no group."""
     outline, labels = labelled(graph)
     return [
-        (labels.title(item), labels.subtitle(item), graph.nodes[int(outline.tree.node[item.start])].phase)
+        (labels.title(item), labels.subtitle(item, room), graph.nodes[int(outline.tree.node[item.start])].phase)
         for item in every_item(outline)
         if item.is_leaf and not outline.is_marker(item)
     ]
 
 
 def said(graph: Graph, title: str, phase: Phase = Phase.FORWARD) -> list[str]:
-    """What boxes of a title say after their name."""
-    return [more.rpartition(" · ")[2] for one, more, when in leaves(graph) if (one, when) == (title, phase)]
+    """What boxes of a title say after their name, in full."""
+    return [more.rpartition(" · ")[2] for one, more, when in leaves(graph, 1000) if (one, when) == (title, phase)]
 
 
 def channels(module: Any) -> str:
     """What a convolution says of itself."""
     words = f"{module.in_channels}→{module.out_channels}, {'×'.join(map(str, module.kernel_size))}"
+    stride, dilation = (
+        "×".join(map(str, sizes if len(set(sizes)) > 1 else sizes[:1])) for sizes in (module.stride, module.dilation)
+    )
+    if stride != "1":
+        words += f"/{stride}" if len(module.kernel_size) > 1 else f", stride {stride}"
+    words += f", dilation {dilation}" if dilation != "1" else ""
     if module.groups == 1:
         return words
     return words + (", depthwise" if module.groups == module.in_channels else f", groups {module.groups}")
@@ -62,6 +68,18 @@ def test_convolutions_say_their_channels_kernel_and_groups() -> None:
         assert words == channels(module), module
         (words,) = said(atlas.capture(nn.Sequential(module), x[0]), type(module).__name__)  # without a batch
         assert words == channels(module), module
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("name", ["Conv", "ConvTranspose"])
+def test_convolutions_say_a_stride_and_dilation(name: str, dims: int) -> None:
+    """Without, the branches of a pyramid that differ in nothing else look the same."""
+    layer = getattr(nn, f"{name}{dims}d")
+    for stride, dilation in itertools.product((1, 2, (2, 1, 3)[:dims]), (1, 2, (1, 2, 3)[:dims])):
+        module = layer(2, 4, 2, stride=stride, dilation=dilation, groups=2).requires_grad_(False)
+        graph = atlas.capture(nn.Sequential(module), torch.randn(1, 2, *(9,) * dims).requires_grad_(), backward=True)
+        for phase in (Phase.FORWARD, Phase.BACKWARD):
+            assert said(graph, type(module).__name__, phase) == [channels(module)], module
 
 
 def test_a_lazy_convolution_says_what_it_became() -> None:
@@ -102,12 +120,32 @@ def test_convolutions_in_another_order_say_nothing() -> None:
     assert said(atlas.capture(model, torch.randn(7, 4, 4)), "conv_tbc") == [""]
 
 
-def test_groups_give_way_to_channels() -> None:
+@pytest.mark.parametrize(
+    ("room", "words"),
+    [
+        (260, "1 · 240→240, 3×3/2, depthwise · 2.64K"),
+        (190, "1 · 240→240, 3×3/2, dw · 2.64K"),
+        (140, "1 · 240→240, 3×3/2, dw"),
+        (100, "1 · 3 ops · 2.64K"),  # 240→240, 3×3 would be another convolution
+    ],
+)
+def test_groups_are_said_or_no_sizes(room: float, words: str) -> None:
+    part = nn.Sequential(nn.Conv2d(240, 240, 3, 2, groups=240, bias=False), nn.BatchNorm2d(240), nn.ReLU())
+    outline, labels = labelled(atlas.capture(nn.Sequential(nn.Sigmoid(), part, nn.Tanh()), torch.randn(2, 240, 5, 5)))
+    (item,) = (item for item in every_item(outline) if item.name == "1" and not item.is_leaf)
+    assert labels.subtitle(item, room) == words
+
+
+def test_a_name_gives_way_to_groups() -> None:
     model = nn.Sequential(OrderedDict(a_name_that_is_long=nn.Conv3d(1024, 1024, 3, groups=32, device="meta")))
-    found = leaves(atlas.capture(model, torch.randn(1, 1024, 4, 4, 4, device="meta"), fake=True))
-    (subtitle,) = (more for title, more, _ in found if title == "Conv3d")
-    assert subtitle.endswith(" · 1024→1024, 3×3×3")
-    assert text_width(subtitle, SMALL) <= WIDEST
+    graph = atlas.capture(model, torch.randn(1, 1024, 4, 4, 4, device="meta"), fake=True)
+    outline, labels = labelled(graph)
+    (item,) = (item for item in every_item(outline) if item.type == "Conv3d")
+    assert labels.subtitle(item, WIDEST).endswith(" · 1024→1024, 3×3×3, g32")
+    assert labels.subtitle(item, 140).endswith("ng")  # of a_name_that_is_long: no sizes rather than wrong ones
+    for room in range(40, 400, 7):
+        assert text_width(subtitle := labels.subtitle(item, room), SMALL) <= room
+        assert ("3×3×3" in subtitle) == ("32" in subtitle), subtitle
 
 
 class Similarity(nn.Module):
@@ -276,7 +314,7 @@ def test_a_graph_that_does_not_say_how_its_ops_were_called_has_the_sizes_of_thei
         x = sketch.op("native_batch_norm", x, sketch.parameter(f"{path}.weight", (64,)))
     sketch.output(x)
     found = leaves(sketch.graph())
-    assert [more for _, more, _ in found] == ["deep · 64→64, 3×3", "norm · 64"]
+    assert [more for _, more, _ in found] == ["deep · 64→64, 3×3, depthwise", "norm · 64"]
 
 
 def called(call: str, name: str, shape: tuple[int, ...]) -> Graph:

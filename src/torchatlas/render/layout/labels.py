@@ -32,6 +32,7 @@ from torchatlas.render.layout.words import (
     listed,
     plain,
     shared_start,
+    sized,
     some,
     width,
     within,
@@ -78,11 +79,7 @@ class Labels:
     def subtitle(self, item: Item, room: float = WIDEST) -> str:
         """Name, size and shape: what tells boxes of one title apart."""
         if item.kind == "leaf":
-            if self.outline.is_marker(item):
-                return some(self.shapes.made(item.start * OUTPUTS).split("×"), room, "×")
-            name = self.name(item, room)
-            left = room - min(width(name), SHORTEST_NAME) - (width(BETWEEN) if name else 0.0)
-            return joined(name, *(self._gradient(item, left) or self._detail(item, left)), room=room)
+            return self._below_leaf(item, room)
         each = " each" if item.repeat > 1 and not item.alike_only else ""
         operations = f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}{each}"
         if item.kind == "segment" and not self.operations(item):
@@ -95,7 +92,20 @@ class Labels:
             )
             return joined("", operations, inside, room=room)
         name = "" if item.kind == "lane" else _modules_of_one_class(item) or self.name(item, room)
-        return self._beside(item, name, self._layer(item, name, room) or operations, room=room)
+        if (ways := self._layer(item)) and (said := sized(name, ways, self._parameters(item), room)):
+            return said
+        return self._beside(item, name, operations, room=room)
+
+    def _below_leaf(self, item: Item, room: float) -> str:
+        if self.outline.is_marker(item):
+            return some(self.shapes.made(item.start * OUTPUTS).split("×"), room, "×")
+        name = self.name(item, room)
+        left = room - min(width(name), SHORTEST_NAME) - (width(BETWEEN) if name else 0.0)
+        if beside := self._gradient(item, left) or self._detail(item, left):
+            return joined(name, *beside, room=room)
+        node, kind = int(self.tree.node[item.start]), self.outline.operation_type(item)
+        ways = self._sizes.ways(node, kind, self._operation(item.start), item.call >= 0)
+        return (sized(name, ways, "", room) if ways else "") or within(name, room)
 
     def tooltip(self, item: Item) -> str:
         """What a pointer that rests on a box is told."""
@@ -308,22 +318,17 @@ class Labels:
         counted[by_value[first]] = True
         return np.where(counted, elements, 0)
 
-    def _layer(self, item: Item, name: str, room: float) -> str:
-        """What a small module turns into what, such as a convolution with its norm; else empty."""
+    def _layer(self, item: Item) -> tuple[str, ...]:
+        """What a small module turns into what, such as a convolution with its norm; else none."""
         if item.call < 0 or item.alike_only or item.stop - item.start > _FEW_OPS or self.graph.source == "autograd":
-            return ""
-        left = room - min(width(name), SHORTEST_NAME) - width(BETWEEN * 2 + self._parameters(item))
-        return self._sizes.of_block(self.tree.node[item.start : item.stop].tolist(), left)
+            return ()
+        return self._sizes.of_block(self.tree.node[item.start : item.stop].tolist())
 
     def _detail(self, item: Item, room: float) -> tuple[str, ...]:
-        """What a layer turns into what: 64→128, 3×3. In autograd: whose gradient is accumulated, or what was saved."""
-        kind = self.outline.operation_type(item)
-        if kind == OperationType.ACCUMULATE:
+        """In autograd: whose gradient is accumulated, or what was saved. Of other graphs none."""
+        if self.outline.operation_type(item) == OperationType.ACCUMULATE:
             return self._leaf(item.start, room)
-        if self.graph.source == "autograd":
-            return (self._saved(item.start, room),)
-        node, operation = int(self.tree.node[item.start]), self._operation(item.start)
-        return (self._sizes.text(node, kind, operation, item.call >= 0, room),)
+        return (self._saved(item.start, room),) if self.graph.source == "autograd" else ()
 
     def _gradient(self, item: Item, room: float) -> tuple[str, ...]:
         """Which parameter an op of backward makes the gradient of."""

@@ -1,4 +1,7 @@
-"""What an op was called with -> the sizes of a layer as its box states them: 64→128, 3×3."""
+"""What an op was called with -> the sizes of a layer as its box states them: 64→128, 3×3/2, depthwise.
+
+Each comes in several ways, the longest first. All say the same: a convolution without its groups is another one.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,14 @@ from torchatlas.graph.arguments import TensorRef, decode
 from torchatlas.graph.attributes import arguments_by_name
 from torchatlas.graph.columns import PHASES, ROLES
 from torchatlas.graph.nouns import OperationType, Phase, Role
-from torchatlas.render.layout.words import fitting, plain
+from torchatlas.render.layout.words import plain
 
 _PARAMETER, _BACKWARD = ROLES.index(Role.PARAMETER), PHASES.index(Phase.BACKWARD)
 # What the schemas of products call the operand that has the features: of those that it adds to, nothing is said.
 _PRODUCTS = {"addmm": "mat1", "mm": "self", "linear": "input", "baddbmm": "batch1", "mv": "vec", "addmv": "vec"}
 
 Shape = tuple[int | str, ...]
+Ways = tuple[str, ...]  # to say one thing, the longest first
 
 
 class LayerSizes:
@@ -25,32 +29,34 @@ class LayerSizes:
         self.graph = graph
         self._named: dict[tuple[int, int], dict[str, Any]] = {}  # rows of operations and arguments -> these by name
 
-    def text(self, node: int, kind: OperationType, operation: str, of_layer: bool, room: float) -> str:
+    def ways(self, node: int, kind: OperationType, operation: str, of_layer: bool) -> Ways:
         """What an op of some kind turns into what, if that can be told. `of_layer`: whether it is in a module."""
         if kind == OperationType.CONVOLUTION:
-            return self._channels(node, room)
+            return self._channels(node)
         if kind == OperationType.MATMUL:
-            return self._features(node, operation, of_layer)
-        if kind == OperationType.EMBEDDING:
-            return "×".join(map(str, self._table(node)))
-        weight = self._weight(node) if of_layer else ()
-        return str(weight[0]) if len(weight) == 1 else ""
+            said = self._features(node, operation, of_layer)
+        elif kind == OperationType.EMBEDDING:
+            said = "×".join(map(str, self._table(node)))
+        else:
+            weight = self._weight(node) if of_layer else ()
+            said = str(weight[0]) if len(weight) == 1 else ""
+        return (said,) if said else ()
 
-    def of_block(self, nodes: list[int], room: float) -> str:
+    def of_block(self, nodes: list[int]) -> Ways:
         """What ops in a row turn into what, if one of them is a layer and takes what the first takes and makes what the
         last makes: a convolution with its norm, but no product of what a cat before it made, nor of two activations."""
         columns, operations = self.graph.columns, self.graph.tables.operations
         kinds = {node: operations[columns["node_operation"][node]].type for node in nodes}
         layers = [node for node, kind in kinds.items() if kind in (OperationType.CONVOLUTION, OperationType.MATMUL)]
         if len(layers) != 1 or not self._read(layers[0], True):
-            return ""
-        said = self.text(layers[0], kinds[layers[0]], plain(self._name_of(layers[0])), True, room)
-        into, _, out = said.partition(",")[0].partition("→")
+            return ()
+        found = self.ways(layers[0], kinds[layers[0]], plain(self._name_of(layers[0])), True)
+        into, _, out = "".join(found[:1]).partition(",")[0].partition("→")
         if columns["node_phase"][layers[0]] == _BACKWARD:
             into, out = out, into
         taken = {str(size) for value in self._read(nodes[0], False) for size in self._shape(value)}
         made = {str(size) for shape in self._shapes("output", nodes[-1]) for size in shape}
-        return said if into in taken and out in made else ""
+        return found if into in taken and out in made else ()
 
     def _read(self, node: int, parameters: bool) -> list[int]:
         """The values that an op reads which are parameters, or are none."""
@@ -60,7 +66,7 @@ class LayerSizes:
         found: list[int] = read[(columns["value_role"][read] == _PARAMETER) == parameters].tolist()
         return found
 
-    def _channels(self, node: int, room: float) -> str:
+    def _channels(self, node: int) -> Ways:
         """What a convolution turns into what. Its weight alone does not tell: of grouped ones it holds the channels of
         one group, and of transposed ones it is turned."""
         named, values = self.called(node)
@@ -72,12 +78,12 @@ class LayerSizes:
         spatial = len(weight) - 2
         # Those of conv_tbc, of which only old programs have any, lie in another order.
         if spatial < 1 or min(len(read), len(written)) <= spatial or "tbc" in self._name_of(node):
-            return ""
-        into, out, groups = read[-1 - spatial], written[-1 - spatial], named.get("groups", 1)
+            return ()
+        into, out, groups = read[-1 - spatial], written[-1 - spatial], named.get("groups")
+        if groups is None:  # kernels for one group per channel have no such argument, and a file need not say
+            groups = _quotient(into if weight[0] == out else out, weight[1])
         said = f"{into}→{out}, " + "×".join(map(str, weight[2:]))
-        if not isinstance(groups, int) or groups < 2:
-            return said
-        return fitting([f"{said}, depthwise" if groups == into else f"{said}, groups {groups}"], room) or said
+        return _with_details(said, spatial, into, named.get("stride"), named.get("dilation"), groups)
 
     def _table(self, node: int) -> Shape:
         """The sizes of an embedding. Those of quantised ones have scales in their rows."""
@@ -156,3 +162,31 @@ class LayerSizes:
     def _name_of(self, node: int) -> str:
         name: str = self.graph.tables.operations[self.graph.columns["node_operation"][node]].name
         return name
+
+
+def _with_details(said: str, spatial: int, into: int | str, stride: Any, dilation: Any, groups: Any) -> Ways:
+    """Channels and kernel of a convolution, and what is unusual of it, in words and short."""
+    long = short = said
+    if step := _other_than_one(stride):
+        # As in tables of papers; but 3/2 would be a fraction.
+        long, short = (long + f", stride {step}", short + f", s{step}") if spatial == 1 else (f"{said}/{step}",) * 2
+    if apart := _other_than_one(dilation):
+        long, short = long + f", dilation {apart}", short + f", d{apart}"
+    if isinstance(groups, int) and groups > 1:
+        one_each = groups == into
+        long += ", depthwise" if one_each else f", groups {groups}"
+        short += ", dw" if one_each else f", g{groups}"
+    return (long, short) if long != short else (long,)
+
+
+def _other_than_one(sizes: Any) -> str:
+    """A size for every dimension, once if they are equal; empty if all are 1, or none are known."""
+    each = [sizes] if isinstance(sizes, int) else sizes
+    if not isinstance(each, (list, tuple)) or not all(isinstance(size, int) for size in each) or set(each) <= {1}:
+        return ""
+    return str(each[0]) if len(set(each)) == 1 else "×".join(map(str, each))
+
+
+def _quotient(whole: int | str, part: int | str) -> int | None:
+    """How many parts a whole has; none where that is not known."""
+    return whole // part if isinstance(whole, int) and isinstance(part, int) and part > 0 else None

@@ -87,6 +87,24 @@ def joined(name: str, *figures: str, room: float = WIDEST) -> str:
     return within(name, room - width(BETWEEN + beside)) + BETWEEN + beside
 
 
+def sized(name: str, ways: Sequence[str], figure: str, room: float) -> str:
+    """A name, the sizes of a layer, which are said in one of some ways or not at all, and a figure.
+
+    The figure gives way, then the name; empty if there is no room for sizes beside what a name keeps at least.
+
+    >>> ways = ("72→72, 3×3, depthwise", "72→72, 3×3, dw")
+    >>> sized("conv", ways, "792", 190), sized("conv", ways, "792", 160), sized("a_longer_name", ways, "792", 160)
+    ('conv · 72→72, 3×3, depthwise · 792', 'conv · 72→72, 3×3, dw · 792', 'a_longer_name · 72→72, 3×3, dw')
+    """
+    for said in (*((way, figure) for way in ways if figure), *((way,) for way in ways)):
+        text = BETWEEN.join(filter(None, (name, *said)))
+        if width(text) <= room:
+            return text
+    beside = BETWEEN + ways[-1]
+    left = room - width(beside)
+    return within(name, left) + beside if name and left >= min(width(name), SHORTEST_NAME) else ""
+
+
 def within(name: str, room: float) -> str:
     """A name that may be too long: without its first parts, the last of several, or what is left without its middle."""
     if width(name) <= room:
