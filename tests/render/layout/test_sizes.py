@@ -208,6 +208,57 @@ def test_linear_layers_say_their_features(shape: tuple[int, ...], bias: bool) ->
     assert said(graph, "Linear", Phase.BACKWARD) == said(graph, "Linear") == ["5→7"]
 
 
+@pytest.mark.parametrize("product", [torch.mm, torch.matmul, lambda x, y: torch.einsum("ij,jk->ik", x, y)])
+def test_a_product_of_two_activations_is_no_layer(product: Any) -> None:
+    """512→2 would be the features of the text and how many images there are."""
+
+    class Compared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.text, self.image, self.bias = nn.Linear(4, 5), nn.Linear(6, 5), nn.Parameter(torch.ones(2))
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            one, two = self.text(x), self.image(y)
+            return product(one, two.T) + torch.addmm(self.bias, one, two.T)
+
+    graph = atlas.capture(Compared(), torch.randn(3, 4), torch.randn(2, 6), backward=True)
+    found = [(title, more) for title, more, _ in leaves(graph) if title in ("mm", "bmm", "addmm", "Linear")]
+    assert found[:2] == [("Linear", "text · 4→5"), ("Linear", "image · 6→5")]
+    assert len(found) > 4
+    assert not [more for title, more in found[2:] if "→" in more and title != "Linear"]
+
+
+def test_a_product_with_a_tensor_that_a_function_has_is_a_layer() -> None:
+    weight = torch.ones(5, 7)
+    assert said(atlas.capture(lambda x: x @ weight, torch.randn(2, 5)), "mm") == ["5→7"]
+
+
+def test_a_batch_of_products_is_no_layer_but_with_a_weight() -> None:
+    class Batches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2, 5, 7))
+
+        def forward(self, x: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+            return torch.baddbmm(start, x, self.weight) + torch.baddbmm(start, x, start[:, :, :5].mT.exp().mT @ start)
+
+    found = leaves(atlas.capture(Batches(), torch.randn(2, 5, 5), torch.randn(2, 5, 7)))
+    assert [more for title, more, _ in found if title == "baddbmm"] == ["5→7", ""]
+
+
+@pytest.mark.parametrize("how", ["a cast", "weight norm"])
+def test_a_weight_that_is_made_of_parameters_is_one(how: str) -> None:
+    layer: nn.Module = nn.Linear(5, 7)
+    layer = weight_norm(layer) if how == "weight norm" else layer
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=how == "a cast"):
+            y: torch.Tensor = layer(x)
+        return y
+
+    assert "5→7" in said(atlas.capture(model, torch.randn(2, 5)), "addmm")
+
+
 class Weighted(nn.Module):
     """A layer with a weight of its own, laid out its own way."""
 

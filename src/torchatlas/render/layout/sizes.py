@@ -15,8 +15,18 @@ from torchatlas.graph.nouns import OperationType, Phase, Role
 from torchatlas.render.layout.words import plain
 
 _PARAMETER, _BACKWARD = ROLES.index(Role.PARAMETER), PHASES.index(Phase.BACKWARD)
-# What the schemas of products call the operand that has the features: of those that it adds to, nothing is said.
-_PRODUCTS = {"addmm": "mat1", "mm": "self", "linear": "input", "baddbmm": "batch1", "mv": "vec", "addmv": "vec"}
+_OWN = {_PARAMETER, ROLES.index(Role.BUFFER), ROLES.index(Role.CONSTANT)}  # also tensors of a program without modules
+# What the schemas of products call the operand that has the features, and the other one. Of what they add to, nothing is
+# said: a bias is no weight.
+_PRODUCTS = {
+    "addmm": ("mat1", "mat2"),
+    "mm": ("self", "mat2"),
+    "linear": ("input", "weight"),
+    "baddbmm": ("batch1", "batch2"),
+    "mv": ("vec", "self"),
+    "addmv": ("vec", "mat"),
+}
+_STEPS = 4  # so many ops may make a weight of parameters: casts and norms are two or three
 
 Shape = tuple[int | str, ...]
 Ways = tuple[str, ...]  # to say one thing, the longest first
@@ -28,6 +38,7 @@ class LayerSizes:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._named: dict[tuple[int, int], dict[str, Any]] = {}  # rows of operations and arguments -> these by name
+        self._weights: dict[tuple[int, int], bool] = {}  # by values and how far back was looked
 
     def ways(self, node: int, kind: OperationType, operation: str, of_layer: bool) -> Ways:
         """What an op of some kind turns into what, if that can be told. `of_layer`: whether it is in a module."""
@@ -111,25 +122,44 @@ class LayerSizes:
         return ()
 
     def _features(self, node: int, operation: str, of_layer: bool) -> str:
-        """The last sizes of what a product takes and makes: of backward, of one with weights. Others there sum over the
-        batch. A layer says in backward too what it turns into what in forward."""
-        columns, operand = self.graph.columns, _PRODUCTS.get(operation)
-        read = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]]
-        is_weight = columns["value_role"][read] == _PARAMETER
-        backward = columns["node_phase"][node] == _BACKWARD
-        if operand is None or (backward and not is_weight.any()):
+        """The last sizes of what a product with a weight takes and makes: one of two activations is no layer, and those
+        of backward sum over the batch. A layer says in backward too what it turns into what in forward."""
+        first, second = self._operands(node, operation)
+        if min(first, second) < 0 or not self._is_weight(second):
+            # A vector is the second of mv; and a weight times what it turns has the features in its rows.
             return ""
-        named, values = self.called(node)
-        first = values.get(operand, -1)
-        if first >= 0 and columns["value_role"][first] == _PARAMETER and not is_weight.all():
-            return ""  # a weight times what it turns: its rows are the features
-        matrices = [shape for shape in self._shapes("input", node) if len(shape) >= 2]
-        taken = self._shape(first) if first >= 0 else matrices[0] if matrices and not named else ()
-        made = next(iter(self._shapes("output", node)), ())
+        taken, made = self._shape(first), next(iter(self._shapes("output", node)), ())
         if not taken or not made:
             return ""
-        turned = backward and of_layer
+        turned = of_layer and self.graph.columns["node_phase"][node] == _BACKWARD
         return f"{made[-1]}→{taken[-1]}" if turned else f"{taken[-1]}→{made[-1]}"
+
+    def _operands(self, node: int, operation: str) -> tuple[int, int]:
+        """The values that a product multiplies, that with the features first; -1 where one is not known."""
+        if operation not in _PRODUCTS:
+            return -1, -1
+        named, values = self.called(node)
+        if named:
+            first, second = _PRODUCTS[operation]
+            return values.get(first, -1), values.get(second, -1)
+        columns = self.graph.columns  # a file need not say how ops were called
+        read = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]].tolist()
+        matrices = [value for value in read if value >= 0 and len(self._shape(value)) >= 2]
+        return (matrices[0], matrices[1]) if len(matrices) == 2 else (-1, -1)
+
+    def _is_weight(self, value: int, steps: int = _STEPS) -> bool:
+        """Whether a value is a parameter, or what else a program has rather than gets, or was made of such in a few
+        steps."""
+        known = self._weights.get((value, steps))
+        if known is None:
+            columns = self.graph.columns
+            node = columns["value_producer"][value]
+            known = int(columns["value_role"][value]) in _OWN
+            if not known and node >= 0 and steps:
+                read = columns["input_value"][columns["input_ptr"][node] : columns["input_ptr"][node + 1]].tolist()
+                known = bool(read) and all(one < 0 or self._is_weight(one, steps - 1) for one in read)
+            self._weights[value, steps] = known
+        return known
 
     def called(self, node: int) -> tuple[dict[str, Any], dict[str, int]]:
         """What an op was called with, by the names of its schema, and the values that the tensors among it are; nothing
