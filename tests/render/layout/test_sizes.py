@@ -341,6 +341,33 @@ def test_other_layers_say_nothing_that_is_not_so(
     assert found in ([], ["part"]) if words is None else found == [" · ".join(filter(None, ("part", words)))]
 
 
+def test_layers_of_a_recurrent_module_are_told_apart() -> None:
+    graph = atlas.capture(nn.LSTM(5, 7, 2, bidirectional=True).eval(), torch.randn(3, 2, 5), backward=False)
+    found = [more for title, more, _ in leaves(graph) if title == "rnn_layer"]
+    assert found == ["layer 0, 5→7", "layer 0, reverse, 5→7", "layer 1, 14→7", "layer 1, reverse, 14→7"]
+
+
+def test_a_recurrent_module_of_one_layer_has_no_number() -> None:
+    graph = atlas.capture(nn.Sequential(nn.LSTM(5, 7)).eval(), torch.randn(3, 2, 5))
+    assert [more for title, more, _ in leaves(graph) if title == "rnn_layer"] == ["5→7"]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ('"num_layers":2,"bidirectional":true', "5→14, 2 layers, both directions"),
+        ('"num_layers":1,"bidirectional":false', "5→14"),
+        ('"num_layers":"x","bidirectional":[]', "5→14"),
+    ],
+)
+def test_recurrent_layers_that_are_one_op_say_how_many_they_are(more: str, words: str) -> None:
+    """As on a GPU, here written down."""
+    sketch = Sketch()
+    call = f'[[],{{"input":{{"tensor":0}},{more}}}]'
+    sketch.output(*sketch.ops("_cudnn_rnn", sketch.input("x", (3, 2, 5)), shapes=[(3, 2, 14)], arguments=call))
+    assert [said for title, said, _ in leaves(sketch.graph()) if title == "rnn"] == [words]
+
+
 def test_an_embedding_says_its_sizes_in_backward() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:

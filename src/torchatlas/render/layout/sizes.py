@@ -5,6 +5,7 @@ Each comes in several ways, the longest first. All say the same: a convolution w
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torchatlas.graph import Graph
@@ -16,8 +17,8 @@ from torchatlas.render.layout.words import plain
 
 _PARAMETER, _BACKWARD = ROLES.index(Role.PARAMETER), PHASES.index(Phase.BACKWARD)
 _OWN = {_PARAMETER, ROLES.index(Role.BUFFER), ROLES.index(Role.CONSTANT)}  # also tensors of a program without modules
-# What the schemas of products call the operand that has the features, and the other one. Of what they add to, nothing is
-# said: a bias is no weight.
+# What the schemas of products call the operand that has the features, and the other one. What they add to does not count:
+# a bias is no weight.
 _PRODUCTS = {
     "addmm": ("mat1", "mat2"),
     "mm": ("self", "mat2"),
@@ -26,6 +27,7 @@ _PRODUCTS = {
     "mv": ("vec", "self"),
     "addmv": ("vec", "mat"),
 }
+_LAYER = re.compile(r"_l([0-9]{1,9})(?:_reverse)?$")
 _STEPS = 4  # so many ops may make a weight of parameters: casts and norms are two or three
 
 Shape = tuple[int | str, ...]
@@ -48,6 +50,8 @@ class LayerSizes:
             said = self._features(node, operation, of_layer)
         elif kind == OperationType.EMBEDDING:
             said = "×".join(map(str, self._table(node)))
+        elif kind == OperationType.RECURRENT:
+            said = self._recurrent(node)
         else:
             weight = self._weight(node) if of_layer else ()
             said = str(weight[0]) if len(weight) == 1 else ""
@@ -104,6 +108,30 @@ class LayerSizes:
         if not weight and self.graph.columns["node_phase"][node] == _BACKWARD:  # that makes the gradient of one
             weight = next(iter(self._shapes("output", node)), ())
         return weight if len(weight) == 2 else ()
+
+    def _recurrent(self, node: int) -> str:
+        """What a recurrent layer, or all those of a module as one op, turn into what."""
+        named, values = self.called(node)
+        made = self._shapes("output", node) if self.graph.columns["node_phase"][node] != _BACKWARD else []
+        written = self._shape(values["output"]) if "output" in values else made[0] if made else ()
+        read = self._shape(values["input"]) if "input" in values else ()
+        if not read or not written:
+            return ""
+        sizes, layers = f"{read[-1]}→{written[-1]}", named.get("num_layers")
+        several = isinstance(layers, int) and layers > 1
+        if "rnn_layer" in self._name_of(node):
+            which = self._number_of_layer(node) if several else ""
+            words = [which, "reverse" if named.get("reverse") is True else "", sizes]
+        else:
+            both = "both directions" if named.get("bidirectional") is True else ""
+            words = [sizes, f"{layers} layers" if several else "", both]
+        return ", ".join(filter(None, words))
+
+    def _number_of_layer(self, node: int) -> str:
+        """Which layer of a recurrent module an op is, by the names that torch gives its parameters: bias_hh_l0."""
+        rows = (int(self.graph.columns["value_parameter"][value]) for value in self._read(node, True))
+        found = (_LAYER.search(self.graph.tables.names[row]) for row in rows if row >= 0)
+        return next((f"layer {one[1]}" for one in found if one), "")
 
     def _weight(self, node: int) -> Shape:
         """The shape of the weight that an op reads, as the layer has it: PReLU hands on a view."""
