@@ -236,6 +236,11 @@ def test_names_that_count_up_lose_what_they_repeat() -> None:
     assert within("a1b … c2d" * 9, 60) == "a1b…c2d"
     assert within("1.layers … 4.layers", 80) == "1 … 4.layers"
     assert within("1.layers … 4.layers", 40) == "1 … 4"
+    name = listed([f"model.features.6.{number}" for number in range(12)])
+    assert within(name, 140) == "model.features.6.0 … 6.11"
+    assert within(name, 120) == "…features.6.0 … 6.11"
+    assert within(name, 80) == "…6.0 … 6.11"
+    assert within(name, 50) == "…0 … 11"
 
 
 def test_some_of_several() -> None:

@@ -45,6 +45,14 @@ def one_op(name: str, *, shape: tuple[int, ...] = (2, 3)) -> Graph:
         ("_log_softmax_backward_data", "log_softmax_backward"),
         ("mkldnn_rnn_layer", "rnn_layer"),
         ("_thnn_fused_gru_cell", "fused_gru_cell"),
+        ("nll_loss_forward", "nll_loss"),
+        ("nll_loss2d_backward", "nll_loss2d_backward"),
+        ("_embedding_bag_forward_only", "embedding_bag"),
+        ("embedding_dense_backward", "embedding_backward"),
+        ("_weight_norm_interface", "weight_norm"),
+        ("_local_scalar_dense", "item"),
+        ("_to_copy", "to"),
+        ("_index_put_impl_", "index_put"),
         ("_", "_"),
     ],
 )
@@ -93,6 +101,9 @@ def test_a_module_says_how_many_ops_and_parameters_it_has() -> None:
         (["11", "10", "9"], "11 … 9"),  # backward
         (["layer1", "layer2"], "layer1 … layer2"),
         (["encoder.0", "encoder.1"], "encoder.0 … 1"),
+        (["6.0", "6.1"], "6.0 … 6.1"),  # 6.0 … 1 would be a version
+        (["features.6.0", "features.6.1"], "features.6.0 … 6.1"),
+        (["layer1.0", "layer1.1"], "layer1.0 … 1"),
         (["block4-1", "block4-2", "block4-3"], "block4-1 … 3"),
         (["0.conv", "1.conv"], "0.conv … 1.conv"),
         (["q", "k", "v"], "q, k, v"),

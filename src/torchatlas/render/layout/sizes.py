@@ -17,8 +17,8 @@ from torchatlas.render.layout.words import plain
 
 _PARAMETER, _BACKWARD = ROLES.index(Role.PARAMETER), PHASES.index(Phase.BACKWARD)
 _OWN = {_PARAMETER, ROLES.index(Role.BUFFER), ROLES.index(Role.CONSTANT)}  # also tensors of a program without modules
-# What the schemas of products call the operand that has the features, and the other one. What they add to does not count:
-# a bias is no weight.
+# What the schemas of products call the operand that has the features, and the other one. What they add to is not among
+# them: a bias is no weight.
 _PRODUCTS = {
     "addmm": ("mat1", "mat2"),
     "mm": ("self", "mat2"),

@@ -19,9 +19,12 @@ MOST_NAMES = 40  # in a tooltip
 # What the dispatcher adds to the name of an op to say which kernel it is.
 _KERNEL = re.compile(
     r"^_+|_+$|^native_|^(?:mkldnn|cudnn|miopen|thnn)_|_for_cpu$|_default$|_legit(?:_no_training)?$"
-    r"|_with_indices(?=_backward$|$)|(?<=_backward)_data$"
+    r"|_with_indices(?=_backward$|$)|(?<=_backward)_data$|_dense(?=_backward$)|_forward(?:_only)?$|_interface(?=_backward$|$)"
 )
+# What the dispatcher has another name for, and no program.
+_CALLED = {"local_scalar_dense": "item", "to_copy": "to", "index_put_impl": "index_put", "unsafe_index": "index"}
 _ATTENTION = re.compile(r"scaled_dot_product_\w*?_?attention\w*")
+_NUMBER_BEFORE = re.compile(r"(?<![^.])[0-9]+\.$")  # a module that is called by its number, at the end of a path
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})([^0-9]*)", re.DOTALL)
 
 
@@ -36,7 +39,7 @@ def plain(operation: str) -> str:
         return "attention" + (" backward" if name.endswith("backward") else "")
     while (shorter := _KERNEL.sub("", name)) != name and shorter:
         name = shorter
-    return name
+    return _CALLED.get(name, name)
 
 
 def listed(names: list[str]) -> str:
@@ -44,10 +47,13 @@ def listed(names: list[str]) -> str:
 
     >>> listed(["layer.0", "layer.1", "layer.2"]), listed(["q", "k", "v"]), listed(["stem", "body", "neck", "head"])
     ('layer.0 … 2', 'q, k, v', 'stem, body … head')
+    >>> listed(["6.0", "6.1"])  # 6.0 … 1 would be a version
+    '6.0 … 6.1'
     """
     if count_up(names):
         shared = shared_start(names, ".-_")
-        return f"{names[0]} … {names[-1][len(shared) :]}"
+        number = _NUMBER_BEFORE.search(shared)
+        return f"{names[0]} … {number[0] if number else ''}{names[-1][len(shared) :]}"
     shared = shared_start(names, ".-_")
     # Mixed_6b, 6c; but not layer_norm, scale
     if shared and not all(re.search("[0-9]", name[len(shared) :]) for name in names):
@@ -93,7 +99,7 @@ def sized(name: str, ways: Sequence[str], figure: str, room: float) -> str:
     The figure gives way, then the name; empty if there is no room for sizes beside what a name keeps at least.
 
     >>> ways = ("72→72, 3×3, depthwise", "72→72, 3×3, dw")
-    >>> sized("conv", ways, "792", 190), sized("conv", ways, "792", 160), sized("a_longer_name", ways, "792", 160)
+    >>> sized("conv", ways, "792", 190), sized("conv", ways, "792", 160), sized("a_longer_name", ways, "792", 180)
     ('conv · 72→72, 3×3, depthwise · 792', 'conv · 72→72, 3×3, dw · 792', 'a_longer_name · 72→72, 3×3, dw')
     """
     for said in (*((way, figure) for way in ways if figure), *((way,) for way in ways)):
@@ -121,6 +127,8 @@ def within(name: str, room: float) -> str:
 def _counting(name: str, room: float) -> str:
     """Two names that count up, without what one repeats: layer1 … 6, 0 … 5.conv. The numbers stay. Empty for others."""
     first, _, last = name.partition(" … ")
+    if (module := last.rpartition(".")[0]) and first.rpartition(".")[0].endswith(f".{module}"):
+        return _counting_in(module, first, last, room)
     one, two = _NUMBERED.fullmatch(first), _NUMBERED.fullmatch(last)
     if one and two and one[3] and (one[1], one[3]) == (two[1], two[3]):
         numbers = f"{one[1]}{one[2]} … {two[2]}"
@@ -130,6 +138,16 @@ def _counting(name: str, room: float) -> str:
     if not (last.startswith(stem) and last[len(stem) :].isdigit() and width(numbers) <= room):
         return ""
     return clipped(stem, SMALL, room - width(numbers)) + numbers
+
+
+def _counting_in(module: str, first: str, last: str, room: float) -> str:
+    """Two names of which both say what module they are in, without the modules around it: …6.0 … 6.1, else …0 … 1."""
+    own = first[first.rpartition(".")[0].rfind(module) :]
+    begin = ending(first, SMALL, room - width(f" … {last}"))
+    if begin.endswith(f".{own}"):  # there is room for more of them
+        return f"{begin} … {last}"
+    numbers = [name.rpartition(".")[2] for name in (first, last)]
+    return fitting([f"…{own} … {last}", "…" + " … ".join(numbers)], room)
 
 
 def some(parts: Sequence[str], room: float, between: str = ", ", most: int = MOST_NAMES) -> str:
