@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from render.graphs import Sketch
 from render.layout.pages import every_item, labelled
@@ -79,10 +82,56 @@ def test_readers_of_different_shapes_each_have_theirs() -> None:
     assert labels.shapes.new(leaves["sum"] * OUTPUTS) == "scalar"
 
 
-def test_parts_that_differ_enter_a_box_as_the_whole_was_made() -> None:
-    class Joined(nn.Module):
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return x.sum() + y.sum()
+class Joined(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.sum() + y.sum()
+
+
+class Parts(nn.Module):
+    """Gives two different parts of what a module made to another one."""
+
+    def __init__(self, first: nn.Module) -> None:
+        super().__init__()
+        self.first, self.joined = first, Joined()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one = self.first(x).transpose(0, 1)
+        y: torch.Tensor = self.joined(one[:1], one[1:])
+        return y.sin()
+
+
+class Heads(nn.Module):
+    """Ends in a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.linear(x.exp())
+        return y.unflatten(-1, (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("first", "whole"),
+    [
+        (nn.ReLU(), "4×3×8"),
+        (nn.Linear(8, 6), "4×3×6"),  # 12×6 is what the product in it makes, and nobody sees
+        (nn.Sequential(nn.Tanh(), nn.Linear(8, 6)), "4×3×6"),
+        (Heads(), "4×3×2×3"),
+        (nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))), "4×3×8"),  # drawn as one: the last makes it
+    ],
+)
+def test_parts_that_differ_enter_a_box_as_the_whole_was_returned(first: nn.Module, whole: str) -> None:
+    graph = atlas.capture(Parts(first), torch.randn(4, 3, 8))
+    assert shapes_into(graph)["Joined"] == [whole]
+
+
+@pytest.mark.parametrize(
+    ("op", "whole"), [(torch.exp, "4×3×3"), (lambda x: (x[:, None] @ x.mT[:, None])[:, 0], "4×1×3×3")]
+)
+def test_parts_of_what_an_op_made_enter_a_box_as_it_made_the_whole(op: Any, whole: str) -> None:
+    """But not in the fewer dimensions in which torch computes a product."""
 
     class Whole(nn.Module):
         def __init__(self) -> None:
@@ -90,11 +139,17 @@ def test_parts_that_differ_enter_a_box_as_the_whole_was_made() -> None:
             self.joined = Joined()
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            one = x.exp()
+            one = op(x).transpose(0, 1)
             y: torch.Tensor = self.joined(one[:1], one[1:])
             return y.sin()
 
-    assert shapes_into(atlas.capture(Whole(), torch.randn(3, 5)))["Joined"] == ["3×5"]
+    assert shapes_into(atlas.capture(Whole(), torch.randn(4, 3, 3)))["Joined"] == [whole]
+
+
+def test_what_readers_take_in_different_shapes_is_new_as_its_module_returned_it() -> None:
+    outline, labels = labelled(atlas.capture(Parts(nn.Linear(8, 6)), torch.randn(4, 3, 8)))
+    (leaf,) = (item.start for item in every_item(outline) if item.type == "Linear")
+    assert labels.shapes.new(leaf * OUTPUTS) == "4×3×6"
 
 
 def test_shapes_are_of_the_output_asked_for() -> None:

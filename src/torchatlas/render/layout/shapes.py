@@ -36,8 +36,8 @@ class Shapes:
     def arriving(self, group: Item, item: Item, tensor: int) -> str:
         """The shape of a tensor where it enters an item of a group: after the views on its way, before those inside.
 
-        Where several parts of it enter that differ, the shape of the whole as it was made. Empty where the line stands
-        for the tensors of several rounds whose shapes differ.
+        Where several parts of it enter that differ, the shape of the whole as it left the module that made it. Empty
+        where the line stands for the tensors of several rounds whose shapes differ.
         """
         tree = self.tree
         first = int(tree.first_edge[item.start])
@@ -53,6 +53,9 @@ class Shapes:
                 self.of_value(self._at_border(int(tree.value[row]), self._call_within(item, row)))
                 for row in rows.tolist()
             }
+        if len(found) > 1:
+            outer = outer_call(item)
+            found = {self.of_value(self._as_returned(value, outer)) for value in set(tree.value[rows].tolist())}
         return found.pop() if len(found) == 1 else self.made(tensor)
 
     def read(self, tensor: int) -> str:
@@ -64,13 +67,15 @@ class Shapes:
         return self.of_value(self._at_border(int(self.tree.value[first]), int(self._only_call[leaf])))
 
     def new(self, tensor: int) -> str:
-        """The shape in which all readers take a tensor, or as it was made if they differ. Empty where it is no news:
-        if its maker reads the same."""
+        """The shape in which all readers take a tensor, or as the module that made it returned it if they differ. Empty
+        where it is no news: if its maker reads the same."""
         tree, (leaf, output) = self.tree, divmod(tensor, OUTPUTS)
         rows = tree.by_source[tree.first_read[leaf] : tree.first_read[leaf + 1]]
         rows = rows[np.minimum(tree.output[rows], OUTPUTS - 1) == output]
         pairs = set(zip(tree.value[rows].tolist(), self._only_call[tree.target[rows]].tolist(), strict=True))
         found = {self.of_value(self._at_border(value, call)) for value, call in pairs}
+        if len(found) > 1:
+            found = {self.of_value(self._before_views(value, int(self._only_call[leaf]))) for value, _ in pairs}
         shape = found.pop() if len(found) == 1 else self.made(tensor)
         return "" if shape == self.read(tensor) else shape
 
@@ -121,12 +126,44 @@ class Shapes:
             node = int(columns["value_producer"][value])
             if node < 0 or self.tree.is_leaf[node] or self._handed[node] < 0:
                 return value
-            inner = int(columns["node_call"][node])
-            while inner >= 0 and inner != call:
-                inner = int(columns["call_parent"][inner])
-            if inner < 0:
+            if not self._is_within(node, call):
                 return value
             value = int(self._handed[node])
+
+    def _as_returned(self, value: int, outer: int) -> int:
+        """What became a value by views in some call, as it left the outermost module in there that made it: the product
+        in a Linear has fewer dimensions than anybody sees."""
+        columns, around = self.graph.columns, {-1}
+        while outer >= 0:
+            around.add(outer)
+            outer = int(columns["call_parent"][outer])
+        node = int(columns["value_producer"][self._before_views(value, -1)])
+        border, call = (
+            -1,
+            int(columns["node_call"][node]) if node >= 0 else -1,
+        )
+        while call not in around:
+            border, call = call, int(columns["call_parent"][call])
+        return self._before_views(value, border)
+
+    def _before_views(self, value: int, call: int) -> int:
+        """What became a value by views outside of a call. The end of a matmul, which torch writes as a product of fewer
+        dimensions and a view that no program can ask for, is part of it."""
+        columns, operations = self.graph.columns, self.graph.tables.operations
+        while True:
+            node = int(columns["value_producer"][value])
+            if node < 0 or self.tree.is_leaf[node] or self._handed[node] < 0 or self._is_within(node, call):
+                return value
+            if operations[columns["node_operation"][node]].name == "aten._unsafe_view.default":
+                return value
+            value = int(self._handed[node])
+
+    def _is_within(self, node: int, call: int) -> bool:
+        """Whether an op ran in a call, or in one that it made."""
+        inner = int(self.graph.columns["node_call"][node])
+        while inner >= 0 and inner != call:
+            inner = int(self.graph.columns["call_parent"][inner])
+        return inner >= 0
 
     @cached_property
     def _handed(self) -> Array:
