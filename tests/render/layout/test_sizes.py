@@ -46,7 +46,7 @@ def channels(module: Any) -> str:
     )
     if stride != "1":
         words += f"/{stride}" if len(module.kernel_size) > 1 else f", stride {stride}"
-    words += f", dilation {dilation}" if dilation != "1" else ""
+    words += f", d{dilation}" if dilation != "1" else ""
     if module.groups == 1:
         return words
     return words + (", depthwise" if module.groups == module.in_channels else f", groups {module.groups}")

@@ -228,8 +228,8 @@ def _with_details(said: str, spatial: int, into: int | str, stride: Any, dilatio
     if step := _other_than_one(stride):
         # As in tables of papers; but 3/2 would be a fraction.
         long, short = (long + f", stride {step}", short + f", s{step}") if spatial == 1 else (f"{said}/{step}",) * 2
-    if apart := _other_than_one(dilation):
-        long, short = long + f", dilation {apart}", short + f", d{apart}"
+    if apart := _other_than_one(dilation):  # never in words: such convolutions lie side by side, and leave no room
+        long, short = f"{long}, d{apart}", f"{short}, d{apart}"
     if isinstance(groups, int) and groups > 1:
         one_each = groups == into
         long += ", depthwise" if one_each else f", groups {groups}"
