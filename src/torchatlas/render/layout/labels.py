@@ -55,6 +55,11 @@ class Labels:
     def __init__(self, outline: Outline) -> None:
         self.outline, self.tree, self.graph = outline, outline.tree, outline.tree.graph
         self.shapes, self._sizes = Shapes(outline), LayerSizes(self.graph)
+        # A box is asked for its words when it is closed, when it is open and for what is told of it: what takes long is
+        # kept.
+        self._known_names: dict[Item, list[str]] = {}
+        self._said_of_all: dict[Item, str] = {}
+        self._counts: dict[str, int] = {}  # of parameters, by the path of a module
 
     def title(self, item: Item) -> str:
         """A class or an op; both ends of one that is too long, as classes often begin alike."""
@@ -152,10 +157,12 @@ class Labels:
             named = [part for part in self.outline.children(item) if part.name]
             said = ", ".join(self.name(part, room) for part in named[:ALL_NAMES])
             return said + (" …" if len(named) > ALL_NAMES else "")
-        names = [clean(name) for name in self._names(item)]
+        names = self._names(item)
         if len(names) < 2:  # what belongs to no module is called by its class, which is written above
             return clean(item.name) if item.name != item.type else ""
-        said = listed(names)
+        if item not in self._said_of_all:
+            self._said_of_all[item] = listed(names)
+        said = self._said_of_all[item]
         if width(said) > room and not count_up(names) and not ending(said, SMALL, room):
             said = listed([within(name, room / 4) for name in names])  # one may be too long: not all need suffer
         return said
@@ -165,6 +172,12 @@ class Labels:
         rounds = item if item.repeat > 1 or item.parent is None else item.parent
         if item.call < 0 or rounds.repeat == 1 or (rounds is not item and rounds.kind != "loop"):
             return []
+        names = self._known_names.get(item)
+        if names is None:
+            names = self._known_names[item] = [clean(name) for name in self._names_in(rounds, item)]
+        return names
+
+    def _names_in(self, rounds: Item, item: Item) -> list[str]:
         columns, modules = self.graph.columns, self.graph.tables.modules
         parents, outer = columns["call_parent"], outer_call(item)
         first = item.start + np.arange(rounds.repeat) * (rounds.stop - rounds.start)
@@ -249,36 +262,49 @@ class Labels:
         if item.call < 0:
             return 0
         path = self.graph.tables.modules[self.graph.columns["call_module"][item.call]].path
-        return self.parameters_of(path) + sum(self._read_of_others.get(path, {}).values())
+        count = self._counts.get(path)
+        if count is None:
+            count = self.parameters_of(path) + sum(self._read_of_others.get(path, {}).values())
+            self._counts[path] = count
+        return count
 
     def parameters_of(self, path: str) -> int:
         """Elements of what a module has, by its path; of everything for the empty one."""
-        (names, _), sums = self._parameter_rows, self._sums
+        sums = self._sums
         if not path:
             return int(sums[-1])
-        first, last = bisect_left(names, path + "."), bisect_left(names, path + "/")  # the character after the dot
+        names, order, _ = self._parameter_rows
+        first, last = (
+            bisect_left(order, path + end, key=names.__getitem__)
+            for end in "./"  # the character after the dot
+        )
         return int(sums[last] - sums[first])
 
     @cached_property
-    def _parameter_rows(self) -> tuple[list[str], Array]:
-        """The names of all values that are parameters, sorted, and the values."""
+    def _parameter_rows(self) -> tuple[list[str], list[int], Array]:
+        """The names of all parameters, those that are tied to others by their first; in what order they are sorted; and
+        in that order the values that they are."""
         columns, names = self.graph.columns, self.graph.tables.names
-        rows = np.flatnonzero(columns["value_role"] == _PARAMETER)
+        rows = np.flatnonzero((columns["value_role"] == _PARAMETER) & (columns["value_view_of"] < 0))
+        storages = columns["value_storage"][rows]
+        first = np.zeros(int(storages.max(initial=0)) + 2, np.int64)  # of each storage, and the last of none
+        first[storages[::-1]] = rows[::-1]
+        rows = rows[first[storages] == rows]
         known = [*names, ""]  # the last: of none
         found = list(map(known.__getitem__, columns["value_parameter"][rows].tolist()))
         order = sorted(range(len(found)), key=found.__getitem__)  # no pairs: 30,000 of them wake the garbage collector
-        return list(map(found.__getitem__, order)), rows[np.array(order, np.int64)]
+        return found, order, rows[np.array(order, np.int64)]
 
     @cached_property
     def _sums(self) -> Array:
-        """How many elements the parameters before each have, in order of names; tied ones once."""
+        """How many elements the parameters before each have, in order of names."""
         return np.concatenate([[0], np.cumsum(self._elements)])
 
     @cached_property
     def _read_of_others(self) -> dict[str, dict[int, int]]:
         """Path of a module -> storages of parameters that it reads though another has them, such as tied weights -> of
         how many elements."""
-        columns, (names, rows) = self.graph.columns, self._parameter_rows
+        columns, (names, order, rows) = self.graph.columns, self._parameter_rows
         counted, storages = np.flatnonzero(self._elements), columns["value_storage"]
         many = int(storages.max(initial=0)) + 1
         place_of = np.full(many + 1, -1, np.int64)  # the last: of no storage
@@ -300,23 +326,18 @@ class Labels:
             reading, read = divmod(pair, many)
             row, at = self.graph.tables.modules[reading], int(place_of[read])
             path = row.path
-            while path and at >= 0 and row.kind == "module" and not names[at].startswith(path + "."):
+            while path and at >= 0 and row.kind == "module" and not names[order[at]].startswith(path + "."):
                 found.setdefault(path, {})[read] = int(self._elements[at])
                 path = path.rpartition(".")[0]
         return found
 
     @cached_property
     def _elements(self) -> Array:
-        """How many elements each of the parameters has, in order of names; those tied to one before have none."""
-        columns, (_, rows) = self.graph.columns, self._parameter_rows
+        """How many elements each of the parameters has, in order of names."""
         sizes = [math.prod(size for size in row.shape if isinstance(size, int)) for row in self.graph.tables.layouts]
-        elements = np.array(sizes or [0], np.int64)[columns["value_layout"][rows]]
-        whole = np.flatnonzero(columns["value_view_of"][rows] < 0)
-        by_value = whole[np.argsort(rows[whole], kind="stable")]
-        _, first = np.unique(columns["value_storage"][rows[by_value]], return_index=True)
-        counted = np.zeros(len(rows), bool)
-        counted[by_value[first]] = True
-        return np.where(counted, elements, 0)
+        *_, rows = self._parameter_rows
+        found: Array = np.array(sizes or [0], np.int64)[self.graph.columns["value_layout"][rows]]
+        return found
 
     def _layer(self, item: Item) -> tuple[str, ...]:
         """What a small module turns into what, such as a convolution with its norm; else none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from torchatlas.graph.names import short_name
 from torchatlas.render.fonts import clipped, ending, shortened, text_width
@@ -28,6 +29,7 @@ _NUMBER_BEFORE = re.compile(r"(?<![^.])[0-9]+\.$")  # a module that is called by
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})([^0-9]*)", re.DOTALL)
 
 
+@lru_cache(maxsize=4096)  # a picture has few kinds of ops, and of each many
 def plain(operation: str) -> str:
     """What people call an op.
 
