@@ -1,9 +1,13 @@
-"""Graph -> a number for every box of a picture, to colour it by: time, memory, FLOPs, intensity, gradient."""
+"""Graph -> a number for every box of a picture, to colour it by: time, memory, FLOPs, intensity, gradient.
+
+A box stands for all rounds that it is drawn for: its own, and those of every open repeat around it. So the boxes of a
+picture sum to what ran. Gradient norms do not add up: there a box has that of its largest round.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,12 +24,36 @@ from torchatlas.units import format_bytes, format_flops, format_ns
 
 @dataclass(frozen=True)
 class Measure:
-    """What a box is worth, NaN where nobody knows, and how to write it."""
+    """What a box is worth, and how to write it. NaN where nobody knows; infinity for what is not finite."""
 
     title: str
     value: Callable[[Item], float]
     text: Callable[[float], str]
     grey: str  # what a box without a colour has not
+    least: Callable[[Item], float] | None = None  # of its smallest round, where `value` is that of the largest
+
+    def said(self, item: Item) -> str:
+        """The value of a box in words, for whoever points at it."""
+        value, many = self.value(item), len(_rounds(item))
+        if math.isnan(value):
+            return f"{self.title}: {self.grey}"
+        words = self._text(value)
+        if self.least is not None and many > 1:
+            words = f"{self._text(self.least(item))} to {words} in {many:,} rounds"
+        elif many > 1:
+            words = f"{words} in {many:,} rounds together"
+        return f"{self.title}: {words}"
+
+    def of_rounds(self, items: Iterable[Item]) -> str:
+        """What the boxes of repeats show of their rounds, in words; nothing if there are none."""
+        repeated = [item for item in items if len(_rounds(item)) > 1]
+        if not repeated or self.least is None:
+            return "all rounds together" if repeated else ""
+        smallest = [value for value in map(self.least, repeated) if not math.isnan(value)]
+        return "the largest round" + (f" (smallest: {self._text(min(smallest))})" if smallest else "")
+
+    def _text(self, value: float) -> str:
+        return "not finite" if math.isinf(value) else self.text(value)
 
 
 MEASURES: Registry[Callable[[Outline], Measure]] = Registry("measure to colour by")
@@ -73,19 +101,30 @@ def _intensity(outline: Outline) -> Measure:
 def _gradient(outline: Outline) -> Measure:
     """The L2 norm of the gradients, as backward left them, of the parameters that the ops in a box work on.
 
-    An op of backward works on those whose gradients it makes, any other on those that it reads.
+    An op of backward works on those whose gradients it makes, any other on those that it reads. Infinite where one of
+    them is not finite. Of a repeat that of the largest round: that of all rounds together would hide one that vanished,
+    and could not be compared with boxes beside it.
     """
     tree = outline.tree
     norms = gradient_norms(tree.graph)
     rows = [row for row, name in enumerate(tree.graph.tables.names) if name in norms]
     leaves, names = _worked_on(outline, rows)
-    squares = np.array([norms.get(name, 0.0) for name in tree.graph.tables.names]) ** 2
+    lengths = np.array([norms.get(name, 0.0) for name in tree.graph.tables.names])
+    lengths[np.isnan(lengths)] = math.inf
 
-    def value(item: Item) -> float:
-        found = np.unique(names[np.searchsorted(leaves, item.start) : np.searchsorted(leaves, item.end)])
-        return math.sqrt(float(squares[found].sum())) if len(found) else math.nan
+    def by_round(item: Item) -> list[float]:
+        starts = _rounds(item)
+        first, last = (np.searchsorted(leaves, ends) for ends in (starts, starts + item.stop - item.start))
+        found = [lengths[np.unique(names[a:b])] for a, b in zip(first.tolist(), last.tolist(), strict=True) if a < b]
+        return [math.hypot(*some.tolist()) for some in found] or [math.nan]
 
-    return Measure("gradient norm of parameters", value, lambda number: f"{number:.3g}", "none")
+    return Measure(
+        "gradient norm of parameters",
+        lambda item: max(by_round(item)),
+        lambda number: f"{number:.3g}",
+        "none",
+        least=lambda item: min(by_round(item)),
+    )
 
 
 def _worked_on(outline: Outline, wanted: list[int]) -> tuple[Array, Array]:
@@ -116,7 +155,7 @@ def _work(graph: Graph) -> tuple[Array, Array]:
 
 
 def _sums(outline: Outline, per_node: Array) -> Callable[[Item], float]:
-    """Sums over the leaves of an item, all its repeats included; NaN if none of them is known (is below zero).
+    """Sums over the leaves of an item in all rounds that it is drawn for; NaN if none is known (is below zero).
 
     What has no box counts where its tensor comes from.
     """
@@ -126,6 +165,23 @@ def _sums(outline: Outline, per_node: Array) -> Callable[[Item], float]:
     totals, counted = np.zeros(len(tree.node) + 1), np.zeros(len(tree.node) + 1)
     totals[1:] = np.cumsum(np.bincount(home[known], per_node[known], minlength=len(tree.node)))
     counted[1:] = np.cumsum(np.bincount(home[known], minlength=len(tree.node)))
-    return lambda item: (
-        float(totals[item.end] - totals[item.start]) if counted[item.end] > counted[item.start] else math.nan
-    )
+
+    def value(item: Item) -> float:
+        starts = _rounds(item)
+        stops = starts + item.stop - item.start
+        if not (counted[stops] > counted[starts]).any():
+            return math.nan
+        return float((totals[stops] - totals[starts]).sum())
+
+    return value
+
+
+def _rounds(item: Item) -> Array:
+    """Where every round begins that a box is drawn for: its own, and those of the open repeats around it."""
+    starts, around = np.array([item.start]), item
+    while True:
+        if around.repeat > 1:
+            starts = (starts[:, None] + np.arange(around.repeat) * (around.stop - around.start)).ravel()
+        if around.parent is None:
+            return starts
+        around = around.parent
