@@ -16,7 +16,7 @@ import torchatlas as atlas
 from torchatlas.analysis.gradients import gradient_norms
 from torchatlas.analysis.schedule import critical_path
 from torchatlas.demo import training_step
-from torchatlas.graph import OperationType
+from torchatlas.graph import Graph, OperationType
 from torchatlas.operations import type_of_box
 from torchatlas.render.layout.scene import Way
 from torchatlas.render.measures import MEASURES
@@ -198,13 +198,97 @@ def test_boxes_of_backward_are_coloured_by_the_gradients_they_make() -> None:
     assert any("grey: none" in text for text in texts(picture))
 
 
-def test_a_repeat_is_coloured_by_the_gradients_of_all_its_modules() -> None:
-    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))
+def test_a_repeat_is_coloured_by_the_gradients_of_its_largest_round() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Sigmoid()) for _ in range(6)), nn.Linear(4, 4))
     graph = atlas.capture(model, torch.randn(3, 4), backward=True, values="stats")
+    norms = gradient_norms(graph)
+    rounds = [math.hypot(norms[f"{at}.0.weight"], norms[f"{at}.0.bias"]) for at in range(6)]
+    assert max(rounds) > 10 * min(rounds)  # they vanish, which all of them together would hide
     picture = atlas.draw(graph, phases=["forward"], color_by="gradient")
-    (box,) = (frame.item for frame in picture.scene.closed if frame.item.repeat == 5)
-    everything = math.sqrt(sum(norm**2 for norm in gradient_norms(graph).values()))
-    assert MEASURES["gradient"](picture.outline).value(box) == pytest.approx(everything)
+    measure = MEASURES["gradient"](picture.outline)
+    first = picture.outline.tree.leaf_of_node[graph["0.0.addmm"].id]
+    found = [frame for frame in picture.scene.frames if frame.item.start <= first < frame.item.stop]
+    assert [(frame.open, frame.item.repeat) for frame in found[-2:]] == [(True, 6), (False, 1)]
+    for frame in found[-2:]:
+        assert measure.value(frame.item) == pytest.approx(max(rounds))
+        said = f"gradient norm of parameters: {min(rounds):.3g} to {max(rounds):.3g} in 6 rounds"
+        assert measure.said(frame.item) == said
+    shown = [frame.item for frame in picture.scene.closed]
+    assert measure.of_rounds(shown) == f"the largest round (smallest: {min(rounds):.3g})"
+
+
+def loops() -> Graph:
+    """Repeats of one box, of several, and within each other."""
+    inner = [nn.Sequential(nn.Linear(16, 16), nn.Sigmoid()) for _ in range(10)]
+    nested = [
+        nn.Sequential(nn.Tanh(), *(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(3))) for _ in "abcd"
+    ]
+    model = nn.Sequential(
+        nn.Sequential(*(nn.Linear(16, 16) for _ in range(10))), nn.Sequential(*inner), nn.Sequential(*nested)
+    )
+    return atlas.capture(model, torch.randn(4, 16), backward=True)
+
+
+@pytest.mark.parametrize("size", [(1600, 1200), (900, 500)])
+@pytest.mark.parametrize("name", ["loops", "tower", "step"])
+def test_the_boxes_of_a_picture_sum_to_what_ran(name: str, size: tuple[int, int]) -> None:
+    graph = {"loops": loops, "tower": tower, "step": training_step}[name]()
+    picture = atlas.draw(graph, width=size[0], height=size[1])
+    boxes = [frame.item for frame in picture.scene.closed]
+    assert any(frame.item.repeat > 1 for frame in picture.scene.frames)
+    for by in ("time", "memory", "flops"):
+        value = MEASURES[by](picture.outline).value
+        worth = [value(box) for box in boxes if not math.isnan(value(box))]
+        assert sum(worth) == pytest.approx(value(picture.outline.root))
+    assert sum(map(MEASURES["flops"](picture.outline).value, boxes)) == atlas.cost(graph).flops
+
+
+def test_boxes_in_an_open_repeat_stand_for_all_its_rounds() -> None:
+    picture = atlas.draw(loops(), phases=["forward"], color_by="flops")
+    measure = MEASURES["flops"](picture.outline)
+    linears = [frame.item for frame in picture.scene.closed if frame.title == "Linear"]
+    assert {frame.item.repeat for frame in picture.scene.frames if frame.open} >= {10, 4, 3}
+    assert [measure.value(item) for item in linears] == [20480, 20480, 12 * 2048]
+    assert measure.said(linears[1]) == "FLOPs (2 per multiply-add): 20.5 KFLOPs in 10 rounds together"
+    assert measure.of_rounds(linears) == "all rounds together"
+    single = atlas.draw(atlas.capture(nn.Linear(4, 3), torch.randn(2, 4)))
+    (box,) = (frame.item for frame in single.scene.closed if frame.title == "Linear")
+    alone = MEASURES["flops"](single.outline)
+    assert (alone.said(box), alone.of_rounds([box])) == ("FLOPs (2 per multiply-add): 48 FLOPs", "")
+
+
+class Broken(nn.Module):
+    """One gradient is infinite, others are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root, self.scale = nn.Parameter(torch.zeros(4)), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale(x).sum() + self.root.sqrt().sum()
+
+
+def test_gradients_that_are_not_finite_are_no_missing_ones() -> None:
+    graph = atlas.capture(Broken(), torch.randn(2, 4), backward=True, values="stats")
+    picture = atlas.draw(graph, color_by="gradient", phases=["forward"])
+    measure = MEASURES["gradient"](picture.outline)
+    found = {frame.title: (measure.value(frame.item), measure.said(frame.item)) for frame in picture.scene.closed}
+    assert found["sqrt"] == (math.inf, "gradient norm of parameters: not finite")
+    assert 0 < found["Linear"][0] < math.inf
+    assert found["add"][1] == "gradient norm of parameters: none"
+    blue = LIGHT.fills[OperationType.CONVOLUTION][1]
+    assert fills(picture).count(blue) == 2  # the box, and the legend's
+    assert "not finite" in texts(picture)
+    assert f"0 to {found['Linear'][0]:.3g}" in "".join(texts(picture))  # the scale ends at what is finite
+    sound = atlas.capture(nn.Linear(4, 4), torch.randn(2, 4), backward=True, values="stats")
+    assert "not finite" not in words(sound, color_by="gradient")
+
+
+def test_a_picture_by_a_measure_says_what_its_boxes_are_worth() -> None:
+    picture = atlas.draw(loops(), phases=["forward"], color_by="flops")
+    assert picture.svg.count("20.5 KFLOPs in 10 rounds together") == 2
+    assert any("; ×n: all rounds together" in text for text in texts(picture))
+    assert "rounds" not in atlas.draw(loops(), phases=["forward"]).svg
 
 
 def test_grey_is_explained_where_there_is_some() -> None:

@@ -25,7 +25,7 @@ from torchatlas.render.layout.tree import Tree
 from torchatlas.render.layout.words import SMALL, TITLE
 from torchatlas.render.measures import MEASURES, Measure
 from torchatlas.render.svg import Canvas, isolated, number
-from torchatlas.render.theme import Theme, mixed
+from torchatlas.render.theme import Theme, contrast, mixed
 from torchatlas.tables import clean
 from torchatlas.units import format_bytes, format_count, format_flops, format_ns
 
@@ -145,7 +145,7 @@ class Page:
         self.values: dict[int, float] = {}
         if self.measure is not None:
             self.values = {id(frame.item): self.measure.value(frame.item) for frame in scene.closed}
-        known = [value for value in self.values.values() if not math.isnan(value)]
+        known = [value for value in self.values.values() if math.isfinite(value)]
         self.most = max(known, default=0.0)
 
     @cached_property
@@ -206,6 +206,10 @@ class Page:
             return fill, fill, ink, ink
         if self.measure is not None:
             value = self.values[id(item)]
+            if value == math.inf:
+                fill = _not_finite(theme)
+                ink = max("#000000", "#FFFFFF", key=lambda ink: contrast(ink, fill))
+                return fill, theme.soft, ink, ink
             share = math.sqrt(value / self.most) if self.most > 0 and value >= 0 else value if value != value else 0.0
             fill, ink = theme.heat(share)
             return fill, theme.soft, ink, ink
@@ -238,7 +242,10 @@ class Page:
         if item.repeat > 1:
             for behind in (STACK, STACK / 2):
                 canvas.rect(x + behind, y + behind, width, height, fill=fill, stroke=stroke, radius=5)
-        tooltip = isolated(self.labels.tooltip(item))
+        tooltip = self.labels.tooltip(item)
+        if self.measure is not None and not self.outline.is_marker(item):
+            tooltip += f"\n{self.measure.said(item)}"
+        tooltip = isolated(tooltip)
         canvas.rect(x, y, width, height, fill=fill, stroke=stroke, stroke_width=thick, radius=radius, title=tooltip)
         badge = text_width(f"×{item.repeat:,}", SMALL, True) + 10 if item.repeat > 1 else 0.0
         middle = x + width / 2
@@ -441,15 +448,23 @@ class Page:
         x += _RAMP + 8
         most = f"0 to {self.measure.text(self.most)}"
         path = f"; bold: {_path_words(self.look, self.graph)}" if self.path.boxes else ""
-        is_grey = any(
-            math.isnan(self.values[id(frame.item)])
-            for frame in self.scene.closed
-            if not self.outline.is_marker(frame.item)
-        )
-        grey = f"; grey: {self.measure.grey}" if is_grey else ""
-        ways = [f"{most}, by its square root{grey}{path}", f"{most}{grey}{path}", f"{most}{grey}", most]
-        words = _fitting(ways, margins.words, self.look.width - margins.side - x)
+        boxes = [frame.item for frame in self.scene.closed if not self.outline.is_marker(frame.item)]
+        rounds = self.measure.of_rounds(boxes)
+        rounds = f"; ×n: {rounds}" if rounds else ""
+        grey = f"; grey: {self.measure.grey}" if any(math.isnan(self.values[id(item)]) for item in boxes) else ""
+        more = [f"{rounds}{grey}{path}", f"{rounds}{grey}", grey, ""]
+        ways = [f"{most}, by its square root{more[0]}", *(most + words for words in more)]
+        odd = "not finite" if any(self.values[id(item)] == math.inf for item in boxes) else ""
+        room = self.look.width - margins.side - x - (_entry_width(odd, margins.words) if odd else 0.0)
+        words = _fitting(ways, margins.words, room)
         self.canvas.text(x, y, words, size=margins.words, fill=theme.soft)
+        if odd:
+            self._entry(x + text_width(words, margins.words) + 16, y, odd, _not_finite(theme), theme.soft)
+
+
+def _not_finite(theme: Theme) -> str:
+    """The fill of what is no number: a blue, as no ramp has one."""
+    return theme.fills[OperationType.CONVOLUTION][1]
 
 
 def _fitting(ways: list[str], size: float, room: float) -> str:
