@@ -464,6 +464,9 @@ def test_pictures_that_cannot_be_written(tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
     with pytest.raises(errors.FileFormatError, match="png"):
         tracker.save_graph_png(tmp_path / "graph.jpg")
+    with pytest.raises(errors.FileFormatError, match="and '' ends otherwise"):
+        tracker.save_graph_png("")
+    assert tracker.save_graph_png(tmp_path / "GRAPH.PNG").exists()
     with pytest.raises(errors.InvalidInputError, match="width=0"):
         tracker.save_graph_png(tmp_path / "graph.png", width=0)
 

@@ -29,6 +29,7 @@ from torchatlas.errors import (
     StateError,
 )
 from torchatlas.graph import Graph, GraphNode
+from torchatlas.graph.formats import as_path, suffix_of
 from torchatlas.inputs import as_call, named_tensors
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -154,9 +155,11 @@ class ComputationalGraphTracker:
         """
         from torchatlas.render.picture import draw
 
-        path = Path(filepath)
-        if path.suffix != ".png":
-            raise FileFormatError(f"save_graph_png writes .png files, not {path.name}; graph.save() writes others.")
+        path = as_path(filepath)
+        if suffix_of(path) != ".png":
+            raise FileFormatError(
+                f"save_graph_png writes .png files, and {str(filepath)!r} ends otherwise; graph.save() writes others."
+            )
         picture = draw(
             self.graph, width=width, height=height, font_size=font_size, node_size=node_size, legend=show_legend
         )

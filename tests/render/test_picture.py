@@ -9,8 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 from render.pictures import texts, tower, words
@@ -212,6 +214,45 @@ def test_folders_that_are_missing_and_formats_that_are_none(tmp_path: Path) -> N
         picture.save(tmp_path / "taken.png")
     with pytest.raises(atlas.errors.FileFormatError, match=r"\.svg or \.png"):
         picture.save(tmp_path / "graph.gif")
+    (tmp_path / "taken").write_text("")
+    for writes in (picture, tower()):
+        with pytest.raises(atlas.errors.FileSystemError, match="taken is a file, not a folder"):
+            writes.save(tmp_path / "taken" / "deeper" / "graph.png")
+
+
+@pytest.mark.parametrize("path", [None, 3, b"graph.png", "gra\0ph.png"])
+def test_paths_that_are_none(path: Any) -> None:
+    with pytest.raises(atlas.errors.InvalidInputError, match="path of a file"):
+        atlas.draw(tower()).save(path)
+    with pytest.raises(atlas.errors.InvalidInputError, match="path of a file"):
+        tower().save(path)
+    with pytest.raises(atlas.errors.InvalidInputError, match="path of a file"):
+        atlas.load(path)
+
+
+def test_a_folder_that_may_not_be_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)  # as for others than root, who runs these tests in a container
+    with pytest.raises(atlas.errors.FileSystemError, match=r"Cannot write .*x\.dot: Permission denied"):
+        tower().save("closed/x.dot")
+
+
+def test_the_case_of_a_suffix_does_not_matter(tmp_path: Path) -> None:
+    graph = tower()
+    assert graph.save(tmp_path / "GRAPH.PNG").read_bytes()[1:4] == b"PNG"
+    assert atlas.draw(graph).save(tmp_path / "other.Png").read_bytes()[1:4] == b"PNG"
+    assert atlas.load(graph.save(tmp_path / "GRAPH.ATLAS")).identical(graph)
+
+
+def test_sizes_of_numpy_are_sizes(tmp_path: Path) -> None:
+    graph = tower()
+    picture = atlas.draw(graph, width=np.int64(640), height=np.int32(480), font_size=np.float32(10))  # type: ignore[arg-type]
+    assert picture.svg == atlas.draw(graph, width=640, height=480, font_size=10).svg
+    assert png_size(picture.save(tmp_path / "x.png", dpi=np.int64(300)).read_bytes()) == (640, 480)  # type: ignore[arg-type]
+    plot = atlas.plot(tower(), width=np.int64(640), height=np.int32(480))  # type: ignore[arg-type]
+    assert png_size(plot.png()) == (640, 480)
 
 
 def test_graphs_with_nothing_or_little_in_them() -> None:
@@ -234,13 +275,24 @@ def test_graphs_with_nothing_or_little_in_them() -> None:
         ({"width": 10, "height": 10}, "too few to show anything"),
         ({"font_size": 0}, "font_size=0"),
         ({"font_size": float("nan")}, "font_size=nan"),
-        ({"node_size": -1}, "node_size=-1"),
+        ({"node_size": -1}, "node_size=-1 is no size for boxes"),
+        ({"width": 1, "height": 1}, "1 x 1 pixels are too few to show anything"),
+        ({"title": 3}, "title=3 is no text"),
+        ({"width": True}, "width=True"),
         ({"view": "modles"}, "'modules'"),
     ],
 )
 def test_sizes_that_are_none(options: dict[str, object], message: str) -> None:
     with pytest.raises(atlas.errors.InvalidInputError, match=message):
         atlas.draw(tower(), **options)  # type: ignore[arg-type]
+
+
+def test_the_size_that_is_advised_is_enough() -> None:
+    for width, height in ((24, 24), (30, 200), (400, 24)):
+        with pytest.raises(atlas.errors.InvalidInputError, match="use at least") as caught:
+            atlas.draw(tower(), width=width, height=height)
+        wide, tall = map(int, re.findall(r"least (\d+) x (\d+)", str(caught.value))[0])
+        assert atlas.draw(tower(), width=wide, height=tall).boxes
 
 
 def test_words_that_are_unknown() -> None:
@@ -250,6 +302,9 @@ def test_words_that_are_unknown() -> None:
         atlas.draw(tower(), theme="darkk")
     with pytest.raises(atlas.errors.InvalidInputError, match="'frward' is no phase"):
         atlas.draw(tower(), phases=["frward"])
+    with pytest.raises(atlas.errors.InvalidInputError, match=r"phase optimizer, .* it has forward"):
+        atlas.draw(tower(), phases=["optimizer"])
+    assert atlas.draw(tower(), phases=["optimizer", "forward"]).boxes
     with pytest.raises(atlas.errors.InvalidInputError, match="not Linear"):
         atlas.draw(nn.Linear(1, 1))  # type: ignore[arg-type]
     with pytest.raises(atlas.errors.AnalysisError, match="was timed"):

@@ -13,7 +13,7 @@ from torchatlas.cli import _target
 from torchatlas.cli._options import progress, stdout_to_stderr
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
-from torchatlas.graph.formats import READERS
+from torchatlas.graph.formats import READERS, suffix_of
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Given:
         """Read the file, or run the target."""
         options = {"--inputs": self.inputs, "--backward": self.backward, "--optimizer": self.optimizer}
         asked = [name for name, value in (options | {"--fake": self.fake}).items() if value]
-        if self.text.endswith(".py") or (":" in self.text and Path(self.text).suffix not in READERS):
+        if self.text.endswith(".py") or (":" in self.text and suffix_of(Path(self.text)) not in READERS):
             return self._run(verb, asked, as_json)
         if asked:
             raise click.UsageError(

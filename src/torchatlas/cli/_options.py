@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from torchatlas.analysis.summary import summarize
-from torchatlas.errors import AtlasError, FileFormatError, FileSystemError
+from torchatlas.errors import AtlasError, FileFormatError
 from torchatlas.graph import Graph
-from torchatlas.graph.formats import WRITERS
+from torchatlas.graph.formats import WRITERS, check_folder, suffix_of
 
 OUR_FAILURE, THEIR_FAILURE = 2, 1
 _NOT_THE_SCRIPTS = (os.path.dirname(os.path.dirname(__file__)) + os.sep, "<plan of ", "<frozen runpy>")
@@ -113,11 +113,10 @@ def check_output(path: Path | None) -> None:
     """Refuse a file that could not be written before the long work begins, not after it."""
     if path is None:
         return
-    if path.suffix not in WRITERS:
+    if suffix_of(path) not in WRITERS:
         known = ", ".join(WRITERS) or "none"
         raise FileFormatError(f"{path.name}: no format is written under this suffix; known: {known}.")
-    if not path.parent.is_dir():
-        raise FileSystemError(f"Cannot write {path}: the folder {path.parent} does not exist. Create it first.")
+    check_folder(path)
 
 
 @contextmanager

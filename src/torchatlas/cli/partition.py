@@ -11,7 +11,7 @@ import click
 from torchatlas.cli import _target
 from torchatlas.cli._graph import Given, given
 from torchatlas.cli._options import print_json, progress, stdout_to_stderr, verb
-from torchatlas.graph.formats import READERS
+from torchatlas.graph.formats import READERS, suffix_of
 from torchatlas.partition.concurrency import WEIGHTS, WORKERS, ConcurrencyAnalyzer
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
 from torchatlas.partition.report import PartitionReport
@@ -69,7 +69,7 @@ def _traced(given: Given, partitioner: GraphPartitioner, as_json: bool) -> Parti
     import torchatlas as atlas
     from torchatlas.execute.recorded.run import record
 
-    if ":" not in given.text or Path(given.text).suffix in READERS:
+    if ":" not in given.text or suffix_of(Path(given.text)) in READERS:
         return None
     target = _target.parse_target(given.text)
     with stdout_to_stderr(as_json), _target.program(target), _target.found(target) as item:

@@ -11,7 +11,7 @@ import click
 from torchatlas.cli import _target
 from torchatlas.cli._options import print_json, progress, stdout_to_stderr, verb
 from torchatlas.errors import InvalidInputError
-from torchatlas.graph.formats import READERS
+from torchatlas.graph.formats import READERS, suffix_of
 from torchatlas.partition.stages import MEASURES, pipeline_stages
 
 DIFFERS = 3
@@ -64,7 +64,7 @@ def command(
     torchatlas pipeline models.gpt:build --inputs int64:8,16 --stages 4 --ranks 2 --schedule interleaved --run
     """
     options: dict[str, Any] = {"by": by, "device": device, "bandwidth": bandwidth, "memory_limit": memory_limit}
-    if Path(file).suffix in READERS:
+    if suffix_of(Path(file)) in READERS:
         if runs or inputs:
             raise click.UsageError(f"--{'run' if runs else 'inputs'} is for models, and {file} is a saved graph.")
         _show(pipeline_stages(file, stages, **options), as_json)

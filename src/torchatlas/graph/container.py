@@ -216,12 +216,12 @@ class Graph:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the graph; the suffix chooses the format. Returns the path."""
-        return formats.save(self, Path(path))
+        return formats.save(self, formats.as_path(path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Graph:
         """Read a graph. Nothing in a file is ever executed."""
-        graph = formats.load(Path(path))
+        graph = formats.load(formats.as_path(path))
         assert isinstance(graph, cls)
         return graph
 

@@ -5,11 +5,12 @@ The graph knows no format; `torchatlas.export` and `torchatlas.render` fill thes
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchatlas.errors import FileFormatError, FileSystemError
+from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
 from torchatlas.registry import Registry
 
 Writer = Callable[[Any, Path], None]
@@ -20,11 +21,42 @@ READERS: Registry[Reader] = Registry("file format to read")
 VIEWS: Registry[Callable[[Any], Any]] = Registry("view")
 
 
+def as_path(path: Any) -> Path:
+    """What was given as the path of a file, if it can be one."""
+    if not isinstance(path, (str, os.PathLike)) or isinstance(os.fspath(path), bytes):
+        raise InvalidInputError(f"the path of a file is text or a pathlib.Path, not {type(path).__name__}: {path!r}.")
+    if "\0" in os.fspath(path):
+        raise InvalidInputError(f"{os.fspath(path)!r} is no path of a file: it has a NUL character.")
+    return Path(path)
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix that says what a file is. Its case does not matter.
+
+    >>> suffix_of(Path("STEP.PNG"))
+    '.png'
+    """
+    return path.suffix.lower()
+
+
+def check_folder(path: Path) -> None:
+    """Raise unless the folder of a file that is to be written is there. None is created."""
+    folder = path.parent
+    try:
+        if folder.is_dir():
+            return
+        file = next((above for above in (folder, *folder.parents) if above.is_file()), None)
+    except OSError as error:  # a folder on the way may not be looked into
+        raise FileSystemError(f"Cannot write {path}: {error.strerror or error}.") from error
+    if file is not None:
+        raise FileSystemError(f"Cannot write {path}: {file} is a file, not a folder.")
+    raise FileSystemError(f"Cannot write {path}: the folder {folder} does not exist. Create it first.")
+
+
 def save(graph: Any, path: Path) -> Path:
     """Write by suffix; says which folder is missing instead of creating it."""
     writer = _by_suffix(WRITERS, path)
-    if not path.parent.is_dir():
-        raise FileSystemError(f"Cannot write {path}: the folder {path.parent} does not exist. Create it first.")
+    check_folder(path)
     try:
         writer(graph, path)
     except OSError as error:
@@ -51,9 +83,8 @@ def view(name: str, graph: Any) -> Any:
 
 
 def _by_suffix(formats: Registry[Any], path: Path) -> Any:
-    if path.suffix not in formats:
+    suffix = suffix_of(path)
+    if suffix not in formats:
         known = ", ".join(formats)
-        raise FileFormatError(
-            f"{path.name}: the suffix {path.suffix or '(none)'!r} is no {formats.kind}; known: {known}."
-        )
-    return formats[path.suffix]
+        raise FileFormatError(f"{path.name}: the suffix {suffix or '(none)'!r} is no {formats.kind}; known: {known}.")
+    return formats[suffix]

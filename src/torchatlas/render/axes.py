@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 from torchatlas.errors import InvalidInputError
 from torchatlas.render.fonts import clipped, text_width
@@ -49,9 +51,12 @@ class Scale:
 
 def open_page(title: str, subtitle: str, width: int, height: int, theme: str) -> Canvas:
     """A canvas with its title and subtitle."""
-    for name, size, least in (("width", width, _SMALLEST[0]), ("height", height, _SMALLEST[1])):
-        if not least <= size <= _LARGEST:
-            raise InvalidInputError(f"{name}={size} is no size for a plot; pass {least} to {_LARGEST:,} pixels.")
+    sizes: list[tuple[str, Any, int]] = [("width", width, _SMALLEST[0]), ("height", height, _SMALLEST[1])]
+    for name, size, least in sizes:
+        if isinstance(size, bool) or not isinstance(size, Integral) or not least <= int(size) <= _LARGEST:
+            raise InvalidInputError(
+                f"{name}={size!r} is no size for a plot; pass a whole number from {least} to {_LARGEST:,}."
+            )
     canvas = Canvas(width, height, theme_named(theme))
     room = width - 2 * MARGIN
     canvas.text(MARGIN, 38, clipped(title, 20, room, bold=True), size=20, fill=canvas.theme.ink, bold=True, title=title)

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from torchatlas.errors import FileFormatError, FileSystemError
-from torchatlas.render.png import to_png
+from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
+from torchatlas.graph.formats import as_path, check_folder, suffix_of
+from torchatlas.render.png import MOST_PIXELS, to_png
+
+
+def whole(name: str, size: Any, most: int = MOST_PIXELS) -> int:
+    """A number of pixels that was given, as Python's own: numpy's whole numbers are welcome too."""
+    try:
+        number = 0 if isinstance(size, bool) else operator.index(size)
+    except TypeError:
+        number = 0
+    if not 0 < number <= most:
+        raise InvalidInputError(f"{name}={size!r} is no size for a picture; pass a whole number from 1 to {most:,}.")
+    return number
+
+
+def check_drawing_path(path: Path) -> None:
+    """Raise unless a drawing can be written there."""
+    suffix = suffix_of(path)
+    if suffix not in (".svg", ".png"):
+        raise FileFormatError(f"{path.name}: drawings are saved as .svg or .png, not {suffix or 'no suffix'!r}.")
+    check_folder(path)
 
 
 @dataclass(frozen=True)
@@ -20,18 +42,13 @@ class Drawing:
 
     def png(self, dpi: int = 96) -> bytes:
         """In pixels, as many as its width and height; `dpi` is written into the file."""
-        return to_png(self.svg, width=self.width, height=self.height, dpi=dpi)
+        return to_png(self.svg, width=self.width, height=self.height, dpi=whole("dpi", dpi, 100_000))
 
     def save(self, path: str | os.PathLike[str], *, dpi: int = 96) -> Path:
         """Write an .svg or .png; returns the path. No folder is created."""
-        path = Path(path)
-        if path.suffix not in (".svg", ".png"):
-            raise FileFormatError(
-                f"{path.name}: drawings are saved as .svg or .png, not {path.suffix or 'no suffix'!r}."
-            )
-        if not path.parent.is_dir():
-            raise FileSystemError(f"Cannot write {path}: the folder {path.parent} does not exist. Create it first.")
-        data = self.png(dpi) if path.suffix == ".png" else self.svg.encode()
+        path = as_path(path)
+        check_drawing_path(path)
+        data = self.png(dpi) if suffix_of(path) == ".png" else self.svg.encode()
         try:
             path.write_bytes(data)
         except OSError as error:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
 
 from torchatlas.collector import collector_off
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, Phase
 from torchatlas.registry import near_names
-from torchatlas.render.drawing import Drawing
+from torchatlas.render.drawing import Drawing, whole
 from torchatlas.render.layout.fit import Fit, Fitter
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import GLUE, Outline
@@ -19,7 +20,6 @@ from torchatlas.render.layout.scene import Scene, SceneMaker
 from torchatlas.render.layout.tree import Tree, build
 from torchatlas.render.layout.words import WIDEST
 from torchatlas.render.page import Look, Margins, Page
-from torchatlas.render.png import MOST_PIXELS
 from torchatlas.render.theme import theme as theme_named
 
 # How many boxes a group may have before it is cut into segments: fewer when not even the outermost boxes fit.
@@ -31,6 +31,7 @@ _MOST_WORK = 2_500  # lines that may be laid out before no other cuts are tried
 _EACH, _LEAVES = 400, 60  # an attempt takes as long as so many lines, and a line as so many leaves to be looked at
 _NEXT_TO_NOTHING = 3.0  # a page that counts as fewer boxes is no use at all
 _FEW_CHILDREN = 8  # groups are cut into fewer only if nothing else fits
+_LEAST_SIDE = 24  # of a page: less leaves no room between the margins, so that nothing can be said of what it lacks
 VIEWS = ("ops", "modules")
 
 
@@ -69,8 +70,8 @@ def draw(
     closes ops between modules into one box; an op on its own stays where lines meet it, as the add of a residual does.
     `phases` chooses what is drawn, such as ("forward",); by default everything.
     """
-    _check(graph, width, height, font_size, node_size, view)
-    shown = None if phases is None else _phases(phases)
+    width, height = _check(graph, width, height, font_size, node_size, view, title)
+    shown = None if phases is None else _phases(graph, phases)
     text = max(float(font_size), 6.0)
     look = Look(theme_named(theme), title, legend, color_by, critical_path, text, width, height, shown)
     with collector_off():
@@ -152,34 +153,45 @@ def _least_page(look: Look, outline: Outline, needed: tuple[float, float]) -> tu
     return wide, tall
 
 
-def _phases(names: Iterable[Phase | str]) -> tuple[Phase, ...]:
+def _phases(graph: Graph, names: Iterable[Phase | str]) -> tuple[Phase, ...]:
     known = [phase.value for phase in Phase]
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
         if name not in known:
             near = " or ".join(map(repr, near_names(str(name), known)))
-            raise InvalidInputError(
-                f"{name!r} is no phase"
-                + (f"; did you mean {near}?" if near else "")
-                + f" There are {', '.join(known)}."
-            )
+            hint = f"; did you mean {near}?" if near else "."
+            raise InvalidInputError(f"{name!r} is no phase{hint} There are {', '.join(known)}.")
     if not names:
         raise InvalidInputError(f"phases=() leaves nothing to draw; pass some of {', '.join(known)}.")
+    ran = [phase for phase in Phase if phase in graph.scopes[""].operations_by_phase]
+    if ran and not set(ran) & {Phase(name) for name in names}:  # of a graph with nothing in it the page says so
+        asked = ", ".join(Phase(name).value for name in names)
+        raise InvalidInputError(
+            f"Nothing of this graph ran in the phase {asked}, so there is nothing to draw: "
+            f"it has {' and '.join(phase.value for phase in ran)}."
+        )
     return tuple(map(Phase, names))
 
 
-def _check(graph: Any, width: Any, height: Any, font_size: Any, node_size: Any, view: str) -> None:
+def _check(
+    graph: Any, width: Any, height: Any, font_size: Any, node_size: Any, view: Any, title: Any
+) -> tuple[int, int]:
+    """Width and height as plain numbers; numpy's are welcome too."""
     if not isinstance(graph, Graph):
         raise InvalidInputError(f"draw takes a Graph, not {type(graph).__name__}: atlas.draw(atlas.capture(model, x)).")
-    for name, size in (("width", width), ("height", height)):
-        if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= MOST_PIXELS:
-            raise InvalidInputError(
-                f"{name}={size!r} is no size for a picture; pass a whole number from 1 to {MOST_PIXELS:,}."
-            )
     for name, size, most in (("font_size", font_size, 200), ("node_size", node_size, 2000)):
-        if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 <= size <= most or size != size:
-            raise InvalidInputError(f"{name}={size!r} is no size for text; pass pixels, up to {most}.")
+        if isinstance(size, bool) or not isinstance(size, Real) or not 0 <= float(size) <= most:
+            what = "text" if name == "font_size" else "boxes"
+            raise InvalidInputError(f"{name}={size!r} is no size for {what}; pass pixels, up to {most:,}.")
     if font_size < 1:
         raise InvalidInputError(f"font_size={font_size!r} could not be read by anyone; pass pixels, from 1.")
     if view not in VIEWS:
         raise InvalidInputError(f"view={view!r} is not one of {', '.join(map(repr, VIEWS))}.")
+    if not isinstance(title, str):
+        raise InvalidInputError(f"title={title!r} is no text; pass a string.")
+    page = whole("width", width), whole("height", height)
+    if min(page) < _LEAST_SIDE:
+        raise InvalidInputError(
+            f"{page[0]} x {page[1]} pixels are too few to show anything: margins alone take {_LEAST_SIDE}."
+        )
+    return page
