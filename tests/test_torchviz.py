@@ -86,3 +86,15 @@ def test_defaults_and_folders_are_those_of_graphviz(tmp_path: Path, monkeypatch:
         dot.graph.save(tmp_path / "third" / "net.dot")
     with pytest.raises(atlas.errors.FileSystemError, match="does not exist"):
         atlas.draw(dot.graph).save(tmp_path / "third" / "net.svg")
+
+
+def test_errors_name_what_was_called() -> None:
+    with pytest.raises(
+        atlas.errors.InvalidInputError, match=r"make_dot takes a tensor or several, not int: make_dot\(l"
+    ):
+        atlas.make_dot(3)  # type: ignore[arg-type]
+    loss = torch.ones(2, requires_grad=True).sum()
+    with pytest.raises(atlas.errors.InvalidInputError, match=r"A model may be passed in their place\.") as caught:
+        atlas.make_dot(loss, {"w": 3})  # type: ignore[dict-item]
+    assert "model=" not in str(caught.value)
+    assert atlas.make_dot(loss, torch.nn.Linear(2, 2)).source  # type: ignore[arg-type]

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchatlas.autograd.graph import autograd_graph
+from torchatlas.autograd.given import given_names
+from torchatlas.autograd.graph import graph_of_walk
+from torchatlas.autograd.walk import roots_of, walk
 from torchatlas.errors import FileFormatError, FileSystemError
 from torchatlas.graph import Graph
+from torchatlas.graph.formats import as_path, suffix_of
 
 if TYPE_CHECKING:
     from torchatlas.render.picture import Picture
@@ -55,7 +58,7 @@ class Dot:
         and nothing is printed.
         """
         del cleanup, quiet
-        given = None if outfile is None else Path(outfile).suffix.removeprefix(".")
+        given = None if outfile is None else suffix_of(as_path(outfile)).removeprefix(".")
         if given is not None and format not in (None, given):
             raise FileFormatError(f"outfile={str(outfile)!r} is not named after format={format!r}; leave one out.")
         format = given if given is not None else self.format if format is None else format
@@ -104,4 +107,5 @@ def make_dot(
     `show_attrs` and `max_attr_chars` are accepted and change nothing: numbers that a node keeps are not drawn.
     """
     del show_attrs, max_attr_chars
-    return Dot(autograd_graph(var, params, saved=show_saved))
+    roots, names = roots_of(var, "make_dot"), given_names(params, None)
+    return Dot(graph_of_walk(walk(roots), names, saved=show_saved))

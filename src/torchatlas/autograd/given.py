@@ -62,7 +62,7 @@ def given_params(params: Mapping[str, torch.Tensor] | Iterable[Any] | None) -> d
     if pairs is None or not all(isinstance(p, tuple) and len(p) == 2 and isinstance(p[1], torch.Tensor) for p in pairs):
         raise InvalidInputError(
             f"`params` are names and tensors, a dict or model.named_parameters(); this {type(params).__name__} holds "
-            "something else. A whole model is passed as model=."
+            "something else. A model may be passed in their place."
         )
     return dict(pairs)
 
