@@ -113,7 +113,7 @@ def test_light_and_dark_say_the_same(kind: str) -> None:
 def test_the_size_is_the_one_asked_for(kind: str) -> None:
     root = parsed(KINDS[kind](graph_of("one layer"), width=811, height=457))
     assert (root.attrib["width"], root.attrib["height"]) == ("811", "457")
-    for size in ({"width": 0}, {"height": -3}, {"width": 10**6}):
+    for size in ({"width": 0}, {"height": -3}, {"width": 10**6}, {"width": 800.5}, {"height": None}):
         with pytest.raises(InvalidInputError, match="is no size for a plot"):
             KINDS[kind](graph_of("one layer"), **size)
 
@@ -124,6 +124,23 @@ def test_an_empty_graph_is_refused(kind: str) -> None:
         KINDS[kind](Graph())
     with pytest.raises(InvalidInputError, match="takes a Graph, not int"):
         KINDS[kind](3)
+
+
+def test_a_plot_that_is_none_and_a_device_without_a_roofline() -> None:
+    with pytest.raises(
+        InvalidInputError, match=r"kind='memry' is no plot; did you mean 'memory'\? Known: memory, roofl"
+    ):
+        atlas.plot(graph_of("one layer"), "memry")
+    with pytest.raises(InvalidInputError, match=r"kind='xyzw' is no plot\. Known: memory"):
+        atlas.plot(graph_of("one layer"), "xyzw")
+    for kind in ("memory", "time", "gradients"):
+        with pytest.raises(InvalidInputError, match=f"device='cpu' is for the roofline; the plot of {kind}"):
+            atlas.plot(graph_of("one layer"), kind, device="cpu")
+
+
+def test_one_operation_is_no_operations() -> None:
+    graph = atlas.capture(lambda x: x.relu(), torch.randn(4))
+    assert [words for words, _ in texts(plots.time_by_type(graph)) if words.endswith(" in 1 operation")]
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -289,7 +306,7 @@ def test_what_was_not_timed_is_counted() -> None:
     graph = Graph(dict(graph_of("one layer").columns), graph_of("one layer").tables)
     graph.columns["node_time_ns"] = graph.columns["node_time_ns"].copy()
     graph.columns["node_time_ns"][graph.where(kind="op")[0].id] = -1
-    assert any(re.match(r"at least .*; 1 more were not timed", words) for words, _ in texts(plots.time_by_type(graph)))
+    assert any(re.match(r"at least .*; 1 more was not timed", words) for words, _ in texts(plots.time_by_type(graph)))
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------

@@ -80,17 +80,18 @@ def plot(
 ) -> Drawing:
     """Memory over the run ("memory"), ops under a device's roofs ("roofline"), time by type of op ("time"), or the
     norms of gradients by depth ("gradients"). `device` is the roofline's."""
+    if kind not in KINDS:
+        near = " or ".join(map(repr, near_names(kind, KINDS))) if isinstance(kind, str) else ""
+        hint = f"; did you mean {near}?" if near else "."
+        raise InvalidInputError(f"kind={kind!r} is no plot{hint} Known: {', '.join(KINDS)}.")
     if kind == "roofline":
         svg = roofline(graph, device, width=width, height=height, theme=theme)
-    elif kind in KINDS:
+    else:
+        if device is not None:
+            raise InvalidInputError(f"device={device!r} is for the roofline; the plot of {kind} has none.")
         draws = {"memory": memory_timeline, "time": time_by_type, "gradients": gradient_norms}
         svg = draws[kind](graph, width=width, height=height, theme=theme)
-    else:
-        near = " or ".join(map(repr, near_names(kind, KINDS))) if isinstance(kind, str) else ""
-        raise InvalidInputError(
-            f"kind={kind!r} is no plot" + (f"; did you mean {near}?" if near else "") + f" Known: {', '.join(KINDS)}."
-        )
-    return Drawing(svg, width, height)
+    return Drawing(svg, int(width), int(height))
 
 
 def memory_timeline(graph: Graph, *, width: int = 1200, height: int = 700, theme: str = "light") -> str:
@@ -143,8 +144,8 @@ def time_by_type(graph: Graph, *, width: int = 1200, height: int = 700, theme: s
     bars = _bars(graph, theme_named(theme))
     total, timed = sum(bar.time_ns for bar in bars), sum(bar.calls for bar in bars)
     untimed = int(operations_mask(graph).sum()) - timed
-    subtitle = f"{'at least ' if untimed else ''}{format_ns(total)} in {timed:,} operations"
-    subtitle += f"; {untimed:,} more were not timed" if untimed else ""
+    subtitle = f"{'at least ' if untimed else ''}{format_ns(total)} in {timed:,} operation{'s' * (timed != 1)}"
+    subtitle += f"; {untimed:,} more {'was' if untimed == 1 else 'were'} not timed" if untimed else ""
     canvas = open_page(title_of("Time", graph, " by kind of operation"), subtitle, width, height, theme)
     paint, phases = canvas.theme, [at for at in range(len(PHASES)) if any(bar.phases[at] for bar in bars)]
     shades = [(mixed(paint.background, paint.ink, _SHADES[PHASES[at]]), str(PHASES[at])) for at in phases]
