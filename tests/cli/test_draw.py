@@ -18,7 +18,11 @@ from torchatlas.cli import main
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "draw_models.py").write_text("from torch import nn\n\ndef build():\n    return nn.Linear(4, 2)\n")
+    (tmp_path / "draw_models.py").write_text(
+        "import torch\nfrom torch import nn\n\ndef build():\n    return nn.Linear(4, 2)\n\n"
+        "model = build()\n\ndef train():\n    model(torch.randn(3, 4)).sum().backward()\n\n"
+        "def never():\n    print('the model ran')\n    return build()\n"
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -68,6 +72,88 @@ def test_plots(file: Path, folder: Path, plot: str) -> None:
     assert run(str(file), "--plot", plot, "-o", "plot.svg").exit_code == 0
     root = ElementTree.parse(folder / "plot.svg").getroot()
     assert (root.get("width"), root.get("height")) == ("1200", "700")
+
+
+@pytest.mark.parametrize("asked", [("--color-by", "gradient"), ("--plot", "gradients")])
+def test_gradients_of_a_target_are_kept_when_they_are_asked_for(folder: Path, asked: tuple[str, str]) -> None:
+    result = run("draw_models:build", "--inputs", "3,4", *asked, "-o", "m.svg")
+    assert result.exit_code == 0, result.output
+    assert "radient norm" in (folder / "m.svg").read_text()
+    result = run("draw_models:train", *asked, "-o", "n.svg")  # a program that runs backward itself
+    assert result.exit_code == 0, result.output
+    result = run("draw_models:build", "--inputs", "3,4", *asked, "--fake", "-o", "m.svg")
+    assert result.exit_code == 2
+    assert "--fake computes nothing" in result.stderr
+
+
+def test_text_for_other_programs(file: Path, folder: Path) -> None:
+    for name, begin in (("x.dot", "digraph"), ("x.gv", "digraph"), ("X.MMD", "flowchart")):
+        result = run(str(file), "-o", name, "--json")
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout) == {"file": name}
+        assert (folder / name).read_text(encoding="utf-8").startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("--plot", "gradients", "--title", "T"), "--title is for a picture of the graph"),
+        (("--plot", "time", "--color-by", "type"), "--color-by is for a picture"),
+        (("--plot", "time", "--critical-path"), "--critical-path is for a picture"),
+        (("--plot", "time", "--modules"), "--modules is for a picture"),
+        (("--plot", "time", "--phase", "forward"), "--phase is for a picture"),
+        (("--plot", "time", "--font-size", "9"), "--font-size is for a picture"),
+        (("--plot", "memory", "--device", "t4"), "--device is for the roofline"),
+        (("--device", "t4"), "--device is for the roofline"),
+        (("-o", "x.dot", "--theme", "dark"), "--theme is for pictures"),
+        (("-o", "x.dot", "--plot", "time"), "a plot is saved as .svg or .png"),
+        (("-o", "x.svg", "--dpi", "300"), "--dpi is written into a .png"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(
+    file: Path, folder: Path, arguments: tuple[str, ...], option: str
+) -> None:
+    result = run(str(file), *arguments)
+    assert result.exit_code == 2
+    assert option in result.stderr
+    assert not list(folder.glob("*.svg")) + list(folder.glob("*.png")) + list(folder.glob("*.dot"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-o", "graph.gif"), ".svg or .png"),
+        (("-o", "missing/graph.png"), "does not exist"),
+        (("--size", "big"), "WxH"),
+        (("--size", "30000x20"), "--size 30000x20: width=30000 is no size"),
+        (("--size", "0x20"), "--size 0x20"),
+        (("--plot", "time", "--size", "100x100"), "480"),
+        (("--plot", "roofline", "--device", "t44"), "No device profile"),
+        (("--font-size", "0"), "--font-size"),
+        (("--dpi", "0"), "--dpi"),
+    ],
+)
+def test_mistakes_are_found_before_the_model_runs(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = run("draw_models:never", "--inputs", "3,4", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "the model ran" not in result.output
+
+
+def test_what_a_file_does_not_hold_is_said_in_options(file: Path, folder: Path) -> None:
+    atlas.load(file).save(folder / "step.json")
+    atlas.capture(nn.Linear(8, 2), torch.randn(4, 8), values="stats").save(folder / "forward.atlas")
+    for name in ("step.json", "forward.atlas"):
+        for asked in (("--color-by", "gradient"), ("--plot", "gradients")):
+            result = run(name, *asked)
+            assert result.exit_code == 2
+            assert "An .atlas file keeps them" in result.stderr
+            assert "--backward --values stats" in result.stderr
+    result = run("forward.atlas", "--phase", "backward")
+    assert result.exit_code == 2
+    assert "it has forward" in result.stderr
+    result = run("forward.atlas", "--size", "30x30")
+    assert "at --font-size 9: use at least" in result.stderr
 
 
 @pytest.mark.parametrize(

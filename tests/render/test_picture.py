@@ -276,7 +276,7 @@ def test_graphs_with_nothing_or_little_in_them() -> None:
         ({"font_size": 0}, "font_size=0"),
         ({"font_size": float("nan")}, "font_size=nan"),
         ({"node_size": -1}, "node_size=-1 is no size for boxes"),
-        ({"width": 1, "height": 1}, "1 x 1 pixels are too few to show anything"),
+        ({"width": 1, "height": 1}, "1 x 1 pixels are too few to show anything: margins"),
         ({"title": 3}, "title=3 is no text"),
         ({"width": True}, "width=True"),
         ({"view": "modles"}, "'modules'"),

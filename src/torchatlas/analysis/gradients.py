@@ -39,7 +39,8 @@ def gradient_norms(graph: Graph) -> dict[str, float]:
     if not found:
         raise AnalysisError(
             "What backward made was not kept in this graph, so its gradients have no norms. "
-            'Capture it again with values="stats": atlas.capture(model, *args, backward=True, values="stats").'
+            'Capture it again with values="stats": atlas.capture(model, *args, backward=True, values="stats"). '
+            "Of files only .atlas keeps values, not .json."
         )
     return found
 

@@ -11,8 +11,8 @@ import click
 
 from torchatlas.cli import _target
 from torchatlas.cli._options import progress, stdout_to_stderr
-from torchatlas.errors import InvalidInputError
-from torchatlas.graph import Graph
+from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.graph import Graph, Phase
 from torchatlas.graph.formats import READERS, suffix_of
 
 
@@ -26,29 +26,47 @@ class Given:
     optimizer: str | None
     fake: bool
 
-    def graph(self, verb: str, as_json: bool) -> Graph:
-        """Read the file, or run the target."""
+    @property
+    def is_target(self) -> bool:
+        """Whether it names something to run, not a file."""
+        return self.text.endswith(".py") or (":" in self.text and suffix_of(Path(self.text)) not in READERS)
+
+    def graph(self, verb: str, as_json: bool, *, gradients: bool = False) -> Graph:
+        """Read the file, or run the target; with `gradients` so that it tells their norms."""
         options = {"--inputs": self.inputs, "--backward": self.backward, "--optimizer": self.optimizer}
         asked = [name for name, value in (options | {"--fake": self.fake}).items() if value]
-        if self.text.endswith(".py") or (":" in self.text and suffix_of(Path(self.text)) not in READERS):
-            return self._run(verb, asked, as_json)
+        if self.is_target:
+            return self._run(verb, asked, as_json, gradients)
         if asked:
             raise click.UsageError(
                 f"{asked[0]} is for models that are run now, and {self.text} is a file: it was run already."
             )
         with progress(f"reading {self.text}"):
-            return Graph.load(self.text)
+            graph = Graph.load(self.text)
+        if gradients and not (graph.recorded and Phase.BACKWARD in graph.scopes[""].operations_by_phase):
+            raise AnalysisError(
+                f"{self.text} holds no gradients. An .atlas file keeps them (a .json does not): "
+                "torchatlas capture TARGET --backward --values stats --output step.atlas"
+            )
+        return graph
 
-    def _run(self, verb: str, asked: list[str], as_json: bool) -> Graph:
+    def _run(self, verb: str, asked: list[str], as_json: bool, gradients: bool) -> Graph:
         from torchatlas.cli.capture import graph_of
 
+        if gradients and self.fake:
+            raise click.UsageError("--fake computes nothing: there would be no gradients to show. Leave one out.")
         target = _target.parse_target(self.text)
         if target.is_script:
             raise InvalidInputError(
                 f"{self.text} is a script. Record it first: torchatlas capture --output run.atlas {self.text}; "
                 f"then: torchatlas {verb} run.atlas"
             )
-        options = {"backward": self.backward, "optimizer": _target.optimizer_named(self.optimizer), "fake": self.fake}
+        options = {
+            "backward": self.backward or gradients,
+            "optimizer": _target.optimizer_named(self.optimizer),
+            "fake": self.fake,
+            "values": "stats" if gradients else None,
+        }
         with stdout_to_stderr(as_json), _target.program(target), _target.found(target) as item:
             return graph_of(item, target, self.inputs, options, asked, None)
 

@@ -1,28 +1,46 @@
-"""torchatlas draw FILE|TARGET: a picture of a graph that fits a page, or a plot of memory, speed, time or gradients."""
+"""torchatlas draw FILE|TARGET: a picture of a graph that fits a page, or a plot of memory, speed, time or gradients.
+
+What would be left unheeded is refused, and all that can be wrong with the options is found before a model runs.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from torchatlas.analysis.devices import device_named
 from torchatlas.cli._graph import Given, given
 from torchatlas.cli._options import own_path, print_json, progress, verb
-from torchatlas.errors import InvalidInputError
+from torchatlas.errors import FileFormatError, InvalidInputError
+from torchatlas.graph import Graph
+from torchatlas.graph.formats import check_folder, suffix_of
 from torchatlas.graph.nouns import Phase
-from torchatlas.render.drawing import Drawing
+from torchatlas.render.axes import check_size
+from torchatlas.render.drawing import Drawing, whole
 
 COLOURS = ("type", "time", "memory", "flops", "intensity", "gradient")
 PLOTS = ("memory", "roofline", "time", "gradients")
+DRAWINGS, TEXTS = (".svg", ".png"), (".dot", ".gv", ".mmd")
+_OF_PICTURES = ("font_size", "title", "color_by", "critical_path", "modules", "phases")  # and of no plot
+_OF_DRAWINGS = ("size", "dpi", "theme", *_OF_PICTURES)  # and of no text for other programs
 
 
 @click.command()
 @given
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="An .svg or .png.  [default: graph.png]")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), help="An .svg, .png, .dot or .mmd.  [default: graph.png]"
+)
 @click.option("--size", default="", metavar="WxH", help="Pixels.  [default: 1600x1200, of a plot 1200x700]")
-@click.option("--font-size", type=float, default=9.0, show_default=True, help="No text is smaller, in pixels.")
-@click.option("--dpi", type=int, default=96, show_default=True, help="Written into a .png, for printers.")
+@click.option(
+    "--font-size", type=click.FloatRange(1, 200), default=9.0, show_default=True, help="No text is smaller, in pixels."
+)
+@click.option(
+    "--dpi", type=click.IntRange(1, 100_000), default=96, show_default=True, help="Written into a .png, for printers."
+)
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
 @click.option("--title", default="", help="What stands above.  [default: the model's class]")
 @click.option("--color-by", type=click.Choice(COLOURS), default="type", show_default=True)
@@ -53,29 +71,29 @@ def command(
     """Draw a graph so that it fits the page and can be read; what does not fit is closed into boxes.
 
     FILE is a saved graph; TARGET a model or function, as for `torchatlas capture`. A plot (--plot) shows memory over
-    time, ops under the roofline of a device, time by type of op, or gradient norms by depth.
+    time, ops under the roofline of a device, time by type of op, or gradient norms by depth. Where gradients are asked
+    for, a TARGET is run with backward.
 
     \b
     torchatlas draw step.atlas -o step.png
     torchatlas draw models.gpt:build --inputs int64:2,16 --backward -o gpt.svg --color-by flops
+    torchatlas draw models.gpt:build --inputs int64:2,16 --color-by gradient
     torchatlas draw step.atlas --plot memory -o memory.png
     """
-    from torchatlas.render.picture import draw
-    from torchatlas.render.plots import plot as draw_plot
-
     path = own_path(output) or Path("graph.png")
-    graph = given.graph("draw", as_json)
+    _check(path, plot, device)
+    page = _size(size, plot)
+    graph = given.graph("draw", as_json, gradients="gradient" in (color_by, (plot or "").removesuffix("s")))
     with progress(f"drawing {path.name}"):
-        drawing: Drawing
-        if plot is not None:
-            width, height = _size(size or "1200x700")
-            drawing = draw_plot(graph, plot, width=width, height=height, theme=theme, device=device)
+        if suffix_of(path) in TEXTS:
+            graph.save(path)
+            drawing = None
+        elif plot is not None:
+            drawing = _plotted(graph, plot, page, theme, device)
         else:
-            width, height = _size(size or "1600x1200")
-            drawing = draw(
+            drawing = _drawn(
                 graph,
-                width=width,
-                height=height,
+                page,
                 font_size=font_size,
                 theme=theme,
                 title=title,
@@ -84,9 +102,10 @@ def command(
                 view="modules" if modules else "ops",
                 phases=phases or None,
             )
-        drawing.save(path, dpi=dpi)
-    facts = {"file": str(path), "width": drawing.width, "height": drawing.height}
-    for name in ("boxes", "open_groups", "smallest_text"):
+        if drawing is not None:
+            drawing.save(path, dpi=dpi)
+    facts = {"file": str(path)}
+    for name in ("width", "height", "boxes", "open_groups", "smallest_text"):
         if hasattr(drawing, name):
             facts[name] = getattr(drawing, name)
     if as_json:
@@ -95,8 +114,62 @@ def command(
         click.echo(f"written: {path}")
 
 
-def _size(text: str) -> tuple[int, int]:
+def _drawn(graph: Graph, page: tuple[int, int], **options: Any) -> Drawing:
+    from torchatlas.render.picture import draw
+
+    try:
+        return draw(graph, width=page[0], height=page[1], **options)
+    except InvalidInputError as error:  # here it is an option
+        raise InvalidInputError(str(error).replace("font_size=", "--font-size ")) from error
+
+
+def _plotted(graph: Graph, kind: str, page: tuple[int, int], theme: str, device: str | None) -> Drawing:
+    from torchatlas.render.plots import plot
+
+    return plot(graph, kind, width=page[0], height=page[1], theme=theme, device=device)
+
+
+def _check(path: Path, plot: str | None, device: str | None) -> None:
+    """Refuse options that would change nothing, and files that could not be written."""
+    suffix = suffix_of(path)
+    if suffix not in DRAWINGS + TEXTS:
+        raise FileFormatError(
+            f"{path.name}: draw writes .svg or .png, and .dot, .gv or .mmd for other programs, not "
+            f"{suffix or 'no suffix'!r}."
+        )
+    if suffix in TEXTS and plot is not None:
+        raise FileFormatError(f"{path.name}: a plot is saved as .svg or .png, not {suffix!r}.")
+    if suffix in TEXTS:
+        _refuse(_OF_DRAWINGS, f"is for pictures, and {path.name} is text for other programs, which draw it.")
+    if suffix == ".svg":
+        _refuse(("dpi",), f"is written into a .png, and {path.name} is none.")
+    if plot is not None:
+        _refuse(_OF_PICTURES, f"is for a picture of the graph; the plot of {plot} has no use for it.")
+    if plot != "roofline":
+        _refuse(("device",), "is for the roofline: add --plot roofline, or leave it out.")
+    elif device != "here":  # that is measured, which takes seconds, when it is drawn
+        device_named(device)
+    check_folder(path)
+
+
+def _refuse(names: tuple[str, ...], why: str) -> None:
+    """Say of the first of these options that was given why it is none here."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
+        if parameter.name in names and given:
+            raise click.UsageError(f"{parameter.opts[0]} {why}")
+
+
+def _size(text: str, plot: str | None) -> tuple[int, int]:
+    text = text or ("1600x1200" if plot is None else "1200x700")
     found = re.fullmatch(r"(\d{1,6})[x×](\d{1,6})", text)
     if found is None:
         raise InvalidInputError(f"--size takes WxH in pixels, as in 1600x1200; got {text!r}.")
-    return int(found[1]), int(found[2])
+    width, height = int(found[1]), int(found[2])
+    try:
+        if plot is not None:
+            check_size(width, height)
+        return whole("width", width), whole("height", height)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"--size {text}: {error}") from error

@@ -49,14 +49,18 @@ class Scale:
         return self.start + (at - low) / (high - low) * (self.end - self.start)
 
 
-def open_page(title: str, subtitle: str, width: int, height: int, theme: str) -> Canvas:
-    """A canvas with its title and subtitle."""
-    sizes: list[tuple[str, Any, int]] = [("width", width, _SMALLEST[0]), ("height", height, _SMALLEST[1])]
-    for name, size, least in sizes:
+def check_size(width: Any, height: Any) -> None:
+    """Raise unless a plot can be so large."""
+    for name, size, least in (("width", width, _SMALLEST[0]), ("height", height, _SMALLEST[1])):
         if isinstance(size, bool) or not isinstance(size, Integral) or not least <= int(size) <= _LARGEST:
             raise InvalidInputError(
                 f"{name}={size!r} is no size for a plot; pass a whole number from {least} to {_LARGEST:,}."
             )
+
+
+def open_page(title: str, subtitle: str, width: int, height: int, theme: str) -> Canvas:
+    """A canvas with its title and subtitle."""
+    check_size(width, height)
     canvas = Canvas(width, height, theme_named(theme))
     room = width - 2 * MARGIN
     canvas.text(MARGIN, 38, clipped(title, 20, room, bold=True), size=20, fill=canvas.theme.ink, bold=True, title=title)

@@ -305,7 +305,7 @@ def module_bars(graph: Graph, by: str = "time", depth: int | None = None, **opti
     whole = getattr(table.totals, _BARS[by])
     if whole is None:
         why = next((note for note in table.notes if by == "macs" and note.startswith(NO_MACS)), f"no {by} is known")
-        raise AnalysisError(f"This graph has no {by} to draw: {why}. Draw another: by={_drawable(table.totals)}.")
+        raise AnalysisError(f"This graph has no {by} to draw: {why}. Draw {_drawable(table.totals)} instead.")
     cell = {"time": _time, "macs": _macs, "memory": _allocated, "parameters": _parameters}[by]
     rows = []
     for row in table.rows:
@@ -316,7 +316,7 @@ def module_bars(graph: Graph, by: str = "time", depth: int | None = None, **opti
 
 
 def _drawable(totals: Figures) -> str:
-    return " or ".join(repr(by) for by, name in _BARS.items() if getattr(totals, name) is not None)
+    return " or ".join(by for by, name in _BARS.items() if getattr(totals, name) is not None)
 
 
 # -- as text and HTML --------------------------------------------------------------------------------------------------
