@@ -113,19 +113,21 @@ class OwnFigures:
         made = columns["storage_born"] >= 0
         path, size = self._path[columns["storage_born"][made]], columns["storage_bytes"][made]
         found = {"allocated_bytes": self._sums(path, np.maximum(size, 0)), "unsized": self._sums(path, size < 0)}
-        if self._has_backward:
+        if self._sees_backward:
             storages = storages_of(self.graph)
             kept = made & (storages.category == KEYS.index("saved_activations"))
             found["kept_bytes"] = self._sums(self._path[columns["storage_born"][kept]], storages.bytes[kept])
         return found
 
     @property
-    def _has_backward(self) -> bool:
-        return Phase.BACKWARD in self.graph.scopes[""].operations_by_phase
+    def _sees_backward(self) -> bool:
+        """Whether the graph has the ops of a backward that ran, not one node for all of them, nor those yet to run."""
+        ran = Phase.BACKWARD in self.graph.scopes[""].operations_by_phase
+        return ran and self.graph.source != "autograd" and not module_calls_only(self.graph)
 
     def _trained(self) -> dict[str, list[int]]:
         """Elements of parameters that got a gradient. The graph does not know which of the others are frozen."""
-        if not self._has_backward:
+        if not self._sees_backward:
             return {}
         columns, names = self.graph.columns, self.graph.tables.names
         role, named = columns["value_role"], columns["value_parameter"]
