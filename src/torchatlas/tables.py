@@ -18,6 +18,15 @@ def clean(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def encodable(text: str) -> str:
+    r"""Text that UTF-8 has: half a surrogate pair, which a name may hold, is shown as an escape.
+
+    >>> encodable("a\ud800b")
+    'a\\ud800b'
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, widest: int = 48) -> str:
     """A table; a > before a heading aligns its column to the right, cells longer than `widest` are cut in the middle.
 

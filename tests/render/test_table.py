@@ -622,3 +622,26 @@ def test_a_large_graph_is_no_longer_than_a_screen_or_two() -> None:
     assert_sums(table)
     assert len(table.to_text(120).splitlines()) < 100
     assert table.rows[0].operations == len(graph) - 4
+
+
+def test_gradients_that_nobody_saw_are_no_zeros() -> None:
+    model = Layers(3)
+    whole = module_table(atlas.capture(model, torch.randn(2, 4), backward=True))
+    assert whole.totals.trained == whole.totals.parameters
+    calls = module_table(atlas.capture(model, torch.randn(2, 4), backward=True, track_tensor_ops=False))
+    behind = module_table(atlas.autograd_graph(model(torch.randn(2, 4)).sum(), model=model))
+    for table in (calls, behind):
+        assert table.totals.parameters == whole.totals.parameters
+        assert (table.totals.trained, table.totals.kept_bytes) == (None, None)
+        assert "trained" not in str(table)
+        assert "gradient" not in str(table)
+        assert "kept" not in str(table)
+
+
+def test_half_a_surrogate_pair_in_a_name() -> None:
+    model = nn.Module()
+    model.add_module("bad\ud800name", nn.Linear(4, 4))
+    model.forward = lambda x: getattr(model, "bad\ud800name")(x)  # type: ignore[method-assign]
+    graph = atlas.capture(model, torch.randn(2, 4))
+    assert module_table(graph).to_pandas()["path"].tolist() == ["", "bad\\ud800name"]
+    assert "bad\\ud800name" in graph.to_pandas()["scope"].tolist()

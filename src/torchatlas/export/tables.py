@@ -14,6 +14,7 @@ from torchatlas.export.files import replacing
 from torchatlas.graph import Graph, Layout
 from torchatlas.graph.columns import KINDS, PHASES, Array
 from torchatlas.graph.formats import VIEWS, WRITERS
+from torchatlas.tables import encodable
 
 _NUMBERS = ("iteration", "start_ns", "time_ns", "memory_bytes", "sequence_nr", "forward")
 
@@ -48,7 +49,7 @@ def node_columns(graph: Graph) -> dict[str, Array]:
 
 def _objects(items: Any, absent: bool = False) -> Array:
     """Text as plain str (not enum members), numbers as they are; with `absent`, position -1 is None."""
-    plain = [str(item) if isinstance(item, str) else item for item in items]
+    plain = [encodable(str(item)) if isinstance(item, str) else item for item in items]
     found = np.empty(len(plain) + absent, object)
     found[: len(plain)] = plain
     return found

@@ -18,7 +18,7 @@ from torchatlas.graph import Graph, Role, Scope
 from torchatlas.graph.columns import PHASES, ROLES
 from torchatlas.render.bars import BarRow, Column, Line, ModuleBars, Printed, cut, grid, wrapped
 from torchatlas.render.outline import headline
-from torchatlas.tables import clean
+from torchatlas.tables import clean, encodable
 from torchatlas.units import format_bytes, format_count, format_ns
 
 _NUMBERED = re.compile(r"(.*?)(\d+)$")
@@ -111,7 +111,8 @@ class ModuleTable(Printed):
             raise MissingDependencyError("to_pandas needs pandas: pip install 'torchatlas[pandas]'") from error
         rows = self.rows
         data: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in ("depth", "calls", "operations")}
-        texts = {name: [getattr(row, name) for row in rows] for name in ("path", "label", "type")}
+        texts: dict[str, list[str | None]]
+        texts = {name: [encodable(getattr(row, name)) for row in rows] for name in ("path", "label", "type")}
         texts["output_shape"] = [_shape(row.outputs[0]) if row.outputs else None for row in rows]
         data = {name: pandas.array(cells, dtype="string") for name, cells in texts.items()} | data
         data |= {"count": [row.count for row in rows], "hidden": [row.hidden for row in rows]}
