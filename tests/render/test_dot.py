@@ -422,3 +422,16 @@ def test_it_is_saved_by_suffix(tmp_path: Path) -> None:
     graph = tower(3)
     for suffix in (".dot", ".gv"):
         assert graph.save(tmp_path / f"x{suffix}").read_text(encoding="utf-8") == dot_text(graph)
+
+
+def test_shapes_are_those_of_the_picture() -> None:
+    """Also where views lie between: backward of a sum hands a scalar on, expanded."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5))
+    graph = atlas.capture(model, torch.randn(2, 3), backward=True)
+    picture = atlas.draw(graph, width=2400, height=1800)
+    drawn = {label.text for label in picture.scene.labels}
+    read = check(graph, 200)
+    titles = {name: shown(node["label"]) for name, node in read.all_nodes().items()}
+    found = [(titles[one], shown(more["label"])) for one, _, more in read.edges if "label" in more]
+    assert ("ones_like", "2×5") in found
+    assert {label for _, label in found} <= drawn

@@ -19,7 +19,7 @@ from torchatlas.graph import Graph
 from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.nouns import NodeKind
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.outline import MOST_CHILDREN, OUTPUTS, Item, Outline
+from torchatlas.render.layout.outline import MOST_CHILDREN, OUTPUTS, Item, Outline, first_of_repeats
 from torchatlas.render.layout.tree import Tree, build
 from torchatlas.render.theme import LIGHT
 from torchatlas.tables import clean
@@ -175,6 +175,7 @@ class _Sketcher:
         self.is_first = np.ones(leaves, bool)  # whether it is in the first round of every visible repeat around it
         self.varies = np.zeros(leaves, bool)  # whether its shape is another in each round
         self.repeats: list[Item] = []  # the open ones
+        self.items: dict[int, Item] = {}  # the closed ones, by number
 
     def sketch(self) -> Sketch:
         root = self.outline.root
@@ -193,6 +194,7 @@ class _Sketcher:
             inner = tuple(self._part(child, depth + 1, within) for child in self.outline.children(item))
         else:
             self.box[item.start : item.end] = number
+            self.items[number] = item
         self._fold(item, is_open)
         if not in_lane and not item.is_leaf and (item.kind == "lane" or not is_open):  # else closed around lanes
             self.lane[item.start : item.end] = number
@@ -243,27 +245,42 @@ class _Sketcher:
     def _lines(self, source: Array, output: Array, target: Array, kind: LineKind) -> Iterator[Line]:
         """One line for each tensor and the box that takes it."""
         rows = (self.box[source], self.box[target], self.same[source], output.clip(0, OUTPUTS - 1))
-        found = dict.fromkeys(zip(*(row.tolist() for row in rows), strict=True))
+        found: dict[tuple[int, ...], int] = {}  # with the leaf that the first of its edges comes from
+        for key, leaf in zip(zip(*(row.tolist() for row in rows), strict=True), source.tolist(), strict=True):
+            found.setdefault(key, leaf)
         parallel = Counter((come, to) for come, to, _, _ in found)
-        labelled, bundled = set[int](), set[tuple[int, int]]()
-        for come, to, leaf, place in found:
-            many, tensor = parallel[come, to], leaf * OUTPUTS + place
+        labelled, bundled = set[tuple[int, str]](), set[tuple[int, int]]()
+        for (come, to, same, place), leaf in found.items():
+            many, tensor = parallel[come, to], same * OUTPUTS + place
             if many > _PARALLEL:
                 if (come, to) not in bundled:
                     bundled.add((come, to))
                     yield Line(come, to, f"{many:,} tensors", kind, many)
                 continue
-            label = ""
-            if kind == LineKind.TENSOR and tensor not in labelled:  # a tensor that many take is labelled once
-                labelled.add(tensor)
-                label = self._new_shape(tensor)
+            label = self._new_shape(leaf, place, self.items[to]) if kind == LineKind.TENSOR else ""
+            if (tensor, label) in labelled:  # a shape in which many take a tensor is said once
+                label = ""
+            labelled.add((tensor, label))
             yield Line(come, to, label, kind)
 
-    def _new_shape(self, tensor: int) -> str:
-        """The shape of a tensor unless it is known, or written on the box."""
-        leaf = tensor // OUTPUTS
+    def _new_shape(self, leaf: int, place: int, item: Item) -> str:
+        """The shape in which an item, or the outermost frame around it, gets a tensor, by the rule of the picture;
+        nothing if it is known, or written on the box."""
+        if self.varies[leaf]:
+            return ""
+        while item.parent is not None and not item.parent.start <= leaf < item.parent.end:
+            item = item.parent
+        if item.parent is None:
+            return ""
+        around = [item.parent]
+        while around[-1].parent is not None:
+            around.append(around[-1].parent)
+        for group in reversed(around):
+            leaf = int(first_of_repeats(np.array([leaf]), group.parts or ())[0])
+        shapes, tensor = self.labels.shapes, leaf * OUTPUTS + place
+        shape = shapes.arriving(item.parent, item, tensor)
         is_op = self.tree.graph.columns["node_kind"][self.tree.node[leaf]] == _OP
-        return _short(self.labels.shapes.new(tensor)) if is_op and not self.varies[leaf] else ""
+        return "" if shape == (shapes.read(tensor) if is_op else shapes.made(tensor)) else _short(shape)
 
     def _kept(self) -> Iterator[Line]:
         """Activations kept for backward, gradients for an optimizer: one line for all from lane to lane."""
