@@ -265,7 +265,13 @@ def test_what_is_not_drawn_is_counted() -> None:
 def test_without_times_the_best_times_are_used_and_that_is_said() -> None:
     graph = Graph(dict(graph_of("convolutions").columns), graph_of("convolutions").tables)
     graph.columns["node_time_ns"] = np.full(len(graph), -1)
-    assert any("at best on 'generic', as nothing was timed" in words for words, _ in texts(plots.roofline(graph)))
+    said = "below the roofs: too little work for the 5 µs that any call takes"
+    untimed = texts(plots.roofline(graph))
+    assert any("at best on 'generic', as nothing was timed" in words for words, _ in untimed)
+    assert any(said in words for words, _ in untimed)  # these layers are small
+    assert not any(said in words for words, _ in texts(plots.roofline(graph_of("convolutions"))))
+    large = atlas.capture(lambda x: x @ x, torch.empty(4096, 4096, device="meta"), fake=True)
+    assert not any(said in words for words, _ in texts(plots.roofline(large)))
 
 
 def test_a_graph_of_views_has_no_roofline() -> None:

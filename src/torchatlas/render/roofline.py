@@ -81,8 +81,16 @@ def roofline(
     _name_roofs(canvas, room, base, side, roofs, bandwidth)
     for dot, (x, y, radius) in list(zip(dots, places, strict=True))[:_LABELS]:
         room.label(canvas, x, y, radius, dot.name, canvas.theme.ink)
-    footer(canvas, f"a circle is one kind of call, its area the time of all such calls; {hidden}")
+    small = "" if timed else _start_words(report.device, dots)
+    footer(canvas, f"a circle is one kind of call, its area the time of all such calls; {small}{hidden}")
     return canvas.markup()
+
+
+def _start_words(device: Device, dots: Sequence[_Dot]) -> str:
+    """Why even the best times may lie below the roofs: starting a call takes a while, in which small ones are done."""
+    if not any(dot.each <= device.overhead_s * 1.001 for dot in dots):
+        return ""
+    return f"below the roofs: too little work for the {short(format_ns(1e9 * device.overhead_s))} that any call takes; "
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,7 @@ class _Dot:
     intensity: float
     rate: float
     time: float  # in seconds, of all of them
+    each: float  # of one
 
 
 def _dots(report: CostReport) -> tuple[list[_Dot], str]:
@@ -129,7 +138,7 @@ def _dot(graph: Graph, node: int, calls: int, work: Array, moved: Array, time: f
     taken = graph.nodes[node].inputs if macs[node] > 0 else []
     dtype = taken[0].dtype if taken else ""
     intensity, rate = float(work[node] / moved[node]), float(work[node]) * calls / time
-    return _Dot(short_name(operation.name) + times, title, operation.type, dtype, intensity, rate, time)
+    return _Dot(short_name(operation.name) + times, title, operation.type, dtype, intensity, rate, time, time / calls)
 
 
 def _roofs(report: CostReport, dots: Sequence[_Dot]) -> dict[str, float]:
