@@ -203,6 +203,18 @@ def test_the_peak_and_its_parts_are_written() -> None:
     assert {"forward", "backward", "optimizer"} <= set(words)
 
 
+def test_the_axis_says_what_it_counts() -> None:
+    """One op between an input and an output ends at 3, which are not operations."""
+    graph = atlas.capture(lambda x: x.relu(), torch.randn(4))
+    words = [text for text, _ in texts(plots.memory_timeline(graph))]
+    assert len(graph) == 3
+    assert "inputs, operations and outputs, in the order they ran" in words
+    with atlas.recording() as rec:
+        torch.ones(4).relu()
+    words = [text for text, _ in texts(plots.memory_timeline(rec.graph))]
+    assert "operations, in the order they ran" in words
+
+
 def test_a_graph_without_memory_is_refused() -> None:
     graph = Graph(dict(graph_of("one layer").columns), graph_of("one layer").tables)
     graph.columns["node_memory_bytes"] = np.full(len(graph), -1)

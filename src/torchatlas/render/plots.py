@@ -67,6 +67,8 @@ _LAYERS = {
 }
 _SHADES = {Phase.FORWARD: 0.85, Phase.RECOMPUTE: 0.68, Phase.BACKWARD: 0.5, Phase.OPTIMIZER: 0.3, Phase.OTHER: 0.15}
 KINDS = ("memory", "roofline", "time", "gradients")
+# Memory is known after every node: inputs and outputs have places on its axis as well.
+_AXIS = ("inputs, operations and outputs, in the order they ran", "operations, in the order they ran")
 
 
 def plot(
@@ -131,7 +133,7 @@ def memory_timeline(graph: Graph, *, width: int = 1200, height: int = 700, theme
     words = f"peak {at_least}{format_bytes(report.peak_bytes)}, {node.name}"
     _peak(canvas, area, (base(node.id + 0.5), side(report.peak_bytes)), words, limits)
     counts = round_ticks(len(graph), max(2, width // 130))
-    base_axis(canvas, area, base, counts, lambda n: f"{n:,.0f}", "operations, in the order they ran")
+    base_axis(canvas, area, base, counts, lambda n: f"{n:,.0f}", _AXIS[int(operations_mask(graph).all())])
     if beside:
         legend_table(canvas, rows, right + 24, area.top, "at the peak")
     return canvas.markup()
