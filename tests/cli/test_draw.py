@@ -166,6 +166,7 @@ def test_what_a_file_does_not_hold_is_said_in_options(file: Path, folder: Path) 
         (("nowhere.atlas",), "nowhere.atlas"),
         (("step.atlas", "--backward"), "it was run already"),
         (("train.py",), "torchatlas capture --output run.atlas"),
+        (("draw_models:build",), "returned a Linear without inputs, and it takes some: give them with --inputs"),
     ],
 )
 def test_what_cannot_be_drawn(file: Path, folder: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -302,7 +302,7 @@ def test_words_that_are_unknown() -> None:
         atlas.draw(tower(), theme="darkk")
     with pytest.raises(atlas.errors.InvalidInputError, match="'frward' is no phase"):
         atlas.draw(tower(), phases=["frward"])
-    with pytest.raises(atlas.errors.InvalidInputError, match=r"phase optimizer, .* it has forward"):
+    with pytest.raises(atlas.errors.InvalidInputError, match=r"ran in optimizer, .* it has forward"):
         atlas.draw(tower(), phases=["optimizer"])
     assert atlas.draw(tower(), phases=["optimizer", "forward"]).boxes
     with pytest.raises(atlas.errors.InvalidInputError, match="not Linear"):

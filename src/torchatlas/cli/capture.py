@@ -123,6 +123,7 @@ def graph_of(
         _keep_partial(rec.graph, output, str(target))
         raise
     if isinstance(result, nn.Module):
+        _check_without_inputs(result, target)
         result = (result, ())
     if isinstance(result, tuple) and 2 <= len(result) <= 3 and isinstance(result[0], nn.Module):
         model, positional, named = (*result, {})[:3]
@@ -137,6 +138,14 @@ def graph_of(
     with progress("decoding"):
         graph: Graph = rec.graph
     return graph
+
+
+def _check_without_inputs(model: Any, target: _target.Target) -> None:
+    """Raise if a model that came without inputs takes some."""
+    if not _target.takes_nothing(model.forward):
+        raise InvalidInputError(
+            f"{target} returned a {type(model).__name__} without inputs, and it takes some: give them with --inputs."
+        )
 
 
 def _built(item: Any, target: _target.Target) -> Any:

@@ -165,9 +165,9 @@ def _phases(graph: Graph, names: Iterable[Phase | str]) -> tuple[Phase, ...]:
         raise InvalidInputError(f"phases=() leaves nothing to draw; pass some of {', '.join(known)}.")
     ran = [phase for phase in Phase if phase in graph.scopes[""].operations_by_phase]
     if ran and not set(ran) & {Phase(name) for name in names}:  # of a graph with nothing in it the page says so
-        asked = ", ".join(Phase(name).value for name in names)
+        asked = " or ".join(Phase(name).value for name in names)
         raise InvalidInputError(
-            f"Nothing of this graph ran in the phase {asked}, so there is nothing to draw: "
+            f"Nothing of this graph ran in {asked}, so there is nothing to draw: "
             f"it has {' and '.join(phase.value for phase in ran)}."
         )
     return tuple(map(Phase, names))

@@ -142,7 +142,9 @@ def memory_timeline(graph: Graph, *, width: int = 1200, height: int = 700, theme
 def time_by_type(graph: Graph, *, width: int = 1200, height: int = 700, theme: str = "light") -> str:
     """How long each kind of operation took, by phase, longest first."""
     if plottable(graph).time_ns is None:
-        raise AnalysisError("No operation of this graph was timed. Record a run: atlas.capture(model, *args).")
+        raise AnalysisError(
+            "No operation of this graph was timed, so there are no times to plot: capture it without fake."
+        )
     bars = _bars(graph, theme_named(theme))
     total, timed = sum(bar.time_ns for bar in bars), sum(bar.calls for bar in bars)
     untimed = int(operations_mask(graph).sum()) - timed
