@@ -14,7 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchatlas.render import fonts
-from torchatlas.render.fonts import FAMILY, clipped, ending, font_files, has_all, shortened, spelled, text_width
+from torchatlas.render.fonts import (
+    FAMILY,
+    clipped,
+    ending,
+    font_files,
+    has_all,
+    pieces,
+    shortened,
+    spelled,
+    text_width,
+)
 from torchatlas.render.png import rasterized, to_png
 
 SIZES = st.floats(6, 40)
@@ -220,6 +230,11 @@ def test_the_files_are_there_with_their_licence() -> None:
     assert FAMILY == "Inter"
     files = [Path(path) for path in font_files()]
     assert all(20_000 < path.stat().st_size < 150_000 for path in files)
+    whole = fonts._characters() - set("\t\n\r")
+    for bold in (False, True):  # in pieces, for SVG: all of it, each character once
+        held = [piece.characters for piece in pieces._pieces(bold)]
+        assert frozenset().union(*held) == whole
+        assert sum(map(len, held)) == len(whole)
     assert "SIL OPEN FONT LICENSE" in (files[0].parent / "OFL.txt").read_text()
     assert all(path.read_bytes()[:4] == b"OTTO" for path in files)
     assert set(fonts._advances(False)) >= set("abc")

@@ -94,7 +94,7 @@ def test_names_cannot_inject_markup(kind: str) -> None:
     svg = KINDS[kind](graph_of("injected"))
     assert "<script" not in svg
     assert "<img" not in svg
-    allowed = {"svg", "rect", "text", "title", "line", "polyline", "circle", "path", "g"}
+    allowed = {"svg", "rect", "text", "title", "line", "polyline", "circle", "path", "g", "style"}
     assert {one.tag.removeprefix(SVG) for one in parsed(svg).iter()} <= allowed
     assert any("<img src=x" in words for words, _ in texts(svg))  # the model's name is in the title, as text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from typing import Any
@@ -178,6 +179,18 @@ def test_what_only_a_pointer_would_show_reads_no_fonts(monkeypatch: pytest.Monke
     plain = Canvas(60, 40, LIGHT)
     plain.rect(5, 5, 20, 20, fill="#000000")
     assert with_title == pixels(to_png(plain.markup(), width=60, height=40))[2]
+
+
+def test_what_only_a_browser_needs_is_left_out(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    """The font in the document and the widths of its texts: fonts would be read for every picture."""
+    svg = page("Größe ★ → 3×3")
+    assert "@font-face" in svg
+    assert "textLength" in svg
+    given: list[str] = []
+    monkeypatch.setattr(png, "_resized", lambda svg, *size: given.append(svg) or svg)
+    plain = re.sub('(?s)<style>.*</style>| textLength="[^"]*" lengthAdjust="[^"]*"', "", svg)
+    assert to_png(svg, width=60, height=40) == to_png(plain, width=60, height=40)
+    assert set(given) == {plain}
 
 
 def test_bold_is_bolder() -> None:

@@ -1,17 +1,22 @@
-"""The one writer of SVG: what it writes parses, is escaped, and holds plain numbers."""
+"""The one writer of SVG: what it writes parses, is escaped, holds plain numbers, and brings its font along."""
 
 from __future__ import annotations
 
 import io
 import math
 import re
+from base64 import b64decode
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from render.reading import shown
 
+import torchatlas as atlas
+from torchatlas import demo
 from torchatlas.errors import InvalidInputError, StateError
+from torchatlas.render.fonts import characters_of, has_all, pieces, text_width
 from torchatlas.render.png import to_png
 from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import DARK, LIGHT
@@ -58,10 +63,12 @@ def test_any_text_survives_as_text_and_nothing_else(text: str) -> None:
     canvas.begin_group(transform=text, title=text)
     canvas.end_group()
     root = parsed(canvas)
-    assert {one.tag.removeprefix(SVG) for one in root.iter()} <= {"svg", "rect", "text", "path", "g", "title"}
-    shown = drawn(canvas, "text")
+    assert {one.tag.removeprefix(SVG) for one in root.iter()} <= {
+        "svg", "rect", "text", "path", "g", "title", "style",
+    }  # fmt: skip
+    written = drawn(canvas, "text")
     plain = re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "□", isolated(text or "x"))
-    assert "".join(shown.itertext()).endswith(plain.replace("\r\n", "\n").replace("\r", "\n"))
+    assert "".join(written.itertext()).endswith(plain.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 @pytest.mark.parametrize("name", ["\u05d0\u05d1", "\u0637\u0628\u0642\u0629", "conv_\u05d0\u05d1_1"])
@@ -105,7 +112,7 @@ def test_the_document(theme) -> None:  # type: ignore[no-untyped-def]
     assert root.tag == SVG + "svg"
     assert root.attrib["viewBox"] == "0 0 300 200.5"
     assert root.attrib["height"] == "200.5"
-    assert root.attrib["font-family"].startswith("Inter, ")
+    assert root.attrib["font-family"].startswith("torchatlas Inter, Inter, ")
     assert root[0].attrib == {"width": "300", "height": "200.5", "fill": theme.background}
 
 
@@ -128,6 +135,95 @@ def test_shapes() -> None:
     assert drawn(canvas, "text").attrib["text-anchor"] == "middle"
     canvas.text(1, 2, "", size=9, fill="#000000")
     assert drawn(canvas, "text").text == "bold"
+
+
+# -- looks the same everywhere -----------------------------------------------------------------------------------------
+
+
+def carried(svg: str) -> dict[str, set[str]]:
+    """The characters that the fonts in a document have, by weight."""
+    found: dict[str, set[str]] = {}
+    rules = re.findall(r"@font-face\{([^}]*)\}", "".join(ElementTree.fromstring(svg).itertext()))
+    for rule in rules:
+        (weight,), (data,) = re.findall(r"font-weight:(\d+)", rule), re.findall(r"base64,([^)]*)\)", rule)
+        assert 'font-family:"torchatlas Inter"' in rule
+        characters = characters_of(pieces._table(b64decode(data), b"cmap"))
+        ranges = [
+            one.partition("-")[::2] for one in re.findall(r"U\+([0-9A-F-]+)", rule.partition("unicode-range:")[2])
+        ]
+        said = {chr(code) for a, b in ranges for code in range(int(a, 16), int(b or a, 16) + 1)}
+        assert said == characters
+        assert not characters & found.setdefault(weight, set())
+        found[weight] |= characters
+    return found
+
+
+def check_carries_what_it_needs(svg: str) -> None:
+    fonts, root = carried(svg), ElementTree.fromstring(svg)
+    for text in root.iter(SVG + "text"):
+        words, bold = shown(text), "font-weight" in text.attrib
+        assert fonts.get(text.attrib.get("font-weight", "400"), set()) >= {one for one in words if has_all(one)}
+        if has_all(words):
+            width = text_width(words, float(text.attrib["font-size"]), bold)
+            assert float(text.attrib["textLength"]) == pytest.approx(width, abs=0.1), words
+            assert text.attrib["lengthAdjust"] == "spacingAndGlyphs"
+    assert set(re.findall(r"[a-z]+://[^\"]*", svg)) == {"http://www.w3.org/2000/svg"}  # a name: nothing is fetched
+    assert all(place.startswith("data:font/woff;base64,") for place in re.findall(r"url\(([^)]*)\)", svg))
+    assert "href" not in svg
+    assert "@import" not in svg
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pictures_and_plots_carry_their_font_and_fetch_nothing(theme: str) -> None:
+    graph = demo.training_step()
+    for drawing in (atlas.draw(graph, theme=theme), atlas.plot(graph, "memory", theme=theme)):
+        check_carries_what_it_needs(drawing.svg)
+        assert 20_000 < len("".join(re.findall("base64,[^)]*", drawing.svg))) < 25_000  # two weights
+
+
+@settings(deadline=None)  # as above
+@given(st.text(st.characters(codec="utf-8") | st.sampled_from("aé Ж→★漢×")), st.booleans())
+def test_any_text_carries_its_font(text: str, bold: bool) -> None:
+    canvas = Canvas(100, 100, LIGHT)
+    text = " ".join(text.split())  # what is drawn of blanks is tested below
+    canvas.text(1, 2, text or "x", size=10, fill="#000000", bold=bold)
+    check_carries_what_it_needs(canvas.markup())
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("Conv2d 3×3 · 64→128", 1), ("Größe", 2), ("Größe ★", 3), ("漢字", 0), ("漢字a", 1)]
+)
+def test_only_the_pieces_that_are_used_are_carried(text: str, count: int) -> None:
+    canvas = Canvas(100, 100, LIGHT)
+    canvas.text(1, 2, text, size=10, fill="#000000")
+    canvas.rect(1, 2, 3, 4, title="Größe ★")  # what a browser shows in a font of its own
+    assert canvas.markup().count("@font-face") == count
+    canvas.text(1, 2, text, size=10, fill="#000000", bold=True)
+    assert canvas.markup().count("@font-face") == 2 * count
+    assert ("<style" in canvas.markup()) == bool(count)
+
+
+def test_the_width_is_that_of_what_is_seen() -> None:
+    """Blanks in a row are drawn as one, those at the ends as none; what has to be guessed is left as it comes."""
+    canvas = Canvas(100, 100, LIGHT)
+    canvas.text(1, 2, " a \n b ", size=10, fill="#000000")
+    assert float(drawn(canvas, "text").attrib["textLength"]) == pytest.approx(text_width("a b", 10), abs=0.01)
+    for text in ("   ", "注意力 · 8→16"):
+        canvas.text(1, 2, text, size=10, fill="#000000")
+        assert "textLength" not in drawn(canvas, "text").attrib
+
+
+def test_every_browser_draws_the_pieces_as_wide_as_we_measure() -> None:
+    """As FreeType reads them, which several browsers use."""
+    fonts = pytest.importorskip("PIL.ImageFont")
+    for bold in (False, True):
+        for piece in pieces._pieces(bold):
+            font = fonts.truetype(io.BytesIO(piece.data), 1408, layout_engine=fonts.Layout.BASIC)
+            for one in sorted(piece.characters):
+                assert font.getlength(one) == pytest.approx(text_width(one, 1408, bold), abs=1), one
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
 
 
 def rounded(points: list[tuple[float, float]], radius: float = 5) -> str:

@@ -15,15 +15,18 @@ from types import ModuleType
 import numpy as np
 
 from torchatlas.errors import InvalidInputError
-from torchatlas.render.fonts import FAMILY, font_files, has_all, spelled
+from torchatlas.render.fonts import FAMILY, OURS, font_files, has_all, spelled
 
 MOST_PIXELS = 20_000  # along one side
 MOST_PIXELS_IN_ALL = 200_000_000
-_TOOLTIP = re.compile("<title>[^<]*</title>")
+# Pixels show no tooltip, and one strange character in them would have all fonts read. Ours are handed over as files: as
+# part of the text they would have to be read again for every picture, and the widths of texts are theirs anyway.
+_FOR_BROWSERS = re.compile(
+    '<title>[^<]*</title>|<style>@font-face[^<]*</style>| textLength="[0-9.]+" lengthAdjust="spacingAndGlyphs"'
+)
 _ROOT = re.compile(r"<svg\b[^>]*>")
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _SIGNATURE_AND_HEADER = 8 + 25  # bytes before the place where PNG wants the resolution
-_OURS = "torchatlas " + FAMILY  # what lunasvg knows our fonts by: the machine may have others called Inter
 _EFFORT = 3  # of zlib: with more a file becomes smaller by a sixth, and takes three times as long
 
 
@@ -34,8 +37,7 @@ def to_png(svg: str, *, width: int, height: int, dpi: int = 96) -> bytes:
     not have are drawn with a font of the machine, and spelled (\\u6ce8) where it has none.
     """
     _check(width, height, dpi)
-    # Pixels show no tooltip, and one strange character in them would have all fonts read.
-    svg = spelled(_TOOLTIP.sub("", svg))
+    svg = spelled(_FOR_BROWSERS.sub("", svg))
     png = _drawn(_resized(svg, width, height), width, height) if has_all(svg) else None
     return _with_resolution(png or rasterized(svg, width, height), dpi)
 
@@ -51,7 +53,7 @@ def _lunasvg() -> ModuleType | None:
     except ImportError:
         return None
     files = zip((False, True), font_files(), strict=True)
-    added = [pylunasvg.lunasvg_add_font_face_from_file(_OURS, bold, False, file) for bold, file in files]
+    added = [pylunasvg.lunasvg_add_font_face_from_file(OURS, bold, False, file) for bold, file in files]
     return pylunasvg if all(added) else None
 
 
@@ -62,7 +64,7 @@ def _drawn(svg: str, width: int, height: int) -> bytes | None:
         return None
     tag = _ROOT.search(svg)
     assert tag is not None  # `_resized` has looked at it
-    ours = re.sub(r'\sfont-family="[^"]*"', "", tag[0]).replace("<svg", f'<svg font-family="{_OURS}"', 1)
+    ours = re.sub(r'\sfont-family="[^"]*"', "", tag[0]).replace("<svg", f'<svg font-family="{OURS}"', 1)
     document = lunasvg.Document.loadFromData(svg[: tag.start()] + ours + svg[tag.end() :])
     bitmap = None if document is None else document.renderToBitmap(width, height)
     if bitmap is None or bitmap.isNull():

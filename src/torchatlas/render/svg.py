@@ -9,7 +9,8 @@ from html import escape
 from typing import Literal
 
 from torchatlas.errors import InvalidInputError, StateError
-from torchatlas.render.fonts import FAMILY
+from torchatlas.render.fonts import FAMILY, OURS, has_all, text_width
+from torchatlas.render.fonts.pieces import font_style
 from torchatlas.render.theme import Theme
 
 Anchor = Literal["start", "middle", "end"]
@@ -22,6 +23,7 @@ _REPLACEMENT = "□"  # our font has it; it has no U+FFFD
 # Scripts written from right to left, and characters that turn what follows them.
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefe\U00010800-\U00010fff\U0001e800-\U0001efff]")
 _TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_BLANKS = re.compile("[ \t\n\r]+")  # drawn as one space, and as none at the ends of a text
 _BETWEEN = re.compile(r"(\n|  | [·…] |, )")  # what we write between a name and its figures
 _ISOLATE, _END = "\u2068", "\u2069"
 _AWAY = {"down": (0, 1), "up": (0, -1), "left": (-1, 0), "right": (1, 0)}
@@ -46,6 +48,10 @@ def safe(text: str) -> str:
     '&lt;script&gt; &amp; &quot;co&quot;□'
     """
     return escape(_FORBIDDEN.sub(_REPLACEMENT, text))
+
+
+def _drawable(text: str) -> str:
+    return _FORBIDDEN.sub(_REPLACEMENT, isolated(text))
 
 
 def isolated(text: str) -> str:
@@ -75,6 +81,7 @@ class Canvas:
         self.height = height
         self.theme = theme
         self._parts: list[str] = []
+        self._used: dict[bool, set[str]] = {}  # the characters of regular and of bold text
         self._open = 0
 
     def rect(
@@ -194,16 +201,23 @@ class Canvas:
         anchor: Anchor = "start",
         title: str = "",
     ) -> None:
-        """One line of text on the baseline `y`, as long as it is: cut it with `fonts.clipped` first."""
+        """One line of text on the baseline `y`, as long as it is: cut it with `fonts.clipped` first.
+
+        It is as wide as was measured wherever it is shown: in our font, which the document carries, or squeezed where
+        a viewer insists on one of its own.
+        """
         if not text:
             return
+        text = _drawable(text)
+        self._used.setdefault(bold, set()).update(text)
         opening = f'text x="{number(x)}" y="{number(y)}" font-size="{number(size)}" fill="{safe(fill)}"'
         if bold:
             opening += ' font-weight="600"'
         if anchor != "start":
             opening += f' text-anchor="{safe(anchor)}"'
+        opening += _extent(text, size, bold)
         tooltip = f"<title>{safe(title)}</title>" if title else ""
-        self._parts.append(f"<{opening}>{tooltip}{safe(isolated(text))}</text>")
+        self._parts.append(f"<{opening}>{tooltip}{escape(text)}</text>")
 
     def begin_group(self, transform: str = "", title: str = "") -> None:
         """What is drawn until `end_group` belongs together: moved by one transform, explained by one title."""
@@ -220,22 +234,32 @@ class Canvas:
         self._parts.append("</g>")
 
     def markup(self) -> str:
-        """The whole document, with the theme's background."""
+        """The whole document, with the theme's background; at its end the font, which nobody wants to read first."""
         if self._open:
             raise StateError(f"{self._open} groups are still open; call end_group before markup")
         width, height = number(self.width), number(self.height)
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-            f'viewBox="0 0 {width} {height}" font-family="{FAMILY}, system-ui, sans-serif">'
+            f'viewBox="0 0 {width} {height}" font-family="{OURS}, {FAMILY}, system-ui, sans-serif">'
         )
         ground = f'<rect width="{width}" height="{height}" fill="{safe(self.theme.background)}"/>'
-        return "\n".join([head, ground, *self._parts, "</svg>\n"])
+        fonts = font_style(self._used)
+        style = [f"<style>{fonts}</style>"] if fonts else []
+        return "\n".join([head, ground, *self._parts, *style, "</svg>\n"])
 
     def _add(self, shape: str, title: str = "") -> None:
         if title:
             self._parts.append(f"<{shape}><title>{safe(title)}</title></{shape.split(' ', 1)[0]}>")
         else:
             self._parts.append(f"<{shape}/>")
+
+
+def _extent(text: str, size: float, bold: bool) -> str:
+    """How wide a text is to be drawn. Of other scripts we only guess how wide they are, and do not insist on that."""
+    seen = _BLANKS.sub(" ", text).strip(" ")
+    if not seen or not has_all(seen):
+        return ""
+    return f' textLength="{number(text_width(seen, size, bold))}" lengthAdjust="spacingAndGlyphs"'
 
 
 def _paint(fill: str, stroke: str, stroke_width: float, dash: str, opacity: float) -> str:

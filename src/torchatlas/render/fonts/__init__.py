@@ -1,6 +1,7 @@
 """Text -> its width in the font that torchatlas ships (Inter), so that a label is placed, or cut, before it is drawn.
 
-The fonts hold no kerning: a text is as wide as its characters together. README.md says how the files were made.
+The fonts hold no kerning: a text is as wide as its characters together. README.md says how the files were made;
+pieces.py puts them into an SVG.
 Characters that they lack are drawn in a font of the machine; those that none has are spelled, and are as wide as that.
 """
 
@@ -15,6 +16,7 @@ from pathlib import Path
 from unicodedata import category, east_asian_width
 
 FAMILY = "Inter"
+OURS = "torchatlas " + FAMILY  # what our copy is known by where others called Inter may be about
 _FOLDER = Path(__file__).parent
 _FILES = {False: _FOLDER / "Inter-Regular.otf", True: _FOLDER / "Inter-SemiBold.otf"}
 _DOTS = "…"
@@ -123,6 +125,11 @@ def spelled(text: str) -> str:
 def has_all(text: str) -> bool:
     """Whether every character of `text` is in the font. Line ends and tabs are drawn as spaces and count as such."""
     return _characters().issuperset(text)
+
+
+def characters_of(cmap: bytes) -> set[str]:
+    """The characters that a font has, from its table `cmap`."""
+    return set(_glyphs(cmap, 0))
 
 
 def font_files() -> list[str]:
