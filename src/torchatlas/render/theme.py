@@ -1,13 +1,14 @@
 """Names of themes -> the colours of every picture, for light and dark pages.
 
-The strokes start from the palette of Okabe and Ito and were then moved apart, by lightness where hue cannot do it,
-until any two of the categories that meet in one picture differ by at least 11 in CIELAB to people with full colour
-vision, deuteranopia and protanopia alike (tests/render/test_theme.py measures it). Grey has no room for fifteen steps:
-there the members of a family still differ in lightness, and the names in the boxes say the rest.
-Hue families on purpose: convolution, matmul and pooling are blue (heavy and light); attention and communication are
-purple; recurrent and loss are red; norm and optimizer are green; view and movement are grey. Beside those fifteen,
-random, module, custom and unknown are greys of their own, and gradient and accumulate, which only autograd graphs have,
-borrow the reds and greens of what such graphs do not have.
+A type of op has a fill and a stroke, and is told from others by both. The heavier the op, the more its box stands out
+from the page: convolution, matmul and attention most, views and pointwise ops least. So boxes keep their order in grey,
+where the stroke, of another lightness, tells those of one step apart. Strokes that meet in one picture differ by at
+least 11 in CIELAB to people with full colour vision, deuteranopia and protanopia alike, any two by 8; fill and stroke
+together, of the common types, by 4.7 in lightness alone (tests/render/test_theme.py measures all of it).
+The hues start from the palette of Okabe and Ito and stay in families: convolution, matmul and pooling are blue;
+attention and communication are pink, embedding is purple; recurrent and loss are red; norm and optimizer are green;
+activation, pointwise and reduction go from yellow to brown; view, movement, random and what is unknown are greys.
+gradient and accumulate, which only autograd graphs have, borrow the red and the green of what such graphs do not have.
 """
 
 from __future__ import annotations
@@ -91,63 +92,58 @@ def _luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def _fills(strokes: dict[OperationType, str], ground: str, strength: float) -> dict[OperationType, tuple[str, str]]:
-    """Each stroke with a fill of its own hue, so quiet that text is read on it."""
-    return {kind: (mixed(ground, stroke, strength), stroke) for kind, stroke in strokes.items()}
-
-
 def _ramp(colours: str) -> tuple[str, ...]:
     # Even steps of 11 in CIELAB along a curve in OKLCH: hue from yellow over orange to purple, lightness always falling
     # (on a dark page rising), so that the order is also seen in grey.
     return tuple(colours.split())
 
 
-_LIGHT_STROKES = {
-    OperationType.CONVOLUTION: "#0B71AE",
-    OperationType.MATMUL: "#1A3F8B",
-    OperationType.ATTENTION: "#B55491",
-    OperationType.RECURRENT: "#D55C04",
-    OperationType.NORM: "#009E74",
-    OperationType.ACTIVATION: "#D09600",
-    OperationType.POOLING: "#4CA9DF",
-    OperationType.POINTWISE: "#A39634",
-    OperationType.REDUCTION: "#8C5C2D",
-    OperationType.VIEW: "#91969B",
-    OperationType.MOVEMENT: "#56616F",
-    OperationType.RANDOM: "#B0A8B9",
-    OperationType.EMBEDDING: "#774EC3",
-    OperationType.LOSS: "#8C1D2F",
-    OperationType.COMMUNICATION: "#DB6FB9",
-    OperationType.OPTIMIZER: "#125C4D",
-    OperationType.GRADIENT: "#C8553D",
-    OperationType.ACCUMULATE: "#2E7D5B",
-    OperationType.MODULE: "#51606F",
-    OperationType.CUSTOM: "#2B2B2B",
-    OperationType.UNKNOWN: "#A5A5A5",
+_LIGHT_FILLS = {
+    OperationType.CONVOLUTION: ("#A4CDEE", "#598FC1"),
+    OperationType.MATMUL: ("#B2C2EA", "#3D57A7"),
+    OperationType.ATTENTION: ("#EED0E7", "#9B3984"),
+    OperationType.RECURRENT: ("#F7C3A5", "#952400"),
+    OperationType.NORM: ("#CFECE3", "#009265"),
+    OperationType.ACTIVATION: ("#F8E6BC", "#D79B0E"),
+    OperationType.POOLING: ("#B8E0F3", "#1DA6E7"),
+    OperationType.POINTWISE: ("#F8F6ED", "#877E1C"),
+    OperationType.REDUCTION: ("#F6E5D4", "#7F5329"),
+    OperationType.VIEW: ("#F1F7FC", "#4B5661"),
+    OperationType.MOVEMENT: ("#E7EDF4", "#2E3A46"),
+    OperationType.RANDOM: ("#F8F4FD", "#A9A1B4"),
+    OperationType.EMBEDDING: ("#E2D9F5", "#4C2697"),
+    OperationType.LOSS: ("#EDB6C4", "#75021E"),
+    OperationType.COMMUNICATION: ("#F2CEE4", "#C2569D"),
+    OperationType.OPTIMIZER: ("#9DD8C9", "#367766"),
+    OperationType.GRADIENT: ("#FCD7D1", "#C34E3F"),
+    OperationType.ACCUMULATE: ("#CCEADD", "#56A180"),
+    OperationType.MODULE: ("#E6F0F9", "#626F7A"),
+    OperationType.CUSTOM: ("#D4D4D4", "#333636"),
+    OperationType.UNKNOWN: ("#EFEEEE", "#9F9F9F"),
 }
 
-_DARK_STROKES = {
-    OperationType.CONVOLUTION: "#57AEE9",
-    OperationType.MATMUL: "#3D6FDF",
-    OperationType.ATTENTION: "#E48DC8",
-    OperationType.RECURRENT: "#F07B3B",
-    OperationType.NORM: "#38CD9B",
-    OperationType.ACTIVATION: "#ECAE3A",
-    OperationType.POOLING: "#97D5FE",
-    OperationType.POINTWISE: "#ECE14E",
-    OperationType.REDUCTION: "#BE8D5B",
-    OperationType.VIEW: "#A8AAAC",
-    OperationType.MOVEMENT: "#6B7A8B",
-    OperationType.RANDOM: "#8A8094",
-    OperationType.EMBEDDING: "#A084F2",
-    OperationType.LOSS: "#CF4453",
-    OperationType.COMMUNICATION: "#F6BEDE",
-    OperationType.OPTIMIZER: "#1A927B",
-    OperationType.GRADIENT: "#E8836B",
-    OperationType.ACCUMULATE: "#63C39A",
-    OperationType.MODULE: "#9AA8B6",
-    OperationType.CUSTOM: "#F2F2F2",
-    OperationType.UNKNOWN: "#7D7D7D",
+_DARK_FILLS = {
+    OperationType.CONVOLUTION: ("#004768", "#6ABFFC"),
+    OperationType.MATMUL: ("#3F4E81", "#5583FB"),
+    OperationType.ATTENTION: ("#703E67", "#F098D6"),
+    OperationType.RECURRENT: ("#583523", "#F07B3B"),
+    OperationType.NORM: ("#133E31", "#5BEAB5"),
+    OperationType.ACTIVATION: ("#282115", "#F1B03B"),
+    OperationType.POOLING: ("#172E3D", "#98D3FB"),
+    OperationType.POINTWISE: ("#242317", "#F6EA58"),
+    OperationType.REDUCTION: ("#483118", "#D3A06D"),
+    OperationType.VIEW: ("#292B2C", "#A2A3A4"),
+    OperationType.MOVEMENT: ("#2C3037", "#607080"),
+    OperationType.RANDOM: ("#232127", "#8C8396"),
+    OperationType.EMBEDDING: ("#483E68", "#9276DC"),
+    OperationType.LOSS: ("#5E2C33", "#C7404E"),
+    OperationType.COMMUNICATION: ("#593551", "#FECAE9"),
+    OperationType.OPTIMIZER: ("#073D35", "#249881"),
+    OperationType.GRADIENT: ("#462923", "#D5755F"),
+    OperationType.ACCUMULATE: ("#15362B", "#61C299"),
+    OperationType.MODULE: ("#23292F", "#AFB7C0"),
+    OperationType.CUSTOM: ("#454544", "#CDCBCB"),
+    OperationType.UNKNOWN: ("#252626", "#6C6F6F"),
 }
 
 LIGHT = THEMES.add("light")(
@@ -155,13 +151,13 @@ LIGHT = THEMES.add("light")(
         name="light",
         background="#FFFFFF",
         ink="#1B2430",
-        soft="#4F5B69",
+        soft="#46515E",
         line="#D5DCE3",
         edge="#5B6775",
         accent="#C1121F",
         terminal=("#2F3B4A", "#FFFFFF"),
         tints=("#FFFFFF", "#F4F7FA", "#E9EFF5", "#DEE7EF", "#D3DFE9", "#C8D7E3"),
-        fills=_fills(_LIGHT_STROKES, "#FFFFFF", 0.14),
+        fills=_LIGHT_FILLS,
         ramp=_ramp(
             "#F9F8E1 #F8F1C6 #F8E6A9 #F8D98C #F8C971 #F7B658 #F4A141 #ED8A32 "
             "#E3732E #D65F32 #C94F38 #B9413D #A73542 #932B45 #7D2445 #642043"
@@ -174,13 +170,13 @@ DARK = THEMES.add("dark")(
         name="dark",
         background="#14181D",
         ink="#EDF1F5",
-        soft="#B3BDC8",
+        soft="#BAC4CE",
         line="#3A4550",
         edge="#93A0AE",
         accent="#FF6B5E",
         terminal=("#D8E0E8", "#14181D"),
         tints=("#14181D", "#1A2027", "#202830", "#26303A", "#2C3843", "#32404C"),
-        fills=_fills(_DARK_STROKES, "#14181D", 0.2),
+        fills=_DARK_FILLS,
         ramp=_ramp(
             "#322843 #472C54 #633060 #803464 #983A62 #AC425E #BD4B57 #CC5750 "
             "#D86549 #E37643 #EB8A41 #F1A149 #F4B75A #F5CC72 #F5E08D #F7F3AC"
