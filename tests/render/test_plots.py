@@ -24,6 +24,7 @@ from torchatlas.analysis.storages import CATEGORIES
 from torchatlas.errors import AnalysisError, InvalidInputError, UnknownNameError
 from torchatlas.graph import Graph
 from torchatlas.render import plots
+from torchatlas.render.theme import LIGHT
 from torchatlas.units import format_bytes
 
 KINDS: dict[str, Callable[..., str]] = {
@@ -174,6 +175,26 @@ def test_the_layers_are_the_timeline(name: str) -> None:
         for key, words in CATEGORIES.items():
             assert found.get(words, 0) == pytest.approx(report.timeline[key][node], abs=0.03 * unit), (node, key)
         assert sum(found.values()) == pytest.approx(report.live_bytes[node], abs=0.1 * unit)
+
+
+@pytest.mark.parametrize("name", ["convolutions", "one layer"])
+def test_thin_lines_separate_areas_and_leave_the_upper_edge_alone(name: str) -> None:
+    graph, timeline = graph_of(name), memory(graph_of(name)).timeline
+    every = list(parsed(plots.memory_timeline(graph, width=4000, height=2000)).iter(SVG + "polyline"))
+    areas = [outline(one) for one in every if one.attrib["fill"] != "none"]
+    lines = [one for one in every if one.attrib["fill"] == "none"]
+    assert {one.attrib["stroke"] for one in lines} == {LIGHT.background}
+    left, right = min(x for points in areas for x, _ in points), max(x for points in areas for x, _ in points)
+    bottom, pieces = (
+        max(y for points in areas for _, y in points),
+        [pair for one in lines for pair in pairwise(outline(one))],
+    )
+    for node in range(len(graph)):
+        x = left + (right - left) * (node + 0.5) / len(graph)
+        tops = [bottom - height for height in np.cumsum([heights_at(points, x) for points in areas])]
+        found = [a[1] for a, b in pieces if a[0] < x < b[0]]
+        assert len(found) == sum(sizes[node] > 0 for sizes in timeline.values()) - 1
+        assert all(min(abs(top - y) for top in tops) < 0.1 for y in found)
 
 
 def test_no_node_stands_out_of_the_stack_where_there_are_more_nodes_than_pixels() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
 
+from torchatlas.analysis.storages import CATEGORIES
 from torchatlas.errors import UnknownNameError
 from torchatlas.graph.nouns import OperationType
 from torchatlas.render.theme import DARK, LIGHT, Theme, contrast, mixed, theme
@@ -131,6 +132,26 @@ def test_a_box_has_an_outline(paint: Theme) -> None:
 def test_the_fills_are_pale_on_light_pages_and_dark_on_dark_ones() -> None:
     assert all(lab(fill)[0] > 77 for fill, _ in LIGHT.fills.values())
     assert all(lab(fill)[0] < 35 for fill, _ in DARK.fills.values())
+
+
+MOST_BYTES = ["parameters", "optimizer_state", "gradients", "saved_activations", "activations", "temporaries"]
+
+
+@both
+@pytest.mark.parametrize("vision", [*VISION, "grey"])
+def test_areas_of_memory_stay_apart(paint: Theme, vision: str) -> None:
+    assert set(paint.memory) == set(CATEGORIES)
+    for first, second in combinations(paint.memory, 2):
+        colours = paint.memory[first], paint.memory[second]
+        far = abs(lab(colours[0])[0] - lab(colours[1])[0]) if vision == "grey" else distance(*colours, vision)
+        least = (7, 3.5) if vision == "grey" else (11.5, 9)
+        assert far >= least[not {first, second} <= set(MOST_BYTES)], (first, second, far)
+
+
+@both
+def test_areas_of_memory_are_seen_on_every_ground(paint: Theme) -> None:
+    for colour, ground in product(paint.memory.values(), [paint.background, *paint.tints[:4]]):
+        assert distance(colour, ground) >= 10, (colour, ground)
 
 
 @both

@@ -44,27 +44,13 @@ from torchatlas.render.axes import (
 )
 from torchatlas.render.drawing import Drawing
 from torchatlas.render.fonts import clipped, text_width
-from torchatlas.render.plotting import plottable, quiet, strong, title_of
+from torchatlas.render.plotting import plottable, strong, title_of
 from torchatlas.render.roofline import roofline as roofline
 from torchatlas.render.svg import Anchor, Canvas, Point
 from torchatlas.render.theme import Theme, mixed
 from torchatlas.render.theme import theme as theme_named
 from torchatlas.units import format_bytes, format_ns
 
-# Memory from the bottom of the stack up: what stays below what comes and goes. The colours are those of ops that mean
-# nothing here; all that meet stay apart as theme.py says.
-_LAYERS = {
-    "parameters": OperationType.CONVOLUTION,
-    "buffers": OperationType.POOLING,
-    "constants": OperationType.MOVEMENT,
-    "inputs": OperationType.VIEW,
-    "optimizer_state": OperationType.NORM,
-    "gradients": OperationType.RECURRENT,
-    "saved_activations": OperationType.ACTIVATION,
-    "activations": OperationType.ACTIVATION,
-    "temporaries": OperationType.ATTENTION,
-    "unattributed": OperationType.UNKNOWN,
-}
 _SHADES = {Phase.FORWARD: 0.85, Phase.RECOMPUTE: 0.68, Phase.BACKWARD: 0.5, Phase.OPTIMIZER: 0.3, Phase.OTHER: 0.15}
 KINDS = ("memory", "roofline", "time", "gradients")
 # Memory is known after every node: inputs and outputs have places on its axis as well.
@@ -102,10 +88,9 @@ def memory_timeline(graph: Graph, *, width: int = 1200, height: int = 700, theme
     node, at_least = report.node, "at least " if report.at_least else ""
     subtitle = f"peak {at_least}{format_bytes(report.peak_bytes)} after {node.name} ({node.phase})"
     canvas = open_page(title_of("Memory", graph), subtitle, width, height, theme)
-    layers = [key for key in _LAYERS if report.timeline[key].max() > 0]
+    layers = [key for key in canvas.theme.memory if report.timeline[key].max() > 0]
     rows = [
-        (quiet(canvas.theme, _LAYERS[key]), CATEGORIES[key], format_bytes(report.by_category[key]))
-        for key in reversed(layers)
+        (canvas.theme.memory[key], CATEGORIES[key], format_bytes(report.by_category[key])) for key in reversed(layers)
     ]
     beside = width >= 760  # there is room for a legend beside the data, in the order of the stack
     top = HEADING if beside else legend(canvas, [(row[0], f"{row[1]} {row[2]}") for row in rows], HEADING)
@@ -249,6 +234,21 @@ def _stack(canvas: Canvas, area: Area, base: Scale, side: Scale, layers: Sequenc
         outline = _steps(places, above, side) + _steps(places, below, side)[::-1]
         canvas.polyline(outline, fill=colour, title=words)
         below = above
+    _separate(canvas, places, heights[:, chosen], side)
+
+
+def _separate(canvas: Canvas, places: Sequence[float], heights: Array, side: Scale) -> None:
+    """Thin lines between areas that lie on each other, so that they are also two where their greys are much the same.
+
+    None along the upper edge of the whole: it would wear away what is only a pixel wide, as a peak may be.
+    """
+    tops = np.cumsum(heights, axis=0)
+    for top, sizes in zip(tops, heights, strict=True):
+        inner = np.append((sizes > 0) & (top < tops[-1]), False)
+        begins = np.flatnonzero(np.diff(inner, prepend=False)).tolist()
+        for a, b in zip(begins[::2], begins[1::2], strict=True):
+            line = _steps(places[a : b + 1], top[a:b], side)
+            canvas.polyline(line, stroke=canvas.theme.background, stroke_width=0.8)
 
 
 def _steps(places: Sequence[float], sizes: Array, side: Scale) -> list[Point]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchatlas.analysis.summary import operations_mask
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph, OperationType
-from torchatlas.render.theme import Theme, mixed
+from torchatlas.render.theme import Theme
 
 
 def plottable(graph: Graph) -> Graph:
@@ -28,8 +28,3 @@ def title_of(what: str, graph: Graph, how: str = "") -> str:
 def strong(theme: Theme, kind: OperationType) -> str:
     """The colour of a type of op, for strokes and dots."""
     return theme.fills[kind][1]
-
-
-def quiet(theme: Theme, kind: OperationType) -> str:
-    """Quieter than a stroke, as there is so much of it."""
-    return mixed(theme.background, strong(theme, kind), 0.72)

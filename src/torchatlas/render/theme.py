@@ -36,6 +36,7 @@ class Theme:
     terminal: tuple[str, str]  # fill and ink of inputs, outputs and the badges of repeats
     tints: tuple[str, ...]  # the grounds of modules, by how deep they are nested
     fills: dict[OperationType, tuple[str, str]]  # the fill and the stroke of an operation
+    memory: dict[str, str]  # what bytes are for -> the colour of their area, from the bottom of a stack to its top
     ramp: tuple[str, ...]  # from little to much, in steps that look even and differ in lightness
 
     def heat(self, fraction: float) -> tuple[str, str]:
@@ -146,6 +147,34 @@ _DARK_FILLS = {
     OperationType.UNKNOWN: ("#252626", "#6C6F6F"),
 }
 
+# What stays lies below what comes and goes. The six kinds that there is most of are at least 7 apart in lightness, for
+# any two of them may touch; the others are thin, and lie between those.
+_LIGHT_MEMORY = {
+    "parameters": "#2A709F",
+    "buffers": "#A6D7F0",
+    "constants": "#AEB8C4",
+    "inputs": "#4A535D",
+    "optimizer_state": "#69BCA1",
+    "gradients": "#C76647",
+    "saved_activations": "#F9DA88",
+    "activations": "#F4BA5E",
+    "temporaries": "#CA7DB1",
+    "unattributed": "#3D4043",
+}
+
+_DARK_MEMORY = {
+    "parameters": "#1C5E88",
+    "buffers": "#8AB6CC",
+    "constants": "#939CA6",
+    "inputs": "#3D464E",
+    "optimizer_state": "#549F87",
+    "gradients": "#A95337",
+    "saved_activations": "#D3B86F",
+    "activations": "#CF9C4A",
+    "temporaries": "#AD6997",
+    "unattributed": "#C8CCCE",
+}
+
 LIGHT = THEMES.add("light")(
     Theme(
         name="light",
@@ -158,6 +187,7 @@ LIGHT = THEMES.add("light")(
         terminal=("#2F3B4A", "#FFFFFF"),
         tints=("#FFFFFF", "#F4F7FA", "#E9EFF5", "#DEE7EF", "#D3DFE9", "#C8D7E3"),
         fills=_LIGHT_FILLS,
+        memory=_LIGHT_MEMORY,
         ramp=_ramp(
             "#F9F8E1 #F8F1C6 #F8E6A9 #F8D98C #F8C971 #F7B658 #F4A141 #ED8A32 "
             "#E3732E #D65F32 #C94F38 #B9413D #A73542 #932B45 #7D2445 #642043"
@@ -177,6 +207,7 @@ DARK = THEMES.add("dark")(
         terminal=("#D8E0E8", "#14181D"),
         tints=("#14181D", "#1A2027", "#202830", "#26303A", "#2C3843", "#32404C"),
         fills=_DARK_FILLS,
+        memory=_DARK_MEMORY,
         ramp=_ramp(
             "#322843 #472C54 #633060 #803464 #983A62 #AC425E #BD4B57 #CC5750 "
             "#D86549 #E37643 #EB8A41 #F1A149 #F4B75A #F5CC72 #F5E08D #F7F3AC"
