@@ -92,7 +92,7 @@ class BoxMaker:
     def box(self, item: Item, opened: Collection[int], height: float, share: Share = Share.GUESSED) -> Box:
         """The box of an item that should be no higher than `height`; `opened` holds the ids of open items.
 
-        What is nested deep gets far too little of a height that is guessed at every depth. Another share of it may help,
+        What is nested deep gets far too little of a height that is guessed at every depth. Another share may help,
         or not: a group that is higher, if narrower, may not leave room for others beside which it stands.
         """
         number = self._number(item, opened)

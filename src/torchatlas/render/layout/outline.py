@@ -440,8 +440,8 @@ def _cut_at_rounds(parts: list[list[Item]], keys: Iterable[int]) -> list[list[It
     """Ops before a loop may run into those of its first round, ops after it into those of its last, and the end of each
     round into the beginning of the next: as one box they would make some round differ from the others.
 
-    Cut them where both halves stand by themselves elsewhere, or where at least two other rounds begin or end; what comes
-    as often as rounds do is a part of them as it is. By a key for every item, in order."""
+    Cut them where both halves stand by themselves elsewhere, or where at least two other rounds begin or end; what
+    comes as often as rounds do is a part of them as it is. By a key for every item, in order."""
     following_key = iter(keys)
     hashes = [tuple(next(following_key) for _ in part) for part in parts]
     times = Counter(hashes)
