@@ -27,6 +27,7 @@ _LARGEST = 24.0
 _SMALLEST = (LEAST_WIDTH + BOX_GAP) * (LEAST_HEIGHT + RANK_GAP)  # what a closed box takes at least
 _FULL = 0.42  # boxes with their gaps never filled more of a page than this
 _TIGHT = 2.2  # boxes that take more of the page than this hardly fit however they are laid out
+_PROMISING = 1.1  # and only for what would tell so much more than the best so far
 _SPARE_MISSES, _SPARE_WORK = 8, 900  # so much for trials with all the height there is
 _MOST_TRIALS = 50
 _BEHIND = 0.5  # a set that is worth less than so much of the best one is not followed any further
@@ -36,6 +37,7 @@ _USUAL_PAGE = 1600 * 1200
 _MISSES = 8  # so many groups that do not fit any more, and the page is full
 _ALL, _MANY = 0.85, 20  # a box that stands for so much of its group is opened with it, if it has no more boxes
 _LOSS = 0.03  # opening a group where there is room left may lose so much of what all is worth
+_MORE = 1.05  # a miss of what would not tell so much more counts twice
 _FILLED, _SWAPPED = 1.5, 1.0  # of the most work: when filling, and swapping after it, end
 _FEW_MISSES = 4
 _SWAPS = 12  # so many are tried
@@ -85,6 +87,7 @@ class Fitter:
         self.maker = BoxMaker(outline, labels, smallest_box / self.least, width / self.least, text_room)
         self.trials = 0
         self._spare_work, self._spare_misses = 0, 0.0
+        self._best = 0.0  # what the best set that fits is worth
         self._shares_of: dict[frozenset[int], Share] = {}  # sets that fit -> with which share of the height, if unusual
         self._most_work = _MOST_WORK * max(1.0, width * height / _USUAL_PAGE)  # a poster is worth more of it
         self._failed: set[frozenset[int]] = set()
@@ -197,8 +200,8 @@ class Fitter:
                     worth, opened = self.worth(fit), trial
                     break
                 self._refuse(move, opened, fit)
-                misses += 1
-                if misses == most or self._work >= _FILLED * self._most_work:
+                misses += 1 if self._tells(trial) > worth * _MORE else 2
+                if misses >= most or self._work >= _FILLED * self._most_work:
                     return worth, opened
             else:
                 break
@@ -312,8 +315,13 @@ class Fitter:
         before = self.maker.work
         fit = self._scaled(opened, _QUICK, self.least)
         cost = self.maker.work - before
+        if self._fits(fit):
+            self._best = max(self._best, self.worth(fit))
+            return fit
+        if not self._is_cramped(fit.box) or self._tells(opened) < _PROMISING * self._best:
+            return fit
         for share in (Share.WHOLE, Share.MEASURED):
-            if self._fits(fit) or not self._is_cramped(fit.box) or not self._may_spare(cost):
+            if not self._may_spare(cost):
                 break
             before = self.maker.work
             other = self._scaled(opened, _QUICK, self.least, share=share)
@@ -321,6 +329,7 @@ class Fitter:
             self._spare_misses += 0.5 * (not self._fits(other))
             if self._fits(other):
                 self._shares_of[opened] = share
+                self._best = max(self._best, self.worth(other))
                 return other
         return fit
 
