@@ -29,7 +29,7 @@ from torchatlas.render.theme import Theme, contrast, mixed
 from torchatlas.tables import clean
 from torchatlas.units import format_bytes, format_count, format_flops, format_ns
 
-_LINE, _ARROW, _CORNER = 1.3, 6.5, 6.0
+_LINE, _ARROW, _CORNER, _DOT = 1.3, 6.5, 6.0, 2.6
 _COUNTED = 20_000  # nodes up to which the work of a graph is counted for the footer: it takes a moment
 # What a critical path may be the heaviest chain by, in the words of the legend.
 _WEIGHTS = {"time": "time", "flops": "all arithmetic", "bytes": "bytes moved", "count": "number of ops"}
@@ -305,7 +305,10 @@ class Page:
             if line in self.path.lines:
                 colour, thick = self.theme.accent, 2.4
             dash = "4 3" if line.returning else ""
-            self.canvas.rounded(line.points, _CORNER, stroke=colour, stroke_width=thick, dash=dash)
+            if len(line.points) == 1:
+                self.canvas.circle(*line.points[0], _DOT, fill=colour)
+            else:
+                self.canvas.rounded(line.points, _CORNER, stroke=colour, stroke_width=thick, dash=dash)
         for line in lines:
             if line.arrow and len(line.points) > 1:
                 (_, before), (x, y) = line.points[-2:]

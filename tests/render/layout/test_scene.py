@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,10 +12,11 @@ from render.layout.pages import drawn, frame
 from torch import nn
 
 import torchatlas as atlas
+from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout import verify
 from torchatlas.render.layout.boxes import HEAD, STACK
-from torchatlas.render.layout.scene import Label, Line, Way
+from torchatlas.render.layout.scene import Label, Line, SceneMaker, Way
 from torchatlas.render.layout.words import SMALL
 
 
@@ -98,6 +100,59 @@ def test_the_dashed_line_begins_at_what_is_handed_on(hands_on: str, page: tuple[
         assert start_y > head.y + head.height
         assert any(line.points[0][0] == start_x for line in scene.lines if line is not back and not line.arrow)
     assert verify.defects(scene) == []
+
+
+def three_states(*, side_by_side: bool, leaving: bool = False) -> Graph:
+    """A loop that hands on three tensors, made side by side or one of the other; the last ones may be read too."""
+    sketch = Sketch()
+    states, made = [sketch.input(f"x{number}", (2, 8)) for number in range(3)], []
+    for _ in range(6):
+        last = mixed = sketch.op("add", sketch.op("cat", *states, shape=(2, 8)), states[0])
+        for place, name in enumerate(("sin", "cos", "exp")):
+            states[place] = last = sketch.op(name, mixed if side_by_side else last)
+        made.append(sketch.op("relu", sketch.op("sigmoid", last)))
+    sketch.output(sketch.op("stack", *made), *(states if leaving else []))
+    return sketch.graph()
+
+
+@pytest.mark.parametrize(("side_by_side", "leaving"), [(True, True), (True, False), (False, False)])
+def test_all_that_a_round_hands_on_joins_the_dashed_line(side_by_side: bool, leaving: bool) -> None:
+    picture = drawn(three_states(side_by_side=side_by_side, leaving=leaving), 900, 1200)
+    scene = picture.scene
+    (loop,) = (number for number, found in enumerate(scene.frames) if found.item.repeat > 1)
+    dashed = [line for line in scene.lines if line.returning]
+    joins = {scene.frames[line.ends[0]].title: line for line in dashed if line.ends[0] != loop}  # type: ignore[index]
+    pieces = [line for line in dashed if line.ends[0] == loop]
+    assert set(joins) == {"sin", "cos", "exp"}
+    assert [line.arrow for line in pieces] == [False, False, True]
+    assert [one.points[-1] == other.points[0] for one, other in itertools.pairwise(pieces)] == [True, True]
+    for title, line in joins.items():
+        maker = frame(scene, title)
+        assert line.points[-1] in {piece.points[0] for piece in pieces}
+        if leaving:  # a dot where the line that goes on below the loop is crossed
+            (out,) = (one for one in scene.lines if one.ends == (scene.frames.index(maker), None))
+            assert [x for x, _ in line.points] == [out.points[-1][0]]
+        else:  # from the right of a box, or down from it where others are in the way
+            x, y = line.points[0]
+            assert x == maker.x + maker.width or (maker.x < x < maker.x + maker.width and y == maker.y + maker.height)
+    assert picture.svg.count("<circle") == (3 if leaving else 0)
+    assert verify.defects(scene) == []
+    assert verify.hidden(picture.outline, scene) == []
+    for line in joins.values():
+        without = replace(scene, lines=[one for one in scene.lines if one is not line])
+        assert "hands on what no dashed line shows" in "".join(verify.hidden(picture.outline, without))
+
+
+def test_how_many_tensors_are_handed_on_is_said_where_not_all_can_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SceneMaker, "_below", lambda *_: None)  # as if something lay below all of them
+    picture = drawn(three_states(side_by_side=True), 900, 1200)
+    (dashed,) = (line for line in picture.scene.lines if line.returning)
+    labels = {label.text: label for label in picture.scene.labels}
+    assert beside(labels["3 tensors"], replace(dashed, points=dashed.points[::-1]))
+    assert verify.defects(picture.scene) == []
+    assert verify.hidden(picture.outline, picture.scene) == []
+    silent = replace(picture.scene, labels=[])
+    assert "hands on what no dashed line shows" in "".join(verify.hidden(picture.outline, silent))
 
 
 def test_shapes_are_written_where_they_change() -> None:

@@ -22,6 +22,7 @@ Area = tuple[float, float, float, float]  # left, top, right, bottom
 
 _LABEL_GAP = 5.0
 _LOW, _MIDDLE = (0.9, 0.8, 0.7, 0.6, 0.5), (0.5, 0.7, 0.3)  # where a dashed line may leave a frame, or a closed box
+_SIDES = (0.8, 0.2, 0.65, 0.35)  # and where it may leave one downwards
 _INPUT = KINDS.index(NodeKind.INPUT)
 
 
@@ -42,7 +43,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of one tensor. A dashed one leads back to the beginning of a repeat."""
+    """One line of one tensor. A dashed one leads back to the beginning of a repeat, or joins such a one; if it is but a
+    point, that one takes in there a line that it crosses."""
 
     net: int
     points: tuple[Point, ...]
@@ -50,7 +52,9 @@ class Line:
     level: int  # how deeply nested the group is that it belongs to
     many: int = 1  # how many tensors it stands for
     returning: bool = False
-    ends: tuple[int | None, int | None] = (None, None)  # the frames it joins; None for the border of its group
+    # The frames it joins; None for the border of its group. A dashed one joins what makes a tensor to the repeat, or
+    # the repeat to itself where others join it.
+    ends: tuple[int | None, int | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,11 @@ class Scene:
     frames: list[Frame] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
-    wanted_labels: int = 0
+    no_room: list[tuple[int, str]] = field(default_factory=list)  # what should stand beside which net, too
+
+    @property
+    def wanted_labels(self) -> int:
+        return len(self.labels) + len(self.no_room)
 
     @property
     def closed(self) -> list[Frame]:
@@ -97,7 +105,7 @@ class SceneMaker:
     def _add(self, item: Item, box: Box, x: float, y: float, depth: int) -> None:
         behind = STACK if item.repeat > 1 else 0.0
         width, height = box.width - behind, box.height - behind
-        is_root = item is self.outline.root
+        is_root, own = item is self.outline.root, len(self.found.frames)
         if not is_root:
             self.found.frames.append(Frame(item, x, y, width, height, box.title, box.subtitle, box.open, depth))
         if not box.open:
@@ -136,29 +144,65 @@ class SceneMaker:
                 if shape not in ("", self._known_shape(number, depth)):
                     self._wishes.setdefault((net, shape), []).append((line.points, room))
         if item.repeat > 1 and hands_on(self.outline.tree, item):  # else the rounds lie side by side
-            self._return(item, box, x, y, width, height, depth)
+            self._return(item, box, (x, y, width, height), [*numbers, own], depth)
 
-    def _return(self, item: Item, box: Box, x: float, y: float, width: float, height: float, depth: int) -> None:
-        """The dashed line to the beginning of a repeat, from what each round hands to the next: from its line where it
-        leaves the repeat too, else from the right of the box that makes it, or below that if others are in the way."""
-        low, right = y + height - 5, x + width - 9
+    def _return(self, item: Item, box: Box, area: Area, numbers: list[int | None], depth: int) -> None:
+        """The dashed line to the beginning of a repeat, which gathers what each round hands to the next. How much that
+        is stands beside it if not all is seen to join. `area` is left, top, width, height of the repeat; `numbers` are
+        the frames of its boxes, and the last its own."""
+        *makers, own = numbers
+        net, right, head = -1_000_000 - item.start, area[0] + area[2] - 9, area[1] + HEAD
+
+        def add(points: Iterable[Point], maker: int | None, arrow: bool) -> None:
+            points = tuple(dict.fromkeys(points))
+            self.found.lines.append(Line(net, points, arrow, depth, returning=True, ends=(maker, own)))
+
         handed = self._handed(item)
+        joins, all_join = self._joins(item, box, area, handed)
+        stops = sorted((points[-1] for _, points in joins), key=lambda point: (-point[1], point[0]))
+        if len(joins) == 1:
+            ((place, points),) = joins
+            add((*points, (right, points[-1][1]), (right, head)), makers[place], True)
+        else:  # in pieces from one that joins it to the next, of which a way may take the last ones only
+            for place, points in joins:
+                add(points, makers[place], False)
+            for one, other in itertools.pairwise([*stops, (right, head)]):
+                add((one, (other[0], one[1]), other), own, other[1] == head)
+        if not all_join:
+            heights = np.arange(head + 4, stops[0][1] - 16, 12).tolist()
+            pieces = [((right, y), (right, stops[0][1])) for y in heights]
+            self._wishes[net, f"{len(handed):,} tensors"] = [(piece, (area[0] + 2, right)) for piece in pieces]
+
+    def _joins(
+        self, item: Item, box: Box, area: Area, handed: list[tuple[int, int]]
+    ) -> tuple[list[tuple[int, tuple[Point, ...]]], bool]:
+        """Where what is handed on joins the dashed line, by the places of the boxes that make it: at lines that leave
+        the repeat too, else from the right of the boxes or down from them, of closed ones once for all they make. And
+        whether all does: others may be in the way. If they are in that of all, it begins somewhere below the last."""
+        left, low, right = area[0], area[1] + area[3] - 5, area[0] + area[2] - 9
         inside = self.outline.wiring(item).inside
+        found: dict[tuple[int, int], tuple[Point, ...]] = {}
         for mine, theirs in zip(item.outputs, box.item.outputs, strict=True):
             if inside[mine] in handed:
-                start = x + box.leaves[theirs], low
-                break
-        else:
-            areas = [
-                (x + box.origin[0] + dx, y + box.origin[1] + dy, inner.width, inner.height)
-                for inner, (dx, dy) in zip(box.inner, box.places, strict=False)
-            ]
+                found.setdefault(inside[mine], ((left + box.leaves[theirs], low),))
+        areas = [
+            (left + box.origin[0] + dx, area[1] + box.origin[1] + dy, inner.width, inner.height)
+            for inner, (dx, dy) in zip(box.inner, box.places, strict=False)
+        ]
+        rest = {each if box.inner[each[0]].open else (each[0], -1): None for each in handed if each not in found}
+        for place, tensor in rest:
+            (x, y, wide, tall), others = areas[place], [*areas[:place], *areas[place + 1 :]]
+            taken = [point for points in found.values() for point in points]
+            shares = _LOW if box.inner[place].open else _MIDDLE
+            if (at := self._beside(areas[place], others, right, shares, taken)) is not None:
+                found[place, tensor] = ((x + wide, at), (right, at))
+            elif (at := self._below(areas[place], others, low, taken)) is not None:
+                found[place, tensor] = ((at, y + tall), (at, low))
+        all_join = rest.keys() <= found.keys()
+        if not found:
             place = handed[-1][0]
-            maker = areas.pop(place)
-            free = self._beside(maker, areas, right, _LOW if box.inner[place].open else _MIDDLE)
-            start = (maker[0] + maker[2] / 2, low) if free is None else (maker[0] + maker[2], free)
-        points = (start, (right, start[1]), (right, y + HEAD))
-        self.found.lines.append(Line(-1_000_000 - item.start, points, True, depth, returning=True))
+            found[handed[-1]] = ((areas[place][0] + areas[place][2] / 2, low),)
+        return [(place, points) for (place, _), points in found.items()], all_join or len(handed) == 1
 
     def _handed(self, item: Item) -> list[tuple[int, int]]:
         """What a round of a repeat reads of the one before: which box makes it, and its number in there."""
@@ -171,9 +215,11 @@ class SceneMaker:
         tensors = source * OUTPUTS + output[before]
         return sorted(set(zip(places.tolist(), tensors.tolist(), strict=True)))
 
-    def _beside(self, box: Area, others: list[Area], right: float, shares: Iterable[float]) -> float | None:
-        """How low a line can run from the right of a box to somewhere further right, past others and along no line: at
-        one of some shares of the box's height. All areas are left, top, width, height."""
+    def _beside(
+        self, box: Area, others: list[Area], right: float, shares: Iterable[float], taken: list[Point]
+    ) -> float | None:
+        """How low a line can run from the right of a box to somewhere further right, past others and along no line, at
+        no height that is taken: at one of some shares of the box's height. All areas are left, top, width, height."""
         left, top, wide, tall = box
         level = [
             (y1, min(x1, x2), max(x1, x2))
@@ -185,8 +231,25 @@ class SceneMaker:
             y = top + tall * share
             hit = any(oy - 3 < y < oy + high + 3 and ox + broad > left + wide for ox, oy, broad, high in others)
             along = any(abs(y - at) < 4 and come < right and go > left + wide for at, come, go in level)
-            if not hit and not along:
+            if not hit and not along and all(abs(y - at) > 4 for _, at in taken):
                 return y
+        return None
+
+    def _below(self, box: Area, others: list[Area], low: float, taken: list[Point]) -> float | None:
+        """The same of a line straight down from a box: where along its width."""
+        left, top, wide, tall = box
+        upright = [
+            (x1, min(y1, y2), max(y1, y2))
+            for line in self.found.lines
+            for (x1, y1), (x2, y2) in itertools.pairwise(line.points)
+            if x1 == x2
+        ]
+        for share in _SIDES:
+            x = left + wide * share
+            hit = any(ox - 3 < x < ox + broad + 3 and oy + high > top + tall for ox, oy, broad, high in others)
+            along = any(abs(x - at) < 4 and come < low and go > top + tall for at, come, go in upright)
+            if not hit and not along and all(abs(x - at) > 4 for at, _ in taken):
+                return x
         return None
 
     # -- shapes beside lines -------------------------------------------------------------------------------------------
@@ -207,7 +270,6 @@ class SceneMaker:
 
     def _place_labels(self) -> None:
         found = self.found
-        found.wanted_labels = len(self._wishes)
         pieces = [
             (min(a[0], b[0]), min(a[1], b[1]), max(a[0], b[0]), max(a[1], b[1]))
             for line in found.lines
@@ -227,9 +289,11 @@ class SceneMaker:
                 ),
                 None,
             )
-            if spot is not None:
-                placed.append(spot)
-                found.labels.append(Label(spot[0], spot[1] + 10, text, net))
+            if spot is None:
+                found.no_room.append((net, text))
+                continue
+            placed.append(spot)
+            found.labels.append(Label(spot[0], spot[1] + 10, text, net))
 
 
 def _solid(frame: Frame) -> list[Area]:

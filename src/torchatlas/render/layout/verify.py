@@ -4,7 +4,7 @@ missing or that nothing in the graph stands for. Tests and benchmarks run it on 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -194,7 +194,30 @@ def hidden(outline: Outline, scene: Scene) -> list[str]:
             found += [f"a round of {title} {words}" for words in _odd_reads(rounds, frame.item.alike_only)]
             if _odd_readers(outline.tree, frame.item, box_of):
                 found.append(f"a round of {title} is read where others are not")
+            if frame.open and _is_lost(outline, scene, number, frame, rounds[1]):
+                found.append(f"a round of {title} hands on what no dashed line shows")
     return found
+
+
+def _is_lost(outline: Outline, scene: Scene, number: dict[int, int], frame: Frame, second: list[_Read]) -> bool:
+    """Whether the second round reads something of the first of which nothing joins the dashed line: from an open box
+    in it one line for each tensor, from a closed one, which may be a line for many, one at least. Or their number is
+    said, if there is room for it.
+    """
+    own = number[id(frame.item)]
+    parts, tensors = outline.children(frame.item), set[tuple[int, int, int]]()  # box, leaf in it, output
+    for read in second:
+        if read.maker == 0:
+            leaf = frame.item.start + read.made
+            (part,) = (part for part in parts if part.start <= leaf < part.end)
+            tensors.add((number[id(part)], (leaf - part.start) % (part.stop - part.start), read.output))
+    dashed = [line for line in scene.lines if line.returning and line.ends[1] == own]
+    nets, said = {line.net for line in dashed}, [*((label.net, label.text) for label in scene.labels), *scene.no_room]
+    if any(net in nets and text == f"{len(tensors):,} tensors" for net, text in said):
+        return False
+    wanted = Counter(box for box, _, _ in tensors)
+    joined = Counter(line.ends[0] for line in dashed)
+    return any(joined[box] < (many if scene.frames[box].open else 1) for box, many in wanted.items())
 
 
 _OUTSIDE, _ITSELF = -1, -2
