@@ -6,11 +6,13 @@ import math
 import re
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 from render.pictures import Block, texts, tower, words
 from render.reading import SVG
 from torch import nn
+from zoo import ZOO, Specimen
 
 import torchatlas as atlas
 from torchatlas.analysis.gradients import gradient_norms
@@ -18,8 +20,10 @@ from torchatlas.analysis.schedule import critical_path
 from torchatlas.demo import training_step
 from torchatlas.graph import Graph, OperationType
 from torchatlas.operations import type_of_box
-from torchatlas.render.layout.scene import Way
+from torchatlas.render.layout import verify
+from torchatlas.render.layout.way import Way
 from torchatlas.render.measures import MEASURES
+from torchatlas.render.page import heaviest
 from torchatlas.render.picture import Picture
 from torchatlas.render.theme import DARK, LIGHT
 
@@ -92,8 +96,8 @@ def test_the_critical_path_is_one_chain(name: str) -> None:
         "step": training_step,
     }[name]()
     picture = atlas.draw(graph, critical_path="flops")
-    chain = picture.outline.tree.leaf_of_node[critical_path(graph, by="flops").ids]
-    way = Way(picture.outline, picture.scene, chain[chain >= 0].tolist())
+    way = Way(picture.outline, picture.scene, heaviest(picture.outline.tree, "flops"))
+    assert verify.broken(picture.scene, way) == []
     assert len(way.lines) > 5
     assert len(re.findall(f'd="[^"Z]*" fill="none" stroke="{LIGHT.accent}"', picture.svg)) == len(way.lines)
     frames = picture.scene.frames
@@ -123,8 +127,81 @@ def test_the_critical_path_runs_through_the_round_of_a_repeat_that_it_touches() 
     picture = atlas.draw(graph, critical_path=True)
     (branch,) = (frame for frame in picture.scene.frames if frame.item.repeat == 20 and frame.open)
     inner = [frame for frame in picture.scene.frames if frame.item.parent is branch.item]
-    chain = picture.outline.tree.leaf_of_node[critical_path(graph).ids]
-    assert set(inner) < Way(picture.outline, picture.scene, chain[chain >= 0].tolist()).boxes
+    assert set(inner) < Way(picture.outline, picture.scene, heaviest(picture.outline.tree, "time")).boxes
+
+
+def path(graph: Graph, by: str = "count") -> tuple[list[str], Way]:
+    """The titles along the critical path, which is one chain, and the way itself."""
+    picture = atlas.draw(graph, critical_path=by)
+    way = Way(picture.outline, picture.scene, heaviest(picture.outline.tree, by))
+    assert verify.broken(picture.scene, way) == []
+    return [frame.title for frame in way.chain], way
+
+
+def test_the_critical_path_follows_tensors_not_the_order_of_writes() -> None:
+    def noise(x: torch.Tensor) -> torch.Tensor:
+        x = x.sin().cos()
+        mask = torch.empty_like(x).bernoulli_(0.5)  # the room for the mask has no box, and what fills it no line
+        return x * mask.div_(0.5)
+
+    graph = atlas.capture(noise, torch.randn(3))
+    along = [graph.nodes[node].operation for node in critical_path(graph, by="count").ids]
+    assert "aten.empty_like.default" in along
+    assert path(graph)[0] == ["x", "sin", "cos", "mul", "output"]
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        before = y.sin()
+        y.mul_(2)  # waits for the sine, of which it takes nothing
+        return y.exp().log() + before
+
+    assert path(atlas.capture(doubled, torch.randn(3)))[0] == ["x", "clone", "mul", "exp", "log", "add", "output"]
+
+
+def test_the_critical_path_takes_one_whole_way_through_a_repeat() -> None:
+    """What a decoder makes goes out, what it chooses to the next step: the first step alone leads to no line out."""
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.look, self.embed, self.out = nn.Linear(8, 8), nn.Embedding(9, 8), nn.Linear(16, 9)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            token, made = torch.zeros(2, dtype=torch.int64), []
+            for _ in range(6):
+                seen = self.look(x).tanh().softmax(-1)
+                made.append(self.out(torch.cat([seen, self.embed(token)], 1)))
+                token = made[-1].argmax(1)
+            return torch.stack(made)
+
+    titles, way = path(atlas.capture(Decoder(), torch.randn(2, 8)))
+    assert titles == ["x", "Linear", "tanh", "softmax", "cat", "Linear", "stack", "output"]
+    assert not any(line.returning for line in way.lines)
+
+
+def test_the_critical_path_goes_along_the_dashed_line_where_no_round_alone_leads_on() -> None:
+    def pipeline(x: torch.Tensor, state: torch.Tensor, clock: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made = []
+        for _ in range(6):
+            clock = clock.tan()
+            made.append(state.cos().cosh())
+            state = x.sin().sinh()
+        return torch.stack(made), clock
+
+    graph = atlas.capture(pipeline, torch.randn(3), torch.randn(3), torch.randn(3))
+    is_clock = np.array([node.operation == "aten.tan.default" for node in graph.nodes])
+    graph.columns["node_time_ns"][:] = np.where(is_clock, 1, 1000)
+    titles, way = path(graph, "time")
+    assert titles == ["x", "sin", "sinh", "cos", "cosh", "stack"]
+    assert any(line.returning for line in way.lines)
+
+
+@pytest.mark.parametrize("specimen", ZOO, ids=str)
+def test_the_critical_path_of_every_specimen_is_one_chain(specimen: Specimen) -> None:
+    model, args, kwargs = specimen.build()
+    graph = atlas.capture(model, *args, kwargs=kwargs, backward=specimen.trains)
+    for by in ("count", "flops", "time"):
+        assert path(graph, by)[0]
 
 
 def test_the_legend_says_what_the_critical_path_is_measured_by() -> None:

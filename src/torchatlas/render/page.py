@@ -13,15 +13,17 @@ import numpy as np
 from torchatlas.analysis.counting import count
 from torchatlas.analysis.schedule import critical_path
 from torchatlas.errors import AnalysisError, UnknownNameError
-from torchatlas.graph import Graph, NodeKind, OperationType, Phase
+from torchatlas.graph import EdgeKind, Graph, NodeKind, OperationType, Phase
 from torchatlas.graph.columns import KINDS, PHASES, Array
+from torchatlas.graph.select import induced
 from torchatlas.operations import type_of_box
 from torchatlas.render.fonts import clipped, text_width
 from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import Item, Outline
-from torchatlas.render.layout.scene import Frame, Line, Scene, Way
+from torchatlas.render.layout.scene import Frame, Line, Scene
 from torchatlas.render.layout.tree import Tree
+from torchatlas.render.layout.way import Way
 from torchatlas.render.layout.words import SMALL, TITLE
 from torchatlas.render.measures import MEASURES, Measure
 from torchatlas.render.svg import Canvas, isolated, number
@@ -73,7 +75,7 @@ class Margins:
         rows = 0
         if look.legend:
             names = [*(kind.value for kind in _types(outline)), "closed group", "×n identical repeats"]
-            names += [_path_words(look, outline.tree.graph)] if look.critical_path else []
+            names += [_path_words(look, outline.tree)] if look.critical_path else []
             rows = _rows([_entry_width(name, words) for name in names], look.width - 2 * side)
             rows = rows if look.color_by == "type" else 1
         title = max(look.text, 10 + 15 * part)
@@ -160,11 +162,8 @@ class Page:
     @cached_property
     def path(self) -> Way:
         """The critical path."""
-        chain: list[int] = []
-        if self.look.critical_path:
-            found = critical_path(self.graph, by=_path_weight(self.look, self.graph)).ids
-            leaves = self.outline.tree.leaf_of_node[np.array(found, np.int64)]
-            chain = leaves[leaves >= 0].tolist()
+        tree = self.outline.tree
+        chain = heaviest(tree, _path_weight(self.look, tree)) if self.look.critical_path else []
         return Way(self.outline, self.scene, chain)
 
     def markup(self) -> str:
@@ -410,7 +409,7 @@ class Page:
             differ = any(frame.item.alike_only for frame in self.scene.frames)
             entries.append(("×n repeats" if differ else "×n identical repeats", "", ""))
         if self.path.boxes:
-            entries.append((_path_words(self.look, self.graph), theme.accent, theme.accent))
+            entries.append((_path_words(self.look, self.outline.tree), theme.accent, theme.accent))
         return entries
 
     def _legend(self, y: float, entries: list[tuple[str, str, str]]) -> None:
@@ -450,7 +449,7 @@ class Page:
         self.canvas.rect(x, y - 11, _RAMP, 13, stroke=theme.line)
         x += _RAMP + 8
         most = f"0 to {self.measure.text(self.most)}"
-        path = f"; bold: {_path_words(self.look, self.graph)}" if self.path.boxes else ""
+        path = f"; bold: {_path_words(self.look, self.outline.tree)}" if self.path.boxes else ""
         boxes = [frame.item for frame in self.scene.closed if not self.outline.is_marker(frame.item)]
         rounds = self.measure.of_rounds(boxes)
         rounds = f"; ×n: {rounds}" if rounds else ""
@@ -475,15 +474,28 @@ def _fitting(ways: list[str], size: float, room: float) -> str:
     return next((words for words in ways if text_width(words, size) <= room), "")
 
 
-def _path_weight(look: Look, graph: Graph) -> str:
-    """What the critical path is measured by: time where there is any."""
+def heaviest(tree: Tree, by: str) -> list[int]:
+    """The leaves on the critical path of what is drawn, and of that along tensors: what only waits for a write in place
+    has no line to lead there."""
+    drawn = np.flatnonzero(tree.leaf_of_node >= 0)
+    if not len(drawn):
+        return []
+    graph = tree.graph
+    bare = Graph(graph.columns, graph.tables, source=graph.source, metadata=graph.metadata)  # tensors weigh nothing
+    found = critical_path(induced(bare, drawn), by=by, kinds=(EdgeKind.DATA,)).ids
+    leaves: list[int] = tree.leaf_of_node[drawn[found]].tolist()
+    return leaves
+
+
+def _path_weight(look: Look, tree: Tree) -> str:
+    """What the critical path is measured by: time where there is any of what is drawn."""
     if isinstance(look.critical_path, str):
         return look.critical_path
-    return "time" if (graph.columns["node_time_ns"] >= 0).any() else "flops"
+    return "time" if (tree.graph.columns["node_time_ns"][tree.node] >= 0).any() else "flops"
 
 
-def _path_words(look: Look, graph: Graph) -> str:
-    weight = _path_weight(look, graph)
+def _path_words(look: Look, tree: Tree) -> str:
+    weight = _path_weight(look, tree)
     return f"critical path by {_WEIGHTS.get(weight, weight)}"
 
 

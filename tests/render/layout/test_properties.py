@@ -19,7 +19,9 @@ from render.layout.pages import drawn
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.render.layout import verify
+from torchatlas.render.layout.way import Way
 from torchatlas.render.layout.words import SMALL
+from torchatlas.render.page import heaviest
 from torchatlas.render.picture import Picture
 
 PAGES = ((300, 200), (800, 600), (1200, 800), (1600, 1200), (700, 2400), (4000, 3000))
@@ -44,6 +46,7 @@ def check(graph: Graph, picture: Picture, font: float) -> None:
     tree = picture.outline.tree
     assert account.drawn + account.inside + account.repeated == len(tree.source)
     assert account.kept == len(tree.kept_source)
+    assert broken(picture) == []
     assert picture.fit.scale * SMALL >= font - 1e-9
     assert picture.smallest_text == picture.fit.scale * SMALL
     assert all(size >= font - 0.01 for size in text_sizes(picture.svg)), min(text_sizes(picture.svg))
@@ -52,6 +55,20 @@ def check(graph: Graph, picture: Picture, font: float) -> None:
     assert top >= 0
     assert right <= picture.width
     assert bottom <= picture.height
+
+
+def broken(picture: Picture) -> list[str]:
+    """What is wrong with the critical path on a page, from beginning to end, by number of ops."""
+    outline, scene = picture.outline, picture.scene
+    leaves = heaviest(outline.tree, "count")
+    way = Way(outline, scene, leaves)
+    found = verify.broken(scene, way)
+    ends = [Way(outline, scene, leaves[place : place + 1 or None]).chain for place in (0, -1)]
+    if ends[0] and ends[0][0] is not way.chain[0] and not outline.is_marker(ends[0][0].item):
+        found.append("it begins elsewhere")  # but where nothing leads from what is given to another lane than forward
+    if ends[1] and ends[1][0] is not way.chain[-1]:
+        found.append("it ends elsewhere")
+    return found
 
 
 _GROUP = re.compile(r"translate\((\S+) (\S+)\) scale\((\S+)\)")

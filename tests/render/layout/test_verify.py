@@ -13,7 +13,9 @@ from torchatlas.render.fonts import text_width
 from torchatlas.render.layout import folding, verify
 from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.scene import Label, Line, Scene
+from torchatlas.render.layout.way import Way
 from torchatlas.render.layout.words import SMALL
+from torchatlas.render.page import heaviest
 from torchatlas.render.picture import Picture
 
 
@@ -175,6 +177,20 @@ def test_every_line_that_is_dropped_is_missed(picture: Picture) -> None:
     for line in scene.lines:
         without = replace(scene, lines=[other for other in scene.lines if other is not line])
         assert verify.account(picture.outline, without).missing, line
+
+
+def test_a_chain_that_is_marked_in_part_or_too_much_is_found(picture: Picture) -> None:
+    scene = picture.scene
+    way = Way(picture.outline, scene, heaviest(picture.outline.tree, "count"))
+    assert verify.broken(scene, way) == []
+    marked = way.lines
+    assert len(marked) > 5
+    for line in marked:
+        way.lines = marked - {line}
+        assert any(words.startswith("no marked lines lead from") for words in verify.broken(scene, way)), line
+    for line in set(scene.lines) - marked:
+        way.lines = marked | {line}
+        assert verify.broken(scene, way) == [f"a line of {line.net} is marked beside the chain"]
 
 
 def test_a_line_that_is_added_is_called_invented(picture: Picture) -> None:

@@ -306,67 +306,6 @@ def _solid(frame: Frame) -> list[Area]:
     return [(left, top, right, top + HEAD), *sides]
 
 
-class Way:
-    """Which boxes and lines a chain of leaves runs along: one line from each to the next, of each repeat one round."""
-
-    def __init__(self, outline: Outline, scene: Scene, chain: Iterable[int]) -> None:
-        self.outline, self.scene = outline, scene
-        self._number = {id(frame.item): number for number, frame in enumerate(scene.frames)}
-        self._rounds: dict[int, int] = {}  # repeats, by the ids of items -> the round that is shown
-        boxes, steps = set[int](), set[tuple[int | None, int | None, int | None]]()
-        before, came = -1, -1
-        for leaf in dict.fromkeys(chain):
-            place, is_shown = self._place(leaf)
-            if is_shown and place >= 0:
-                boxes.add(place)
-                if came >= 0 and came != place and (found := self._steps(before, leaf, came, place)):
-                    boxes.add(came)
-                    steps |= found
-            before, came = leaf, place
-        self.boxes = frozenset(scene.frames[number] for number in boxes)
-        self.lines = frozenset(
-            line
-            for line in scene.lines
-            if not line.returning and ((line.net, *line.ends) in steps or (None, *line.ends) in steps)
-        )
-
-    def _place(self, leaf: int) -> tuple[int, bool]:
-        """The frame of the closed box that a leaf is in, -1 for none, and whether its rounds are those shown."""
-        is_shown = True
-        for item, _, turn in self.outline.around(leaf):
-            if item.repeat > 1:
-                is_shown = is_shown and self._rounds.setdefault(id(item), turn) == turn
-            number = self._number.get(id(item), -1)
-            if number < 0 or not self.scene.frames[number].open:
-                return number, is_shown
-        return -1, False
-
-    def _steps(self, source: int, target: int, come: int, to: int) -> set[tuple[int | None, int | None, int | None]]:
-        """The lines from box to box that one leaf's tensor takes to another: net and ends, None for any net."""
-        tree, out, into = self.outline.tree, self._around(come), self._around(to)
-        while out[-1] == into[-1]:
-            out.pop()
-            into.pop()
-        edges = slice(int(tree.first_edge[target]), int(tree.first_edge[target + 1]))
-        outputs = tree.output[edges][tree.source[edges] == source]
-        if not len(outputs):  # it waits for no tensor, or lies in another lane
-            kept = np.any((tree.kept_source == source) & (tree.kept_target == target))
-            return {(None, out[-1], into[-1])} if kept else set()
-        if len(out) == len(into) == 1:  # between closed boxes one line stands for all tensors
-            return {(None, come, to)}
-        net = self.outline.net(source * OUTPUTS + min(max(int(outputs[0]), 0), OUTPUTS - 1))
-        leaving, entering = [(net, one, None) for one in out[:-1]], [(net, None, one) for one in into[:-1]]
-        return {*leaving, (net, out[-1], into[-1]), *entering}
-
-    def _around(self, number: int) -> list[int]:
-        """A frame and those around it, outwards; the page itself is -1."""
-        found, item = [number], self.scene.frames[number].item.parent
-        while item is not None:
-            found.append(self._number.get(id(item), -1))
-            item = item.parent
-        return found
-
-
 def _spots(
     points: tuple[Point, ...], wide: float, room: tuple[float, float], others: list[tuple[Point, ...]]
 ) -> list[Area]:

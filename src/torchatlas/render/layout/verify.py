@@ -4,6 +4,7 @@ missing or that nothing in the graph stands for. Tests and benchmarks run it on 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline, first_of_repeats
 from torchatlas.render.layout.scene import Frame, Line, Scene
 from torchatlas.render.layout.tree import Tree
+from torchatlas.render.layout.way import Way
 from torchatlas.render.layout.words import SMALL
 
 _NEAR = 1.5  # closer than this is the same place
@@ -140,6 +142,75 @@ def _labels(scene: Scene) -> Iterator[str]:
             yield f"the label {label.text} lies on a line"
         if sum(_meet(area, other, 0.0) for other in areas) > 1:
             yield f"the label {label.text} lies on another"
+
+
+# -- is what is marked one chain? -----------------------------------------------------------------------------------
+
+
+def broken(scene: Scene, way: Way) -> list[str]:
+    """Where what is marked on a page is not one chain, in words: a box that no marked lines lead to from the one
+    before, a line that leads from none to the next."""
+    marked = [_marked(scene, line) for line in way.lines]
+    unused, found = set(way.lines), list[str]()
+    for one, other in itertools.pairwise(way.chain):
+        used = _leading([each for each in marked if each.start != each.stop], _nest(scene, one), _nest(scene, other))
+        repeats = {line.ends[1] for line in used if line.returning}
+        unused -= used | {each.line for each in marked if each.start == each.stop and each.stop in repeats}
+        if not used:
+            found.append(f"no marked lines lead from {one.title} {one.subtitle!r} to {other.title} {other.subtitle!r}")
+    return found + [f"a line of {line.net} is marked beside the chain" for line in unused]
+
+
+@dataclass(frozen=True)
+class _Marked:
+    line: Line
+    start: int | None  # the frames it joins
+    stop: int | None
+    begins_within: bool  # whether it lies in the frame where it begins, and in that where it ends
+    ends_within: bool
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether it joins frames of which it does not say what in them."""
+        return self.line.returning or self.line.net < 0
+
+    def leads_to(self, other: _Marked) -> bool:
+        """Whether the other goes on where this one ends: within a frame that it comes to, beyond one that it leaves."""
+        return self.stop == other.start and self.ends_within != other.begins_within
+
+
+def _marked(scene: Scene, line: Line) -> _Marked:
+    if line.returning:
+        return _Marked(line, *line.ends, False, False)
+    start, stop = _owner(scene, line.points[0]), _owner(scene, line.points[-1])
+    within = [end is not None and scene.frames[end].depth == line.level for end in (start, stop)]
+    return _Marked(line, start, stop, *within)
+
+
+def _nest(scene: Scene, frame: Frame) -> list[int]:
+    """A frame and those around it, outwards, by number."""
+    number = {id(each.item): position for position, each in enumerate(scene.frames)}
+    found, item = list[int](), frame.item
+    while id(item) in number:
+        found.append(number[id(item)])
+        item = item.parent  # type: ignore[assignment]
+    return found
+
+
+def _leading(marked: list[_Marked], out: list[int], into: list[int]) -> set[Line]:
+    """The marked lines that lead from one box to another, through no third; none if they do not."""
+
+    def is_last(each: _Marked) -> bool:
+        return each.stop == into[0] or (each.is_loose and each.stop in into)
+
+    reached = [each for each in marked if each.start == out[0] or (each.is_loose and each.start in out)]
+    for each in reached:
+        if each.line.returning or not is_last(each):  # what a round gets from the one before may have a line from there
+            reached += [other for other in marked if each.leads_to(other) and other not in reached]
+    used = [each for each in reached if is_last(each)]
+    for each in used:
+        used += [other for other in reached if other.leads_to(each) and other not in used]
+    return {each.line for each in used}
 
 
 # -- is it the graph? -----------------------------------------------------------------------------------------------

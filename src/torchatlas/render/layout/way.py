@@ -1,0 +1,141 @@
+"""A chain of leaves -> what of a scene it runs along: boxes in a row and the lines from each to the next."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from torchatlas.render.layout.outline import OUTPUTS, Outline
+from torchatlas.render.layout.scene import Frame, Line, Scene
+
+Link = tuple[int | None, int | None, int | None]  # net and ends of a line; any net if None
+_NO_NET = -(1 << 62)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    """A closed box on the way, the lines that lead to it from the one before, and the rounds it is reached in."""
+
+    box: int
+    rounds: tuple[tuple[int, int], ...]  # the open repeats around it, from the outermost on, and which round of each
+    lines: frozenset[Line] = frozenset()
+
+
+class Way:
+    """One chain on the page: of each box but the first, lines lead to it from the box before.
+
+    What the chain does in several rounds of a repeat is shown in one: where it comes to a box again in another round,
+    what lies between is left out, and the way goes on from there. Where it steps along no line, it begins anew.
+    """
+
+    def __init__(self, outline: Outline, scene: Scene, chain: Iterable[int]) -> None:
+        self.outline, self.scene = outline, scene
+        self._number = {id(frame.item): number for number, frame in enumerate(scene.frames)}
+        self._lines: dict[Link, list[Line]] = defaultdict(list)
+        for line in scene.lines:
+            for net in () if line.returning else (line.net, None):
+                self._lines[net, *line.ends].append(line)
+        stops: list[_Stop] = []
+        before = -1
+        for leaf in dict.fromkeys(chain):
+            stop = self._stop(leaf)
+            if stop is not None:
+                self._go_on(stops, stop, before, leaf)
+            before = leaf
+        self.chain: tuple[Frame, ...] = tuple(scene.frames[stop.box] for stop in stops)
+        self.boxes = frozenset(self.chain)
+        self.lines = frozenset(line for stop in stops for line in stop.lines)
+
+    def _go_on(self, stops: list[_Stop], stop: _Stop, before: int, leaf: int) -> None:
+        """From the last stop to the next, which may be the same or an earlier one in another round."""
+        if stops and stops[-1].box == stop.box:
+            stops[-1] = replace(stops[-1], rounds=stop.rounds)
+            return
+        again = (place for place, one in enumerate(stops) if one.box == stop.box and one.rounds != stop.rounds)
+        place = next(again, None)
+        if place is not None:
+            stops[place:] = [replace(stops[place], rounds=stop.rounds)]
+            return
+        lines = self._from(before, leaf, stops[-1], stop) if stops else frozenset()
+        if not lines:
+            stops.clear()
+        stops.append(replace(stop, lines=lines))
+
+    def _stop(self, leaf: int) -> _Stop | None:
+        """The closed box that a leaf is in; none for one that was left out."""
+        rounds: list[tuple[int, int]] = []
+        for item, _, turn in self.outline.around(leaf):
+            number = self._number[id(item)]
+            if not self.scene.frames[number].open:
+                return _Stop(number, tuple(rounds))
+            if item.repeat > 1:
+                rounds.append((number, turn))
+        return None
+
+    def _from(self, source: int, target: int, come: _Stop, to: _Stop) -> frozenset[Line]:
+        """The lines from box to box that one leaf's tensor takes to another."""
+        tree, out, into = self.outline.tree, self._around(come.box), self._around(to.box)
+        edges = slice(int(tree.first_edge[target]), int(tree.first_edge[target + 1]))
+        places = np.flatnonzero(tree.source[edges] == source).tolist()
+        repeat = _handing_on(come, to)
+        if repeat is not None and places:
+            out, into = out[: out.index(repeat)], into[: into.index(repeat)]
+            leaving = [(self._net(target, places[0]), one, None) for one in out]
+            entering = [(self._first_net(target, places[0]), None, one) for one in into]
+            return self._found([*leaving, *entering]) | self._back(out[-1], repeat)
+        while out[-1] == into[-1]:
+            out.pop()
+            into.pop()
+        if not places:  # it waits for no tensor, or lies in another lane
+            kept = np.any((tree.kept_source == source) & (tree.kept_target == target))
+            lines = self._found([(None, out[-1], into[-1])] if kept else [])
+            return frozenset(line for line in lines if line.net < 0)
+        if len(out) == len(into) == 1:  # between closed boxes one line stands for all tensors
+            return self._found([(None, come.box, to.box)])
+        net = self._net(target, places[0])
+        leaving, entering = [(net, one, None) for one in out[:-1]], [(net, None, one) for one in into[:-1]]
+        return self._found([*leaving, (net, out[-1], into[-1]), *entering])
+
+    def _net(self, target: int, place: int) -> int:
+        """Which net brings a leaf one of its inputs."""
+        edge = int(self.outline.tree.first_edge[target]) + place
+        output = min(max(int(self.outline.tree.output[edge]), 0), OUTPUTS - 1)
+        return self.outline.net(int(self.outline.tree.source[edge]) * OUTPUTS + output)
+
+    def _first_net(self, target: int, place: int) -> int:
+        """The same in the first round, which gets from elsewhere what others get from the one before: a number that no
+        line has if none brings it, as for a state that begins as a parameter."""
+        *_, (_, first, _) = self.outline.around(target)
+        ptr = self.outline.tree.first_edge
+        alike = ptr[first + 1] - ptr[first] == ptr[target + 1] - ptr[target]
+        return self._net(first, place) if alike else _NO_NET
+
+    def _found(self, links: Sequence[Link]) -> frozenset[Line]:
+        return frozenset(line for link in links for line in self._lines.get(link, ()))
+
+    def _back(self, box: int, repeat: int) -> frozenset[Line]:
+        """The dashed lines from a box in a round of a repeat to the next round."""
+        dashed = [line for line in self.scene.lines if line.returning and line.ends[1] == repeat]
+        own = [line for line in dashed if line.ends[0] == box]
+        pieces = [line for line in dashed if line.ends[0] == repeat]  # in order: of those what follows where it joins
+        joined = (place for place, piece in enumerate(pieces) if piece.points[0] in {one.points[-1] for one in own})
+        return frozenset((*own, *pieces[next(joined, len(pieces)) :]))
+
+    def _around(self, number: int) -> list[int]:
+        """A frame and those around it, outwards; the page itself is -1."""
+        found, item = [number], self.scene.frames[number].item.parent
+        while item is not None:
+            found.append(self._number.get(id(item), -1))
+            item = item.parent
+        return found
+
+
+def _handing_on(come: _Stop, to: _Stop) -> int | None:
+    """The outermost repeat of which two boxes are in different rounds."""
+    for one, other in zip(come.rounds, to.rounds, strict=False):
+        if one != other:
+            return one[0] if one[0] == other[0] else None
+    return None
