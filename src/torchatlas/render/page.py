@@ -21,7 +21,7 @@ from torchatlas.render.fonts import clipped, text_width
 from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import Item, Outline
-from torchatlas.render.layout.scene import Frame, Line, Scene
+from torchatlas.render.layout.scene import Frame, Line, Scene, place_labels
 from torchatlas.render.layout.tree import Tree
 from torchatlas.render.layout.way import Way
 from torchatlas.render.layout.words import SMALL, TITLE
@@ -170,7 +170,9 @@ class Page:
         look, margins, scene, canvas = self.look, self.margins, self.scene, self.canvas
         self._title()
         room = margins.room(look)
-        left = margins.side + (room[0] - scene.width * self.scale) / 2
+        beside = max(0.0, (room[0] - scene.width * self.scale) / 2)
+        place_labels(scene, beside / self.scale)
+        left = margins.side + beside
         top = margins.top + (room[1] - scene.height * self.scale) / 2
         canvas.begin_group(f"translate({number(left)} {number(top)}) scale({self.scale:.4f})")
         for depth in range(-1, max((frame.depth for frame in scene.frames), default=-1) + 1):

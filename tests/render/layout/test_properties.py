@@ -18,6 +18,7 @@ from render.layout.pages import drawn
 
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
+from torchatlas.render.fonts import text_width
 from torchatlas.render.layout import verify
 from torchatlas.render.layout.way import Way
 from torchatlas.render.layout.words import SMALL
@@ -55,6 +56,7 @@ def check(graph: Graph, picture: Picture, font: float) -> None:
     assert top >= 0
     assert right <= picture.width
     assert bottom <= picture.height
+    assert outside(picture) == []
 
 
 def broken(picture: Picture) -> list[str]:
@@ -72,6 +74,17 @@ def broken(picture: Picture) -> list[str]:
 
 
 _GROUP = re.compile(r"translate\((\S+) (\S+)\) scale\((\S+)\)")
+
+
+def outside(picture: Picture) -> list[str]:
+    """The labels that stick out of what lies between the margins: the line below the title is as wide as that."""
+    rule = re.search(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="1"', picture.svg)
+    assert rule is not None
+    first, last = float(rule[1]) - 0.5, float(rule[1]) + float(rule[2]) + 0.5
+    left, _, _, _ = extent(picture)
+    scale, labels = picture.fit.scale, picture.scene.labels
+    ends = [(left + label.x * scale, left + (label.x + text_width(label.text, SMALL)) * scale) for label in labels]
+    return [label.text for label, (start, stop) in zip(labels, ends, strict=True) if start < first or stop > last]
 
 
 def text_sizes(svg: str) -> set[float]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from render.graphs import Sketch, chain, recurrent_loop, tower
 from render.layout.pages import drawn, frame
+from render.layout.test_properties import outside
 from torch import nn
 
 import torchatlas as atlas
@@ -227,6 +228,30 @@ def test_labels_lie_on_no_side_of_an_open_frame() -> None:
         left, right = label.x, label.x + text_width(label.text, SMALL)
         beside = label.y + 2 < wide.y or label.y - 9 > wide.y + wide.height
         assert beside or right < wide.x or left > wide.x + wide.width or wide.x < left < right < wide.x + wide.width
+
+
+def side_by_side(count: int, shape: tuple[int, ...]) -> Graph:
+    """So many pairs of ops, with a tensor of some shape between them."""
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    for number in range(count):
+        part = sketch.op(f"part{number}", x, shape=shape)
+        sketch.output(sketch.op(f"more{number}", part, shape=(2, 8)), name=f"y{number}")
+    return sketch.graph()
+
+
+def test_labels_do_not_stick_out_into_the_margins() -> None:
+    picture = drawn(side_by_side(7, (12, 100)), 700, 900)
+    assert [label.text for label in picture.scene.labels].count("12×100") > 5
+    assert outside(picture) == []
+    assert picture.scene.beside == 0
+    assert verify.defects(picture.scene) == []
+
+
+def test_a_narrow_drawing_has_labels_beside_it() -> None:
+    scene = drawn(side_by_side(1, (1111, 2222, 3333, 4444))).scene
+    (label,) = (label for label in scene.labels if label.text == "1111×2222×3333×4444")
+    assert label.x + text_width(label.text, SMALL) > scene.width + 20
 
 
 def test_a_way_has_lines_where_one_leaf_reads_the_other_and_only_there() -> None:

@@ -136,6 +136,15 @@ def label_on_a_label(scene: Scene) -> Scene:
     return replace(scene, labels=[label, replace(label, x=label.x + SMALL / 2)])
 
 
+def label_in_the_left_margin(scene: Scene) -> Scene:
+    return replace(scene, labels=[Label(-scene.beside - 5, scene.height / 2, "2×4", 0)])
+
+
+def label_in_the_right_margin(scene: Scene) -> Scene:
+    wide = text_width("2×4", SMALL)
+    return replace(scene, labels=[Label(scene.width + scene.beside - wide + 5, scene.height / 2, "2×4", 0)])
+
+
 PLANTED: dict[Callable[[Scene], Scene], str] = {
     box_on_box: "overlap",
     box_outside_its_group: "outside its group",
@@ -147,6 +156,8 @@ PLANTED: dict[Callable[[Scene], Scene], str] = {
     line_through_a_heading: "runs through Fork",
     two_nets_on_one_line: "lie on each other",
     label_on_a_box: "lies on a box",
+    label_in_the_left_margin: "lies in the margin",
+    label_in_the_right_margin: "lies in the margin",
     label_on_the_left_border: "lies on a border",
     label_on_the_right_border: "lies on a border",
     label_on_the_lower_border: "lies on a border",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -67,16 +68,28 @@ class Label:
     net: int
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A label that is to stand beside one of some lines of a net."""
+
+    net: int
+    text: str
+    lines: list[tuple[tuple[Point, ...], float, float]]  # and how far to the left and right beside each
+    others: list[tuple[Point, ...]]  # lines of the net that have other shapes
+
+
 @dataclass
 class Scene:
-    """Everything that is drawn."""
+    """Everything that is drawn. Labels are placed when the page is known: they may stand beside all boxes."""
 
     width: float
     height: float
     frames: list[Frame] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
+    wishes: list[Wish] = field(default_factory=list, repr=False)
     labels: list[Label] = field(default_factory=list)
     no_room: list[tuple[int, str]] = field(default_factory=list)  # what should stand beside which net, too
+    beside: float = 0.0  # how far the page goes on to the left and right
 
     @property
     def wanted_labels(self) -> int:
@@ -93,13 +106,15 @@ class SceneMaker:
     def __init__(self, outline: Outline, labels: Labels) -> None:
         self.outline, self.labels = outline, labels
         # What is to be written beside a net, along which lines, and how far to the left and right.
-        self._wishes: dict[tuple[int, str], list[tuple[tuple[Point, ...], tuple[float, float]]]] = {}
+        self._wishes: dict[tuple[int, str], list[tuple[tuple[Point, ...], float, float]]] = {}
         self._shapes: dict[int, dict[tuple[Point, ...], str]] = {}  # net -> line -> in which shape it arrives
 
     def scene(self, box: Box) -> Scene:
         self.found = Scene(box.width, box.height)
         self._add(self.outline.root, box, 0.0, 0.0, -1)
-        self._place_labels()
+        self.found.wishes = [
+            Wish(net, text, lines, self._of_other_shape(net, text)) for (net, text), lines in self._wishes.items()
+        ]
         return self.found
 
     def _add(self, item: Item, box: Box, x: float, y: float, depth: int) -> None:
@@ -136,13 +151,13 @@ class SceneMaker:
             self.found.lines.append(line)
             if number < 0:
                 words = f"{many:,} tensor{'s' if many > 1 else ''}"
-                self._wishes.setdefault((net, words), []).append((line.points, (x - 20, x + width + 20)))
+                self._wishes.setdefault((net, words), []).append((line.points, -math.inf, math.inf))
             elif not leaves:
-                room = (x + 2, x + width - 2) if not is_root else (x - 20, x + width + 20)
+                room = (x + 2, x + width - 2) if not is_root else (-math.inf, math.inf)
                 shape = self.labels.shapes.arriving(item, items[route.target], number)
                 self._shapes.setdefault(net, {})[line.points] = shape
                 if shape not in ("", self._known_shape(number, depth)):
-                    self._wishes.setdefault((net, shape), []).append((line.points, room))
+                    self._wishes.setdefault((net, shape), []).append((line.points, *room))
         if item.repeat > 1 and hands_on(self.outline.tree, item):  # else the rounds lie side by side
             self._return(item, box, (x, y, width, height), [*numbers, own], depth)
 
@@ -171,7 +186,7 @@ class SceneMaker:
         if not all_join:
             heights = np.arange(head + 4, stops[0][1] - 16, 12).tolist()
             pieces = [((right, y), (right, stops[0][1])) for y in heights]
-            self._wishes[net, f"{len(handed):,} tensors"] = [(piece, (area[0] + 2, right)) for piece in pieces]
+            self._wishes[net, f"{len(handed):,} tensors"] = [(piece, area[0] + 2, right) for piece in pieces]
 
     def _joins(
         self, item: Item, box: Box, area: Area, handed: list[tuple[int, int]]
@@ -268,32 +283,33 @@ class SceneMaker:
         lines = (line.points for line in self.found.lines if line.net == net)
         return [points for points in lines if shapes.get(points) != shape]
 
-    def _place_labels(self) -> None:
-        found = self.found
-        pieces = [
-            (min(a[0], b[0]), min(a[1], b[1]), max(a[0], b[0]), max(a[1], b[1]))
-            for line in found.lines
-            for a, b in zip(line.points, line.points[1:], strict=False)
-        ]
-        solid = [area for frame in found.frames for area in _solid(frame)]
-        placed: list[Area] = []
-        for (net, text), wishes in self._wishes.items():
-            wide = text_width(text, SMALL)
-            others = self._of_other_shape(net, text)
-            spot = next(
-                (
-                    spot
-                    for points, room in wishes
-                    for spot in _spots(points, wide, room, others)
-                    if not _hits(spot, solid, 1) and not _hits(spot, placed, 3) and not _hits_line(spot, pieces)
-                ),
-                None,
-            )
-            if spot is None:
-                found.no_room.append((net, text))
-                continue
-            placed.append(spot)
-            found.labels.append(Label(spot[0], spot[1] + 10, text, net))
+
+def place_labels(scene: Scene, beside: float) -> None:
+    """Write the labels that there is room for, on a page that goes on so far to the left and right of the boxes."""
+    scene.beside, scene.labels, scene.no_room = beside, [], []
+    pieces = [
+        (min(a[0], b[0]), min(a[1], b[1]), max(a[0], b[0]), max(a[1], b[1]))
+        for line in scene.lines
+        for a, b in zip(line.points, line.points[1:], strict=False)
+    ]
+    solid = [area for frame in scene.frames for area in _solid(frame)]
+    placed: list[Area] = []
+    for wish in scene.wishes:
+        wide = text_width(wish.text, SMALL)
+        spot = next(
+            (
+                spot
+                for points, left, right in wish.lines
+                for spot in _spots(points, wide, (max(left, -beside), min(right, scene.width + beside)), wish.others)
+                if not _hits(spot, solid, 1) and not _hits(spot, placed, 3) and not _hits_line(spot, pieces)
+            ),
+            None,
+        )
+        if spot is None:
+            scene.no_room.append((wish.net, wish.text))
+            continue
+        placed.append(spot)
+        scene.labels.append(Label(spot[0], spot[1] + 10, wish.text, wish.net))
 
 
 def _solid(frame: Frame) -> list[Area]:

@@ -142,6 +142,8 @@ def _labels(scene: Scene) -> Iterator[str]:
             yield f"the label {label.text} lies on a line"
         if sum(_meet(area, other, 0.0) for other in areas) > 1:
             yield f"the label {label.text} lies on another"
+        if area[0] < -scene.beside - _NEAR or area[2] > scene.width + scene.beside + _NEAR:
+            yield f"the label {label.text} lies in the margin of the page"
 
 
 # -- is what is marked one chain? -----------------------------------------------------------------------------------
