@@ -8,7 +8,8 @@ would tell more. Opening one by one without looking back would let the picture j
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
@@ -92,6 +93,7 @@ class Fitter:
         self._most_work = _MOST_WORK * max(1.0, width * height / _USUAL_PAGE)  # a poster is worth more of it
         self._failed: set[frozenset[int]] = set()
         self._refused: dict[frozenset[int], list[frozenset[int]]] = {}  # moves -> what was open when they did not fit
+        self._hopeless: set[tuple[frozenset[int], Hashable]] = set()  # what was open, and the kind of move
         self._areas: dict[int, float] = {}  # of closed items, with the gaps around them
         self.shares = Shares(outline, labels)
         self._items, self._share, self._lane = self.shares.items, self.shares.of, self.shares.lane
@@ -300,10 +302,17 @@ class Fitter:
         self._failed.add(opened | move)
         if fit is None or fit.scale < self.least * _HOPELESS:
             self._refused.setdefault(move, []).append(opened)
+            self._hopeless.add((opened, self._kind(move)))
 
     def _is_refused(self, move: frozenset[int], opened: frozenset[int]) -> bool:
-        """Whether there was no room for a move when less was open."""
-        return opened | move in self._failed or any(before <= opened for before in self._refused.get(move, ()))
+        """Whether there was no room for a move when less was open, or for one that is just like it."""
+        if opened | move in self._failed or (len(move) > 1 and (opened, self._kind(move)) in self._hopeless):
+            return True
+        return any(before <= opened for before in self._refused.get(move, ()))
+
+    def _kind(self, move: frozenset[int]) -> frozenset[tuple[object, int]]:
+        """How many groups of each class a move opens."""
+        return frozenset(Counter(self._class(self._items[number]) for number in move).items())
 
     # -- trying --------------------------------------------------------------------------------------------------------
 

@@ -312,17 +312,19 @@ def _in_a_row(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> 
     order of its reader's inputs.
     """
     start, size, most = items[0].start, items[period - 1].stop - items[0].start, len(items) // period
-    edges = slice(tree.first_edge[start], tree.first_edge[start + size * most])
-    source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
-    unit = (target - start) // size
+    bounds = tree.first_edge[start : start + size * most + 1 : size]  # edges are in order of their targets
+    edges, each = slice(bounds[0], bounds[-1]), np.diff(bounds)
+    source, output = tree.source[edges], tree.output[edges]
+    unit = np.repeat(np.arange(most), each)
     begin = start + unit * size
     far = _first_rounds(source, folds) + _FAR
     # From itself 0 or more, from the one before less, from elsewhere far.
     code = np.where((source >= begin - size) & (source >= start), source - begin, far)
-    rows = np.stack([target - begin, code, output], axis=1)
-    first = unit == 0
-    count = 1 + _alike(rows[~first], unit[~first] - 1, most - 1)
-    if count < 2 or not _begins_alike(rows[first], rows[unit == 1], size):
+    rows = np.empty((len(source), 3), np.int64)
+    rows[:, 0], rows[:, 1], rows[:, 2] = tree.target[edges] - begin, code, output
+    first = each[0]
+    count = 1 + _alike(rows[first:], unit[first:] - 1, most - 1)
+    if count < 2 or not _begins_alike(rows[:first], rows[first : first + each[1]], size):
         return 1
     return _send_alike(tree, start, size, count)
 
@@ -392,16 +394,19 @@ def _linked(tree: Tree, items: list[Item], wanted: Array) -> Array:
 
     Only for periods of which any place is wanted.
     """
-    count = len(items)
-    edges = slice(tree.first_edge[items[0].start], tree.first_edge[items[-1].end])
-    inside = tree.source[edges] >= items[0].start
-    starts = np.array([item.start for item in items])
-    reader = np.searchsorted(starts, tree.target[edges][inside], side="right") - 1
-    back = reader - (np.searchsorted(starts, tree.source[edges][inside], side="right") - 1)
+    count, begin = len(items), items[0].start
+    edges = slice(tree.first_edge[begin], tree.first_edge[items[-1].end])
+    inside = tree.source[edges] >= begin
+    starts = np.array([item.start for item in items] + [items[-1].end])
+    place = np.repeat(np.arange(count), np.diff(starts))  # leaf -> which item it is in
+    reader = place[tree.target[edges][inside] - begin]
+    back = reader - place[tree.source[edges][inside] - begin]
+    far = back > 0  # the others lie within one item
+    reader, back = reader[far], back[far]
     found = np.zeros_like(wanted)
     for period in (np.flatnonzero(wanted.any(axis=1)) + 1).tolist():
         # The reader has some place in its period; what it reads is in the one before from one such place to another.
-        near = (back > 0) & (back < 2 * period)
+        near = back < 2 * period
         first = (reader - period - np.minimum(period, back) + 1)[near]
         last = (reader - period - np.maximum(0, back - period))[near]
         first = first.clip(0)
@@ -416,10 +421,11 @@ def _chained(linked: Array) -> Array:
 
     Else they lie side by side: of mul, relu, mul, relu, where each mul reads x, relu and mul would seem to be a chain.
     """
-    found = linked.copy()
-    for period in (np.flatnonzero(linked.any(axis=1)) + 1).tolist():
-        for shift in range(1, min(period, linked.shape[1])):
-            found[period - 1, :-shift] &= linked[period - 1, shift:]
+    periods, count = linked.shape
+    gaps = np.zeros((periods, count + 1), np.int64)  # so many places before each from which the next does not read
+    np.cumsum(~linked, axis=1, out=gaps[:, 1:])
+    ends = np.minimum(np.arange(count) + np.arange(1, periods + 1)[:, None], count)
+    found: Array = np.take_along_axis(gaps, ends, axis=1) == gaps[:, :-1]
     return found
 
 

@@ -132,31 +132,38 @@ class Outline:
         inner = self._inner[self._first_inner[group] : self._first_inner[group + 1]].tolist()
         items: list[Item] = []
         at = item.start
-        for child in inner:
-            start, stop = int(tree.start[child]), int(tree.stop[child])
+        for child, start, stop in zip(inner, tree.start[inner].tolist(), tree.stop[inner].tolist(), strict=True):
             items += [self._leaf(leaf) for leaf in range(at, start)]
             items.append(self._module(child))
             at = stop
         return items + [self._leaf(leaf) for leaf in range(at, item.stop)]
 
     def _leaf(self, leaf: int) -> Item:
-        return Item("leaf", leaf, leaf + 1, int(self.tree.leaf_hash[leaf]))
+        return Item("leaf", leaf, leaf + 1, self.tree.leaf_hash.item(leaf))
 
     def _module(self, group: int, name: str = "", outer: str = "") -> Item:
         """A module call. One that only calls another stands for it, with both names; one with one op is that op."""
         tree = self.tree
-        start, stop, call, lane = (int(x[group]) for x in (tree.start, tree.stop, tree.call, tree.lane))
+        start, stop, call, lane = (
+            tree.start.item(group),
+            tree.stop.item(group),
+            tree.call.item(group),
+            tree.lane.item(group),
+        )
         if lane >= 0:
-            return Item("lane", start, stop, int(tree.group_hash[group]), group, name=LANES[lane % len(LANES)])
-        module = tree.graph.tables.modules[tree.graph.columns["call_module"][call]]
-        name = ".".join(part for part in (name, module.path.rpartition(".")[2]) if part)
+            return Item("lane", start, stop, tree.group_hash.item(group), group, name=LANES[lane % len(LANES)])
+        module = tree.graph.tables.modules[tree.graph.columns["call_module"].item(call)]
+        own = module.path.rpartition(".")[2]
+        name = f"{name}.{own}" if name and own else name or own
         kind = outer if outer and module.type in CONTAINERS else module.type  # InvertedResidual says more
-        inner = self._inner[self._first_inner[group] : self._first_inner[group + 1]]
-        if len(inner) == 1 and tree.start[inner[0]] == start and tree.stop[inner[0]] == stop:
-            return self._module(int(inner[0]), name, kind)
+        first, last = self._first_inner.item(group), self._first_inner.item(group + 1)
+        if last - first == 1:
+            only = self._inner.item(first)
+            if tree.start.item(only) == start and tree.stop.item(only) == stop:
+                return self._module(only, name, kind)
         if stop - start == 1:
-            return Item("leaf", start, stop, int(tree.leaf_hash[start]) ^ 1, -1, call, kind, name)
-        return Item("module", start, stop, int(tree.group_hash[group]), group, call, kind, name)
+            return Item("leaf", start, stop, tree.leaf_hash.item(start) ^ 1, -1, call, kind, name)
+        return Item("module", start, stop, tree.group_hash.item(group), group, call, kind, name)
 
     def _arranged(self, parent: Item, items: list[Item]) -> list[Item]:
         items = [self._unwrapped(item) for item in self._without_glue(items)]
@@ -178,8 +185,12 @@ class Outline:
         """A module that is nothing but a repeat, such as a Sequential of equal blocks, as that repeat."""
         if item.kind != "module":
             return item
-        inner = self._inner[self._first_inner[item.group] : self._first_inner[item.group + 1]]
-        if len(inner) < 2 or (self.tree.group_hash[inner] != self.tree.group_hash[inner[0]]).any():
+        hashes = self.tree.group_hash
+        first, last = self._first_inner.item(item.group), self._first_inner.item(item.group + 1)
+        if last - first < 2 or hashes.item(self._inner.item(first)) != hashes.item(self._inner.item(first + 1)):
+            return item
+        inner = self._inner[first:last]
+        if (hashes[inner] != hashes[inner[0]]).any():
             return item
         if (self.tree.stop[inner] - self.tree.start[inner]).sum() < item.stop - item.start:
             return item

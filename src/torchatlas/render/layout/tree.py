@@ -354,7 +354,7 @@ def digests(texts: Iterable[str]) -> Array:
     """A stable 64-bit number for every text."""
     texts = list(texts)
     known = {text: int.from_bytes(_digest(text), "little") for text in dict.fromkeys(texts)}
-    return np.array([known[text] for text in texts] or [0], np.uint64)
+    return np.fromiter(map(known.__getitem__, texts), np.uint64, len(texts)) if texts else np.zeros(1, np.uint64)
 
 
 def _digest(text: str) -> bytes:
@@ -409,7 +409,7 @@ def _group_hashes(
     start, stop, count = groups.start, groups.stop, len(leaf_hash)
     own = np.full(len(start), 7, np.uint64)
     called = groups.call >= 0
-    types = digests(module.type for module in graph.tables.modules)
+    types = digests([module.type for module in graph.tables.modules])
     own[called] = types[graph.columns["call_module"][groups.call[called]]]
     first, last = lines.first[start], lines.first[stop]
     with np.errstate(over="ignore"):
