@@ -218,3 +218,20 @@ def test_ports_stay_on_the_border() -> None:
     assert placed.places[13][1] == placed.height
     assert sorted(map(str, edges)) == sorted(str((r.source, r.target, r.net)) for r in placed.routes)
     assert shared(placed) == []
+
+
+@pytest.mark.parametrize("height", [300, 420, 700])
+def test_what_several_columns_read_enters_once(height: float) -> None:
+    """Of three tensors that enter, two are read in the first column and later, one in a later column only."""
+    chain = strip(12)
+    given = [(12, 0, "a"), (12, 6, "a"), (12, 11, "a"), (13, 1, "b"), (13, 10, "b"), (14, 11, "c")]
+    problem = Problem([*chain.sizes, *[(0.0, 0.0)] * 3], [*chain.edges, *given], sources=[12, 13, 14])
+    placed = Solver().place_within(problem, height)
+    assert placed.columns > 1
+    assert sorted(map(str, problem.edges)) == sorted(str((r.source, r.target, r.net)) for r in placed.routes)
+    for port in problem.sources:
+        assert {route.points[0] for route in placed.routes if route.source == port} == {placed.places[port]}
+        assert placed.places[port][1] == 0
+    assert placed.places[14][0] > placed.places[11][0]  # above the column that reads it, not the first
+    assert through(problem, placed) == []
+    assert shared(placed) == []

@@ -1,6 +1,7 @@
 """A tall layered problem -> newspaper columns: the ranks are cut where few tensors cross, so that a strip fills a page.
 
 A line to a later column leaves at the bottom of its own, goes up in the gap before the other and enters it from above.
+What enters the group does so once, above the first column that reads it, and goes to others above them all.
 """
 
 from __future__ import annotations
@@ -285,6 +286,10 @@ class _Columns:
         for u, v, net in problem.edges:
             if column[u] >= 0 and column[v] >= 0 and column[u] != column[v]:
                 self.goes_to.setdefault((u, net), set()).add(column[v])
+        self.read_in: dict[int, set[int]] = {port: set() for port in problem.sources}
+        for u, v, _ in problem.edges:
+            if u in self.read_in and column[v] >= 0:
+                self.read_in[u].add(column[v])
         for c, rows in enumerate(itertools.pairwise(cuts)):
             if rows not in solved:
                 solved[rows] = self._solve(c, solver)
@@ -324,9 +329,8 @@ class _Columns:
         self._collect()
         self._join()
         problem = self.problem
-        for port in problem.sources:  # above their first use
-            starts = [route.points[0][0] for route in self.routes if route.source == port]
-            self.places[port] = (min(starts, default=0.0), 0.0)
+        for port in problem.sources:
+            self.places[port] = (self.starts.get(port, 0.0), 0.0)
         for port in problem.sinks:
             ends = [route.points[-1][0] for route in self.routes if route.target == port]
             self.places[port] = (ends[0] if ends else self.width, self.bottom)
@@ -347,7 +351,8 @@ class _Columns:
         self.near = [[n for n in nets if column[n[0]] == c and max(goes_to[n]) == c + 1] for c in range(self.count)]
         self.far = [n for n in nets if max(goes_to[n]) > column[n[0]] + 1]
         self.arriving = [[n for n in nets if c in goes_to[n]] for c in range(self.count)]
-        self.top = 6 + _LANE * max(map(len, self.arriving), default=0)
+        shared = [port for port, columns in self.read_in.items() if len(columns) > 1]
+        self.top = 6 + _LANE * (max(map(len, self.arriving), default=0) + len(shared))
         heights = [
             placed.height + (4 + _LANE * len(near) if near else 0)
             for (_, placed), near in zip(self.solved, self.near, strict=True)
@@ -361,6 +366,23 @@ class _Columns:
             self.left.append(at + gap)
             at += gap + placed.width
         self.width = at
+        self._lanes_above(shared)
+
+    def _lanes_above(self, shared: list[int]) -> None:
+        """Where what enters the group does so, and how high what several columns read runs from the first to others.
+
+        Lines from nowhere, one above each of these columns, would be taken for different tensors.
+        """
+        self.starts: dict[int, float] = {}
+        last: dict[int, float] = {}  # where the line to the last column turns down
+        for left, (number, placed) in zip(self.left, self.solved, strict=True):
+            for key, node in number.items():
+                if isinstance(key, tuple) and key[0] == "in" and key[1] in self.read_in:
+                    last[key[1]] = left + placed.places[node][0]
+                    self.starts.setdefault(key[1], last[key[1]])
+        # Whose last line turns down further right runs above: that line meets no other on its way.
+        order = sorted(shared, key=lambda port: -last[port])
+        self.lane_above = {port: 6 + _LANE * at for at, port in enumerate(order)}
 
     def _collect(self) -> None:
         """Boxes and lines of every column where they now lie; the ends of those that go on elsewhere."""
@@ -385,8 +407,8 @@ class _Columns:
                 if isinstance(source, tuple):
                     assert isinstance(target, int)
                     if source[1] in self.ports:
-                        begin = (points[0][0], 0.0)
-                        self.routes.append(Route(route.net, source[1], target, [begin, *points]))
+                        way = self._way_in(source[1], points[0][0])
+                        self.routes.append(Route(route.net, source[1], target, [*way, *points]))
                     else:
                         self.entries.setdefault((source[1], route.net, c), []).append((target, points))
                 elif isinstance(target, tuple):
@@ -396,6 +418,13 @@ class _Columns:
                         self.routes.append(Route(route.net, source, port, [*points, end]))
                 else:
                     self.routes.append(Route(route.net, source, target, points))
+
+    def _way_in(self, port: int, x: float) -> list[Point]:
+        """From where a tensor enters the group to above a column that reads it."""
+        start = self.starts[port]
+        if x == start:
+            return [(x, 0.0)]
+        return [(start, 0.0), (start, self.lane_above[port]), (x, self.lane_above[port])]
 
     def _join(self) -> None:
         for u, net in self.goes_to:
