@@ -8,7 +8,7 @@ from render.layout.pages import every_item, labelled
 
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.boxes import HEAD, STACK, Box, BoxMaker, Share
+from torchatlas.render.layout.boxes import HEAD, STACK, Box, BoxMaker, Share, _in_order
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.words import SMALL, TITLE
 
@@ -245,3 +245,9 @@ def test_more_lines_than_can_be_told_apart_are_not_laid_out() -> None:
     assert root.width > 1e5
     assert make.work < 10 * 200
     assert make.box(outline.root, {id(outline.root)}, 1000.0).width < 1000
+
+
+def test_only_groups_that_wait_for_each_other_have_lines_that_lead_back() -> None:
+    """One that began first may read one that began later: it lies below it then, and every line leads down."""
+    assert _in_order(3, {(2, 0), (1, 2)}) == [2, 0, 1]
+    assert _in_order(3, {(0, 1), (1, 0), (1, 2)}) == [0, 1, 2]

@@ -288,11 +288,14 @@ class BoxMaker:
         return list(edges)
 
     def _acyclic(self, problem: Problem, count: int) -> dict[tuple[int, int, Net], tuple[int, int, Net]]:
-        """Turn lines that go back in time: groups can wait for each other, though ops never do."""
+        """Turn lines that lead back: groups can wait for each other, though ops never do."""
+        if all(u < v for u, v, _ in problem.edges if u < count):
+            return {}
+        place = _in_order(count, {(u, v) for u, v, _ in problem.edges if u < count and v < count})
         flipped: dict[tuple[int, int, Net], tuple[int, int, Net]] = {}
         edges: list[tuple[int, int, Net]] = []
         for u, v, net in problem.edges:
-            if v < u < count:
+            if u < count and v < count and place[v] < place[u]:
                 turned = (v, u, ("back", net, u, v))
                 flipped[turned] = (u, v, net)
                 edges.append(turned)
@@ -300,6 +303,24 @@ class BoxMaker:
                 edges.append((u, v, net))
         problem.edges = edges
         return flipped
+
+
+def _in_order(count: int, edges: set[tuple[int, int]]) -> list[int]:
+    """The place of each box in an order in which none comes before what it reads; of those that wait for each other the
+    first comes first. A group that began before another may still read what that one made."""
+    after: list[list[int]] = [[] for _ in range(count)]
+    waits = [0] * count
+    for u, v in edges:
+        after[u].append(v)
+        waits[v] += 1
+    place = [-1] * count
+    for turn in range(count):
+        rest = [box for box in range(count) if place[box] < 0]
+        box = next((box for box in rest if not waits[box]), rest[0])
+        place[box] = turn
+        for v in after[box]:
+            waits[v] -= 1
+    return place
 
 
 def _leads(items: list[Item], inner: list[Box]) -> dict[tuple[int, int], int]:
