@@ -100,6 +100,24 @@ def two_nets_on_one_line(scene: Scene) -> Scene:
     return replace(scene, lines=[*scene.lines, other])
 
 
+def line_from_nowhere(scene: Scene) -> Scene:
+    """Into the module, beside where its tensor enters."""
+    line, one = touching(scene, "sin", -1), frame(scene, "Fork")
+    x = line.points[-1][0]
+    other = replace(line, points=((x, one.y + HEAD), line.points[-1]))
+    assert all(abs(end.points[-1][0] - x) > 2 for end in scene.lines if abs(end.points[-1][1] - one.y) < 1)
+    return replace(scene, lines=[other if found is line else found for found in scene.lines])
+
+
+def line_to_nowhere(scene: Scene) -> Scene:
+    return replace(scene, lines=[line for line in scene.lines if line is not touching(scene, "exp", -1)])
+
+
+def line_of_another_tensor_beyond_a_border(scene: Scene) -> Scene:
+    line = touching(scene, "tanh", 0)
+    return replace(scene, lines=[replace(one, net=one.net + 7) if one is line else one for one in scene.lines])
+
+
 def label_on_a_box(scene: Scene) -> Scene:
     one = frame(scene, "sin")
     return replace(scene, labels=[*scene.labels, Label(one.x + 5, one.y + 14, "2×4", 0)])
@@ -155,6 +173,9 @@ PLANTED: dict[Callable[[Scene], Scene], str] = {
     line_through_a_box: "runs through Linear",
     line_through_a_heading: "runs through Fork",
     two_nets_on_one_line: "lie on each other",
+    line_from_nowhere: "comes from nowhere into Fork",
+    line_to_nowhere: "leads nowhere out of Fork",
+    line_of_another_tensor_beyond_a_border: "leads nowhere in Fork",
     label_on_a_box: "lies on a box",
     label_in_the_left_margin: "lies in the margin",
     label_in_the_right_margin: "lies in the margin",

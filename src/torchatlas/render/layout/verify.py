@@ -14,6 +14,7 @@ import numpy as np
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline, first_of_repeats
+from torchatlas.render.layout.routing import Point
 from torchatlas.render.layout.scene import Frame, Line, Scene
 from torchatlas.render.layout.tree import Tree
 from torchatlas.render.layout.way import Way
@@ -38,7 +39,7 @@ class Account:
 
 def defects(scene: Scene) -> list[str]:
     """What can be seen to be wrong, in words; empty for a good picture."""
-    return [*_overlaps(scene), *_outside(scene), *_through(scene), *_shared(scene), *_labels(scene)]
+    return [*_overlaps(scene), *_outside(scene), *_through(scene), *_shared(scene), *_loose(scene), *_labels(scene)]
 
 
 def _area(frame: Frame) -> Area:
@@ -126,6 +127,43 @@ def _shared(scene: Scene) -> Iterator[str]:
                     if line.net != other.net and abs(at - other_at) < 2 and along > 2:
                         where = f"{at:.0f}, {max(low, other_low):.0f}"
                         yield f"lines of {line.net} and {other.net} lie on each other at {where}"
+
+
+def _loose(scene: Scene) -> Iterator[str]:
+    """Lines at the border of an open frame that do not go on at the same place beyond it: they come from nowhere, or
+    lead there, and are taken for tensors of their own."""
+    lines = [line for line in scene.lines if line.net >= 0 and not line.returning]  # thick ones end at borders
+    for frame in scene.frames:
+        if not frame.open:
+            continue
+        left, top, _, bottom = _area(frame)
+        own = [
+            line for line in lines if any(left <= x <= left + frame.width for x, _ in (line.points[0], line.points[-1]))
+        ]
+        begin, end = defaultdict[int, list[Point]](list), defaultdict[int, list[Point]](list)
+        for line in own:
+            begin[line.net].append(line.points[0])
+            end[line.net].append(line.points[-1])
+        # A line that leads back, as between groups that wait for each other, goes up from the one to the other.
+        back = {line.net for line in own if _leads_back(line, top, bottom)}
+        # Where a line may begin or end, and where another then ends or begins.
+        for ends, at, others, beyond, words in (
+            (begin, top + HEAD, end, top, "comes from nowhere into"),
+            (end, top, begin, top + HEAD, "leads nowhere in"),
+            (end, bottom, begin, bottom, "leads nowhere out of"),
+            (begin, bottom, end, bottom, "comes from nowhere out of"),
+        ):
+            for net in ends.keys() - back:
+                for x, y in ends[net]:
+                    on_border = abs(y - at) < _NEAR and left <= x <= left + frame.width
+                    if on_border and not any(abs(a - x) + abs(b - beyond) < _NEAR for a, b in others[net]):
+                        yield f"a line of {net} {words} {frame.title} {frame.subtitle!r} at {x:.0f}"
+
+
+def _leads_back(line: Line, top: float, bottom: float) -> bool:
+    """Whether a line leaves the upper border of a frame, or goes up to the lower one."""
+    up = line.points[-2][1] > line.points[-1][1]
+    return abs(line.points[0][1] - top) < _NEAR or (up and abs(line.points[-1][1] - bottom) < _NEAR)
 
 
 def _labels(scene: Scene) -> Iterator[str]:
