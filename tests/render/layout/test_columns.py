@@ -235,3 +235,49 @@ def test_what_several_columns_read_enters_once(height: float) -> None:
     assert placed.places[14][0] > placed.places[11][0]  # above the column that reads it, not the first
     assert through(problem, placed) == []
     assert shared(placed) == []
+
+
+def hanging(length: int, reader: int) -> Problem:
+    """A chain, and an input (the box after it) that goes by way of another to one of its boxes."""
+    chain = strip(length)
+    more = [(length, length + 1, "in"), (length + 1, reader, "made")]
+    return Problem([*chain.sizes, (70.0, 36.0), (80.0, 24.0)], [*chain.edges, *more])
+
+
+def leads_down(placed: Placed, box: int) -> bool:
+    """Whether no line from a box goes up."""
+    ways = [[y for _, y in route.points] for route in placed.routes if route.source == box]
+    return bool(ways) and all(way == sorted(way) for way in ways)
+
+
+@pytest.mark.parametrize("reader", range(3, 40))  # before, it is as long a way as any
+def test_an_input_lies_in_the_column_that_reads_it(reader: int) -> None:
+    problem = hanging(40, reader)
+    placed = Solver().place_within(problem, 700)
+    assert placed.columns > 2
+    assert leads_down(placed, 40)
+    assert leads_down(placed, 41)
+    assert through(problem, placed) == []
+    assert shared(placed) == []
+
+
+def test_what_reads_only_what_enters_the_group_lies_in_the_column_that_reads_it() -> None:
+    chain = strip(20)
+    edges = [*chain.edges, (20, 15, "made"), (21, 20, "in"), (21, 0, "in")]
+    problem = Problem([*chain.sizes, (80.0, 24.0), (0.0, 0.0)], edges, sources=[21])
+    placed = Solver().place_within(problem, 700)
+    assert placed.columns == 2
+    assert leads_down(placed, 20)
+    assert shared(placed) == []
+
+
+def test_an_input_stays_where_it_is_if_a_group_had_to_be_higher() -> None:
+    chain = strip(12)
+    edges = [*chain.edges, (13, 0, "in"), (12, 6, "made")]
+    problem = Problem([*chain.sizes, (80.0, 24.0), (0.0, 0.0)], edges, sources=[13])
+    strips, _ = Solver()._known(problem)
+    column = [*[0] * 6, *[1] * 6, 0, -1]  # the row of the input is the last of the first column
+    plain, moved = strips._columns(column), strips._columns(strips._moved(column))
+    assert moved.height > plain.height
+    assert strips._placed((0, 6, 12), moved.height) == moved
+    assert strips._placed((0, 6, 12), plain.height) == plain

@@ -63,6 +63,13 @@ def test_the_longest_way_decides_and_short_branches_stay_near_what_they_feed() -
     assert rank == [0, 1, 2, 3, 2]
 
 
+def test_what_an_input_alone_feeds_lies_with_it_near_what_reads_it() -> None:
+    chain = [(node, node + 1, node) for node in range(5)]
+    rank, _ = ranks(9, [*chain, (6, 7, "in"), (7, 5, "made"), (8, 1, "both"), (8, 5, "both")], (), ())
+    assert [rank[node] for node in (6, 7)] == [3, 4]
+    assert rank[8] == 0
+
+
 def test_what_enters_is_above_all_and_what_leaves_below() -> None:
     # boxes 0 and 1, source 2, sink 3
     rank, _ = ranks(4, [(2, 0, "x"), (0, 1, "y"), (0, 3, "y")], [2], [3])

@@ -85,8 +85,8 @@ class _Strip:
         self.problem, self.solver = problem, solver
         self.ports = {*problem.sources, *problem.sinks}
         self.boxes = [box for box in range(len(problem.sizes)) if box not in self.ports]
-        self._cut: dict[tuple[int, ...], Placed] = {}
-        self._solved: dict[tuple[int, int], Column] = {}  # by the rows they hold
+        self._cut: dict[tuple[int, ...], Placed] = {}  # by the column of each box
+        self._solved: dict[tuple[int, ...], Column] = {}  # by the boxes they hold
 
     @cached_property
     def whole(self) -> Placed:
@@ -102,12 +102,12 @@ class _Strip:
         if self._longest <= height and self.whole.height <= height:  # else it need not be solved to know
             return self.whole
         cuts = self._cuts(self._cutter, height, min(_MOST_COLUMNS, self._levels))
-        found = self._cut[cuts]
+        found = self._placed(cuts, height)
         if any(all(self._is_end[a:b]) for a, b in itertools.pairwise(cuts)):
             room = max(height, found.height) + self._spare
             cuts = self._cuts(self._careful_cutter, room, found.columns)
-            if cuts and self._cut[cuts].height <= room:
-                return self._cut[cuts]
+            if cuts and self._placed(cuts, room).height <= room:
+                return self._placed(cuts, room)
         return found
 
     def _cuts(self, cutter: _Cutter, height: float, most: int) -> tuple[int, ...]:
@@ -121,17 +121,63 @@ class _Strip:
             if not cuts or (highest > height * _TOLERANCE and count < most):
                 continue
             found = cuts
-            if cuts not in self._cut:
-                self._cut[cuts] = self._placed(cuts)
-            if self._cut[cuts].height <= height:
+            if self._placed(cuts, height).height <= height:
                 break
         return found
 
-    def _placed(self, cuts: tuple[int, ...]) -> Placed:
+    def _placed(self, cuts: tuple[int, ...], height: float) -> Placed:
+        """Cut there; boxes such as inputs in the column that reads them first, if that is no higher than it may be."""
         column = [-1] * len(self.problem.sizes)
         for box in self.boxes:
             column[box] = bisect_right(cuts, self._row[box]) - 1
-        return _Columns(self.problem, column, cuts, self.solver, self._solved).placed()
+        moved = self._moved(column)
+        found = self._columns(moved)
+        if moved == column or found.height <= height + (0.0 if self.ports else _LOW + RANK_GAP):
+            return found
+        plain = self._columns(column)
+        return plain if plain.height <= height else found
+
+    def _columns(self, column: list[int]) -> Placed:
+        key = tuple(column)
+        if key not in self._cut:
+            self._cut[key] = _Columns(self.problem, column, self.solver, self._solved).placed()
+        return self._cut[key]
+
+    def _moved(self, column: list[int]) -> list[int]:
+        """The columns with every box that hangs in the first that reads it: else its line would go down, and up again.
+
+        Not if nothing else was left in a column.
+        """
+        moved = list(column)
+        for box, readers in self._hanging:
+            moved[box] = min(moved[reader] for reader in readers)
+        return moved if set(moved) == set(column) else column
+
+    @cached_property
+    def _hanging(self) -> list[tuple[int, list[int]]]:
+        """Closed boxes beside the longest way that nothing made on it enters, such as an input and what it alone feeds;
+        with what reads each. The last come first."""
+        after: dict[int, list[int]] = {box: [] for box in self.boxes}
+        before: dict[int, list[int]] = {box: [] for box in self.boxes}
+        for u, v, _ in self.problem.edges:
+            if v in before:
+                before[v].append(u)
+                if u in after:
+                    after[u].append(v)
+        order = [box for box in self._ranks[1] if box in after]
+        highest, lowest = dict.fromkeys(order, 0), dict[int, int]()
+        for box in order:
+            for reader in after[box]:
+                highest[reader] = max(highest[reader], highest[box] + 1)
+        for box in reversed(order):
+            lowest[box] = min((lowest[reader] for reader in after[box]), default=self._levels) - 1
+        hangs: dict[int, list[int]] = {}
+        for box in order:
+            is_small = bool(after[box]) and self.problem.sizes[box][1] < _LOW
+            given = (other in self.ports or (other in hangs and set(after[other]) == {box}) for other in before[box])
+            if is_small and lowest[box] > highest[box] and all(given):
+                hangs[box] = after[box]
+        return list(hangs.items())[::-1]
 
     @cached_property
     def _chain(self) -> list[tuple[int, int, Net]]:
@@ -276,11 +322,10 @@ class _Columns:
         self,
         problem: Problem,
         column: list[int],
-        cuts: tuple[int, ...],
         solver: Solver,
-        solved: dict[tuple[int, int], Column],
+        solved: dict[tuple[int, ...], Column],
     ) -> None:
-        self.problem, self.column, self.count = problem, column, len(cuts) - 1
+        self.problem, self.column, self.count = problem, column, max(column) + 1
         self.ports = {*problem.sources, *problem.sinks}
         self.goes_to: dict[tuple[int, Net], set[int]] = {}  # nets that cross a cut -> the columns they go to
         for u, v, net in problem.edges:
@@ -290,10 +335,14 @@ class _Columns:
         for u, v, _ in problem.edges:
             if u in self.read_in and column[v] >= 0:
                 self.read_in[u].add(column[v])
-        for c, rows in enumerate(itertools.pairwise(cuts)):
-            if rows not in solved:
-                solved[rows] = self._solve(c, solver)
-        self.solved = [solved[rows] for rows in itertools.pairwise(cuts)]
+        holds: list[list[int]] = [[] for _ in range(self.count)]
+        for box, c in enumerate(column):
+            if c >= 0:
+                holds[c].append(box)
+        for c, boxes in enumerate(map(tuple, holds)):
+            if boxes not in solved:
+                solved[boxes] = self._solve(c, solver)
+        self.solved = [solved[tuple(boxes)] for boxes in holds]
 
     def _solve(self, c: int, solver: Solver) -> Column:
         """One column as a problem of its own; nets from elsewhere enter and leave at points."""

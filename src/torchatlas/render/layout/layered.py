@@ -96,12 +96,22 @@ def ranks(count: int, edges: list[tuple[int, int, Net]], sources: Sequence[int],
     last = max((rank[node] for node in range(count) if node not in fixed), default=0) + bool(sinks)
     for sink in sinks:
         rank[sink] = last
+    loose = _loose(order, before, after, fixed)
     for _ in range(2):
         for u in reversed(order):
-            fewer_in = len(set(before[u])) < len(set(after[u])) or not before[u]
+            fewer_in = len(set(before[u])) < len(set(after[u])) or loose[u]
             if u not in fixed and after[u] and fewer_in:
                 rank[u] = max(rank[u], min(rank[v] for v in after[u]) - 1)
     return rank, order
+
+
+def _loose(order: list[int], before: list[list[int]], after: list[list[int]], fixed: set[int]) -> list[bool]:
+    """Whether each box may lie as low as what it feeds allows: nothing enters it, or only from boxes that feed nothing
+    else and may follow it, as from an input that one embedding reads."""
+    loose = [False] * len(before)
+    for u in order:
+        loose[u] = u not in fixed and all(loose[other] and set(after[other]) == {u} for other in before[u])
+    return loose
 
 
 class _Layerer:
