@@ -10,7 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchatlas.render.layout.layered import Problem
-from torchatlas.render.layout.routing import _FEW, Placed, _assigned, _pairs, _price, _ring, _Track, place
+from torchatlas.render.layout.routing import (
+    _APART,
+    _FEW,
+    _HAIR,
+    _SAME,
+    Placed,
+    _assigned,
+    _pairs,
+    _price,
+    _ring,
+    _Track,
+    place,
+)
 
 FEW = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 Piece = tuple[float, float, float, float]
@@ -107,6 +119,20 @@ def test_boxes_do_not_overlap(problem: Problem) -> None:
     areas = [(x, y, x + w, y + h) for (x, y), (w, h) in zip(placed.places, problem.sizes, strict=True)]
     for a, b in combinations(areas, 2):
         assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+
+
+@FEW
+@given(problems())
+def test_no_line_turns_aside_by_a_hair_before_a_box_unless_another_end_is_there(problem: Problem) -> None:
+    placed = place(problem)
+    ends = {(route.target, route.net): route.points[-1][0] for route in placed.routes}
+    for route in placed.routes:
+        if len(route.points) < 4 or not _SAME < abs(route.points[-3][0] - route.points[-1][0]) <= _HAIR:
+            continue
+        x, left, wide = route.points[-3][0], placed.places[route.target][0], problem.sizes[route.target][0]
+        others = [at for (box, net), at in ends.items() if box == route.target and net != route.net]
+        near = [left, left + wide, *others]
+        assert any(abs(x - at) < _APART + 0.01 for at in near), route
 
 
 def test_lines_of_one_tensor_share_their_trunk() -> None:

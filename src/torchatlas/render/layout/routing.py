@@ -16,6 +16,7 @@ PORT_FOOT = 10.0  # at least so much above where lines leave a group
 _APART = 7.0  # between the ends of two lines, at least
 _ON_EACH_OTHER = 20  # what it costs, in crossings, if lines lie on each other
 _SAME = 0.5  # closer than this is straight
+_HAIR = 5.0  # closer than this is made straight
 _FEW = 24  # horizontal pieces; more are compared as arrays
 
 Point = tuple[float, float]
@@ -70,6 +71,7 @@ class _Router:
         self.leave: dict[tuple[int, Net], float] = {}
         self._ports()
         self._straighten()
+        self._snap()
         self._heights()
 
     # -- where lines meet boxes --------------------------------------------------------------------------------------
@@ -130,6 +132,24 @@ class _Router:
             low, high = beside.get(point, (1.0, 0.0))
             if len(ends) == 1 and abs(ends[0] - x[point]) <= _PORT_GAP and low <= ends[0] <= high:
                 x[point] = ends[0]
+
+    def _snap(self) -> None:
+        """Let lines that would turn aside by a hair, just before a box, meet it straight where no other end is near."""
+        layering, ends = self.layering, dict[int, list[tuple[int, Net]]]()
+        for a, b, net in layering.segments:
+            if b < layering.count and not layering.is_point(b):
+                ends.setdefault(b, []).append((a, net))
+        for box, lines in ends.items():
+            left, right = layering.x[box], layering.x[box] + layering.width[box]
+            for a, net in lines:
+                straight = self._out_of(a, net)
+                aside = abs(straight - self.enter[box, net])
+                if not _SAME < aside <= _HAIR or (box, net) in self.problem.enters:
+                    continue
+                others = [self.enter[box, other] for _, other in lines if other != net]
+                inside = left + _APART <= straight <= right - _APART
+                if inside and all(abs(straight - other) >= _APART for other in others):
+                    self.enter[box, net] = straight
 
     def _end_of(self, node: int, net: Net) -> float:
         layering = self.layering
