@@ -86,6 +86,7 @@ class _Strip:
         self.ports = {*problem.sources, *problem.sinks}
         self.boxes = [box for box in range(len(problem.sizes)) if box not in self.ports]
         self._cut: dict[tuple[int, ...], Placed] = {}  # by the column of each box
+        self._sorted: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}  # cuts -> columns, as cut and as used
         self._solved: dict[tuple[int, ...], Column] = {}  # by the boxes they hold
 
     @cached_property
@@ -127,10 +128,12 @@ class _Strip:
 
     def _placed(self, cuts: tuple[int, ...], height: float) -> Placed:
         """Cut there; boxes such as inputs in the column that reads them first, if that is no higher than it may be."""
-        column = [-1] * len(self.problem.sizes)
-        for box in self.boxes:
-            column[box] = bisect_right(cuts, self._row[box]) - 1
-        moved = self._moved(column)
+        if cuts not in self._sorted:
+            column = [-1] * len(self.problem.sizes)
+            for box in self.boxes:
+                column[box] = bisect_right(cuts, self._row[box]) - 1
+            self._sorted[cuts] = column, self._moved(column)
+        column, moved = self._sorted[cuts]
         found = self._columns(moved)
         if moved == column or found.height <= height + (0.0 if self.ports else _LOW + RANK_GAP):
             return found
