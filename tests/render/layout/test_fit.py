@@ -131,7 +131,7 @@ STAGES = [
     ("_filled", "many stages", (1000, 750), 0.98),
     ("_swapped", "stages", (510, 382), 0.95),
     ("_may_spare", "nested", (800, 600), 0.3),
-    ("_may_spare", "tiny_gpt", (900, 540), 0.3),
+    ("_may_spare", "encoder", (640, 480), 0.6),
 ]
 
 
