@@ -336,3 +336,12 @@ def test_what_stays_in_any_case_is_not_held() -> None:
     sparse = torch.eye(5, 6).to_sparse()
     life = atlas.lifecycle(torch.sparse.mm(sparse, torch.randn(6, 3, requires_grad=True)).sum())
     assert life.held_bytes == 5 * (2 * 8 + 4)  # indices and values
+
+
+def test_a_part_of_an_autograd_graph_keeps_what_the_engine_counts() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    graph = atlas.autograd_graph(model(torch.randn(2, 4)).sum(), model=model)
+    kept = [node.id for node in graph.nodes][2:]
+    part = graph.subgraph(kept)
+    assert part.recorded["topological_nr"].tolist() == graph.recorded["topological_nr"][kept].tolist()
+    assert len(part.recorded["input_nr"]) == len(part.edges)

@@ -11,6 +11,9 @@ from torchatlas.graph.columns import COLUMNS, POINTERS, Array
 if TYPE_CHECKING:
     from torchatlas.graph.container import Graph
 
+# What autograd graphs keep of every node, or edge, in one array; all else is kept by "node:output".
+_OF_ALL = {"topological_nr": "node", "input_nr": "edge"}
+
 
 def induced(graph: Graph, nodes: Array) -> Graph:
     """The given nodes (sorted ids) with the edges among them, renumbered.
@@ -47,7 +50,9 @@ def induced(graph: Graph, nodes: Array) -> Graph:
     new_id = {int(node): position for position, node in enumerate(nodes)}
     for key, array in graph.recorded.items():
         node, _, rest = key.partition(":")
-        if int(node) in new_id:
+        if key in _OF_ALL:
+            recorded[key] = array[rows[_OF_ALL[key]]]
+        elif int(node) in new_id:
             recorded[f"{new_id[int(node)]}:{rest}"] = array
     found = {name: np.ascontiguousarray(found[name], dtype) for name, (dtype, _) in COLUMNS.items()}
     notes = [*graph.notes, f"part of a graph of {len(graph)} nodes"]

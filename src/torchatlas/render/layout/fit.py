@@ -31,6 +31,7 @@ _TIGHT = 2.2  # boxes that take more of the page than this hardly fit however th
 _PROMISING = 1.1  # and only for what would tell so much more than the best so far
 _SPARE_MISSES, _SPARE_WORK = 8, 900  # so much for trials with all the height there is
 _MOST_TRIALS = 50
+_FRUITLESS, _HARDLY_MORE = 6, 1.01  # after so many misses, what would tell less than so much more is not tried
 _BEHIND = 0.5  # a set that is worth less than so much of the best one is not followed any further
 _EXAMPLES = 2  # so many of a class are tried when not all of it fits
 _MOST_WORK = 1_800  # lines between ranks: a third of a second or so
@@ -88,6 +89,7 @@ class Fitter:
         self.maker = BoxMaker(outline, labels, smallest_box / self.least, width / self.least, text_room)
         self.trials = 0
         self._spare_work, self._spare_misses = 0, 0.0
+        self._misses = 0  # since something fitted
         self._best = 0.0  # what the best set that fits is worth
         self._shares_of: dict[frozenset[int], Share] = {}  # sets that fit -> with which share of the height, if unusual
         self._most_work = _MOST_WORK * max(1.0, width * height / _USUAL_PAGE)  # a poster is worth more of it
@@ -117,7 +119,7 @@ class Fitter:
                 fitting = 0
                 for move in self._moves(opened):
                     trial = opened | move
-                    if trial in seen or self._is_refused(move, opened):
+                    if trial in seen or self._is_refused(move, opened) or self._is_idle(trial):
                         continue
                     seen.add(trial)
                     fit = self._tried(trial)
@@ -193,9 +195,9 @@ class Fitter:
         misses = 0
         while misses < most and self._work < _FILLED * self._most_work:
             for move in self._moves(opened, every=True):
-                if self._is_refused(move, opened):
-                    continue
                 trial = opened | move
+                if self._is_refused(move, opened) or self._is_idle(trial):
+                    continue
                 fit = self._tried(trial)
                 # What is inside may be worth the cut that opening it costs; nothing is worth a thicket of lines.
                 if self._fits(fit) and self.worth(fit) > worth * (1.0 - _LOSS):
@@ -300,6 +302,7 @@ class Fitter:
     def _refuse(self, move: frozenset[int], opened: frozenset[int], fit: Fit | None) -> None:
         """Remember what did not fit: for this set only, if another place for the rest might still help."""
         self._failed.add(opened | move)
+        self._misses += 1
         if fit is None or fit.scale < self.least * _HOPELESS:
             self._refused.setdefault(move, []).append(opened)
             self._hopeless.add((opened, self._kind(move)))
@@ -325,7 +328,7 @@ class Fitter:
         fit = self._scaled(opened, _QUICK, self.least)
         cost = self.maker.work - before
         if self._fits(fit):
-            self._best = max(self._best, self.worth(fit))
+            self._note(self.worth(fit))
             return fit
         if not self._is_cramped(fit.box) or self._tells(opened) < _PROMISING * self._best:
             return fit
@@ -338,9 +341,17 @@ class Fitter:
             self._spare_misses += 0.5 * (not self._fits(other))
             if self._fits(other):
                 self._shares_of[opened] = share
-                self._best = max(self._best, self.worth(other))
+                self._note(self.worth(other))
                 return other
         return fit
+
+    def _note(self, worth: float) -> None:
+        """Something fits: there may be room for more."""
+        self._best, self._misses = max(self._best, worth), 0
+
+    def _is_idle(self, opened: frozenset[int]) -> bool:
+        """Whether it is not worth trying any more what would tell hardly more than the best, as the page seems full."""
+        return self._misses >= _FRUITLESS and self._tells(opened) < _HARDLY_MORE * self._best
 
     def _may_spare(self, cost: int) -> bool:
         """Whether a trial of such a cost may be laid out again, with all the height there is. That has a purse of its
