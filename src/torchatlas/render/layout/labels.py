@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -75,6 +76,8 @@ class Labels:
         if item.kind == "segment" and not self.operations(item):  # of inputs or outputs that are too many to be shown
             kinds = np.unique(self.graph.columns["node_kind"][self.tree.node[item.start : item.stop]])
             return " and ".join(f"{KINDS[kind]}s" for kind in kinds.tolist())
+        if item.kind == "segment" and (modules := _main_modules(item)):
+            return ", ".join(modules[:2]) + " …"
         return {"functional": "functional ops", "segment": "ops"}.get(item.kind, clean(item.name))
 
     def _turn(self, item: Item) -> str:
@@ -92,9 +95,9 @@ class Labels:
             return joined(listed(names), self._passed(item), room=room)
         if item.kind in ("functional", "segment"):
             left = room - width(operations + BETWEEN)
-            inside = (
-                some(_main_modules(item), left) or self._main_leaves(item, left) or self._main_operations(item, left)
-            )
+            if names := _names_of_modules(item):
+                return joined(f"{names[0]} … {names[-1]}" if len(names) > 1 else names[0], operations, room=room)
+            inside = self._main_leaves(item, left) or self._main_operations(item, left)
             return joined("", operations, inside, room=room)
         name = "" if item.kind == "lane" else _modules_of_one_class(item) or self.name(item, room)
         if (ways := self._layer(item)) and (said := sized(name, ways, self._parameters(item), room)):
@@ -390,14 +393,23 @@ class Labels:
 
 def _main_modules(item: Item) -> list[str]:
     """The classes of the modules in a stretch of a program, the largest first; none if there are single ops only."""
-    sizes, stack = Counter[str](), [item]
-    while stack:
-        for part in stack.pop().parts or ():
-            if part.kind == "module":
-                sizes[clean(part.type)] += part.end - part.start
-            elif part.kind != "leaf":
-                stack.append(part)
+    sizes = Counter[str]()
+    for part in _modules_in(item):
+        sizes[clean(part.type)] += part.end - part.start
     return [name for name, _ in sizes.most_common()]
+
+
+def _names_of_modules(item: Item) -> list[str]:
+    """What the modules in a stretch of a program are called, as they come; a repeat by all its names."""
+    return [clean(part.name) for part in _modules_in(item) if part.name]
+
+
+def _modules_in(item: Item) -> Iterator[Item]:
+    for part in item.parts or ():
+        if part.kind == "module" or part.call >= 0:
+            yield part
+        elif part.kind != "leaf":
+            yield from _modules_in(part)
 
 
 def _main_module(item: Item) -> str:
