@@ -47,7 +47,7 @@ def to_png(svg: str, *, width: int, height: int, dpi: int = 96) -> bytes:
 
 @cache
 def _lunasvg() -> ModuleType | None:
-    """lunasvg with our fonts; None where there is none, or nothing to pack what it draws: not every platform has them."""
+    """lunasvg with our fonts; None where it is not, or nothing packs what it draws: not every platform has a wheel."""
     try:
         import isal  # noqa: F401
         import pylunasvg  # compiled libraries: not before the first picture

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.columns import Solver
@@ -51,7 +52,7 @@ class Box:
     open: bool = False
     inner: list[Box] = field(default_factory=list)
     places: list[Point] = field(default_factory=list)
-    routes: list[Route] = field(default_factory=list)
+    lines: Callable[[], list[Route]] = field(default=list)  # makes its routes
     origin: Point = (0.0, 0.0)  # where the inside begins
     enters: dict[int, float] = field(default_factory=dict)  # tensor -> where it meets the upper border
     leaves: dict[int, float] = field(default_factory=dict)
@@ -63,6 +64,10 @@ class Box:
     tangles: int = 0  # lines that lie on each other
     leads: list[int] = field(default_factory=list)  # of an open one: output -> the first that leaves on the same line
     cramped: bool = False  # something in it was cut that might have been higher
+
+    @cached_property
+    def routes(self) -> list[Route]:
+        return self.lines()
 
 
 class BoxMaker:
@@ -198,7 +203,6 @@ class BoxMaker:
             return Box(item, _HOPELESS, 1.0, "", "", True, inner)
         flipped = self._acyclic(problem, len(items))
         placed = self._placed(problem, inner, height - self._over(item), {box for u, v, _ in flipped for box in (u, v)})
-        routes = [_turned(route, flipped) for route in placed.routes] if flipped else placed.routes
         left, top = (0.0, 0.0) if is_root else (PAD, HEAD + (0.0 if item.inputs else 10.0))
         body = placed.width + 2 * left + (18.0 if item.repeat > 1 else 0.0)
         title, subtitle = self._words(item, True)  # page.py says more where the frame is wider
@@ -219,7 +223,7 @@ class BoxMaker:
             True,
             inner,
             placed.places,
-            routes,
+            lambda: [_turned(route, flipped) for route in placed.routes] if flipped else placed.routes,
             (left, top),
             {t: placed.places[p][0] + left for t, p in zip(item.inputs, sources, strict=True)},
             {tensor: placed.places[sink_of[end]][0] + left for tensor, end in ends.items()},

@@ -48,9 +48,13 @@ def place_chain(problem: Problem, lines: list[tuple[int, int, Net]]) -> Placed:
             top += PORT_FOOT if node in ports else FOOT if order[place - 1] in ports else RANK_GAP
         places[node] = x[node], top
         top += sizes[node][1]
-    routes = []
-    for u, v, net in problem.edges:
-        (a, above), (b, below) = places[u], places[v]
-        routes.append(Route(net, u, v, [(a + out_of[u], above + sizes[u][1]), (b + into[v], below)]))
+
+    def routes() -> list[Route]:
+        found = []
+        for u, v, net in problem.edges:
+            (a, above), (b, below) = places[u], places[v]
+            found.append(Route(net, u, v, [(a + out_of[u], above + sizes[u][1]), (b + into[v], below)]))
+        return found
+
     width = max(x[node] + sizes[node][0] for node in order)
-    return Placed(width, top, places, routes, 0, work=len(routes))
+    return Placed(width, top, places, routes, 0, work=len(lines))

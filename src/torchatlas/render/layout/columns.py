@@ -64,8 +64,11 @@ class Solver:
 
 def _named(placed: Placed, nets: list[Net]) -> Placed:
     """A solution of a numbered problem, with the nets of one of its likes."""
-    named: dict[Net, Net] = dict(enumerate(nets))
-    routes = [Route(named[route.net], route.source, route.target, route.points) for route in placed.routes]
+
+    def routes() -> list[Route]:
+        named: dict[Net, Net] = dict(enumerate(nets))
+        return [Route(named[route.net], route.source, route.target, route.points) for route in placed.routes]
+
     return Placed(
         placed.width,
         placed.height,
@@ -378,22 +381,33 @@ class _Columns:
 
     def placed(self) -> Placed:
         self._lanes()
-        self._collect()
-        self._join()
-        problem = self.problem
+        problem, top = self.problem, self.top
+        places: list[Point] = [(0.0, 0.0)] * len(problem.sizes)
+        for left, (number, placed) in zip(self.left, self.solved, strict=True):
+            for key, node in number.items():
+                if isinstance(key, int):
+                    x, y = placed.places[node]
+                    places[key] = (x + left, y + top)
         for port in problem.sources:
-            self.places[port] = (self.starts.get(port, 0.0), 0.0)
+            places[port] = (self.starts.get(port, 0.0), 0.0)
         for port in problem.sinks:
-            ends = [route.points[-1][0] for route in self.routes if route.target == port]
-            self.places[port] = (ends[0] if ends else self.width, self.bottom)
+            places[port] = (self.width, self.bottom)
+        for u, v, net in problem.edges:
+            if v in self.ports:
+                places[v] = (self.left_at[u, net] + self.left[self.column[u]], self.bottom)
         crossings = sum(placed.crossings for _, placed in self.solved)
         tangles = sum(placed.tangles for _, placed in self.solved)
-        return Placed(self.width, self.bottom, self.places, self.routes, crossings, self.count, tangles=tangles)
+        return Placed(self.width, self.bottom, places, self._lines, crossings, self.count, tangles=tangles)
+
+    def _lines(self) -> list[Route]:
+        self._collect()
+        self._join()
+        return self.routes
 
     def _lanes(self) -> None:
         """Room for the lines between columns: below each, below all, in the gaps and above."""
         column, goes_to = self.column, self.goes_to
-        exits = {}
+        exits = self.left_at = dict[tuple[int, Net], float]()  # where nets leave their columns
         for number, placed in self.solved:
             for key, node in number.items():
                 if isinstance(key, tuple) and key[0] == "out":
@@ -437,8 +451,7 @@ class _Columns:
         self.lane_above = {port: 6 + _LANE * at for at, port in enumerate(order)}
 
     def _collect(self) -> None:
-        """Boxes and lines of every column where they now lie; the ends of those that go on elsewhere."""
-        self.places: list[Point] = [(0.0, 0.0)] * len(self.problem.sizes)
+        """The lines of every column where they now lie; the ends of those that go on elsewhere."""
         self.routes: list[Route] = []
         self.exits: dict[tuple[int, Net], tuple[list[Point], float]] = {}
         self.entries: dict[tuple[int, Net, int], list[tuple[int, list[Point]]]] = {}
@@ -449,10 +462,6 @@ class _Columns:
         for c, (number, placed) in enumerate(self.solved):
             key_of = {node: key for key, node in number.items()}
             left, top = self.left[c], self.top
-            for key, node in number.items():
-                if isinstance(key, int):
-                    x, y = placed.places[node]
-                    self.places[key] = (x + left, y + top)
             for route in placed.routes:
                 points = [(x + left, y + top) for x, y in route.points]
                 source, target = key_of[route.source], key_of[route.target]

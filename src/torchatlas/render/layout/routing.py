@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -35,16 +37,20 @@ class Route:
 
 @dataclass
 class Placed:
-    """A solved problem: the upper left corner of every box, and the lines."""
+    """A solved problem: the upper left corner of every box, and the lines. Of most solutions only the size is asked."""
 
     width: float
     height: float
     places: list[Point]
-    routes: list[Route]
+    lines: Callable[[], list[Route]] = field(repr=False)  # makes them
     crossings: int
     columns: int = 1
     work: int = 0  # lines between ranks that were put in order to get there
     tangles: int = 0  # pairs of lines that lie on each other: too many change places at once
+
+    @cached_property
+    def routes(self) -> list[Route]:
+        return self.lines()
 
 
 @dataclass(eq=False)
@@ -254,7 +260,7 @@ class _Router:
         width = max([*ends, *every], default=0.0) - min(left, 0.0)
         places = [(layering.x[box], self.y[box]) for box in range(layering.count)]
         more = {"work": layering.work, "tangles": self.tangles}
-        return Placed(width, self.height, places, routes, layering.crossings, **more)
+        return Placed(width, self.height, places, lambda: routes, layering.crossings, **more)
 
 
 def _by_box(ends: dict[tuple[int, Net], float]) -> dict[int, list[float]]:

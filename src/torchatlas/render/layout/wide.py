@@ -136,7 +136,7 @@ class Wrapped:
                 for box, net in grid.fan.targets.items():
                     way = [(x + left, y + top) for x, y in grid.way_out(tail, net)]
                     routes.append(Route(net, tail, box, [*way, *outer[place, self.number[box], net]]))
-        return replace(placed, places=places, routes=routes)
+        return replace(placed, places=places, lines=lambda: routes)
 
 
 class _Grid:
