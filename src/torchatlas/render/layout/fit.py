@@ -27,6 +27,7 @@ _COMFORTABLE = 11.0  # text of this size is large enough
 _LARGEST = 24.0
 _SMALLEST = (LEAST_WIDTH + BOX_GAP) * (LEAST_HEIGHT + RANK_GAP)  # what a closed box takes at least
 _FULL = 0.42  # boxes with their gaps never filled more of a page than this
+_CROWDED = 1.2  # nearly nothing ever fitted that would take more of a page than this by what fitted before
 _TIGHT = 2.2  # boxes that take more of the page than this hardly fit however they are laid out
 _PROMISING = 1.1  # and only for what would tell so much more than the best so far
 _SPARE_MISSES, _SPARE_WORK = 8, 900  # so much for trials with all the height there is
@@ -96,6 +97,7 @@ class Fitter:
         self._failed: set[frozenset[int]] = set()
         self._refused: dict[frozenset[int], list[frozenset[int]]] = {}  # moves -> what was open when they did not fit
         self._hopeless: set[tuple[frozenset[int], Hashable]] = set()  # what was open, and the kind of move
+        self._taken: dict[frozenset[int], tuple[float, float]] = {}  # sets that fit -> their boxes, and of the page
         self._areas: dict[int, float] = {}  # of closed items, with the gaps around them
         self.shares = Shares(outline, labels)
         self._items, self._share, self._lane = self.shares.items, self.shares.of, self.shares.lane
@@ -321,14 +323,14 @@ class Fitter:
 
     def _tried(self, opened: frozenset[int]) -> Fit | None:
         """How a set of open groups fits; None if it plainly cannot."""
-        if len(opened) > 1 and not self._has_room(opened):
+        if len(opened) > 1 and (not self._has_room(opened) or self._is_crowded(opened)):
             return None
         self.trials += 1
         before = self.maker.work
         fit = self._scaled(opened, _QUICK, self.least)
         cost = self.maker.work - before
         if self._fits(fit):
-            self._note(self.worth(fit))
+            self._note(fit)
             return fit
         if not self._is_cramped(fit.box) or self._tells(opened) < _PROMISING * self._best:
             return fit
@@ -341,17 +343,24 @@ class Fitter:
             self._spare_misses += 0.5 * (not self._fits(other))
             if self._fits(other):
                 self._shares_of[opened] = share
-                self._note(self.worth(other))
+                self._note(other)
                 return other
         return fit
 
-    def _note(self, worth: float) -> None:
+    def _note(self, fit: Fit) -> None:
         """Something fits: there may be room for more."""
-        self._best, self._misses = max(self._best, worth), 0
+        self._best, self._misses = max(self._best, self.worth(fit)), 0
+        taken = fit.box.width * fit.box.height * self.least**2 / (self.width * self.height)
+        self._taken[fit.opened] = self._area(fit.opened), taken
 
     def _is_idle(self, opened: frozenset[int]) -> bool:
         """Whether it is not worth trying any more what would tell hardly more than the best, as the page seems full."""
         return self._misses >= _FRUITLESS and self._tells(opened) < _HARDLY_MORE * self._best
+
+    def _is_crowded(self, opened: frozenset[int]) -> bool:
+        """Whether more than the page would be taken if that grew as the boxes do, from what was open when it fitted."""
+        area, taken = max((self._taken[few] for few in self._taken if few < opened), default=(1.0, 0.0))
+        return taken * self._area(opened) > _CROWDED * area
 
     def _may_spare(self, cost: int) -> bool:
         """Whether a trial of such a cost may be laid out again, with all the height there is. That has a purse of its
