@@ -8,6 +8,7 @@ import random
 import pytest
 
 from torchatlas.render.layout.chains import chain, place_chain
+from torchatlas.render.layout.columns import Solver, _Strip
 from torchatlas.render.layout.layered import Problem
 from torchatlas.render.layout.routing import place
 
@@ -65,3 +66,21 @@ def test_a_chain_is_told_from_first_to_last() -> None:
     found = chain(Problem([(64.0, 24.0)] * 4, [(2, 0, "b"), (0, 3, "c"), (1, 2, "a")]))
     assert found == [(1, 2, "a"), (2, 0, "b"), (0, 3, "c")]
     assert chain(Problem([(64.0, 24.0)], [])) == []
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_a_chain_in_columns_lies_where_the_general_method_would_put_it(seed: int) -> None:
+    problem = some_chain(seed)
+    strip = _Strip(problem, Solver())
+    order = [strip._chain[0][0], *(v for _, v, _ in strip._chain)]
+    boxes = [box for box in order if box not in strip.ports]
+    rng = random.Random(seed)
+    cuts = {0, *rng.sample(range(1, len(boxes)), rng.randint(0, len(boxes) - 1))}
+    column = [-1] * len(problem.sizes)
+    for box, number in zip(boxes, itertools.accumulate(at in cuts for at in range(len(boxes))), strict=True):
+        column[box] = number - 1
+    quick, general = strip._chain_in(column), strip._general(column)
+    assert (quick.width, quick.height, quick.columns) == (general.width, general.height, len(cuts))
+    assert quick.places == general.places
+    assert (quick.crossings, quick.tangles) == (general.crossings, general.tangles) == (0, 0)
+    assert quick.routes == general.routes

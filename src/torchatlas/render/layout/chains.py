@@ -5,8 +5,14 @@ Most groups of most models are such chains, or are cut into columns that are; no
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torchatlas.render.layout.layered import RANK_GAP, Net, Problem
 from torchatlas.render.layout.routing import FOOT, PORT_FOOT, Placed, Point, Route
+
+LANE = 9.0  # between two lines that run beside each other between columns
+GUTTER = 24.0  # between columns, beside the lines there
+ABOVE, BELOW = 6.0, 4.0  # what lines above and below columns keep from the border and from each column
 
 
 def chain(problem: Problem) -> list[tuple[int, int, Net]]:
@@ -58,3 +64,55 @@ def place_chain(problem: Problem, lines: list[tuple[int, int, Net]]) -> Placed:
 
     width = max(x[node] + sizes[node][0] for node in order)
     return Placed(width, top, places, routes, 0, work=len(lines))
+
+
+def place_columns(
+    problem: Problem, lines: list[tuple[int, int, Net]], column: list[int], routes: Callable[[], list[Route]]
+) -> Placed:
+    """The same cut into columns: the line from the last box of each goes up to the first of the next.
+
+    `column` says where each box is, -1 for points on the border. columns.py would find the same, and makes the lines.
+    """
+    sizes, enters, leaves = problem.sizes, problem.enters, problem.leaves
+    order = [lines[0][0], *(v for _, v, _ in lines)]
+    count = max(column) + 1
+    top = ABOVE + (LANE if count > 1 else 0.0)
+    places: list[Point] = [(0.0, 0.0)] * len(sizes)
+    at = 1 if column[order[0]] < 0 else 0
+    right = tallest = begin = end = 0.0
+    for number in range(count):
+        gap = GUTTER + LANE if number else 0.0
+        left = right + gap
+        first, shift, y = at, 0.0, 0.0
+        xs = []
+        if at:  # from the border or from another column
+            _, box, net = lines[at - 1]
+            xs.append(0.0)
+            shift -= enters.get((box, net), sizes[box][0] / 2)
+            y = FOOT
+        while at < len(order) and column[order[at]] == number:
+            if at > first:
+                u, v, net = lines[at - 1]
+                shift += leaves.get((u, net), sizes[u][0] / 2) - enters.get((v, net), sizes[v][0] / 2)
+                y += RANK_GAP
+            places[order[at]] = shift, y + top
+            xs.append(shift)
+            y += sizes[order[at]][1]
+            at += 1
+        if at < len(order):  # to another column or to the border
+            u, _, net = lines[at - 1]
+            shift += leaves.get((u, net), sizes[u][0] / 2)
+            xs.append(shift)
+            y += PORT_FOOT
+        least, most = min(xs), max(xs)
+        right += gap + max(most - least, *(places[box][0] - least + sizes[box][0] for box in order[first:at]))
+        for box in order[first:at]:
+            places[box] = left + (places[box][0] - least), places[box][1]
+        begin = begin if number else left + (0.0 - least)
+        end = left + (shift - least)
+        tallest = max(tallest, y + (BELOW + LANE if number < count - 1 else 0.0))
+    for port in problem.sources:
+        places[port] = begin, 0.0
+    for port in problem.sinks:
+        places[port] = end, top + tallest
+    return Placed(right, top + tallest, places, routes, 0, count)

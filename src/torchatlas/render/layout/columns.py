@@ -12,12 +12,10 @@ from bisect import bisect_right
 from collections.abc import Hashable
 from functools import cached_property
 
-from torchatlas.render.layout.chains import chain, place_chain
+from torchatlas.render.layout.chains import ABOVE, BELOW, GUTTER, LANE, chain, place_chain, place_columns
 from torchatlas.render.layout.layered import RANK_GAP, Net, Problem, Ranks, ranks
 from torchatlas.render.layout.routing import Placed, Point, Route, place
 
-_LANE = 9.0  # between two lines that run beside each other between columns
-_GUTTER = 24.0
 _MOST_COLUMNS = 10
 _MOST_RANKS = 400
 _CUT_PRICE = 45.0  # a tensor that crosses a cut costs as much as so much height
@@ -146,8 +144,17 @@ class _Strip:
     def _columns(self, column: list[int]) -> Placed:
         key = tuple(column)
         if key not in self._cut:
-            self._cut[key] = _Columns(self.problem, column, self.solver, self._solved).placed()
+            self._cut[key] = self._chain_in(column) if self._chain else self._general(column)
         return self._cut[key]
+
+    def _general(self, column: list[int]) -> Placed:
+        return _Columns(self.problem, column, self.solver, self._solved).placed()
+
+    def _chain_in(self, column: list[int]) -> Placed:
+        """A chain needs no search, and its lines are made only of the layout that is shown."""
+        placed = place_columns(self.problem, self._chain, column, lambda: self._general(column).routes)
+        self.solver.work += placed.columns
+        return placed
 
     def _moved(self, column: list[int]) -> list[int]:
         """The columns with every box that hangs in the first that reads it: else its line would go down, and up again.
@@ -163,6 +170,8 @@ class _Strip:
     def _hanging(self) -> list[tuple[int, list[int]]]:
         """Closed boxes beside the longest way that nothing made on it enters, such as an input and what it alone feeds;
         with what reads each. The last come first."""
+        if self._chain:
+            return []
         after: dict[int, list[int]] = {box: [] for box in self.boxes}
         before: dict[int, list[int]] = {box: [] for box in self.boxes}
         for u, v, _ in self.problem.edges:
@@ -418,16 +427,16 @@ class _Columns:
         self.far = [n for n in nets if max(goes_to[n]) > column[n[0]] + 1]
         self.arriving = [[n for n in nets if c in goes_to[n]] for c in range(self.count)]
         shared = [port for port, columns in self.read_in.items() if len(columns) > 1]
-        self.top = 6 + _LANE * (max(map(len, self.arriving), default=0) + len(shared))
+        self.top = ABOVE + LANE * (max(map(len, self.arriving), default=0) + len(shared))
         heights = [
-            placed.height + (4 + _LANE * len(near) if near else 0)
+            placed.height + (BELOW + LANE * len(near) if near else 0)
             for (_, placed), near in zip(self.solved, self.near, strict=True)
         ]
         self.column_height = max(heights)
-        self.bottom = self.top + self.column_height + (4 + _LANE * len(self.far) if self.far else 0)
+        self.bottom = self.top + self.column_height + (BELOW + LANE * len(self.far) if self.far else 0)
         self.left, self.gaps, at = [], [], 0.0
         for c, (_, placed) in enumerate(self.solved):
-            gap = _GUTTER + _LANE * len(self.arriving[c]) if c else 0.0
+            gap = GUTTER + LANE * len(self.arriving[c]) if c else 0.0
             self.gaps.append(gap)
             self.left.append(at + gap)
             at += gap + placed.width
@@ -448,7 +457,7 @@ class _Columns:
                     self.starts.setdefault(key[1], last[key[1]])
         # Whose last line turns down further right runs above: that line meets no other on its way.
         order = sorted(shared, key=lambda port: -last[port])
-        self.lane_above = {port: 6 + _LANE * at for at, port in enumerate(order)}
+        self.lane_above = {port: ABOVE + LANE * at for at, port in enumerate(order)}
 
     def _collect(self) -> None:
         """The lines of every column where they now lie; the ends of those that go on elsewhere."""
@@ -492,13 +501,13 @@ class _Columns:
             out, below = self.exits[u, net]
             near = self.near[self.column[u]]
             if (u, net) in near:
-                low = below + 8 + _LANE * near.index((u, net))
+                low = below + 8 + LANE * near.index((u, net))
             else:
-                low = self.top + self.column_height + 8 + _LANE * self.far.index((u, net))
+                low = self.top + self.column_height + 8 + LANE * self.far.index((u, net))
             for c in sorted(self.goes_to[u, net]):
                 many, at = len(self.arriving[c]), self.arriving[c].index((u, net))
-                x = self.left[c] - self.gaps[c] / 2 + _LANE * (at - (many - 1) / 2)
-                high = self.top - _LANE * (many - at)
+                x = self.left[c] - self.gaps[c] / 2 + LANE * (at - (many - 1) / 2)
+                high = self.top - LANE * (many - at)
                 for target, points in self.entries.get((u, net, c), ()):
                     way = [(out[-1][0], low), (x, low), (x, high), (points[0][0], high)]
                     self.routes.append(Route(net, u, target, [*out, *way, *points]))
