@@ -82,7 +82,9 @@ class BoxMaker:
         self._page = (width, width / _USUAL_PAGE) if width else (math.inf, 0.0)
         self._known: dict[Hashable, Box] = {}
         self._numbers: dict[Hashable, int] = {}  # one for every structure, so that a long description is hashed once
-        self._closed_numbers: dict[int, int] = {}  # by the ids of items
+        self._patterns: dict[int, int] = {}  # by the ids of items
+        self._closed_boxes: dict[int, Box] = {}
+        self._closed_numbers: dict[int, int] = {}
         self._open_numbers: dict[int, int] = {}  # the same, while `_opened_now` is what is open
         self._opened_now: Collection[int] = ()
         self._known_words: dict[tuple[int, bool], tuple[str, str]] = {}  # by the ids of items, laid out many times
@@ -100,15 +102,14 @@ class BoxMaker:
         What is nested deep gets far too little of a height that is guessed at every depth. Another share may help,
         or not: a group that is higher, if narrower, may not leave room for others beside which it stands.
         """
+        if id(item) not in opened:
+            return self._closed_box(item)
         number = self._number(item, opened)
         natural = self._known.get(number)
-        if natural is not None and (not natural.open or natural.height <= height):
+        if natural is not None and natural.height <= height:
             return natural
         if item is self.outline.root and height > self._page[1]:
             self._page = self.width or height * _USUAL_PAGE, height
-        if id(item) not in opened:
-            box = self._known[number] = self._closed(item)
-            return box
         key: Hashable = (number, round(height), share)
         if key not in self._known:
             box = self._opened(item, opened, height, share)
@@ -117,21 +118,44 @@ class BoxMaker:
             self._known[key] = box
         return self._known[key]
 
+    def _closed_box(self, item: Item) -> Box:
+        box = self._closed_boxes.get(id(item))
+        if box is None:
+            number = self._number(item, ())
+            if number not in self._known:
+                self._known[number] = self._closed(item)
+            box = self._closed_boxes[id(item)] = self._known[number]
+        return box
+
     def _number(self, item: Item, opened: Collection[int]) -> int:
         """The same for items of one structure in which the same is open, and that say the same: they share a box."""
+        if id(item) not in opened:
+            number = self._closed_numbers.get(id(item))
+            if number is None:
+                inside: tuple[Hashable, ...] = (len(item.inputs), len(item.outputs), *self._words(item, False))
+                structure = (False, item.hash, item.name, item.repeat, *inside)
+                number = self._closed_numbers[id(item)] = self._numbers.setdefault(structure, len(self._numbers))
+            return number
         if opened is not self._opened_now:
             self._opened_now, self._open_numbers = opened, {}
-        is_open = id(item) in opened
-        known = self._open_numbers if is_open else self._closed_numbers
-        number = known.get(id(item))
+        number = self._open_numbers.get(id(item))
         if number is None:
-            inside: tuple[Hashable, ...] = (len(item.inputs), len(item.outputs), *self._words(item, is_open))
-            if is_open:
-                pattern = self.outline.wiring(item).pattern  # asked for first: it tells the children what enters them
-                children = (self._number(child, opened) for child in self.outline.children(item))
-                inside = (pattern, *children, *self._words(item, is_open))
-            structure = (is_open, item.hash, item.name, item.repeat, *inside)
-            number = known[id(item)] = self._numbers.setdefault(structure, len(self._numbers))
+            pattern = self._pattern(item)  # asked for first: the wiring tells the children what enters them
+            closed = self._closed_numbers
+            children = [
+                closed[place] if (place := id(child)) in closed and place not in opened else self._number(child, opened)
+                for child in self.outline.children(item)
+            ]
+            structure = (True, item.hash, item.name, item.repeat, pattern, *children, *self._words(item, True))
+            number = self._open_numbers[id(item)] = self._numbers.setdefault(structure, len(self._numbers))
+        return number
+
+    def _pattern(self, item: Item) -> int:
+        """The same for groups that are wired alike."""
+        number = self._patterns.get(id(item))
+        if number is None:
+            pattern = self.outline.wiring(item).pattern
+            number = self._patterns[id(item)] = self._numbers.setdefault(pattern, len(self._numbers))
         return number
 
     def _words(self, item: Item, is_open: bool) -> tuple[str, str]:
@@ -186,13 +210,14 @@ class BoxMaker:
         inner = [self.box(child, opened, room, share) for child in items]
         enters: dict[tuple[int, Net], float] = {}
         leaves: dict[tuple[int, Net], float] = {}
-        for number, (child, box) in enumerate(zip(items, inner, strict=True)):
-            if box.open:  # laid out for another of the same structure perhaps: its tensors are the same by place
-                for mine, theirs in zip(child.inputs, box.item.inputs, strict=True):
-                    enters[number, mine] = box.enters.get(theirs, box.width / 2)
-                for mine, theirs in zip(child.outputs, box.item.outputs, strict=True):
-                    leaves[number, mine] = box.leaves.get(theirs, box.width / 2)
-        lead = _leads(items, inner)
+        open_ones = [(number, items[number], box) for number, box in enumerate(inner) if box.open]
+        for number, child, box in open_ones:
+            # Laid out for another of the same structure perhaps: its tensors are the same by place.
+            for mine, theirs in zip(child.inputs, box.item.inputs, strict=True):
+                enters[number, mine] = box.enters.get(theirs, box.width / 2)
+            for mine, theirs in zip(child.outputs, box.item.outputs, strict=True):
+                leaves[number, mine] = box.leaves.get(theirs, box.width / 2)
+        lead = _leads(open_ones)
         ends = {tensor: (place, lead.get((place, t), t)) for tensor, (place, t) in wiring.inside.items()}
         first = {end: number for number, end in reversed(list(enumerate(ends.values())))}
         sources = range(len(items), len(items) + len(item.inputs))
@@ -327,12 +352,12 @@ def _in_order(count: int, edges: set[tuple[int, int]]) -> list[int]:
     return place
 
 
-def _leads(items: list[Item], inner: list[Box]) -> dict[tuple[int, int], int]:
+def _leads(open_ones: list[tuple[int, Item, Box]]) -> dict[tuple[int, int], int]:
     """Tensors that leave an open box on the line of another, as all rounds of a repeat do -> that other one."""
     return {
         (place, tensor): item.outputs[lead]
-        for place, (item, box) in enumerate(zip(items, inner, strict=True))
-        if box.open and box.leads
+        for place, item, box in open_ones
+        if box.leads
         for tensor, lead in zip(item.outputs, box.leads, strict=True)
         if item.outputs[lead] != tensor
     }

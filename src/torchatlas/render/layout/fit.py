@@ -98,7 +98,11 @@ class Fitter:
         self._refused: dict[frozenset[int], list[frozenset[int]]] = {}  # moves -> what was open when they did not fit
         self._hopeless: set[tuple[frozenset[int], Hashable]] = set()  # what was open, and the kind of move
         self._taken: dict[frozenset[int], tuple[float, float]] = {}  # sets that fit -> their boxes, and of the page
+        self._told: dict[frozenset[int], float] = {}  # what sets of open groups tell
+        self._classes: dict[int, tuple[int, str, str, str]] = {}  # by the ids of items
         self._areas: dict[int, float] = {}  # of closed items, with the gaps around them
+        self._areas_inside: dict[Hashable, float] = {}  # of open groups in which nothing is open, by structure
+        self._area_of: dict[frozenset[int], float] = {}  # of all of them while a set is open
         self.shares = Shares(outline, labels)
         self._items, self._share, self._lane = self.shares.items, self.shares.of, self.shares.lane
 
@@ -284,7 +288,11 @@ class Fitter:
         return frozenset(found)
 
     def _class(self, item: Item) -> tuple[int, str, str, str]:
-        return item.depth, self._lane(item).name, item.kind, item.type or item.name
+        found = self._classes.get(id(item))
+        if found is None:
+            found = item.depth, self._lane(item).name, item.kind, item.type or item.name
+            self._classes[id(item)] = found
+        return found
 
     def _inside(self, item: Item, opened: frozenset[int]) -> frozenset[int]:
         """An open group and all that is open in it."""
@@ -405,20 +413,41 @@ class Fitter:
 
     def _area(self, opened: frozenset[int], most: float = math.inf) -> float:
         """What closed boxes take with the gaps around them. What is more than the most is not counted."""
+        if opened in self._area_of:
+            return self._area_of[opened]
         area, stack = 0.0, [self.outline.root]
+        around = {id(self._items[number].parent) for number in opened}
         while stack and area <= most:
             item = stack.pop()
+            if id(item) not in around:
+                area += self._area_inside(item)
+                continue
             self.outline.wiring(item)
             for child in self.outline.children(item):
                 if id(child) in opened:
                     stack.append(child)
-                    continue
-                own = self._areas.get(id(child))
-                if own is None:
-                    box = self.maker.box(child, opened, 0.0)
-                    own = self._areas[id(child)] = (box.width + BOX_GAP) * (box.height + RANK_GAP)
-                area += own
+                else:
+                    area += self._area_closed(child)
+        if area <= most:
+            self._area_of[opened] = area
         return area
+
+    def _area_inside(self, group: Item) -> float:
+        """The same in an open group in which nothing is open: equal ones are looked into once."""
+        structure = self.shares.structure(group)
+        found = self._areas_inside.get(structure)
+        if found is None:
+            self.outline.wiring(group)
+            found = sum(map(self._area_closed, self.outline.children(group)))
+            self._areas_inside[structure] = found
+        return found
+
+    def _area_closed(self, item: Item) -> float:
+        found = self._areas.get(id(item))
+        if found is None:
+            box = self.maker.box(item, (), 0.0)
+            found = self._areas[id(item)] = (box.width + BOX_GAP) * (box.height + RANK_GAP)
+        return found
 
     def worth(self, fit: Fit) -> float:
         """As how many boxes a picture counts that would all stand for equally much, less what makes it hard to read.
@@ -438,8 +467,10 @@ class Fitter:
 
     def _tells(self, opened: frozenset[int]) -> float:
         """The same before anything is laid out: no picture of these open groups is worth more."""
-        self.shares.spread_through(opened)
-        return math.exp(self.shares.told(opened))
+        found = self._told.get(opened)
+        if found is None:
+            found = self._told[opened] = math.exp(self.shares.told(opened))
+        return found
 
     def _gain(self, move: frozenset[int], seen: set[object]) -> float:
         """What opening some groups tells, for each box that it adds."""

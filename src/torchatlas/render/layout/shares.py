@@ -22,6 +22,16 @@ class _Inside(NamedTuple):
     largest: float  # share of the group that one of them has
 
 
+class _Fact(NamedTuple):
+    """What counts of an open group, so that those of several are in order."""
+
+    share: float  # less than zero
+    start: int
+    depth: int  # no two groups begin together at the same depth
+    news: float
+    kinds: list[object]
+
+
 class Shares:
     """The shares of all items that a search has come to; from the outside in, as groups are opened."""
 
@@ -32,7 +42,9 @@ class Shares:
         self.items = {id(root): root}  # by id
         self.of = {id(root): 1.0}  # by the ids of items
         self._spread: set[int] = set()  # the ids of groups
-        self._known: dict[Hashable, _Inside] = {}
+        self._known: dict[Hashable, _Inside] = {}  # by structure
+        self._inside: dict[int, _Inside] = {}  # the same by the ids of groups
+        self._facts: dict[int, _Fact] = {}  # by the ids of items
         self._known_kinds: dict[int, list[object]] = {}  # by the ids of items, as below
         self._known_parameters: dict[int, int] = {}
 
@@ -46,7 +58,7 @@ class Shares:
         whole = sum(sizes) or 1.0
         for box, size in zip(boxes, sizes, strict=True):
             self.items[id(box)], self.of[id(box)] = box, share * size / whole
-        self._known[self._structure(group)] = _Inside(
+        self._known[self.structure(group)] = _Inside(
             len(boxes),
             -sum(size / whole * math.log(size / whole) for size in sizes if size),
             max(sizes, default=0.0) / whole,
@@ -54,22 +66,17 @@ class Shares:
 
     def inside(self, group: Item) -> _Inside:
         """What is in a group. Equal ones are looked into once: there may be thousands of them."""
-        found = self._known.get(self._structure(group))
+        found = self._inside.get(id(group))
         if found is None:
-            self.spread(group)
-            found = self._known[self._structure(group)]
+            structure = self.structure(group)
+            if structure not in self._known:
+                self.spread(group)
+            found = self._inside[id(group)] = self._known[structure]
         return found
 
-    def _structure(self, group: Item) -> Hashable:
+    def structure(self, group: Item) -> Hashable:
+        """The same for groups that have the same inside."""
         return group.kind, group.hash, group.stop - group.start, self.lane(group).name
-
-    def spread_through(self, opened: frozenset[int]) -> None:
-        """The same for open groups, from the outside in."""
-        stack = [self.outline.root]
-        while stack:
-            group = stack.pop()
-            self.spread(group)
-            stack += [box for box in self.outline.children(group) if id(box) in opened]
 
     def news(self, group: Item) -> float:
         """What opening a group tells: its share of the program times how evenly its boxes share it, as an entropy."""
@@ -77,16 +84,27 @@ class Shares:
 
     def told(self, groups: frozenset[int], seen: Collection[object] = ()) -> float:
         """What open groups tell together beside kinds that were seen: those that look alike inside tell less."""
-        items = [self.items[number] for number in groups]
-        if len(items) > 1:
-            items.sort(key=lambda item: (-self.of[id(item)], item.start, item.depth))
         total, own = 0.0, set[object]()
-        for item in items:
-            kinds = self.kinds(item)
-            alike = [kind in own or kind in seen for kind in kinds]
-            total += self.news(item) * (_SAME if alike[0] else _AGAIN if any(alike) else 1.0)
-            own.update(kinds)
+        for _, _, _, news, (same, *alike) in sorted(map(self._fact, groups)):
+            if same in own or same in seen:
+                total += news * _SAME
+            elif any(kind in own or kind in seen for kind in alike):
+                total += news * _AGAIN
+            else:
+                total += news
+            own.add(same)
+            own.update(alike)
         return total
+
+    def _fact(self, number: int) -> _Fact:
+        """What of a group, by its id, counts for what it tells; the largest come first."""
+        found = self._facts.get(number)
+        if found is None:
+            item = self.items[number]
+            found = self._facts[number] = _Fact(
+                -self.of[number], item.start, item.depth, self.news(item), self.kinds(item)
+            )
+        return found
 
     def kinds(self, item: Item) -> list[object]:
         """By what a group is the same as another, and by what it looks like another."""
