@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchatlas.analysis.counting import count
 from torchatlas.analysis.gradients import gradient_norms
 from torchatlas.errors import AnalysisError
 from torchatlas.graph import Graph, Phase, Role
@@ -20,6 +20,9 @@ from torchatlas.graph.columns import PHASES, ROLES, Array
 from torchatlas.registry import Registry
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.units import format_bytes, format_flops, format_ns
+
+if TYPE_CHECKING:
+    from torchatlas.analysis.counting import Counts
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,13 @@ class Measure:
 MEASURES: Registry[Callable[[Outline], Measure]] = Registry("measure to colour by")
 
 
+def counted(graph: Graph) -> Counts:
+    """The work of every node. The formulas are read only now: that takes as long as a small picture."""
+    from torchatlas.analysis.counting import count
+
+    return count(graph)
+
+
 @MEASURES.add("time")
 def _time(outline: Outline) -> Measure:
     """Measured, summed over what is in the box."""
@@ -81,7 +91,7 @@ def _memory(outline: Outline) -> Measure:
 @MEASURES.add("flops")
 def _flops(outline: Outline) -> Measure:
     """Two per multiply-add, as the footer, atlas.cost and published tables count: ops without any have none."""
-    flops = count(outline.tree.graph).flops.astype(float)
+    flops = counted(outline.tree.graph).flops.astype(float)
     return Measure("FLOPs (2 per multiply-add)", _sums(outline, flops), format_flops, "unknown")
 
 
@@ -148,7 +158,7 @@ def _worked_on(outline: Outline, wanted: list[int]) -> tuple[Array, Array]:
 
 def _work(graph: Graph) -> tuple[Array, Array]:
     """The arithmetic and the bytes of every node, below zero where they are not known."""
-    counts = count(graph)
+    counts = counted(graph)
     arithmetic = np.maximum(counts.flops, 0) + np.maximum(counts.elementwise_flops, 0)
     arithmetic = np.where((counts.flops < 0) & (counts.elementwise_flops < 0), -1, arithmetic)
     return arithmetic.astype(float), counts.bytes.astype(float)

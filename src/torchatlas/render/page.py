@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from torchatlas.analysis.counting import count
 from torchatlas.analysis.schedule import critical_path
 from torchatlas.errors import AnalysisError, UnknownNameError
 from torchatlas.graph import EdgeKind, Graph, NodeKind, OperationType, Phase
@@ -25,7 +24,7 @@ from torchatlas.render.layout.scene import Frame, Line, Scene, place_labels
 from torchatlas.render.layout.tree import Tree
 from torchatlas.render.layout.way import Way
 from torchatlas.render.layout.words import SMALL, TITLE
-from torchatlas.render.measures import MEASURES, Measure
+from torchatlas.render.measures import MEASURES, Measure, counted
 from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import Theme, contrast, mixed
 from torchatlas.tables import clean
@@ -96,11 +95,9 @@ def _types(outline: Outline) -> list[OperationType]:
 def _find_types(tree: Tree) -> list[OperationType]:
     columns, tables = tree.graph.columns, tree.graph.tables
     operations, is_op = tables.operations, columns["node_kind"] == KINDS.index(NodeKind.OP)
-    classes: dict[str, int] = {"": 0}
-    of_module = [classes.setdefault(module.type, len(classes)) for module in tables.modules]
-    of_call = np.array([*of_module, 0], np.int64)[np.append(columns["call_module"], -1)]  # the last: of no call
-    classed = of_call[columns["node_call"]]
-    names, ran = list(classes), dict[int, list[str]]()  # class -> what its modules ran, in all phases
+    names, ran = [*tree.classes, ""], dict[int, list[str]]()  # class -> what its modules ran, in all phases
+    of_module = np.append(tree.module_class, len(tree.classes))  # the last: of no call
+    classed = of_module[np.append(columns["call_module"], -1)][columns["node_call"]]
     for operation, kind in _pairs(columns["node_operation"][is_op], classed[is_op]):
         ran.setdefault(kind, []).append(operations[operation].name)
     nodes, present = tree.node[is_op[tree.node]], set[OperationType]()
@@ -503,7 +500,7 @@ def _path_words(look: Look, tree: Tree) -> str:
 
 def _work(graph: Graph, nodes: Array) -> str:
     try:
-        counts = count(graph)
+        counts = counted(graph)
     except AnalysisError:  # shapes that cannot be evaluated: the picture does without
         return ""
     total = int(np.maximum(counts.flops, 0)[nodes].sum())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from html import escape
 from typing import Literal
 
@@ -37,16 +38,24 @@ def number(value: float) -> str:
     """
     if not math.isfinite(value):
         raise InvalidInputError(f"a picture cannot be drawn at the coordinate {value}; check what it was computed from")
-    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    text = f"{value:.2f}"
+    if text[-1] != "0":
+        return text
+    text = text.rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 
+@lru_cache(maxsize=1024)  # a picture has few colours, and asks for each hundreds of times
 def safe(text: str) -> str:
     """Any text, escaped for use between tags and inside attributes.
 
     >>> safe('<script> & "co"\\x00')
     '&lt;script&gt; &amp; &quot;co&quot;□'
     """
+    return _escaped(text)
+
+
+def _escaped(text: str) -> str:
     return escape(_FORBIDDEN.sub(_REPLACEMENT, text))
 
 
@@ -134,7 +143,7 @@ class Canvas:
         opacity: float = 1.0,
     ) -> None:
         """Any outline, in SVG's path language. Write its numbers with `number`."""
-        self._add(f'path d="{safe(d)}"' + _paint(fill, stroke, stroke_width, dash, opacity), title)
+        self._add(f'path d="{_escaped(d)}"' + _paint(fill, stroke, stroke_width, dash, opacity), title)
 
     def line(
         self,
@@ -216,7 +225,7 @@ class Canvas:
         if anchor != "start":
             opening += f' text-anchor="{safe(anchor)}"'
         opening += _extent(text, size, bold)
-        tooltip = f"<title>{safe(title)}</title>" if title else ""
+        tooltip = f"<title>{_escaped(title)}</title>" if title else ""
         self._parts.append(f"<{opening}>{tooltip}{escape(text)}</text>")
 
     def begin_group(self, transform: str = "", title: str = "") -> None:
@@ -249,7 +258,7 @@ class Canvas:
 
     def _add(self, shape: str, title: str = "") -> None:
         if title:
-            self._parts.append(f"<{shape}><title>{safe(title)}</title></{shape.split(' ', 1)[0]}>")
+            self._parts.append(f"<{shape}><title>{_escaped(title)}</title></{shape.split(' ', 1)[0]}>")
         else:
             self._parts.append(f"<{shape}/>")
 

@@ -20,6 +20,7 @@ OURS = "torchatlas " + FAMILY  # what our copy is known by where others called I
 _FOLDER = Path(__file__).parent
 _FILES = {False: _FOLDER / "Inter-Regular.otf", True: _FOLDER / "Inter-SemiBold.otf"}
 _DOTS = "…"
+_SHORT = 80  # characters: of longer texts it is not worth remembering how wide they are
 _SEVERAL = re.compile(" … |, ")  # stands between names that are written as one
 _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*(?:[KMBTGP](?![A-Za-z0-9]))?")  # also 1,024 and 1.77M
 _NOWHERE = "\U0010fffd"  # for private use, and in no font: what is drawn for it is drawn for all that is missing
@@ -51,6 +52,8 @@ def clipped(text: str, size: float, room: float, bold: bool = False) -> str:
     >>> clipped("encoder.layers.0.attention", 10, 80), clipped("encoder", 10, 80), clipped("encoder", 10, 2)
     ('encoder.layers…', 'encoder', '')
     """
+    if len(text) < _SHORT and text_width(text, size, bold) <= room:  # as most do, and their widths are known
+        return text
     _look_at(text)
     advances = _advances(bold)
     used, kept = 0, 0

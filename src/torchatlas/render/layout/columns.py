@@ -212,7 +212,9 @@ class _Strip:
     @cached_property
     def _row(self) -> dict[int, int]:
         """Box -> its rank, counted without ranks that hold none."""
-        rank, _ = self._ranks
+        rank, order = self._ranks
+        if self._chain:
+            return {box: row for row, box in enumerate(box for box in order if box not in self.ports)}
         number = {level: row for row, level in enumerate(sorted({rank[box] for box in self.boxes}))}
         return {box: number[rank[box]] for box in self.boxes}
 
@@ -232,6 +234,8 @@ class _Strip:
     def _longest(self) -> float:
         """The height of the longest way through: no layout in one column is lower."""
         _, order = self._ranks
+        if self._chain:
+            return sum(self.problem.sizes[box][1] for box in order) + RANK_GAP * (len(self.boxes) - 1)
         end = [0.0] * len(self.problem.sizes)
         after: list[list[int]] = [[] for _ in end]
         for u, v, _ in self.problem.edges:
@@ -246,6 +250,8 @@ class _Strip:
     @cached_property
     def _crossing(self) -> list[int]:
         """How many tensors pass the end of each row."""
+        if self._chain:
+            return [*([1] * (self._levels - 1)), 0]
         spans: dict[tuple[int, Net], int] = {}
         for u, v, net in self.problem.edges:
             if u not in self.ports and v not in self.ports:

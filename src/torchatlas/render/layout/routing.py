@@ -42,7 +42,7 @@ class Placed:
     width: float
     height: float
     places: list[Point]
-    lines: Callable[[], list[Route]] = field(repr=False)  # makes them
+    lines: Callable[[], list[Route]] = field(repr=False, compare=False)  # makes them
     crossings: int
     columns: int = 1
     work: int = 0  # lines between ranks that were put in order to get there

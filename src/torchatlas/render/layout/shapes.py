@@ -21,6 +21,7 @@ class Shapes:
     def __init__(self, outline: Outline) -> None:
         self.outline, self.tree, self.graph = outline, outline.tree, outline.tree.graph
         self._into: dict[int, Array] = {}  # by the ids of items
+        self._repeats: dict[int, list[list[Item]]] = {}
 
     def made(self, tensor: int) -> str:
         """The shape of a tensor as it was made."""
@@ -90,15 +91,19 @@ class Shapes:
             tree = self.tree
             last = item.end if item.alike_only else item.stop  # else all rounds are the first one
             edges = slice(int(tree.first_edge[item.start]), int(tree.first_edge[last]))
-            source, above, around = tree.source[edges], group, list[Item]()
-            while True:
-                around.append(above)
-                if above.parent is None:
-                    break
-                above = above.parent
-            for one in reversed(around):
-                source = first_of_repeats(source, one.parts or ())
+            source = tree.source[edges]
+            for repeats in self._repeats_around(group):
+                source = first_of_repeats(source, repeats)
             found = self._into[id(item)] = source * OUTPUTS + np.minimum(tree.output[edges], OUTPUTS - 1)
+        return found
+
+    def _repeats_around(self, group: Item) -> list[list[Item]]:
+        """The repeats in a group and in those around it, from the outside in; of groups that have any."""
+        found = self._repeats.get(id(group))
+        if found is None:
+            own = [item for item in group.parts or () if item.repeat > 1]
+            found = [*(self._repeats_around(group.parent) if group.parent else ()), *([own] if own else ())]
+            self._repeats[id(group)] = found
         return found
 
     def _differ(self, item: Item, rows: Array) -> bool:

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -35,6 +36,8 @@ class Tree:
     """Leaves in drawing order; every group is an interval of them. Group 0 is everything. -1 means none."""
 
     graph: Graph
+    classes: list[str]  # of modules
+    module_class: Array  # module -> the number of its class
     node: Array  # leaf -> graph node
     leaf_hash: Array  # equal for leaves that look and are called the same
     leaf_of_node: Array  # graph node -> the leaf whose box, or whose lines, stand for it
@@ -110,9 +113,15 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     operation = digests(row.name for row in graph.tables.operations)[columns["node_operation"][order]]
     leaf_hash = _leaf_hashes(graph, order, operation, powers)
     lines = _Lines(source, output, target, first_edge)
-    group_hash, alike = _group_hashes(graph, groups, leaf_hash, operation, lines, powers)
+    classes, module_class = _classes(graph)
+    called = groups.call >= 0
+    own = np.full(len(called), 7, np.uint64)
+    own[called] = digests(classes)[module_class[columns["call_module"][groups.call[called]]]]
+    group_hash, alike = _group_hashes(own, groups, leaf_hash, operation, lines, powers)
     return Tree(
         graph,
+        classes,
+        module_class,
         order,
         leaf_hash,
         stands_for,
@@ -137,6 +146,13 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
         by_source,
         _firsts(source, len(order)),
     )
+
+
+def _classes(graph: Graph) -> tuple[list[str], Array]:
+    """The classes that modules have, and the number of each module's."""
+    types = list(map(attrgetter("type"), graph.tables.modules))
+    number = {name: place for place, name in enumerate(dict.fromkeys(types))}
+    return list(number), np.fromiter(map(number.__getitem__, types), np.int64, len(types))
 
 
 def _firsts(ends: Array, count: int) -> Array:
@@ -400,17 +416,14 @@ class _Lines:
 
 
 def _group_hashes(
-    graph: Graph, groups: _Groups, leaf_hash: Array, operation: Array, lines: _Lines, powers: Array
+    own: Array, groups: _Groups, leaf_hash: Array, operation: Array, lines: _Lines, powers: Array
 ) -> tuple[Array, Array]:
-    """What is inside, where, and how it is wired: exactly, and by operations only, whatever the shapes.
+    """What a group is itself, what is inside, where, and how it is wired: exactly, and by operations only, whatever the
+    shapes.
 
     Of lines from outside the first holds where they arrive, the second nothing.
     """
     start, stop, count = groups.start, groups.stop, len(leaf_hash)
-    own = np.full(len(start), 7, np.uint64)
-    called = groups.call >= 0
-    types = digests([module.type for module in graph.tables.modules])
-    own[called] = types[graph.columns["call_module"][groups.call[called]]]
     first, last = lines.first[start], lines.first[stop]
     with np.errstate(over="ignore"):
         exact = _between(leaf_hash * powers[:count], start, stop)
