@@ -293,8 +293,11 @@ class Labels:
         first = np.zeros(int(storages.max(initial=0)) + 2, np.int64)  # of each storage, and the last of none
         first[storages[::-1]] = rows[::-1]
         rows = rows[first[storages] == rows]
-        known = [*names, ""]  # the last: of none
-        found = list(map(known.__getitem__, columns["value_parameter"][rows].tolist()))
+        named = columns["value_parameter"][rows]
+        if len(rows) <= len(names) and bool((named == np.arange(len(rows))).all()):
+            found = names[: len(rows)]  # as they were recorded
+        else:
+            found = list(map([*names, ""].__getitem__, named.tolist()))  # the last: of none
         order = sorted(range(len(found)), key=found.__getitem__)  # no pairs: 30,000 of them wake the garbage collector
         return found, order, rows[np.array(order, np.int64)]
 

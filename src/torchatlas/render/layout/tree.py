@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
@@ -149,10 +150,12 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
 
 
 def _classes(graph: Graph) -> tuple[list[str], Array]:
-    """The classes that modules have, and the number of each module's."""
-    types = list(map(attrgetter("type"), graph.tables.modules))
-    number = {name: place for place, name in enumerate(dict.fromkeys(types))}
-    return list(number), np.fromiter(map(number.__getitem__, types), np.int64, len(types))
+    """The classes that modules have, and the number of each module's. To look at 20,000 takes a while: once, and all in
+    one go."""
+    modules = graph.tables.modules
+    number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+    found = np.fromiter(map(number.__getitem__, map(attrgetter("type"), modules)), np.int64, len(modules))
+    return list(number), found
 
 
 def _firsts(ends: Array, count: int) -> Array:
