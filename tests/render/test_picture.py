@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -442,5 +443,19 @@ def test_the_garbage_collector_is_left_as_it_was(is_on: bool) -> None:
         with pytest.raises(InvalidInputError, match="too few"):
             atlas.draw(graph, width=5, height=5)
         assert gc.isenabled() is is_on
+    finally:
+        gc.enable()
+
+
+def test_a_picture_lets_go_of_its_graph_without_the_collector() -> None:
+    """A graph may be large: it must not wait for the collector because a picture keeps itself alive."""
+    gc.disable()
+    try:
+        picture = atlas.draw(tower(), color_by="flops")
+        assert picture.svg
+        assert picture.png()
+        tree = weakref.ref(picture.outline.tree)
+        del picture
+        assert tree() is None
     finally:
         gc.enable()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import operator
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +38,17 @@ def check_drawing_path(path: Path) -> None:
 class Drawing:
     """Something drawn. It shows itself in a notebook."""
 
-    svg: str = field(repr=False)
+    markup: Callable[[bool], str] = field(repr=False, compare=False)  # the document: for pixels only, or for a browser
     width: int
     height: int
 
+    @cached_property
+    def svg(self) -> str:
+        return self.markup(False)
+
     def png(self, dpi: int = 96) -> bytes:
         """In pixels, as many as its width and height; `dpi` is written into the file."""
-        return to_png(self.svg, width=self.width, height=self.height, dpi=whole("dpi", dpi, 100_000))
+        return to_png(self.markup(True), width=self.width, height=self.height, dpi=whole("dpi", dpi, 100_000))
 
     def save(self, path: str | os.PathLike[str], *, dpi: int = 96) -> Path:
         """Write an .svg or .png; returns the path. No folder is created."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -163,7 +163,7 @@ class Page:
         chain = heaviest(tree, _path_weight(self.look, tree)) if self.look.critical_path else []
         return Way(self.outline, self.scene, chain)
 
-    def markup(self) -> str:
+    def drawn(self) -> Canvas:
         look, margins, scene, canvas = self.look, self.margins, self.scene, self.canvas
         self._title()
         room = margins.room(look)
@@ -186,7 +186,7 @@ class Page:
                 look.width / 2, look.height / 2, words, size=margins.words, fill=self.theme.soft, anchor="middle"
             )
         self._footer()
-        return canvas.markup()
+        return canvas
 
     # -- boxes ---------------------------------------------------------------------------------------------------------
 
@@ -240,11 +240,8 @@ class Page:
         if item.repeat > 1:
             for behind in (STACK, STACK / 2):
                 canvas.rect(x + behind, y + behind, width, height, fill=fill, stroke=stroke, radius=5)
-        tooltip = self.labels.tooltip(item)
-        if self.measure is not None and not self.outline.is_marker(item):
-            tooltip += f"\n{self.measure.said(item)}"
-        tooltip = isolated(tooltip)
-        canvas.rect(x, y, width, height, fill=fill, stroke=stroke, stroke_width=thick, radius=radius, title=tooltip)
+        title = partial(_tooltip, self.labels, item, None if self.outline.is_marker(item) else self.measure)
+        canvas.rect(x, y, width, height, fill=fill, stroke=stroke, stroke_width=thick, radius=radius, title=title)
         badge = text_width(f"×{item.repeat:,}", SMALL, True) + 10 if item.repeat > 1 else 0.0
         middle = x + width / 2
         at = middle - (badge / 2 + 2 if badge else 0.0) + (0.0 if item.is_leaf else 6.0)
@@ -273,7 +270,7 @@ class Page:
         canvas.rect(x, y, width, height, fill=ground, stroke=outline, radius=7)
         wide, tall = number(width - 14), number(HEAD - 7)
         d = f"M{number(x + 0.5)} {number(y + HEAD)}v-{tall}a6.5 6.5 0 0 1 6.5 -6.5h{wide}a6.5 6.5 0 0 1 6.5 6.5v{tall}z"
-        canvas.path(d, fill=head, title=isolated(self.labels.tooltip(frame.item)))
+        canvas.path(d, fill=head, title=partial(_tooltip, self.labels, frame.item))
         canvas.text(x + 10, y + 15.5, frame.title, size=TITLE, fill=self.theme.ink, bold=True)
         after = x + 17 + text_width(frame.title, TITLE, True)
         canvas.text(after, y + 15.5, self._heading(frame), size=SMALL, fill=self.theme.soft)
@@ -461,6 +458,12 @@ class Page:
         self.canvas.text(x, y, words, size=margins.words, fill=theme.soft)
         if odd:
             self._entry(x + text_width(words, margins.words) + 16, y, odd, _not_finite(theme), theme.soft)
+
+
+def _tooltip(labels: Labels, item: Item, measure: Measure | None = None) -> str:
+    """What a browser says of a box. No method: the canvas keeps what makes it, and must not keep itself alive."""
+    words = labels.tooltip(item)
+    return isolated(f"{words}\n{measure.said(item)}" if measure else words)
 
 
 def _not_finite(theme: Theme) -> str:

@@ -80,10 +80,10 @@ def draw(
         labels, fit = found.labels, found.fit
         outline = labels.outline
         scene = SceneMaker(outline, labels).scene(fit.box)
-        svg = Page(look, found.margins, outline, labels, scene, fit.scale).markup()
+        canvas = Page(look, found.margins, outline, labels, scene, fit.scale).drawn()
     opened = sum(frame.open for frame in scene.frames)
     smallest = fit.smallest_text
-    return Picture(svg, width, height, smallest, len(scene.frames) - opened, opened, scene, outline, fit)
+    return Picture(canvas.markup, width, height, smallest, len(scene.frames) - opened, opened, scene, outline, fit)
 
 
 @dataclass(frozen=True)

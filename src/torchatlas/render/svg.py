@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from html import escape
 from typing import Literal
@@ -17,6 +17,7 @@ from torchatlas.render.theme import Theme
 Anchor = Literal["start", "middle", "end"]
 Direction = Literal["down", "up", "left", "right"]
 Point = tuple[float, float]
+Title = str | Callable[[], str]  # what a browser shows when the pointer rests on a shape, or what makes it then
 
 # Characters that XML 1.0 forbids even when escaped: a name that holds one would make the whole document unreadable.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -81,7 +82,8 @@ def isolated(text: str) -> str:
 
 
 class Canvas:
-    """A page that shapes are drawn on, later ones over earlier ones. `markup()` is the finished document."""
+    """A page that shapes are drawn on, later ones over earlier ones. `markup()` is the finished document, and
+    `markup(pixels=True)` the same without what only a browser needs: titles of shapes, our font, widths of texts."""
 
     def __init__(self, width: float, height: float, theme: Theme) -> None:
         if not (0 < width < math.inf and 0 < height < math.inf):
@@ -89,8 +91,8 @@ class Canvas:
         self.width = width
         self.height = height
         self.theme = theme
-        self._parts: list[str] = []
-        self._used: dict[bool, set[str]] = {}  # the characters of regular and of bold text
+        self._parts: list[str | Callable[[bool], str]] = []  # as text, or what makes it, for pixels or for a browser
+        self._texts: dict[bool, list[str]] = {}  # regular and bold
         self._open = 0
 
     def rect(
@@ -105,7 +107,7 @@ class Canvas:
         stroke_width: float = 1.0,
         radius: float = 0.0,
         dash: str = "",
-        title: str = "",
+        title: Title = "",
         opacity: float = 1.0,
     ) -> None:
         """A box; `title` is what a browser shows when the pointer rests on it."""
@@ -124,7 +126,7 @@ class Canvas:
         stroke: str = "none",
         stroke_width: float = 1.0,
         dash: str = "",
-        title: str = "",
+        title: Title = "",
         opacity: float = 1.0,
     ) -> None:
         """A circle around (x, y)."""
@@ -139,7 +141,7 @@ class Canvas:
         stroke: str = "none",
         stroke_width: float = 1.0,
         dash: str = "",
-        title: str = "",
+        title: Title = "",
         opacity: float = 1.0,
     ) -> None:
         """Any outline, in SVG's path language. Write its numbers with `number`."""
@@ -169,7 +171,7 @@ class Canvas:
         stroke: str = "none",
         stroke_width: float = 1.0,
         dash: str = "",
-        title: str = "",
+        title: Title = "",
         opacity: float = 1.0,
     ) -> None:
         """Straight lines from point to point; with a `fill`, the area that they and the way back enclose."""
@@ -208,7 +210,7 @@ class Canvas:
         fill: str,
         bold: bool = False,
         anchor: Anchor = "start",
-        title: str = "",
+        title: Title = "",
     ) -> None:
         """One line of text on the baseline `y`, as long as it is: cut it with `fonts.clipped` first.
 
@@ -218,22 +220,26 @@ class Canvas:
         if not text:
             return
         text = _drawable(text)
-        self._used.setdefault(bold, set()).update(text)
+        self._texts.setdefault(bold, []).append(text)
         opening = f'text x="{number(x)}" y="{number(y)}" font-size="{number(size)}" fill="{safe(fill)}"'
         if bold:
             opening += ' font-weight="600"'
         if anchor != "start":
             opening += f' text-anchor="{safe(anchor)}"'
-        opening += _extent(text, size, bold)
-        tooltip = f"<title>{_escaped(title)}</title>" if title else ""
-        self._parts.append(f"<{opening}>{tooltip}{escape(text)}</text>")
+
+        def written(pixels: bool) -> str:
+            if pixels:
+                return f"<{opening}>{escape(text)}</text>"
+            return f"<{opening}{_extent(text, size, bold)}>{_explained(title)}{escape(text)}</text>"
+
+        self._parts.append(written)
 
     def begin_group(self, transform: str = "", title: str = "") -> None:
         """What is drawn until `end_group` belongs together: moved by one transform, explained by one title."""
         self._open += 1
         self._parts.append(f'<g transform="{safe(transform)}">' if transform else "<g>")
         if title:
-            self._parts.append(f"<title>{safe(title)}</title>")
+            self._parts.append(lambda pixels: "" if pixels else _explained(title))
 
     def end_group(self) -> None:
         """Closes the group that was opened last."""
@@ -242,7 +248,7 @@ class Canvas:
         self._open -= 1
         self._parts.append("</g>")
 
-    def markup(self) -> str:
+    def markup(self, pixels: bool = False) -> str:
         """The whole document, with the theme's background; at its end the font, which nobody wants to read first."""
         if self._open:
             raise StateError(f"{self._open} groups are still open; call end_group before markup")
@@ -252,15 +258,26 @@ class Canvas:
             f'viewBox="0 0 {width} {height}" font-family="{OURS}, {FAMILY}, system-ui, sans-serif">'
         )
         ground = f'<rect width="{width}" height="{height}" fill="{safe(self.theme.background)}"/>'
-        fonts = font_style(self._used)
+        parts = [part if isinstance(part, str) else part(pixels) for part in self._parts]
+        fonts = "" if pixels else font_style({bold: set().union(*texts) for bold, texts in self._texts.items()})
         style = [f"<style>{fonts}</style>"] if fonts else []
-        return "\n".join([head, ground, *self._parts, *style, "</svg>\n"])
+        return "\n".join([head, ground, *parts, *style, "</svg>\n"])
 
-    def _add(self, shape: str, title: str = "") -> None:
-        if title:
-            self._parts.append(f"<{shape}><title>{_escaped(title)}</title></{shape.split(' ', 1)[0]}>")
-        else:
+    def _add(self, shape: str, title: Title = "") -> None:
+        if not title:
             self._parts.append(f"<{shape}/>")
+            return
+
+        def drawn(pixels: bool) -> str:
+            explained = "" if pixels else _explained(title)
+            return f"<{shape}>{explained}</{shape.split(' ', 1)[0]}>" if explained else f"<{shape}/>"
+
+        self._parts.append(drawn)
+
+
+def _explained(title: Title) -> str:
+    words = title() if callable(title) else title
+    return f"<title>{_escaped(words)}</title>" if words else ""
 
 
 def _extent(text: str, size: float, bold: bool) -> str:

@@ -83,6 +83,7 @@ class BoxMaker:
         self._known: dict[Hashable, Box] = {}
         self._numbers: dict[Hashable, int] = {}  # one for every structure, so that a long description is hashed once
         self._patterns: dict[int, int] = {}  # by the ids of items
+        self._heads: dict[int, float] = {}
         self._closed_boxes: dict[int, Box] = {}
         self._closed_numbers: dict[int, int] = {}
         self._open_numbers: dict[int, int] = {}  # the same, while `_opened_now` is what is open
@@ -231,9 +232,7 @@ class BoxMaker:
         left, top = (0.0, 0.0) if is_root else (PAD, HEAD + (0.0 if item.inputs else 10.0))
         body = placed.width + 2 * left + (18.0 if item.repeat > 1 else 0.0)
         title, subtitle = self._words(item, True)  # page.py says more where the frame is wider
-        head = text_width(title, TITLE, True) + text_width(subtitle, SMALL) + 32
-        head += self.badge(item) + 8 if item.repeat > 1 else 0.0
-        width = body if is_root else max(body, head)
+        width = body if is_root else max(body, self._head(item))
         left += max(0.0, (width - body) / 2)
         tall = placed.height + (0.0 if is_root else top + (8.0 if item.outputs else PAD))
         tall += 6.0 if item.repeat > 1 else 0.0
@@ -262,12 +261,25 @@ class BoxMaker:
             any(box.cramped for box in inner),
         )
 
+    def _head(self, item: Item) -> float:
+        """How wide the heading of a group is."""
+        found = self._heads.get(id(item))
+        if found is None:
+            title, subtitle = self._words(item, True)
+            found = text_width(title, TITLE, True) + text_width(subtitle, SMALL) + 32
+            found += self.badge(item) + 8 if item.repeat > 1 else 0.0
+            self._heads[id(item)] = found
+        return found
+
     def _is_hopeless(self, problem: Problem, inner: list[Box]) -> bool:
         """Whether more lines pass a border, or meet a closed box, than could be told apart: no need to lay them out."""
         across = max(len(problem.sources), len(problem.sinks)) * LINE_GAP
+        if across > self._page[0] or any(box.width == _HOPELESS for box in inner):
+            return True
+        if len(problem.edges) <= _MOST_ENDS:
+            return False
         ends = Counter(v for _, v, _ in problem.edges)
-        crowded = any(many > _MOST_ENDS and v < len(inner) and not inner[v].open for v, many in ends.items())
-        return crowded or across > self._page[0] or any(box.width == _HOPELESS for box in inner)
+        return any(many > _MOST_ENDS and v < len(inner) and not inner[v].open for v, many in ends.items())
 
     def _placed(self, problem: Problem, inner: list[Box], height: float, turned: set[int]) -> Placed:
         """Solve a problem. What is too wide for the page is wrapped."""

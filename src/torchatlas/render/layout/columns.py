@@ -85,6 +85,7 @@ class _Strip:
     def __init__(self, problem: Problem, solver: Solver) -> None:
         self.problem, self.solver = problem, solver
         self.ports = {*problem.sources, *problem.sinks}
+        self._chain = chain(problem)  # [] if it is none
         self.boxes = [box for box in range(len(problem.sizes)) if box not in self.ports]
         self._cut: dict[tuple[int, ...], Placed] = {}  # by the column of each box
         self._sorted: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}  # cuts -> columns, as cut and as used
@@ -193,10 +194,6 @@ class _Strip:
             if is_small and lowest[box] > highest[box] and all(given):
                 hangs[box] = after[box]
         return list(hangs.items())[::-1]
-
-    @cached_property
-    def _chain(self) -> list[tuple[int, int, Net]]:
-        return chain(self.problem)
 
     @cached_property
     def _ranks(self) -> Ranks:

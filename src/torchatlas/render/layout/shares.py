@@ -84,16 +84,16 @@ class Shares:
 
     def told(self, groups: frozenset[int], seen: Collection[object] = ()) -> float:
         """What open groups tell together beside kinds that were seen: those that look alike inside tell less."""
-        total, own = 0.0, set[object]()
-        for _, _, _, news, (same, *alike) in sorted(map(self._fact, groups)):
+        total, own, known = 0.0, set[object](), self._facts
+        for _, _, _, news, kinds in sorted([known.get(number) or self._fact(number) for number in groups]):
+            same, alike = kinds[0], kinds[-1]
             if same in own or same in seen:
                 total += news * _SAME
-            elif any(kind in own or kind in seen for kind in alike):
+            elif alike in own or alike in seen:
                 total += news * _AGAIN
             else:
                 total += news
-            own.add(same)
-            own.update(alike)
+            own.update(kinds)
         return total
 
     def _fact(self, number: int) -> _Fact:

@@ -38,7 +38,9 @@ class Fan:
 
 def fans(problem: Problem, closed: Collection[int], width: float) -> list[Fan]:
     """The branches that in one row would be wider than the page. At `closed` boxes, lines may be joined."""
-    if max(Counter(u for u, _, _ in problem.edges).values(), default=0) < _FEWEST:  # so many must read the same
+    if len(problem.edges) < 2 * _FEWEST:  # so many enter and leave branches
+        return []
+    if max(Counter(u for u, _, _ in problem.edges).values()) < _FEWEST:  # so many must read the same
         return []
     closed = set(closed)
     enters: dict[int, list[Edge]] = {box: [] for box in closed}
