@@ -111,7 +111,7 @@ class BoxMaker:
             return natural
         if item is self.outline.root and height > self._page[1]:
             self._page = self.width or height * _USUAL_PAGE, height
-        key: Hashable = (number, round(height), share)
+        key: Hashable = (number, round(height), share.value)
         if key not in self._known:
             box = self._opened(item, opened, height, share)
             if box.natural:
@@ -185,7 +185,7 @@ class BoxMaker:
 
     def _opened(self, item: Item, opened: Collection[int], height: float, share: Share) -> Box:
         items, over = self.outline.children(item), self._over(item)
-        room, is_single = height - over - 20, sum(id(child) in opened for child in items) == 1
+        room, is_single = height - over - 20, sum([id(child) in opened for child in items]) == 1
         if is_single and share != Share.WHOLE:  # leave room for the boxes before and after it
             room = max(height * 0.55, height - over - 58 * (1 + min(len(items) - 1, 4)))
         box = self._laid_out(item, opened, height, room, share)
@@ -237,7 +237,8 @@ class BoxMaker:
         tall = placed.height + (0.0 if is_root else top + (8.0 if item.outputs else PAD))
         tall += 6.0 if item.repeat > 1 else 0.0
         behind = STACK if item.repeat > 1 else 0.0
-        wraps = placed.columns - 1 + sum(box.wraps for box in inner)
+        nested = [box for _, _, box in open_ones]  # the others hold nothing
+        wraps = placed.columns - 1 + sum([box.wraps for box in nested])
         return Box(
             item,
             width + behind,
@@ -252,13 +253,13 @@ class BoxMaker:
             {t: placed.places[p][0] + left for t, p in zip(item.inputs, sources, strict=True)},
             {tensor: placed.places[sink_of[end]][0] + left for tensor, end in ends.items()},
             len(sources),
-            sum(box.boxes for box in inner),
-            placed.crossings + sum(box.crossings for box in inner),
+            len(inner) - len(nested) + sum([box.boxes for box in nested]),
+            placed.crossings + sum([box.crossings for box in nested]),
             wraps,
-            wraps == 0 and all(box.natural for box in inner) and tall + behind <= height,
-            placed.tangles + sum(box.tangles for box in inner),
+            wraps == 0 and all(box.natural for box in nested) and tall + behind <= height,
+            placed.tangles + sum([box.tangles for box in nested]),
             [first[end] for end in ends.values()],
-            any(box.cramped for box in inner),
+            any(box.cramped for box in nested),
         )
 
     def _head(self, item: Item) -> float:

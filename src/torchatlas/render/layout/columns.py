@@ -115,12 +115,12 @@ class _Strip:
 
     def _cuts(self, cutter: _Cutter, height: float, most: int) -> tuple[int, ...]:
         """The cuts into the fewest columns that are no higher; the last that were tried if all are; () if none were."""
-        tall = self._tall
-        fewest = min(max(2, math.ceil(sum(tall) / (height * _TOLERANCE))), most) if height > 0 else most
+        sums = cutter.sums
+        fewest = min(max(2, math.ceil(sums[-1] / (height * _TOLERANCE))), most) if height > 0 else most
         found: tuple[int, ...] = ()
         for count in range(fewest, most + 1):
             cuts = cutter.cuts(count)
-            highest = max((sum(tall[a:b]) for a, b in itertools.pairwise(cuts)), default=math.inf)
+            highest = max([sums[b] - sums[a] for a, b in itertools.pairwise(cuts)], default=math.inf)
             if not cuts or (highest > height * _TOLERANCE and count < most):
                 continue
             found = cuts
@@ -217,7 +217,7 @@ class _Strip:
 
     @cached_property
     def _levels(self) -> int:
-        return max(self._row.values(), default=-1) + 1
+        return len(self.boxes) if self._chain else max(self._row.values(), default=-1) + 1
 
     @cached_property
     def _tall(self) -> list[float]:
