@@ -76,10 +76,6 @@ def test_readers_of_different_shapes_each_have_theirs() -> None:
     graph = atlas.capture(split, torch.randn(2, 12))
     found = shapes_into(graph)
     assert (found["sin"], found["cos"], found["tan"]) == (["24"], ["12"], ["2×12"])
-    outline, labels = labelled(graph)
-    leaves = {labels.title(item): item.start for item in every_item(outline) if item.is_leaf}
-    assert labels.shapes.new(leaves["exp"] * OUTPUTS) == ""  # as it was made: no news
-    assert labels.shapes.new(leaves["sum"] * OUTPUTS) == "scalar"
 
 
 class Joined(nn.Module):
@@ -144,12 +140,6 @@ def test_parts_of_what_an_op_made_enter_a_box_as_it_made_the_whole(op: Any, whol
             return y.sin()
 
     assert shapes_into(atlas.capture(Whole(), torch.randn(4, 3, 3)))["Joined"] == [whole]
-
-
-def test_what_readers_take_in_different_shapes_is_new_as_its_module_returned_it() -> None:
-    outline, labels = labelled(atlas.capture(Parts(nn.Linear(8, 6)), torch.randn(4, 3, 8)))
-    (leaf,) = (item.start for item in every_item(outline) if item.type == "Linear")
-    assert labels.shapes.new(leaf * OUTPUTS) == "4×3×6"
 
 
 def test_shapes_are_of_the_output_asked_for() -> None:

@@ -13,9 +13,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from torchatlas.render.layout.boxes import LEAST_HEIGHT, LEAST_WIDTH, Box, BoxMaker, Share
+from torchatlas.render.layout.areas import SMALLEST, Areas
+from torchatlas.render.layout.boxes import Box, BoxMaker, Share
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.layered import BOX_GAP, RANK_GAP
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.shares import FORWARD, PHASES, Shares
 from torchatlas.render.layout.words import SMALL, WIDEST
@@ -25,7 +25,6 @@ _QUICK = (1.0, 0.92, 0.84)  # lower ones are only wider
 _HOPELESS = 0.88  # at less than this of the smallest, or the best, scale another height does not help
 _COMFORTABLE = 11.0  # text of this size is large enough
 _LARGEST = 24.0
-_SMALLEST = (LEAST_WIDTH + BOX_GAP) * (LEAST_HEIGHT + RANK_GAP)  # what a closed box takes at least
 _FULL = 0.42  # boxes with their gaps never filled more of a page than this
 _CROWDED = 1.2  # nearly nothing ever fitted that would take more of a page than this by what fitted before
 _TIGHT = 2.2  # boxes that take more of the page than this hardly fit however they are laid out
@@ -100,10 +99,8 @@ class Fitter:
         self._taken: dict[frozenset[int], tuple[float, float]] = {}  # sets that fit -> their boxes, and of the page
         self._told: dict[frozenset[int], float] = {}  # what sets of open groups tell
         self._classes: dict[int, tuple[int, str, str, str]] = {}  # by the ids of items
-        self._areas: dict[int, float] = {}  # of closed items, with the gaps around them
-        self._areas_inside: dict[Hashable, float] = {}  # of open groups in which nothing is open, by structure
-        self._area_of: dict[frozenset[int], float] = {}  # of all of them while a set is open
         self.shares = Shares(outline, labels)
+        self._areas = Areas(outline, self.maker, self.shares)
         self._items, self._share, self._lane = self.shares.items, self.shares.of, self.shares.lane
 
     def fit(self) -> Fit:
@@ -254,7 +251,7 @@ class Fitter:
         for item in groups:
             key = self._class(item)
             classes[key] = classes.get(key, frozenset()) | inside[id(item)]
-        told, area = self.shares.told(opened), self._area(opened)
+        told, area = self.shares.told(opened), self._areas.of(opened)
         losses: dict[frozenset[int], float] = {}
         for closed in (*inside.values(), *classes.values()):
             if closed not in losses:
@@ -272,7 +269,7 @@ class Fitter:
             if trial not in self._failed and self._is_whole(trial):
                 tells = self._tells(trial)
                 if tells > worth * (1.0 + _LOSS):
-                    found[trial] = math.log(tells) - _LARGER * max(0.0, self._area(trial) / area - 1.0)
+                    found[trial] = math.log(tells) - _LARGER * max(0.0, self._areas.of(trial) / area - 1.0)
         return sorted(found, key=lambda trial: -found[trial])
 
     def _like(self, other: Item, item: Item, opened: frozenset[int]) -> frozenset[int]:
@@ -359,7 +356,7 @@ class Fitter:
         """Something fits: there may be room for more."""
         self._best, self._misses = max(self._best, self.worth(fit)), 0
         taken = fit.box.width * fit.box.height * self.least**2 / (self.width * self.height)
-        self._taken[fit.opened] = self._area(fit.opened), taken
+        self._taken[fit.opened] = self._areas.of(fit.opened), taken
 
     def _is_idle(self, opened: frozenset[int]) -> bool:
         """Whether it is not worth trying any more what would tell hardly more than the best, as the page seems full."""
@@ -368,7 +365,7 @@ class Fitter:
     def _is_crowded(self, opened: frozenset[int]) -> bool:
         """Whether more than the page would be taken if that grew as the boxes do, from what was open when it fitted."""
         area, taken = max((self._taken[few] for few in self._taken if few < opened), default=(1.0, 0.0))
-        return taken * self._area(opened) > _CROWDED * area
+        return taken * self._areas.of(opened) > _CROWDED * area
 
     def _may_spare(self, cost: int) -> bool:
         """Whether a trial of such a cost may be laid out again, with all the height there is. That has a purse of its
@@ -409,45 +406,7 @@ class Fitter:
         even hold so many of the smallest."""
         room = _FULL * self.width * self.height / self.least**2
         many = 1 + sum(self.shares.inside(self._items[number]).many - 1 for number in opened)
-        return many * _SMALLEST <= room and self._area(opened, room) <= room
-
-    def _area(self, opened: frozenset[int], most: float = math.inf) -> float:
-        """What closed boxes take with the gaps around them. What is more than the most is not counted."""
-        if opened in self._area_of:
-            return self._area_of[opened]
-        area, stack = 0.0, [self.outline.root]
-        around = {id(self._items[number].parent) for number in opened}
-        while stack and area <= most:
-            item = stack.pop()
-            if id(item) not in around:
-                area += self._area_inside(item)
-                continue
-            self.outline.wiring(item)
-            for child in self.outline.children(item):
-                if id(child) in opened:
-                    stack.append(child)
-                else:
-                    area += self._area_closed(child)
-        if area <= most:
-            self._area_of[opened] = area
-        return area
-
-    def _area_inside(self, group: Item) -> float:
-        """The same in an open group in which nothing is open: equal ones are looked into once."""
-        structure = self.shares.structure(group)
-        found = self._areas_inside.get(structure)
-        if found is None:
-            self.outline.wiring(group)
-            found = sum(map(self._area_closed, self.outline.children(group)))
-            self._areas_inside[structure] = found
-        return found
-
-    def _area_closed(self, item: Item) -> float:
-        found = self._areas.get(id(item))
-        if found is None:
-            box = self.maker.box(item, (), 0.0)
-            found = self._areas[id(item)] = (box.width + BOX_GAP) * (box.height + RANK_GAP)
-        return found
+        return many * SMALLEST <= room and self._areas.of(opened, room) <= room
 
     def worth(self, fit: Fit) -> float:
         """As how many boxes a picture counts that would all stand for equally much, less what makes it hard to read.

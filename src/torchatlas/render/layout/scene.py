@@ -209,9 +209,9 @@ class SceneMaker:
             (x, y, wide, tall), others = areas[place], [*areas[:place], *areas[place + 1 :]]
             taken = [point for points in found.values() for point in points]
             shares = _LOW if box.inner[place].open else _MIDDLE
-            if (at := self._beside(areas[place], others, right, shares, taken)) is not None:
+            if (at := self._free(1, areas[place], others, right, shares, taken)) is not None:
                 found[place, tensor] = ((x + wide, at), (right, at))
-            elif (at := self._below(areas[place], others, low, taken)) is not None:
+            elif (at := self._free(0, areas[place], others, low, _SIDES, taken)) is not None:
                 found[place, tensor] = ((at, y + tall), (at, low))
         all_join = rest.keys() <= found.keys()
         if not found:
@@ -230,41 +230,31 @@ class SceneMaker:
         tensors = source * OUTPUTS + output[before]
         return sorted(set(zip(places.tolist(), tensors.tolist(), strict=True)))
 
-    def _beside(
-        self, box: Area, others: list[Area], right: float, shares: Iterable[float], taken: list[Point]
+    def _free(
+        self, axis: int, box: Area, others: list[Area], end: float, shares: Iterable[float], taken: list[Point]
     ) -> float | None:
-        """How low a line can run from the right of a box to somewhere further right, past others and along no line, at
-        no height that is taken: at one of some shares of the box's height. All areas are left, top, width, height."""
-        left, top, wide, tall = box
-        level = [
-            (y1, min(x1, x2), max(x1, x2))
+        """Where a line can leave a box to end further off, past others and along no line, and where none is taken: at
+        one of some shares of its side. Along x (axis 0) for one straight down, along y (1) for one to the right.
+
+        All areas are left, top, width, height.
+        """
+        onward = 1 - axis
+        far = box[onward] + box[onward + 2]
+        beside = [
+            (one[axis], min(one[onward], two[onward]), max(one[onward], two[onward]))
             for line in self.found.lines
-            for (x1, y1), (x2, y2) in itertools.pairwise(line.points)
-            if y1 == y2
+            for one, two in itertools.pairwise(line.points)
+            if one[axis] == two[axis]
         ]
         for share in shares:
-            y = top + tall * share
-            hit = any(oy - 3 < y < oy + high + 3 and ox + broad > left + wide for ox, oy, broad, high in others)
-            along = any(abs(y - at) < 4 and come < right and go > left + wide for at, come, go in level)
-            if not hit and not along and all(abs(y - at) > 4 for _, at in taken):
-                return y
-        return None
-
-    def _below(self, box: Area, others: list[Area], low: float, taken: list[Point]) -> float | None:
-        """The same of a line straight down from a box: where along its width."""
-        left, top, wide, tall = box
-        upright = [
-            (x1, min(y1, y2), max(y1, y2))
-            for line in self.found.lines
-            for (x1, y1), (x2, y2) in itertools.pairwise(line.points)
-            if x1 == x2
-        ]
-        for share in _SIDES:
-            x = left + wide * share
-            hit = any(ox - 3 < x < ox + broad + 3 and oy + high > top + tall for ox, oy, broad, high in others)
-            along = any(abs(x - at) < 4 and come < low and go > top + tall for at, come, go in upright)
-            if not hit and not along and all(abs(x - at) > 4 for at, _ in taken):
-                return x
+            place = box[axis] + box[axis + 2] * share
+            hit = any(
+                area[axis] - 3 < place < area[axis] + area[axis + 2] + 3 and area[onward] + area[onward + 2] > far
+                for area in others
+            )
+            along = any(abs(place - at) < 4 and come < end and go > far for at, come, go in beside)
+            if not hit and not along and all(abs(place - point[axis]) > 4 for point in taken):
+                return place
         return None
 
     # -- shapes beside lines -------------------------------------------------------------------------------------------

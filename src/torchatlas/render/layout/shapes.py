@@ -1,4 +1,4 @@
-"""Where a tensor is drawn -> its shape there: as it was made, as a box gets it, and where it is news.
+"""Where a tensor is drawn -> its shape there: as it was made, and as a box gets it.
 
 Views have no boxes: a line may begin at one shape and end at another.
 """
@@ -66,19 +66,6 @@ class Shapes:
         if first == last:
             return ""
         return self.of_value(self._at_border(int(self.tree.value[first]), int(self._only_call[leaf])))
-
-    def new(self, tensor: int) -> str:
-        """The shape in which all readers take a tensor, or as the module that made it returned it if they differ. Empty
-        where it is no news: if its maker reads the same."""
-        tree, (leaf, output) = self.tree, divmod(tensor, OUTPUTS)
-        rows = tree.by_source[tree.first_read[leaf] : tree.first_read[leaf + 1]]
-        rows = rows[np.minimum(tree.output[rows], OUTPUTS - 1) == output]
-        pairs = set(zip(tree.value[rows].tolist(), self._only_call[tree.target[rows]].tolist(), strict=True))
-        found = {self.of_value(self._at_border(value, call)) for value, call in pairs}
-        if len(found) > 1:
-            found = {self.of_value(self._before_views(value, int(self._only_call[leaf]))) for value, _ in pairs}
-        shape = found.pop() if len(found) == 1 else self.made(tensor)
-        return "" if shape == self.read(tensor) else shape
 
     def of_value(self, value: int) -> str:
         shape = self.graph.tables.layouts[self.graph.columns["value_layout"][value]].shape
