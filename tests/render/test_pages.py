@@ -134,6 +134,33 @@ def test_a_large_model_is_cut_where_it_cannot_be_opened_whole(count: int) -> Non
         assert problems(picture) == []
 
 
+class Backbone(nn.Module):
+    """Nearly all of it is in one group of unlike blocks, as in networks for images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = random.Random(1)
+        self.features = nn.Sequential(*(Block(kinds.randrange(16)) for _ in range(19)))
+        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(8, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.classifier(self.features(x))
+        return result
+
+
+def weighted(output: torch.Tensor) -> torch.Tensor:
+    return (output * torch.linspace(0, 1, output.numel()).view_as(output)).sum()
+
+
+@pytest.mark.parametrize(("width", "backward"), [(500, False), (700, True)])
+def test_what_nearly_all_is_in_is_cut_into_few_rather_than_closed(width: int, backward: bool) -> None:
+    loss = weighted if backward else None
+    graph = atlas.capture(Backbone(), torch.randn(2, 8), backward=backward, loss=loss, fake=True)
+    picture = atlas.draw(graph, width=width, height=width * 3 // 4)
+    assert any(frame.open for frame in picture.scene.frames if frame.subtitle.startswith("features"))
+    assert problems(picture) == []
+
+
 # -- small ops that are what a model is about --------------------------------------------------------------------------
 
 

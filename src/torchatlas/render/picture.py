@@ -23,14 +23,14 @@ from torchatlas.render.page import Look, Margins, Page
 from torchatlas.render.theme import theme as theme_named
 
 # How many boxes a group may have before it is cut into segments: fewer when not even the outermost boxes fit.
-_MOST_CHILDREN = (120, 60, 30, 16, 8, 4, 2, 1)
+_MOST_CHILDREN = (120, 60, 30, 16, 8, 5, 4, 2, 1)
 _DENSE_GLUE = 2  # small ops between modules that are gathered into one box where a page tells little
 _DENSE_ROOM = 140.0  # and for the text below a title
 _BETTER = 1.25  # by how much that, or a cut, must tell more: the ops themselves say more than their number
 _MOST_WORK = 2_500  # lines that may be laid out before no other cuts are tried
 _EACH, _LEAVES = 400, 60  # an attempt takes as long as so many lines, and a line as so many leaves to be looked at
 _NEXT_TO_NOTHING = 3.0  # a page that counts as fewer boxes is no use at all
-_FEW_CHILDREN = 8  # groups are cut into fewer only if nothing else fits
+_FEW_CHILDREN, _FEWEST_CHILDREN = 8, 4  # groups are cut into fewer only if the rest is no use, or does not fit at all
 _LEAST_SIDE = 24  # of a page: less leaves no room between the margins, so that nothing can be said of what it lacks
 VIEWS = ("ops", "modules")
 
@@ -115,13 +115,16 @@ def _fitted(tree: Tree, look: Look, font_size: float, node_size: float, modules_
         fitter = Fitter(outline, labels, *margins.room(look), font_size, node_size, text_room)
         return _Attempt(labels, fitter, fitter.fit(), margins)
 
+    is_plain = modules_only or not bool((tree.call >= 0).any())  # there is nothing to be gathered
     best: _Attempt | None = None
     spent = 0
     for most in _MOST_CHILDREN:
-        if best is not None and (most < _FEW_CHILDREN or most >= best.fitter.most_inside(best.fit)):
+        is_enough = best is not None and best.worth > _NEXT_TO_NOTHING
+        fewest = _FEW_CHILDREN if is_enough else _FEWEST_CHILDREN
+        if best is not None and (most < fewest or most >= best.fitter.most_inside(best.fit)):
             continue  # segments of less say little, and larger ones change nothing
         ways = ((GLUE, WIDEST), (_DENSE_GLUE, _DENSE_ROOM))
-        for glue, text_room in ways[:1] if modules_only or best is not None else ways:
+        for glue, text_room in ways[:1] if is_plain or is_enough else ways:
             trial = attempt(most, glue, text_room)
             spent += _EACH + trial.fitter.maker.work + len(tree.node) // _LEAVES
             if trial.worth > (_BETTER * best.worth if best else 0.0):

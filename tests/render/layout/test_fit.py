@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -17,11 +18,13 @@ from torchatlas import demo
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.render import picture
+from torchatlas.render.layout import fit
 from torchatlas.render.layout.boxes import Share
 from torchatlas.render.layout.fit import _HEIGHTS, _QUICK, Fit, Fitter
 from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.outline import Outline
 from torchatlas.render.layout.shares import Shares
-from torchatlas.render.layout.tree import LANES
+from torchatlas.render.layout.tree import LANES, build
 from torchatlas.render.layout.words import SMALL
 
 MODELS = {
@@ -399,3 +402,25 @@ def test_equal_groups_are_looked_into_once() -> None:
     found, alone = shares.inside(second), Shares(outline, labels)
     alone.spread(outline.root)
     assert alone.inside(second) == found != alone.inside(other)
+
+
+def thicket(count: int) -> Graph:
+    """Ops of which each reads any two before it."""
+    rng, sketch = random.Random(0), graphs.Sketch()
+    made = [sketch.input()]
+    for _ in range(count):
+        made.append(sketch.op(rng.choice(("add", "mul", "mm", "cat")), *rng.sample(made, min(2, len(made)))))
+    sketch.output(made[-1])
+    return sketch.graph()
+
+
+def test_no_way_out_of_a_thicket_is_searched_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> int:
+        outline = Outline(build(thicket(400)), most_children=30)
+        fitter = Fitter(outline, Labels(outline), 1500, 1100, 9.0)
+        fitter.fit()
+        return fitter.maker.work
+
+    limited = work()
+    monkeypatch.setattr(fit, "_THICKET", 1e9)
+    assert work() > 2 * limited

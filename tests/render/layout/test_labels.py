@@ -13,7 +13,7 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.labels import Labels, _names_of_modules
 from torchatlas.render.layout.outline import Item
 from torchatlas.render.layout.words import SMALL, TITLE, WIDEST_TITLE, joined, listed
 
@@ -230,6 +230,23 @@ def test_a_stretch_of_a_program_says_which_modules_are_in_it() -> None:
     stretch = plain.outline.children(plain.outline.root)[1]
     assert plain.title(stretch) == "ops"
     assert " op" in plain.subtitle(stretch)
+
+
+@pytest.mark.parametrize(
+    ("names", "ends"),
+    [
+        (["0", "1.0 … 2"], ("0", "1.2")),
+        (["4.conv", "8 … 10"], ("4.conv", "10")),
+        (["stage.0 … stage.3", "head"], ("stage.0", "head")),
+        (["first", "stage.0 … stage.3"], ("first", "stage.3")),
+    ],
+)
+def test_a_stretch_is_called_from_the_first_to_the_last_though_they_repeat(
+    names: list[str], ends: tuple[str, str]
+) -> None:
+    parts = [Item("module", place, place + 1, 0, name=name) for place, name in enumerate(names)]
+    found = _names_of_modules(Item("segment", 0, len(parts), 0, parts=parts))
+    assert (found[0], found[-1]) == ends
 
 
 def test_ops_between_modules_name_what_says_most_of_them() -> None:

@@ -92,6 +92,10 @@ class BoxMaker:
         self._solver = Solver()
         self.solved = 0
 
+    def limit(self, most_work: float) -> None:
+        """Lay out what it takes to show something, but search no longer for what fits after so many lines."""
+        self._solver.most_work = most_work
+
     @property
     def work(self) -> int:
         """How many lines were laid out so far: what a search may spend is limited by it."""

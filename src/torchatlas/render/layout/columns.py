@@ -32,6 +32,7 @@ class Solver:
     def __init__(self) -> None:
         self._strips: dict[Hashable, _Strip] = {}
         self.work = 0  # lines between ranks that were laid out so far
+        self.most_work = math.inf  # after so many, what is too high stays so: a thicket may have thousands
 
     def place_within(self, problem: Problem, height: float) -> Placed:
         """Solve a problem in as many columns as it takes to stay within a height, if that is possible at all."""
@@ -124,7 +125,7 @@ class _Strip:
             if not cuts or (highest > height * _TOLERANCE and count < most):
                 continue
             found = cuts
-            if self._placed(cuts, height).height <= height:
+            if self._placed(cuts, height).height <= height or self.solver.work > self.solver.most_work:
                 break
         return found
 

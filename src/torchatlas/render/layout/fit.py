@@ -35,6 +35,7 @@ _FRUITLESS, _HARDLY_MORE = 6, 1.01  # after so many misses, what would tell less
 _BEHIND = 0.5  # a set that is worth less than so much of the best one is not followed any further
 _EXAMPLES = 2  # so many of a class are tried when not all of it fits
 _MOST_WORK = 1_800  # lines between ranks: a third of a second or so
+_THICKET = 2.0  # times that, and nothing is searched for in a single group either
 _USUAL_PAGE = 1600 * 1200
 _MISSES = 8  # so many groups that do not fit any more, and the page is full
 _ALL, _MANY = 0.85, 20  # a box that stands for so much of its group is opened with it, if it has no more boxes
@@ -93,6 +94,7 @@ class Fitter:
         self._best = 0.0  # what the best set that fits is worth
         self._shares_of: dict[frozenset[int], Share] = {}  # sets that fit -> with which share of the height, if unusual
         self._most_work = _MOST_WORK * max(1.0, width * height / _USUAL_PAGE)  # a poster is worth more of it
+        self.maker.limit(_THICKET * self._most_work)
         self._failed: set[frozenset[int]] = set()
         self._refused: dict[frozenset[int], list[frozenset[int]]] = {}  # moves -> what was open when they did not fit
         self._hopeless: set[tuple[frozenset[int], Hashable]] = set()  # what was open, and the kind of move

@@ -403,8 +403,16 @@ def _main_modules(item: Item) -> list[str]:
 
 
 def _names_of_modules(item: Item) -> list[str]:
-    """What the modules in a stretch of a program are called, as they come; a repeat by all its names."""
-    return [clean(part.name) for part in _modules_in(item) if part.name]
+    """What the modules in a stretch of a program are called, as they come; a repeat by its first and last name."""
+    found: list[str] = []
+    for part in _modules_in(item):
+        first, dots, last = clean(part.name).partition(" … ")
+        if first:
+            found.append(first)
+        if dots:  # "1.0 … 2" is up to 1.2
+            around = first.rpartition(".")[0]
+            found.append(f"{around}.{last}" if around and "." not in last else last)
+    return found
 
 
 def _modules_in(item: Item) -> Iterator[Item]:
