@@ -424,3 +424,18 @@ def test_no_way_out_of_a_thicket_is_searched_for_long(monkeypatch: pytest.Monkey
     limited = work()
     monkeypatch.setattr(fit, "_THICKET", 1e9)
     assert work() > 2 * limited
+
+
+def test_what_would_crowd_the_page_is_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = MODELS["two steps"]()
+
+    def searched() -> tuple[int, float]:
+        outline, labels = labelled(graph)
+        fitter = Fitter(outline, labels, 800, 600, 9.0)
+        worth = fitter.worth(fitter.fit())
+        return fitter.trials, worth
+
+    trials, worth = searched()
+    monkeypatch.setattr(fit, "_CROWDED", math.inf)
+    assert searched()[0] > trials
+    assert searched()[1] == pytest.approx(worth)
