@@ -477,7 +477,7 @@ class Fitter:
             through = [self._through(some, deepest) for some in examples]
             plain = [frozenset(map(id, some)) for some in examples]
             rest = [frozenset({id(item)}) for item in items] if every else []
-            for moves in (through, plain, *([move] for move in rest)):
+            for moves in (through, *([plain] if plain != through else ()), *([move] for move in rest)):
                 ranked.append((max(self._gain(move, seen) for move in moves), moves))
         ranked.sort(key=lambda entry: -entry[0])
         return list(dict.fromkeys(move for _, moves in ranked for move in moves))
