@@ -146,7 +146,10 @@ def test_all_that_a_round_hands_on_joins_the_dashed_line(side_by_side: bool, lea
 
 
 def test_how_many_tensors_are_handed_on_is_said_where_not_all_can_join(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SceneMaker, "_below", lambda *_: None)  # as if something lay below all of them
+    free = SceneMaker._free
+    monkeypatch.setattr(  # as if something lay below all of them
+        SceneMaker, "_free", lambda self, axis, *rest: free(self, axis, *rest) if axis else None
+    )
     picture = drawn(three_states(side_by_side=True), 900, 1200)
     (dashed,) = (line for line in picture.scene.lines if line.returning)
     labels = {label.text: label for label in picture.scene.labels}

@@ -14,6 +14,7 @@ import numpy as np
 from torchatlas.graph.columns import KINDS, Array, Operation
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import NodeKind, OperationType
+from torchatlas.render.layout.reads import Reads, chained
 from torchatlas.render.layout.tree import Tree
 
 if TYPE_CHECKING:
@@ -35,16 +36,18 @@ def folded(tree: Tree, items: list[Item]) -> list[Item]:
     """The items with repeats folded: first very many of a kind, in a row or side by side, then equal ones in a row."""
     if len(items) < 2:
         return items
-    items = _many(tree, items)
+    reads = Reads(tree, items)
+    items = _many(tree, items, reads)
     hashes = [item.hash % (1 << 62) if item.repeat == 1 else -1 - place for place, item in enumerate(items)]
     if len(set(hashes)) == len(hashes):
         return items
     is_op = np.array([item.is_leaf and item.call < 0 for item in items])
-    return _rows_of(tree, items, np.array(hashes, np.int64), np.where(is_op, _FEWEST_OPS, 2))
+    reads = reads if reads.items is items else Reads(tree, items)
+    return _rows_of(tree, items, reads, np.array(hashes, np.int64), np.where(is_op, _FEWEST_OPS, 2))
 
 
 def _rows_of(
-    tree: Tree, items: list[Item], keys: Array, fewest_alone: Array, is_worth: Array | bool = True
+    tree: Tree, items: list[Item], reads: Reads, keys: Array, fewest_alone: Array, is_worth: Array | bool = True
 ) -> list[Item]:
     """The items with those in a row folded that have equal keys and are wired alike.
 
@@ -57,7 +60,7 @@ def _rows_of(
     can_begin = (runs >= (fewest - 1) * periods) & is_worth  # most items begin no repeat
     if not can_begin.any():
         return items
-    can_begin &= _chained(_linked(tree, items, can_begin))
+    can_begin &= chained(reads.linked(can_begin))
     folds = [item for item in items if item.repeat > 1]
 
     def repeat(at: int, lengths: list[int]) -> tuple[Item | None, int]:
@@ -118,7 +121,8 @@ def gathered_alike(tree: Tree, items: list[Item]) -> list[Item]:
     is_called = np.cumsum([0, *(item.call >= 0 for item in items)])
     periods = _periods(items)
     stops = np.minimum(np.arange(len(items)) + periods, len(items))
-    return _rows_of(tree, items, keys, np.where(is_module, _FEWEST_NUMBERED, _FAR), is_called[stops] > is_called[:-1])
+    fewest, is_worth = np.where(is_module, _FEWEST_NUMBERED, _FAR), is_called[stops] > is_called[:-1]
+    return _rows_of(tree, items, Reads(tree, items), keys, fewest, is_worth)
 
 
 def _dense(tree: Tree, items: list[Item]) -> list[Item]:
@@ -126,7 +130,7 @@ def _dense(tree: Tree, items: list[Item]) -> list[Item]:
     can_begin = runs >= _FEWEST_DENSE - 1
     if not can_begin.any():
         return items
-    can_begin &= _linked(tree, items, can_begin)
+    can_begin &= Reads(tree, items).linked(can_begin)
     folds = [item for item in items if item.repeat > 1]
 
     def dense(at: int, lengths: list[int]) -> tuple[Item | None, int]:
@@ -224,7 +228,7 @@ def _has_free_numbers(operation: Operation) -> bool:
     return operation.type in _FREE_NUMBERS or short_name(operation.name) in _FILLING
 
 
-def _many(tree: Tree, items: list[Item]) -> list[Item]:
+def _many(tree: Tree, items: list[Item], reads: Reads) -> list[Item]:
     """The items with those folded of which there are too many of a kind to look at each.
 
     Side by side, if all read the same and are read by the same; in a row, if most differ in sizes or numbers.
@@ -239,9 +243,12 @@ def _many(tree: Tree, items: list[Item]) -> list[Item]:
     can_begin = runs >= (_FEWEST_BRANCHES - 1) * periods
     if not can_begin.any():
         return items
-    linked = _linked(tree, items, can_begin)
-    differ = (runs - _equal(items, runs)) * 2 * periods >= runs  # in half of the periods at least one item does
-    can_begin &= ~linked | ((runs >= (_FEWEST_DIFFERENT - 1) * periods) & differ & _chained(linked))
+    linked = reads.linked(can_begin)
+    is_long = can_begin & (runs >= (_FEWEST_DIFFERENT - 1) * periods)
+    can_begin &= ~linked
+    if is_long.any():
+        differ = (runs - _equal(items, runs)) * 2 * periods >= runs  # in half of the periods at least one item does
+        can_begin |= is_long & differ & chained(linked)
     folds: list[Item] = []
 
     def repeat(at: int, lengths: list[int]) -> tuple[Item | None, int]:
@@ -387,46 +394,6 @@ def _periods(items: list[Item]) -> Array:
     """How many items a repeat may have, one below the other."""
     longest = _LONGEST if len(items) <= _MANY else _LONGEST_OF_MANY
     return np.arange(1, min(longest, len(items) - 1) + 1)[:, None]
-
-
-def _linked(tree: Tree, items: list[Item], wanted: Array) -> Array:
-    """For each period and place, whether the items of one period from there on are read by those of the next.
-
-    Only for periods of which any place is wanted.
-    """
-    count, begin = len(items), items[0].start
-    edges = slice(tree.first_edge[begin], tree.first_edge[items[-1].end])
-    inside = tree.source[edges] >= begin
-    starts = np.array([item.start for item in items] + [items[-1].end])
-    place = np.repeat(np.arange(count), np.diff(starts))  # leaf -> which item it is in
-    reader = place[tree.target[edges][inside] - begin]
-    back = reader - place[tree.source[edges][inside] - begin]
-    far = back > 0  # the others lie within one item
-    reader, back = reader[far], back[far]
-    found = np.zeros_like(wanted)
-    for period in (np.flatnonzero(wanted.any(axis=1)) + 1).tolist():
-        # The reader has some place in its period; what it reads is in the one before from one such place to another.
-        near = back < 2 * period
-        first = (reader - period - np.minimum(period, back) + 1)[near]
-        last = (reader - period - np.maximum(0, back - period))[near]
-        first = first.clip(0)
-        real = first <= last
-        change = np.bincount(first[real], minlength=count + 1) - np.bincount(last[real] + 1, minlength=count + 1)
-        found[period - 1] = np.cumsum(change[:count]) > 0
-    return found
-
-
-def _chained(linked: Array) -> Array:
-    """The places from which each period reads the one before wherever one begins to count.
-
-    Else they lie side by side: of mul, relu, mul, relu, where each mul reads x, relu and mul would seem to be a chain.
-    """
-    periods, count = linked.shape
-    gaps = np.zeros((periods, count + 1), np.int64)  # so many places before each from which the next does not read
-    np.cumsum(~linked, axis=1, out=gaps[:, 1:])
-    ends = np.minimum(np.arange(count) + np.arange(1, periods + 1)[:, None], count)
-    found: Array = np.take_along_axis(gaps, ends, axis=1) == gaps[:, :-1]
-    return found
 
 
 def _equal(items: list[Item], runs: Array) -> Array:

@@ -299,7 +299,7 @@ class Labels:
         else:
             found = list(map([*names, ""].__getitem__, named.tolist()))  # the last: of none
         order = sorted(range(len(found)), key=found.__getitem__)  # no pairs: 30,000 of them wake the garbage collector
-        return found, order, rows[np.array(order, np.int64)]
+        return found, order, rows[np.fromiter(order, np.int64, len(order))]
 
     @cached_property
     def _sums(self) -> Array:

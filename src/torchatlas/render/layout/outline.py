@@ -129,11 +129,14 @@ class Outline:
         if item.is_leaf:
             return []
         tree, group = self.tree, item.group
-        inner = self._inner[self._first_inner[group] : self._first_inner[group + 1]].tolist()
+        inner = self._inner[self._first_inner[group] : self._first_inner[group + 1]]
         items: list[Item] = []
         at = item.start
-        for child, start, stop in zip(inner, tree.start[inner].tolist(), tree.stop[inner].tolist(), strict=True):
-            items += [self._leaf(leaf) for leaf in range(at, start)]
+        for child, start, stop in zip(
+            inner.tolist(), tree.start[inner].tolist(), tree.stop[inner].tolist(), strict=True
+        ):
+            if at < start:
+                items += [self._leaf(leaf) for leaf in range(at, start)]
             items.append(self._module(child))
             at = stop
         return items + [self._leaf(leaf) for leaf in range(at, item.stop)]
