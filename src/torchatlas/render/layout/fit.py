@@ -352,6 +352,8 @@ class Fitter:
                 self._shares_of[opened] = share
                 self._note(other)
                 return other
+            if other.box.width == fit.box.width:  # height is not what it lacks
+                break
         return fit
 
     def _note(self, fit: Fit) -> None:
