@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import struct
+import subprocess
+import sys
 import zlib
 from typing import Any
 
@@ -240,3 +242,16 @@ def test_absurd_sizes_are_refused(size: dict[str, Any], what: str) -> None:
 def test_what_is_no_svg_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="not an SVG document"):
         to_png(text, width=5, height=5)
+
+
+def test_lunasvg_is_read_without_what_fetches_pictures_and_can_be_imported_afterwards() -> None:
+    code = """
+import sys
+from torchatlas.render.png import _lunasvg
+lunasvg = _lunasvg()
+assert "urllib.request" not in sys.modules
+import pylunasvg
+assert pylunasvg.Document is lunasvg.Document
+"""
+    pytest.importorskip("pylunasvg", reason="there is no wheel of it for this platform")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
 import zlib
 from functools import cache
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+from threading import Lock
 from types import ModuleType
 
 import numpy as np
@@ -27,6 +32,7 @@ _FOR_BROWSERS = re.compile(
 _ROOT = re.compile(r"<svg\b[^>]*>")
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _SIGNATURE_AND_HEADER = 8 + 25  # bytes before the place where PNG wants the resolution
+_reading = Lock()  # of a module that must be read once
 _EFFORT = 2  # of ISA-L; zlib's usual effort makes a file a sixth smaller, and takes twenty times as long
 
 
@@ -49,13 +55,28 @@ def to_png(svg: str, *, width: int, height: int, dpi: int = 96) -> bytes:
 def _lunasvg() -> ModuleType | None:
     """lunasvg with our fonts; None where it is not, or nothing packs what it draws: not every platform has a wheel."""
     try:
-        import isal  # noqa: F401
-        import pylunasvg  # compiled libraries: not before the first picture
+        import isal  # noqa: F401, not before the first picture, as the other
+
+        with _reading:
+            lunasvg = _compiled("pylunasvg")
     except ImportError:
         return None
     files = zip((False, True), font_files(), strict=True)
-    added = [pylunasvg.lunasvg_add_font_face_from_file(OURS, bold, False, file) for bold, file in files]
-    return pylunasvg if all(added) else None
+    added = [lunasvg.lunasvg_add_font_face_from_file(OURS, bold, False, file) for bold, file in files]
+    return lunasvg if all(added) else None
+
+
+def _compiled(package: str) -> ModuleType:
+    """The compiled module of a package that has its name. What is around pylunasvg's can fetch pictures from the web:
+    to import all that this needs takes as long as to draw one."""
+    name = f"{package}.{package}"
+    around = find_spec(package)
+    spec = around and PathFinder.find_spec(name, around.submodule_search_locations)
+    if name not in sys.modules and spec is not None and spec.loader is not None:
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[name] = module  # for whoever imports the package later: it must not be read twice
+    return sys.modules[name] if name in sys.modules else import_module(name)
 
 
 def _drawn(svg: str, width: int, height: int) -> bytes | None:
