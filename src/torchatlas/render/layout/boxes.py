@@ -86,6 +86,8 @@ class BoxMaker:
         self._heads: dict[int, float] = {}
         self._closed_boxes: dict[int, Box] = {}
         self._closed_numbers: dict[int, int] = {}
+        self._alone_numbers: dict[int, int] = {}  # of open ones in which nothing is open
+        self._inside: dict[int, frozenset[int]] = {}  # the ids of what is in a group
         self._open_numbers: dict[int, int] = {}  # the same, while `_opened_now` is what is open
         self._opened_now: Collection[int] = ()
         self._known_words: dict[tuple[int, bool], tuple[str, str]] = {}  # by the ids of items, laid out many times
@@ -145,14 +147,27 @@ class BoxMaker:
             self._opened_now, self._open_numbers = opened, {}
         number = self._open_numbers.get(id(item))
         if number is None:
-            pattern = self._pattern(item)  # asked for first: the wiring tells the children what enters them
-            closed = self._closed_numbers
-            children = [
-                closed[place] if (place := id(child)) in closed and place not in opened else self._number(child, opened)
-                for child in self.outline.children(item)
-            ]
-            structure = (True, item.hash, item.name, item.repeat, pattern, *children, *self._words(item, True))
-            number = self._open_numbers[id(item)] = self._numbers.setdefault(structure, len(self._numbers))
+            number = self._open_numbers[id(item)] = self._number_of_open(item, opened)
+        return number
+
+    def _number_of_open(self, item: Item, opened: Collection[int]) -> int:
+        pattern = self._pattern(item)  # asked for first: the wiring tells the children what enters them
+        children = self.outline.children(item)
+        inside = self._inside.get(id(item))
+        if inside is None:
+            inside = self._inside[id(item)] = frozenset(map(id, children))
+        is_alone = inside.isdisjoint(opened)  # nothing in it is open: it is what it was
+        if is_alone and id(item) in self._alone_numbers:
+            return self._alone_numbers[id(item)]
+        closed = self._closed_numbers
+        numbers = [
+            closed[place] if (place := id(child)) in closed and place not in opened else self._number(child, opened)
+            for child in children
+        ]
+        structure = (True, item.hash, item.name, item.repeat, pattern, *numbers, *self._words(item, True))
+        number = self._numbers.setdefault(structure, len(self._numbers))
+        if is_alone:
+            self._alone_numbers[id(item)] = number
         return number
 
     def _pattern(self, item: Item) -> int:
