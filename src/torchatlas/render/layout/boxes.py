@@ -88,7 +88,7 @@ class BoxMaker:
         self._closed_numbers: dict[int, int] = {}
         self._alone_numbers: dict[int, int] = {}  # of open ones in which nothing is open
         self._inside: dict[int, frozenset[int]] = {}  # the ids of what is in a group
-        self._open_numbers: dict[int, int] = {}  # the same, while `_opened_now` is what is open
+        self._open_numbers: dict[int, int] = {}  # of all open ones, while `_opened_now` is what is open
         self._opened_now: Collection[int] = ()
         self._known_words: dict[tuple[int, bool], tuple[str, str]] = {}  # by the ids of items, laid out many times
         self._solver = Solver()
