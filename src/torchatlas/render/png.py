@@ -1,6 +1,6 @@
 """SVG text -> a PNG of exactly the size asked for, with the fonts of the package and its resolution written inside.
 
-Drawn by lunasvg, which hands out pixels; packing them here takes a fiftieth of what resvg's own packing does. Where a
+Drawn by lunasvg, which hands out pixels; packing them here takes milliseconds, and resvg's own most of 0.3 s. Where a
 text needs other fonts, or there is no lunasvg, resvg draws: it turns to the machine's fonts character by character.
 """
 
@@ -92,7 +92,7 @@ def _drawn(svg: str, width: int, height: int) -> bytes | None:
     if bitmap is None or bitmap.isNull():
         return None
     pixels = np.array(bitmap, copy=False)  # of blue, green, red and opacity
-    if np.bitwise_and.reduce(pixels.view(np.uint32), axis=None) >> 24 == 255:  # four times as fast as the least of all
+    if np.bitwise_and.reduce(pixels.view(np.uint32), axis=None) >> 24 == 255:  # three times as fast as the least of all
         return _packed(pixels[..., 2::-1])
     bitmap.convertToRGBA()
     return _packed(pixels)
