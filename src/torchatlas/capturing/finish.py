@@ -106,7 +106,7 @@ class _Finish:
         names = [operation.name for operation in self.tables.operations]
         codes = [code for code, _ in self.found.source_keys]
         notes = compiled.notes(names, codes, {self.watch.owners[owner].type for owner in self.watch.calls[0::CALL_ROW]})
-        return Graph(columns, self.tables, source="run", notes=notes, metadata=metadata)
+        return Graph(columns, self.tables, source="run", notes=notes, metadata=metadata, own=True)
 
     def _name(self, text: str) -> int:
         return self.names.setdefault(text, len(self.names))

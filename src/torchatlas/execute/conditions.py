@@ -14,7 +14,9 @@ _ALLOWED = (
 _OF_TENSORS = ("size", "stride", "storage_offset")
 _FUNCTIONS = ("max", "min", "abs")
 _OF_MODULES = {"math": ("ceil", "floor", "sqrt", "trunc"), "torch": ("sym_max", "sym_min", "sym_float", "sym_not")}
-_LARGEST_POWER = 8
+# Numbers stay as long as their text: no power of a power, and none that is large.
+_LARGEST_POWER, _LARGEST_NUMBER = 8, 2**64
+_LONGEST = 10_000  # letters
 
 
 def condition(text: str) -> Any:
@@ -24,6 +26,8 @@ def condition(text: str) -> Any:
     True
     """
     try:
+        if len(text) > _LONGEST:
+            raise ValueError(f"more than {_LONGEST} letters")
         tree = ast.parse(text, mode="eval")
         _check(tree)
         return compile(tree, "<what export assumed>", "eval")
@@ -33,14 +37,19 @@ def condition(text: str) -> Any:
 
 def _check(node: ast.AST) -> None:
     match node:
-        case ast.Name(id="L") | ast.Constant(value=bool() | int() | float()):
+        case ast.Name(id="L") | ast.Constant(value=bool() | float()):
+            return
+        case ast.Constant(value=int(value)) if abs(value) <= _LARGEST_NUMBER:
             return
         case ast.Subscript(value=value, slice=ast.Constant(value=str() | int())):
             _check(value)
         case ast.Call(func=function, args=args, keywords=[]):
             _check_all([*_owner(function), *args])
-        case ast.BinOp(op=ast.Pow(), right=right) if not (
-            isinstance(right, ast.Constant) and isinstance(right.value, int) and abs(right.value) <= _LARGEST_POWER
+        case ast.BinOp(left=left, op=ast.Pow(), right=right) if not (
+            isinstance(right, ast.Constant)
+            and isinstance(right.value, int)
+            and abs(right.value) <= _LARGEST_POWER
+            and not any(isinstance(inner, ast.Pow) for inner in ast.walk(left))
         ):
             raise ValueError("a power that may take forever")
         case _ if isinstance(node, _ALLOWED):

@@ -1,30 +1,18 @@
 """How a traced model lies in an `.atlas` file: beside its graph, as data.
 
-The metadata of the graph holds the program (`Saved`), its recorded values the weights. A program may call operators of
-torch that stay inside of the process's memory (see ops.py), and the functions listed here.
+The metadata of the graph holds the program (`Saved`), its recorded values the weights. A program calls operators of
+torch by name (admitted.py says which), functions of sizes (scalars.py), and begins and ends blocks.
 """
 
 from __future__ import annotations
 
-import math
-import operator
 from typing import Any
 
-import torch
 from msgspec import Struct
-
-from torchatlas.execute.program import Mode
 
 VERSION = 1
 KEY = "program"  # of the graph's metadata, and the folder of its recorded values
-_SIZES = "add sub mul floordiv truediv mod pow neg pos eq ne lt le gt ge and_ or_ not_ getitem"  # what sizes go through
-FUNCTIONS = {
-    **{f"operator.{name}": getattr(operator, name) for name in _SIZES.split()},
-    **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "sqrt", "trunc")},
-    **{f"torch.sym_{name}": getattr(torch, f"sym_{name}") for name in ("float", "int", "ite", "max", "min", "not")},
-    "begin": Mode,
-    "end": Mode.end,
-}
+BEGIN, END = "begin", "end"  # of a block: without gradients, or under autocast
 
 
 class Step(Struct, array_like=True):

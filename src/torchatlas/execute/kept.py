@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -12,13 +13,17 @@ from msgspec import Struct
 from torchatlas.capturing.compiled import GRAPH as INDUCTOR_GRAPH
 from torchatlas.capturing.replaying import DIGEST_BYTES, REPLAY
 from torchatlas.capturing.replaying import settings as settings_now
-from torchatlas.errors import FileFormatError, NotAvailableError, StateError
+from torchatlas.errors import CaptureError, FileFormatError, NotAvailableError, StateError
 from torchatlas.execute.ops import dtype_named, operator
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import KINDS, Array, Layout
 from torchatlas.graph.nouns import NodeKind
+from torchatlas.torch_private import no_dispatch_modes
 
-_MOST_THREADS = 4096
+_MOST_THREADS = 1024
+_SETTINGS = set(
+    itertools.product(("float16", "bfloat16", "float32", "float64"), (0, 1, 2), ("highest", "high", "medium"))
+)
 
 
 class Settings(Struct, frozen=True):
@@ -105,7 +110,7 @@ def _check(graph: Graph, kept: Kept) -> None:
     ops = int((graph.columns["node_kind"] == KINDS.index(NodeKind.OP)).sum())
     for operation in graph.tables.operations:  # it is recorded by another way, so that the ops would not match either
         if operation.name.startswith(f"{INDUCTOR_GRAPH}."):
-            operator(operation)
+            operator(operation)  # raises
     if kept.ops != ops:
         raise StateError(f"{kept.ops} ops were kept and the graph has {ops}: this is not the graph that was captured.")
     pointers, digests = array(graph, "digest_pointers"), array(graph, "digests")
@@ -115,15 +120,29 @@ def _check(graph: Graph, kept: Kept) -> None:
     if digests.shape != (pointers[-1], DIGEST_BYTES):
         raise FileFormatError(f"This graph has {len(digests)} digests, expected {pointers[-1]}.")
     generators, storages = len(kept.generators), len(graph.columns["storage_bytes"])
+    known = {str(number) for number in range(storages)}
     sound = (
         all(0 <= generator < generators for _, generator, _ in kept.draws)
         and all(0 <= patch[1] < storages and min(patch[2], patch[3]) >= 0 for patch in kept.patches)
-        and all(number.isdecimal() and int(number) < storages for number in [*kept.misaligned, *kept.last])
+        and all(number in known for number in [*kept.misaligned, *kept.last])
         and all(0 <= off < 64 for off in kept.misaligned.values())
         and all(0 < chosen.threads <= _MOST_THREADS for _, chosen in kept.settings)
     )
     if not sound:
         raise FileFormatError("What this graph says about its replay is damaged: a number is out of range.")
+    for _, chosen in kept.settings:
+        if (chosen.dtype, chosen.deterministic, chosen.matmul) not in _SETTINGS:
+            raise FileFormatError(f"What this graph says about its replay is damaged: {chosen} cannot be set.")
+    for device in {*graph.tables.devices, *(device for device, _ in kept.generators)}:
+        _check_device(device)
+
+
+def _check_device(device: str) -> None:
+    try:
+        with no_dispatch_modes():  # a recorder must not see it
+            torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
+        raise NotAvailableError(f"This graph ran on {device!r}, which is not here: {error}") from error
 
 
 def array(graph: Graph, name: str) -> Array:
@@ -167,13 +186,30 @@ def fresh_storage(kept: Array, misaligned: int, device: str) -> Any:
     return torch.from_numpy(room[begin : begin + len(kept)]).untyped_storage()
 
 
+def view_of(storage: Any, layout: Layout, offset: int) -> torch.Tensor:
+    """A plain tensor in a storage that it must not reach out of."""
+    shape: Any = layout.shape
+    stride: Any = layout.stride
+    dtype = dtype_named(layout.dtype)
+    if stride is None or len(shape) != len(stride) or min(0, offset, *shape, *stride) < 0:
+        raise CaptureError(f"a tensor has the shape {shape}, the strides {stride} and begins at {offset}.")
+    reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    if 0 not in shape and (offset + reach + 1) * dtype.itemsize > storage.nbytes():
+        raise CaptureError(f"a tensor reaches outside of its storage of {storage.nbytes()} bytes.")
+    try:
+        empty: Any = torch.empty(0, dtype=dtype, device=storage.device)
+        return empty.set_(storage, offset, shape, stride)  # type: ignore[no-any-return]
+    except (RuntimeError, OverflowError, TypeError) as error:
+        raise CaptureError(f"there is no tensor of {layout.dtype} with the shape {shape}: {error}") from error
+
+
 def built(graph: Graph, recipe: Recipe, layout: Layout) -> torch.Tensor:
     """A tensor that is more than a view of a storage, made of the parts that were kept."""
     parts: list[Any] = [_part(graph, *part) for part in recipe.parts]
     if recipe.kind == "sparse_coo" and recipe.shape is not None and len(parts) == 2:
         make: Any = torch.sparse_coo_tensor
-        sparse: torch.Tensor = make(*parts, recipe.shape, is_coalesced=recipe.coalesced, check_invariants=True)
-        return sparse
+        sparse: torch.Tensor = make(*parts, recipe.shape, check_invariants=True)
+        return sparse.coalesce() if recipe.coalesced else sparse  # a file may say so of what is not
     if recipe.kind in _COMPRESSED and recipe.shape is not None and len(parts) == 3:
         make = getattr(torch, f"{recipe.kind}_tensor")
         return make(*parts, recipe.shape, check_invariants=True)  # type: ignore[no-any-return]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -17,15 +17,21 @@ from torch import nn
 from torchatlas.errors import FileFormatError, InvalidModelError, NewerVersionError, StateError
 from torchatlas.execute import structures
 from torchatlas.execute.conditions import condition
-from torchatlas.execute.file_format import FUNCTIONS, KEY, VERSION, Leaf, Saved, SavedVariant
+from torchatlas.execute.file_format import BEGIN, END, KEY, VERSION, Leaf, Saved, SavedVariant
 from torchatlas.execute.matching import ANY_NUMBER, Expected
 from torchatlas.execute.ops import argument, dtype_named, operator
-from torchatlas.execute.program import Program, Register, instruction
-from torchatlas.execute.variant import Variant
+from torchatlas.execute.preconditions import checked
+from torchatlas.execute.program import Mode, Program, Register, block, instruction
+from torchatlas.execute.scalars import FUNCTIONS
+from torchatlas.execute.variant import Variant, tensor_named
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import TensorRef, decode, decode_value
 from torchatlas.graph.columns import Operation
 from torchatlas.graph.nouns import OperationType
+
+_MOST_DIMENSIONS = 64  # torch's own limit
+_LONGEST_SIZE = 1000  # letters of a size, a formula of symbols perhaps
+_MOST_NESTED = 100  # modules in modules: Python walks them recursively
 
 
 def holds_program(graph: Graph) -> bool:
@@ -46,11 +52,11 @@ def loaded(graph: Graph, model: nn.Module | None, allow: Iterable[str]) -> tuple
             )
         model = _Weights(saved, tensors)
     _check_weights(model, saved, tensors, constants)
-    variants = [_variant(_without_program(graph), saved.variant, tensors, constants, allowed)]
+    variants = [_variant(_without_program(graph), saved.variant, tensors, saved.held, constants, allowed)]
     for number in range(saved.variants):
         inner = _unnested(graph, number)
         found = _checked(inner.metadata.get(KEY), SavedVariant)
-        variants.append(_variant(_without_program(inner), found, tensors, constants, allowed))
+        variants.append(_variant(_without_program(inner), found, tensors, saved.held, constants, allowed))
     return variants, model
 
 
@@ -61,37 +67,48 @@ class _Weights(nn.Module):
         super().__init__()
         made: dict[int, Any] = {}  # tied weights stay tied
         for name, held in saved.held.items():
-            path, _, last = name.rpartition(".")
-            owner: Any = self
-            for part in path.split(".") if path else ():
+            *path, last = name.split(".")
+            owner: nn.Module = self
+            for part in path:
                 if part not in owner._modules:
+                    _check_free(owner, part, name)
                     owner.add_module(part, nn.Module())
-                owner = owner._modules[part]
-            if not last or hasattr(owner, last):
-                raise FileFormatError(f"the weight {name!r} cannot be named so.")
+                owner = cast("nn.Module", owner._modules[part])
+            _check_free(owner, last, name)
+            tensor = tensors[held.tensor]
+            if held.requires_grad and not (tensor.is_floating_point() or tensor.is_complex()):
+                raise FileFormatError(f"the weight {name!r} is {tensor.dtype}, which has no gradients.")
             if held.kind == "parameter":
-                made.setdefault(held.tensor, nn.Parameter(tensors[held.tensor], requires_grad=held.requires_grad))
+                made.setdefault(held.tensor, nn.Parameter(tensor, requires_grad=held.requires_grad))
                 owner.register_parameter(last, made[held.tensor])
             else:
-                owner.register_buffer(last, tensors[held.tensor].requires_grad_(held.requires_grad))
+                owner.register_buffer(last, tensor.requires_grad_(held.requires_grad))
+
+
+def _check_free(owner: nn.Module, part: str, name: str) -> None:
+    """A name must not hide what modules are made of."""
+    if not part or hasattr(owner, part):
+        raise FileFormatError(f"the weight {name!r} cannot be named so.")
 
 
 def _check_weights(model: nn.Module, saved: Saved, tensors: list[torch.Tensor], constants: dict[str, Any]) -> None:
     """A model must have every weight that the program reads; what it has not, and was saved, is a constant of it."""
+    owners: dict[str, Any] = {"": model}
     for name, held in saved.held.items():
-        found: Any = model
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        if isinstance(found, torch.Tensor):
-            if held.tensor >= 0 and list(found.shape) != saved.tensors[held.tensor][1]:
+        try:
+            found = tensor_named(name, owners)
+        except InvalidModelError:
+            if held.tensor < 0:
                 raise InvalidModelError(
-                    f"{name} has the shape {tuple(found.shape)}; in the model that was saved it is "
-                    f"{tuple(saved.tensors[held.tensor][1])}."
-                )
-        elif held.tensor >= 0:
+                    f"this model has no {name}: it is not the {saved.model} that was saved."
+                ) from None
             constants[name] = tensors[held.tensor]
-        else:
-            raise InvalidModelError(f"this model has no {name}: it is not the {saved.model} that was saved.")
+            continue
+        if held.tensor >= 0 and list(found.shape) != saved.tensors[held.tensor][1]:
+            raise InvalidModelError(
+                f"{name} has the shape {tuple(found.shape)}; in the model that was saved it is "
+                f"{tuple(saved.tensors[held.tensor][1])}."
+            )
 
 
 def signature_of(graph: Graph) -> inspect.Signature:
@@ -131,18 +148,25 @@ def _decoded(read: Any, text: str) -> Any:
 
 
 def _tensors(graph: Graph, saved: Saved) -> list[torch.Tensor]:
-    found = []
-    for number, (dtype, shape) in enumerate(saved.tensors):
-        content, kind = graph.recorded.get(f"{KEY}/tensor/{number}"), dtype_named(dtype)
-        size = math.prod(shape) * kind.itemsize if min(shape, default=0) >= 0 else -1
-        if content is None or content.dtype != np.uint8 or content.ndim != 1 or len(content) != size:
-            raise FileFormatError(f"its program is damaged: tensor {number} has not the {size} bytes that it should.")
-        raw = torch.from_numpy(np.array(content)) if size else torch.empty(0, dtype=torch.uint8)
-        found.append(raw.view(kind).reshape(shape))
-    numbers = [held.tensor for held in saved.held.values()] if saved.weights else []
-    if any(not 0 <= number < len(found) for number in [*numbers, *saved.variant.attached.values()]):
-        raise FileFormatError("its program is damaged: a weight is missing.")
-    return found
+    for name, held in saved.held.items():
+        if not (0 <= held.tensor < len(saved.tensors) or (held.tensor == -1 and not saved.weights)):
+            raise FileFormatError("its program is damaged: a weight is missing.")
+        if name.count(".") >= _MOST_NESTED:
+            raise FileFormatError(f"its program is damaged: a weight lies in more than {_MOST_NESTED} modules.")
+    return [_tensor(graph, number, dtype, shape) for number, (dtype, shape) in enumerate(saved.tensors)]
+
+
+def _tensor(graph: Graph, number: int, dtype: str, shape: list[int]) -> torch.Tensor:
+    content, kind = graph.recorded.get(f"{KEY}/tensor/{number}"), dtype_named(dtype)
+    sound = len(shape) <= _MOST_DIMENSIONS and all(0 <= size < 2**63 for size in shape)
+    size = math.prod(shape) * kind.itemsize if sound else -1
+    if content is None or content.dtype != np.uint8 or content.ndim != 1 or len(content) != size:
+        raise FileFormatError(f"its program is damaged: tensor {number} has not the {size} bytes that it should.")
+    raw = torch.from_numpy(np.array(content)) if size else torch.empty(0, dtype=torch.uint8)
+    try:
+        return raw.view(kind).reshape(shape)
+    except RuntimeError as error:  # a quantized dtype, say
+        raise FileFormatError(f"its program is damaged: tensor {number} cannot be {dtype} {shape}.") from error
 
 
 def _unnested(graph: Graph, number: int) -> Graph:
@@ -164,6 +188,7 @@ def _variant(
     graph: Graph,
     saved: SavedVariant,
     tensors: list[torch.Tensor],
+    held: Container[str],
     constants: dict[str, Any],
     allow: frozenset[str],
 ) -> Variant:
@@ -174,25 +199,37 @@ def _variant(
         call = _decoded(decode, each.call)
         args, kwargs = _rich(call.args, count), _rich(call.kwargs or {}, count)
         _check_register(each.result, count)
-        instructions.append(instruction(each.name, each.result, functions[each.function], args, kwargs))
+        function, target = functions[each.function]
+        if function is Mode:
+            args, kwargs = block(*args), {}
+        instructions.append(instruction(each.name, each.result, function, args, kwargs, target))
     for register in [*saved.inputs, *map(_number, saved.constants), *map(_number, saved.attached)]:
         _check_register(register, count)
     if unknown := [name for name in saved.names.values() if name not in graph]:
         raise FileFormatError(f"its program is damaged: the graph has no node {unknown[0]!r}.")
     if any(not 0 <= number < len(tensors) for number in saved.attached.values()):
         raise FileFormatError("its program is damaged: a tensor is missing.")
+    if unheld := [name for name in saved.constants.values() if name not in held]:
+        raise FileFormatError(f"its program is refused: it reads {unheld[0]!r}, which is no weight of the model.")
+    outputs = _rich(_decoded(decode_value, saved.outputs), count)
+    if not isinstance(outputs, list):
+        raise FileFormatError("its program is damaged: it returns no list.")
     program = Program(
         saved.registers,
         saved.inputs,
         {int(register): name for register, name in saved.constants.items()},
         instructions,
-        _rich(_decoded(decode_value, saved.outputs), count),
+        outputs,
         {int(register): tensors[number] for register, number in saved.attached.items()},
     )
     _check_order(program)
     leaves = [(leaf.name, _expected(leaf)) for leaf in saved.leaves]
     guards = [(text, condition(text)) for text in saved.guards]
     in_spec, out_spec = structures.read(saved.in_spec), structures.read(saved.out_spec)
+    if in_spec.num_leaves != len(saved.inputs) or len(leaves) != len(saved.inputs):
+        raise FileFormatError("its program is damaged: it does not take what its inputs hold.")
+    if out_spec.num_leaves != len(outputs):
+        raise FileFormatError("its program is damaged: it does not return what its outputs hold.")
     return Variant(program, graph, saved.names, in_spec, out_spec, leaves, guards, constants)
 
 
@@ -206,20 +243,40 @@ def _check_register(register: int, count: int) -> None:
 
 
 def _check_order(program: Program) -> None:
-    """Nothing is read before it is there."""
-    there = {*program.inputs, *program.constants, *program.attached}
+    """Registers are written once, before they are read; blocks are begun and ended in order and hold nothing else."""
+    there = [*program.inputs, *program.constants, *program.attached]
+    written, begun, blocks = set(there), list[int](), set[int]()
+    if len(written) < len(there):
+        raise FileFormatError("its program is damaged: a register is written twice.")
     for each in program.instructions:
-        if early := [register for register in each.reads if register not in there]:
+        if early := [register for register in each.reads if register not in written]:
             raise FileFormatError(f"its program is damaged: register {early[0]} is read before it is written.")
-        there.add(each.result)
-    if any(item.number not in there for item in program.outputs if isinstance(item, Register)):
-        raise FileFormatError("its program is damaged: it returns what it does not compute.")
+        if each.result in written:
+            raise FileFormatError(f"its program is damaged: register {each.result} is written twice.")
+        written.add(each.result)
+        if each.function is Mode:
+            begun.append(each.result)
+            blocks.add(each.result)
+        elif each.function is Mode.end:
+            if not begun or each.args != (Register(begun.pop()),) or each.kwargs:
+                raise FileFormatError("its program is damaged: it ends a block that is not the one begun last.")
+        elif not blocks.isdisjoint(each.reads):
+            raise FileFormatError("its program is damaged: a block is used as a value.")
+    if begun:
+        raise FileFormatError("its program is damaged: a block is begun and not ended.")
+    for item in program.outputs:
+        if isinstance(item, Register) and (item.number not in written or item.number in blocks):
+            raise FileFormatError("its program is damaged: it returns what it does not compute.")
 
 
-def _function(name: str, allow: frozenset[str]) -> Any:
+def _function(name: str, allow: frozenset[str]) -> tuple[Any, Any]:
+    """What a name in a file stands for, and what is called when it runs: not always the same."""
     if name in FUNCTIONS:
         return FUNCTIONS[name]
-    return operator(Operation(name, OperationType.UNKNOWN), allow)
+    if name in (BEGIN, END):
+        return (Mode, Mode) if name == BEGIN else (Mode.end, Mode.end)
+    found = operator(Operation(name, OperationType.UNKNOWN), allow)
+    return found, checked(found)
 
 
 def _rich(item: Any, count: int) -> Any:
@@ -235,6 +292,8 @@ def _rich(item: Any, count: int) -> Any:
 
 
 def _expected(leaf: Leaf) -> Any:
+    if any(len(size) > _LONGEST_SIZE for size in leaf.shape):
+        raise FileFormatError(f"its program is damaged: a size of {leaf.name!r} has more than {_LONGEST_SIZE} letters.")
     if leaf.kind == "tensor":
         return Expected(dtype_named(leaf.dtype), leaf.device, tuple(leaf.shape))
     return ANY_NUMBER if leaf.kind == "number" else argument(_decoded(decode_value, leaf.value), [], None)

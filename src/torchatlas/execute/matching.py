@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
-from torchatlas.errors import InvalidInputError
+from torchatlas.errors import CaptureError, InvalidInputError
 from torchatlas.execute.exporting import bound
 from torchatlas.torch_private import pytree
 
@@ -44,7 +44,7 @@ def mismatch(leaves: list[tuple[str, Any]], flat: list[Any]) -> str | None:
     small: str | None = None  # said last: another trace helps there
     for (name, wanted), given in zip(leaves, flat, strict=True):
         if not isinstance(wanted, Expected):
-            if wanted is not ANY_NUMBER and wanted != given:
+            if wanted is not ANY_NUMBER and (isinstance(given, torch.Tensor) or wanted != given):
                 return f"input {name} is {given!r}, but {wanted!r} was traced and is part of the graph: trace again."
             continue
         if not isinstance(given, torch.Tensor):
@@ -75,7 +75,11 @@ def broken_guard(guards: list[tuple[str, Any]], given: dict[str, Any]) -> str | 
     """What export assumed of the sizes, on the way through the model that the example took, and is not so here."""
     names = {**SYMPY_INTERP, "L": given}
     for text, code in guards:
-        if not eval(code, names):
+        try:
+            holds = eval(code, names)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise CaptureError(f"what was assumed of the sizes cannot be computed: {text}: {error}.") from error
+        if not holds:
             said = text.replace("L['", "").replace("']", "").replace(".size()", ".shape")
             return f"the model was traced where {said}, and takes another path for these sizes."
     return None

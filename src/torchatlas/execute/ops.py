@@ -1,26 +1,26 @@
 """Names in a graph -> operators and arguments of torch, and which operators a graph may call at all.
 
-A graph may come from a file that somebody else wrote. Only operators of known namespaces are looked up, and of those
-not the ones that reach outside of the process's memory.
+A graph may come from a file that somebody else wrote. Of those only operators on a list are run (admitted.py); a graph
+that this process recorded itself runs whatever the program ran, but for what would act on the world once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 
 from torchatlas.capturing.compiled import GRAPH as INDUCTOR_GRAPH
 from torchatlas.errors import CaptureError, InvalidInputError, NotAvailableError
+from torchatlas.execute.admitted import ADMITTED
 from torchatlas.graph.arguments import Constant, TensorRef
 from torchatlas.graph.columns import Operation
 from torchatlas.graph.nouns import OperationType
 from torchatlas.torch_private import OpOverload
 
-NAMESPACES = frozenset({"aten", "mkl", "mkldnn", "prims", "quantized", "torchvision"})
-# Of those namespaces: what opens files, prints, or takes over memory by address.
-FORBIDDEN = frozenset(
+# What opens files, prints, or hands memory to others: running it a second time is seen outside of the program.
+ACTS_OUTSIDE = frozenset(
     {"_print", "_storage_use_count", "from_file", "load", "pin_memory", "_pin_memory", "record_stream", "save", "warn"}
 )
 _CONSTANTS: dict[str, tuple[type, Callable[[str], Any]]] = {
@@ -31,8 +31,12 @@ _CONSTANTS: dict[str, tuple[type, Callable[[str], Any]]] = {
 }
 
 
-def operator(operation: Operation, allow: Iterable[str] = ()) -> Any:
-    """The operator of a row of the operation table; NotAvailableError says why there is none."""
+def operator(operation: Operation, allow: Collection[str] = (), *, own: bool = False) -> Any:
+    """The operator of a row of the operation table; NotAvailableError says why there is none.
+
+    `own` is true for a graph that this process recorded. `allow` adds operators, or all of a namespace, for graphs
+    that are not but are trusted.
+    """
     name = operation.name
     if name.startswith("higher_order."):
         raise NotAvailableError(
@@ -50,13 +54,16 @@ def operator(operation: Operation, allow: Iterable[str] = ()) -> Any:
         )
     namespace, _, rest = name.partition(".")
     packet, _, overload = rest.rpartition(".")
-    if namespace not in NAMESPACES and namespace not in allow:
-        raise NotAvailableError(
-            f"{name} is not run: operators of {namespace!r} are not on the list of what a graph may call. If you "
-            f"trust the graph, pass allow=[{namespace!r}]."
-        )
-    if packet in FORBIDDEN or packet.removesuffix("_copy") in FORBIDDEN:
-        raise NotAvailableError(f"{name} is not run: it reaches outside of the program, and a graph may not do that.")
+    if name not in ADMITTED and name not in allow and namespace not in allow:
+        if not own:
+            raise NotAvailableError(
+                f"{name} is not run: it is not on the list of operators that a file may call (docs/security.md). If "
+                f"you trust the file, pass allow=[{name!r}]."
+            )
+        if packet.removesuffix("_copy") in ACTS_OUTSIDE:
+            raise NotAvailableError(
+                f"{name} is not run a second time: it acts outside of the program. Pass allow=[{name!r}] to run it."
+            )
     found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
     if not isinstance(found, OpOverload) or str(found) != name:
         raise NotAvailableError(
@@ -84,11 +91,14 @@ def argument(item: Any, tensors: list[Any], generator: torch.Generator | None) -
 def _constant(item: Constant, generator: torch.Generator | None) -> Any:
     if item.kind == "generator":
         if generator is None:  # it was passed, and nothing was drawn from it
-            return torch.Generator(torch.device(item.name))
+            return torch.Generator(_constant(Constant("device", item.name), None))
         return generator
     if item.kind in _CONSTANTS:
         kind, find = _CONSTANTS[item.kind]
-        found = find(item.name)
+        try:
+            found = find(item.name)
+        except RuntimeError:  # of torch.device
+            found = None
         if not isinstance(found, kind):
             raise InvalidInputError(f"torch has no {item.kind} named {item.name!r}.")
         return found

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchatlas.capturing.exported import Block, attribute, block_of
+from torchatlas.errors import FileFormatError
 from torchatlas.torch_private import OpOverload, pytree
 
 Edits = Mapping[str, Callable[[Any], Any]]
@@ -41,11 +42,14 @@ class Instruction:
     function: Any  # what `target` is short for: an operator of torch, a Python function, or a Mode
 
 
-def instruction(name: str, result: int, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Instruction:
-    """A call of an operator or a Python function."""
-    target = function._op if type(function) is OpOverload else function
+def instruction(
+    name: str, result: int, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any = None
+) -> Instruction:
+    """A call of an operator or a Python function; `target` is what to call in its place, if not the function itself."""
     if function is torch.ops.aten.copy_.default:
         target = _copy
+    elif target is None:
+        target = function._op if type(function) is OpOverload else function
     plain = None
     if not kwargs and not any(isinstance(item, (list, tuple, dict, slice)) for item in args):
         plain = tuple((item.number, None) if isinstance(item, Register) else (-1, item) for item in args)
@@ -326,6 +330,16 @@ class _Compiler:
 
 
 # -- modes -------------------------------------------------------------------------------------------------------------
+
+
+def block(*given: Any) -> tuple[Any, ...]:
+    """The arguments of a Mode as a file has them: a kind of block and its settings. FileFormatError for others."""
+    match given:
+        case ("tag_activation_checkpoint", ()) | ("wrap_with_set_grad_enabled", (bool(),)):
+            return given
+        case ("wrap_with_autocast", (str(), None | torch.dtype(), bool(), None | bool())):
+            return given
+    raise FileFormatError("its program is damaged: it begins a block that is none.")
 
 
 class Mode:

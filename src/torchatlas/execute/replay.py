@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,9 @@ from torchatlas.capturing.replaying import (
 )
 from torchatlas.capturing.tensors import storages_of
 from torchatlas.errors import CaptureError, NotAvailableError
-from torchatlas.execute.kept import Settings, apply, built, content, fresh_storage, kept_in
+from torchatlas.execute.kept import Settings, apply, built, content, fresh_storage, kept_in, view_of
 from torchatlas.execute.ops import argument, dtype_named, operator
+from torchatlas.execute.preconditions import checked
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, decode
 from torchatlas.graph.columns import KINDS, ROLES, Array, Layout
@@ -73,7 +74,8 @@ class Replay:
 def replay(graph: Graph, *, allow: Iterable[str] = ()) -> Replay:
     """Run a graph captured with values="replay" once more, in id order, from the bytes kept in it.
 
-    The model is not touched. `allow` adds namespaces of custom operators to those a graph may call.
+    The model is not touched. A graph from a file runs only operators that were reviewed (docs/security.md); `allow`
+    adds others by name ("my_ops.scale.default"), or all of a namespace ("my_ops"), for files that you trust.
     """
     machine = Machine(graph, allow, keeps=True)
     machine.run(lambda op, node, leaves: None)
@@ -90,11 +92,13 @@ class Machine:
 
     def __init__(self, graph: Graph, allow: Iterable[str] = (), keeps: bool = False) -> None:
         self.graph, self.kept, self._keeps = graph, kept_in(graph), keeps
-        columns, tables, allowed = graph.columns, graph.tables, frozenset(allow)
+        columns, tables, own = graph.columns, graph.tables, graph.own
+        allowed = frozenset(allow) | TAKES_STORAGE  # those run as code of ours, which looks at where storages end
         self.ops: list[int] = np.flatnonzero(columns["node_kind"] == KINDS.index(NodeKind.OP)).tolist()
         used: list[int] = np.unique(columns["node_operation"][self.ops]).tolist()
         used.sort(key=lambda row: tables.operations[row].type != OperationType.COMMUNICATION)  # the plainest reason
-        self._plans = {row: _plan(operator(tables.operations[row], allowed)) for row in used}
+        self._plans = {row: _plan(operator(tables.operations[row], allowed, own=own)) for row in used}
+        self._run = {row: plan.operator if own else checked(plan.operator) for row, plan in self._plans.items()}
         self._calls: dict[int, Call] = {}
         self._storages: dict[int, Any] = {}
         self._tensors: dict[int, torch.Tensor] = {}
@@ -137,9 +141,12 @@ class Machine:
                 except Exception as error:
                     self._stop(node, error)
                     return
-            self._patch(self.done)
-            for number in map(int, self.kept.last):
-                self._end(number)
+            try:
+                self._patch(self.done)
+                for number in map(int, self.kept.last):
+                    self._end(number)
+            except Exception as error:
+                self._stop(len(kinds) - 1, error)
 
     def _stop(self, node: int, error: Exception) -> None:
         reason = str(error).partition("\n")[0] or type(error).__name__
@@ -150,7 +157,8 @@ class Machine:
             apply(self._settings[op])
         self._patch(op)
         columns = self.graph.columns
-        plan = self._plans[int(columns["node_operation"][node])]
+        row = int(columns["node_operation"][node])
+        plan = self._plans[row]
         call = self._call(int(columns["node_arguments"][node]))
         values = self._inputs[self._input_ptr[node] : self._input_ptr[node + 1]]
         tensors = [self._tensor(value, op, index) for index, value in enumerate(values)]
@@ -161,7 +169,7 @@ class Machine:
         else:
             args = tuple(argument(item, tensors, generator) for item in call.args)
             kwargs = {key: argument(item, tensors, generator) for key, item in (call.kwargs or {}).items()}
-            out = plan.operator(*args, **kwargs)
+            out = self._run[row](*args, **kwargs)
             written = written_tensors(plan, args, kwargs)
         leaves, changed = leaves_of(out, written), {id(tensor) for tensor in written}
         for value, tensor in zip(values, tensors, strict=True):
@@ -204,18 +212,12 @@ class Machine:
             shape, stride = (0,), (1,)
         if stride is None or not all(isinstance(size, int) for size in (*shape, *stride)):
             raise NotAvailableError(f"a {layout.kind} tensor of {layout.dtype} came from outside and was not kept.")
-        dtype = dtype_named(layout.dtype)
         if layout.device == "meta":
-            return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+            return torch.empty_strided(shape, stride, dtype=dtype_named(layout.dtype), device="meta")
         storage = self._storage(self._storage_of[value])
-        reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=False))
         if is_void(storage):
             raise NotAvailableError("a view of zeros that have no memory was made without an op.")
-        if min(0, offset, *shape, *stride) < 0 or len(shape) != len(stride):
-            raise CaptureError(f"a tensor has the shape {shape}, the strides {stride} and begins at {offset}.")
-        if 0 not in shape and (offset + reach + 1) * dtype.itemsize > storage.nbytes():
-            raise CaptureError(f"a tensor reaches outside of its storage of {storage.nbytes()} bytes.")
-        return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)
+        return view_of(storage, replace(layout, shape=shape, stride=stride), offset)
 
     def _register(self, value: int, tensor: torch.Tensor) -> None:
         self._tensors[value] = tensor
@@ -248,8 +250,15 @@ class Machine:
             _, number, offset, size, _ = self.kept.patches[position]
             storage, part = self._storage(number), torch.tensor(content(self.graph, f"patch/{position}"))
             if storage.nbytes() != size:
+                self._forget(number)
                 storage.resize_(size)
             as_bytes(storage)[offset : offset + len(part)] = part.to(storage.device)
+
+    def _forget(self, number: int) -> None:
+        """Drop the tensors of a storage that gets another size, as they might reach out of it; _view makes new ones."""
+        of = self._storage_of
+        self._tensors = {value: tensor for value, tensor in self._tensors.items() if of[value] != number}
+        self._odd = {key: tensor for key, tensor in self._odd.items() if key[0] != number}
 
     def _free(self, node: int) -> None:
         for value in self._last_of_value.get(node, ()):

@@ -17,16 +17,17 @@ from torch import nn
 from torchatlas.capturing.describe import dtype_name, portable
 from torchatlas.errors import NotAvailableError
 from torchatlas.execute import structures
-from torchatlas.execute.file_format import FUNCTIONS, KEY, VERSION, Held, Leaf, Saved, SavedVariant, Step
+from torchatlas.execute.file_format import BEGIN, END, KEY, VERSION, Held, Leaf, Saved, SavedVariant, Step
 from torchatlas.execute.matching import ANY_NUMBER, Expected
-from torchatlas.execute.program import Instruction, Program, Register
+from torchatlas.execute.program import Instruction, Mode, Program, Register
+from torchatlas.execute.scalars import FUNCTIONS
 from torchatlas.execute.variant import Variant
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, TensorRef, encode, encode_value
 from torchatlas.graph.columns import Array
 from torchatlas.torch_private import OpOverload
 
-_NAMES = {function: name for name, function in FUNCTIONS.items()}
+_NAMES: dict[Any, str] = {function: name for name, (function, _) in FUNCTIONS.items()} | {Mode: BEGIN, Mode.end: END}
 
 
 def graph_with_program(variants: list[Variant], model: nn.Module, *, weights: bool) -> Graph:

@@ -33,9 +33,13 @@ def _keys(context: Any, kind: Any) -> Any:
     if context is None:
         return None
     keys = list(context) if isinstance(context, (list, tuple)) else [context]
-    if not all(isinstance(key, (str, int)) and not isinstance(key, bool) for key in keys):
+    if not _are_keys(keys):
         raise NotAvailableError(f"a {getattr(kind, '__name__', kind)} with keys like {keys[0]!r} cannot be saved.")
     return keys
+
+
+def _are_keys(keys: Any) -> bool:
+    return isinstance(keys, list) and all(type(key) in (str, int) for key in keys)
 
 
 def _name(kind: type) -> str:
@@ -53,13 +57,18 @@ def read(data: Any, depth: int = 0) -> Any:
         raise FileFormatError("its program is damaged: a structure has no parts.")
     parts = [read(child, depth + 1) for child in children]
     if kind == "namedtuple":
-        return pytree.TreeSpec(namedtuple, _named_tuple(str(context)), parts)
+        found = _named_tuple(str(context))
+        if len(found._fields) != len(parts):
+            raise FileFormatError(f"its program is damaged: a {found.__name__} has {len(found._fields)} fields.")
+        return pytree.TreeSpec(namedtuple, found, parts)
     if kind in ("dict", "OrderedDict"):
-        if not isinstance(context, list) or len(context) != len(parts):
+        if not _are_keys(context) or len(context) != len(parts) or len({*context}) < len(context):
             raise FileFormatError("its program is damaged: a dictionary has not as many keys as parts.")
         return pytree.TreeSpec(_TYPES[kind], context, parts)
     if kind in _TYPES:
         return pytree.TreeSpec(_TYPES[kind], None, parts)
+    if context is not None and not _are_keys(context):
+        raise FileFormatError(f"its program is damaged: the keys of a {kind} are none.")
     return pytree.TreeSpec(_registered(kind), context, parts)
 
 

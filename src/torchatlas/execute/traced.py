@@ -41,7 +41,7 @@ from torchatlas.execute.program import Taken, compiled
 from torchatlas.execute.saving import graph_with_program
 from torchatlas.execute.value_files import ValueFile
 from torchatlas.execute.values import NodeIO, NodeValues
-from torchatlas.execute.variant import Variant, place
+from torchatlas.execute.variant import Variant, place, structured
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.torch_private import FakeTensor, export_guards, pytree
 
@@ -114,7 +114,7 @@ class TracedModel:
 
     def structured(self, results: Iterable[Any]) -> Any:
         """What the first trace computes, in the structure that the model returns."""
-        return pytree.tree_unflatten(list(results), self.first.out_spec)
+        return structured(list(results), self.first.out_spec)
 
     @property
     def input_shapes(self) -> dict[str, tuple[int | str, ...]]:

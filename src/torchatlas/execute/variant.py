@@ -15,6 +15,7 @@ from torchatlas.errors import (
     CaptureError,
     InputMismatchError,
     InvalidInputError,
+    InvalidModelError,
     NodeNotFoundError,
     NotAvailableError,
     OutOfMemoryError,
@@ -55,9 +56,9 @@ class Variant:
                 args, kwargs = pytree.tree_unflatten(flat, self.in_spec)
                 return self.program.run(args, kwargs, keep=keep, edits=edits, watch=watch)
             results, taken = self.program.run(flat, self._constants(model), keep=keep, edits=edits, watch=watch)
-            return pytree.tree_unflatten(results, self.out_spec), taken
         except Failed as failed:
             raise self._explained(failed) from failed.error
+        return structured(results, self.out_spec), taken
 
     def run_between(self, values: Mapping[str, Any], to: str, model: nn.Module) -> list[Any]:
         """What the nodes behind a name make, from the values of others alone."""
@@ -144,19 +145,8 @@ class Variant:
         owners: dict[str, Any] = {"": model}  # each module is looked up once in a run
         others = self.constants
 
-        def owner_of(path: str) -> Any:
-            if path not in owners:
-                parent, _, name = path.rpartition(".")
-                owners[path] = getattr(owner_of(parent), name)
-            return owners[path]
-
         def constant(name: str) -> Any:
-            if name in others:
-                return others[name]
-            path, _, last = name.rpartition(".")
-            owner = owners[path] if path in owners else owner_of(path)
-            found = owner._parameters.get(last) if isinstance(owner, nn.Module) else None
-            return getattr(owner, last) if found is None else found
+            return others[name] if name in others else tensor_named(name, owners)
 
         return constant
 
@@ -176,12 +166,39 @@ class Variant:
                 made = self.graph[self.names[name]].outputs
                 found[register] = frozenset(value.storage.id for value in made if value.storage is not None)
         for instruction in self.program.instructions:
-            if instruction.target is operator.getitem:  # of several results: in the memory of any of them
+            if instruction.function is operator.getitem:  # of several results: in the memory of any of them
                 found[instruction.result] = found.get(instruction.reads[0], frozenset())
         return found
 
     def _storages_of(self, register: int) -> frozenset[int]:
         return self._storages.get(register, frozenset())
+
+
+def structured(results: list[Any], spec: Any) -> Any:
+    """Results in the structure that a model returns. A file may name any class that is registered with torch."""
+    try:
+        return pytree.tree_unflatten(results, spec)
+    except Exception as error:  # of that class
+        raise CaptureError(f"what the model returned cannot be put together again: {error}") from error
+
+
+def tensor_named(name: str, owners: dict[str, Any]) -> torch.Tensor:
+    """A tensor of the model that is `owners[""]`; `owners` remembers the modules on the way.
+
+    Names may come from a file. Only modules, parameters, buffers and tensors that are attributes are looked up, never
+    a property or what else an object answers to: "__class__.__init__.__globals__" names nothing.
+    """
+    path, _, last = name.rpartition(".")
+    if path not in owners:
+        owner = owners[""]
+        for part in path.split("."):
+            owner = owner._modules.get(part) if isinstance(owner, nn.Module) else None
+        owners[path] = owner
+    if isinstance(owner := owners[path], nn.Module):
+        for held in (owner._parameters, owner._buffers, vars(owner)):
+            if isinstance(found := held.get(last), torch.Tensor):
+                return found
+    raise InvalidModelError(f"this {type(owners['']).__name__} has no parameter, buffer or tensor {name!r}.")
 
 
 def place(node: GraphNode) -> str:

@@ -57,7 +57,8 @@ class Graph:
     """One computation: what happened, in which order, on which data.
 
     `source` says where it comes from: run, export, fx or autograd. `notes` say what a reader must know before
-    trusting a number. `recorded` holds tensors or statistics kept per output, by "node:output".
+    trusting a number. `recorded` holds tensors or statistics kept per output, by "node:output". `own` is true for what
+    this process recorded itself: whatever that program ran may be replayed. What a file holds is run with more care.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Graph:
         notes: Iterable[str] = (),
         metadata: dict[str, Any] | None = None,
         recorded: dict[str, Array] | None = None,
+        own: bool = False,
     ) -> None:
         self.columns = empty_columns() if columns is None else columns
         self.tables = Tables() if tables is None else tables
@@ -76,6 +78,7 @@ class Graph:
         self.notes = list(notes)
         self.metadata = metadata or {}
         self.recorded = recorded or {}
+        self.own = own
 
     # -- looking -------------------------------------------------------------------------------------------------
 

@@ -237,6 +237,7 @@ def runnable(traced: TracedModel) -> tuple[fx.GraphModule, dict[str, str]]:
     """
     from torch import fx
 
+    from torchatlas.execute.fx_names import argument_name, attribute_name
     from torchatlas.execute.program import Mode, Program, Register
 
     variant = traced.first
@@ -257,11 +258,13 @@ def runnable(traced: TracedModel) -> tuple[fx.GraphModule, dict[str, str]]:
             return {key: filled(one) for key, one in item.items()}
         return slice(*map(filled, (item.start, item.stop, item.step))) if isinstance(item, slice) else item
 
+    taken: set[str] = set()
     for register in program.inputs:
-        places[register] = graph.placeholder(_plain(program.names[register]))
+        taken.add(name := argument_name(program.names[register], taken))
+        places[register] = graph.placeholder(name)
     for register, name in program.constants.items():
-        root[name] = variant.constant(name, traced.model)
-        places[register] = graph.get_attr(name)
+        root[written := attribute_name(name, register)] = variant.constant(name, traced.model)
+        places[register] = graph.get_attr(written)
     for register, item in program.attached.items():
         root[f"attached_{register}"] = item
         places[register] = graph.get_attr(f"attached_{register}")
@@ -275,9 +278,7 @@ def runnable(traced: TracedModel) -> tuple[fx.GraphModule, dict[str, str]]:
             # `target` is the bare kernel of an operator, which torch.fx cannot name; of a copy it is our own function
             target = step.target if isinstance(step.target, FunctionType) else step.function
             target = _within(target, tuple(modes)) if modes else target
-            node = graph.create_node(
-                "call_function", target, filled(step.args), filled(step.kwargs), _plain(step.name) or None
-            )
+            node = graph.create_node("call_function", target, filled(step.args), filled(step.kwargs), step.name or None)
             places[step.result] = node
             if step.name in variant.names:
                 names[node.name] = variant.names[step.name]
@@ -287,6 +288,7 @@ def runnable(traced: TracedModel) -> tuple[fx.GraphModule, dict[str, str]]:
 
 def _within(function: Any, modes: tuple[tuple[str, tuple[Any, ...]], ...]) -> Any:
     """A function as it runs inside a block of the program: without gradients, or under autocast."""
+    from torchatlas.execute.fx_names import argument_name
     from torchatlas.execute.program import Mode
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -297,9 +299,5 @@ def _within(function: Any, modes: tuple[tuple[str, tuple[Any, ...]], ...]) -> An
             for mode in reversed(begun):
                 mode.end()
 
-    run.__name__ = run.__qualname__ = _plain(getattr(function, "__name__", "call"))
+    run.__name__ = run.__qualname__ = argument_name(getattr(function, "__name__", "call"))
     return run
-
-
-def _plain(name: str) -> str:
-    return "".join(char if char.isalnum() else "_" for char in name)

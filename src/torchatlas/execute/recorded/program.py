@@ -17,8 +17,10 @@ from torch import fx
 
 from torchatlas.capturing.replaying import CHANGED, REPLAY, TAKES_STORAGE, fingerprint
 from torchatlas.errors import NotAvailableError
-from torchatlas.execute.kept import array, built, content, fresh_storage, kept_in
+from torchatlas.execute.fx_names import argument_name, attribute_name
+from torchatlas.execute.kept import array, built, content, fresh_storage, kept_in, view_of
 from torchatlas.execute.ops import argument, dtype_named, operator
+from torchatlas.execute.preconditions import checked
 from torchatlas.execute.recorded.calling import Input, RecordedProgram
 from torchatlas.execute.recorded.guards import Expected, guarded
 from torchatlas.execute.recorded.run import Kept, Read, rebuilt
@@ -49,6 +51,7 @@ class _Builder:
 
     def __init__(self, graph: Graph, live: Kept | None, allow: frozenset[str]) -> None:
         self.source, self.live, self.allow, self.kept = graph, live, allow, kept_in(graph)
+        self.own, self.arguments = graph.own, set[str]()
         columns = graph.columns
         self.graph, self.root, self.names = fx.Graph(), dict[str, Any](), dict[str, str]()
         self.of_value: dict[int, fx.Node] = {}
@@ -173,7 +176,7 @@ class _Builder:
         layout = self.source.tables.layouts[self.layout[value]]
         if layout.kind != "strided" or layout.stride is None:
             raise NotAvailableError(f"{name} is a {layout.kind} tensor; pieces take plain ones.")
-        self._register(value, self.graph.placeholder(_plain(name)))
+        self._register(value, self._placeholder(name))
         digest, reader = self.read_inputs.get(value), Input.reader
         decides = self.live is None or name.endswith(_READ_INPUT)
         if digest is None and decides and f"{REPLAY}storage/{self.storage[value]}" in self.source.recorded:
@@ -184,6 +187,10 @@ class _Builder:
         stride: Any = layout.stride
         return Input(name, shape, stride, dtype_named(layout.dtype), layout.device, digest, reader)
 
+    def _placeholder(self, name: str) -> fx.Node:
+        self.arguments.add(given := argument_name(name, self.arguments))
+        return self.graph.placeholder(given)
+
     def _op(self, op: int, node: int, grad: bool) -> fx.Node:
         row = self.source.tables.operations[int(self.source.columns["node_operation"][node])]
         name, operation, _, line = place(self.source, node)
@@ -191,7 +198,7 @@ class _Builder:
         if operation in TAKES_STORAGE:
             raise NotAvailableError(f"{where} lets a tensor show other memory, which pieces cannot do.")
         try:
-            found, call = operator(row, self.allow), self._arguments(node)
+            found, call = operator(row, self.allow, own=self.own), self._arguments(node)
             taken = [self._tensor(value, op, index) for index, value in enumerate(self.inputs_of[node])]
             args = tuple(argument(_without_generator(item), taken, None) for item in call.args)
             kwargs = {key: argument(_without_generator(item), taken, None) for key, item in (call.kwargs or {}).items()}
@@ -204,8 +211,9 @@ class _Builder:
         read = self._read_of(node, operation, made, returned)
         expected = Expected(where, tuple(map(self._looks, returned)), tuple(self.digests[op]), read)
         device = self._device(node)
-        function = guarded(found, expected, grad=grad, several=several, device=device)
-        result = self.graph.create_node("call_function", function, args, kwargs, _plain(name))
+        runs = found if self.own else checked(found)
+        function = guarded(runs, expected, grad=grad, several=several, device=device)
+        result = self.graph.create_node("call_function", function, args, kwargs, name)
         self.names[result.name] = name
         if torch.Tag.inplace_view in found.tags:  # the tensor has another shape now
             self._forget(taken[0])
@@ -296,8 +304,7 @@ class _Builder:
         name, tensor = own[0]
         if dtype_named(layout.dtype) is not tensor.dtype:
             raise NotAvailableError(f"it looks at {name} as {layout.dtype}.")
-        self.root[name] = tensor
-        base = self.graph.get_attr(name)
+        base = self._get_attr(name, value, tensor)
         self.of_storage[self.storage[value]] = base
         seen = (base, list(layout.shape or ()), list(layout.stride or ()), self.offset[value])
         node = self.graph.call_function(torch.as_strided, seen)
@@ -305,10 +312,14 @@ class _Builder:
         return node
 
     def _attribute(self, value: int, name: str, tensor: torch.Tensor) -> fx.Node:
-        self.root[name] = tensor
-        node = self.graph.get_attr(name)
+        node = self._get_attr(name, value, tensor)
         self._register(value, node)
         return node
+
+    def _get_attr(self, name: str, value: int, tensor: torch.Tensor) -> fx.Node:
+        written = attribute_name(name, value)
+        self.root[written] = tensor
+        return self.graph.get_attr(written)
 
     def _from_bytes(self, value: int, op: int, index: int) -> fx.Node:
         """A tensor from outside, as it was when it was first used."""
@@ -329,11 +340,8 @@ class _Builder:
         sizes: Any = (*(layout.shape or ()), *(layout.stride or ()))
         if layout.kind != "strided" or layout.stride is None or not all(isinstance(size, int) for size in sizes):
             return None
-        dtype, device = dtype_named(layout.dtype), layout.device
-        stored = fresh_storage(content(self.source, f"storage/{number}"), 0, device)
-        empty: Any = torch.empty(0, dtype=dtype, device=device)
-        found: torch.Tensor = empty.set_(stored, self.offset[value], layout.shape, layout.stride)
-        return found
+        stored = fresh_storage(content(self.source, f"storage/{number}"), 0, layout.device)
+        return view_of(stored, layout, self.offset[value])
 
     def _written_from_outside(self) -> None:
         """Tensors from outside that the run writes, and that are not the model's: each run begins with a copy."""
@@ -353,7 +361,7 @@ class _Builder:
             tensor = self._content(value)
             if tensor is None:
                 raise NotAvailableError("This model writes into a tensor from outside that was not kept.")
-            self._register(value, self.graph.placeholder(f"constant_{value}"))
+            self._register(value, self._placeholder(f"constant_{value}"))
             self.written.append(tensor)
 
 
@@ -371,10 +379,6 @@ def _count(structure: Any) -> int:
     found: list[Any] = []
     rebuilt(structure, found.append)
     return len(found)
-
-
-def _plain(name: str) -> str:
-    return "".join(char if char.isalnum() else "_" for char in name) or "x"
 
 
 def _without_generator(item: Any) -> Any:
