@@ -1,8 +1,8 @@
 """The operators that a graph from a file may call, by name and overload: those in admitted_operators.txt.
 
 An operator is on the list because it is in the operation table, because hostile calls did not lead its kernel outside
-of its memory (benchmarks/probe_operators.py), and because a person looked at what it takes. What a kernel does not check
-by itself is checked before it runs: preconditions.py.
+of its memory (benchmarks/probe_operators.py), and because a person looked at what it takes. What a kernel does not
+check by itself is checked before it runs: preconditions.py.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _meta(tensor: torch.Tensor) -> torch.Tensor:
 @_PRECONDITIONS.add("aten.as_strided", "aten.as_strided_", "aten.as_strided_copy", "aten.as_strided_scatter")
 def _as_strided(a: Any) -> None:
     offset = a.self.storage_offset() if a.storage_offset is None else a.storage_offset
-    _need(len(a.size) == len(a.stride) and min(0, offset, *a.size, *a.stride) == 0, "negative sizes or strides")
+    _need(len(a.size) == len(a.stride) and min([0, offset, *a.size, *a.stride]) == 0, "negative sizes or strides")
     reach = offset + sum((size - 1) * step for size, step in zip(a.size, a.stride, strict=True)) + 1
     held = a.self.untyped_storage().nbytes() // a.self.element_size()
     _need(0 in a.size or reach <= held, f"it reaches to {reach} of {held}")
@@ -109,7 +109,7 @@ def _as_strided(a: Any) -> None:
 
 @_PRECONDITIONS.add("aten.empty_strided", "aten.new_empty_strided")
 def _empty_strided(a: Any) -> None:
-    _need(len(a.size) == len(a.stride) and min(0, *a.size, *a.stride) == 0, "negative sizes or strides")
+    _need(len(a.size) == len(a.stride) and min([0, *a.size, *a.stride]) == 0, "negative sizes or strides")
     reach = sum((size - 1) * step for size, step in zip(a.size, a.stride, strict=True)) + 1
     _need(0 in a.size or reach <= LARGEST_SIZE, f"it takes {reach} elements")
 
