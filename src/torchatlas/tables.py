@@ -4,27 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-
-def clean(text: str) -> str:
-    r"""Text without what a terminal obeys: control and format characters are shown as \x1b and the like.
-
-    Names come from models and files, so from anybody.
-
-    >>> clean("conv\x1b[31m[bold]ü")
-    'conv\\x1b[31m[bold]ü'
-    """
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
-def encodable(text: str) -> str:
-    r"""Text that UTF-8 has: half a surrogate pair, which a name may hold, is shown as an escape.
-
-    >>> encodable("a\ud800b")
-    'a\\ud800b'
-    """
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+from torchatlas.escapes import clean
 
 
 def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, widest: int = 48) -> str:
@@ -36,7 +16,7 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, widest
     mm    1,024
     relu      0
     """
-    titles = [heading.removeprefix(">") for heading in headings]
+    titles = [clean(heading.removeprefix(">")) for heading in headings]
     cells = [[_cut(clean(cell), widest) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
     lines = [titles, ["-" * width for width in widths], *cells]

@@ -16,9 +16,10 @@ import numpy as np
 from torchatlas.analysis.storages import peak_of
 from torchatlas.analysis.summary import memory_usage
 from torchatlas.errors import InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
-from torchatlas.tables import clean, text_table
+from torchatlas.tables import text_table
 from torchatlas.units import format_bytes
 
 _COUNTABLE = 2**60

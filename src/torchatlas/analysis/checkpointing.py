@@ -18,9 +18,10 @@ from torchatlas.analysis.cost import cost
 from torchatlas.analysis.devices import Device
 from torchatlas.analysis.recompute import Candidate, Step
 from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.registry import near_names
-from torchatlas.tables import clean, text_table
+from torchatlas.tables import text_table
 from torchatlas.units import format_bytes, format_flops, format_seconds
 
 MEASURES = ("flops", "time")

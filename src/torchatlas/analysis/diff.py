@@ -13,9 +13,10 @@ import numpy as np
 from torchatlas.analysis.cost import Amount, CostReport, cost
 from torchatlas.analysis.devices import Device
 from torchatlas.errors import InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import PHASES
-from torchatlas.tables import clean, text_table
+from torchatlas.tables import text_table
 from torchatlas.units import format_bytes, format_count, format_ns
 
 _LONGEST = 4000  # runs of unequal operations longer than this are paired by position: comparing all takes too long

@@ -9,9 +9,10 @@ import numpy as np
 
 from torchatlas.analysis.storages import CATEGORIES, KEYS, Storages
 from torchatlas.errors import MissingDependencyError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, SourceLine
 from torchatlas.graph.columns import Array
-from torchatlas.tables import clean, text_table
+from torchatlas.tables import text_table
 from torchatlas.units import format_bytes, format_ns
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from torchatlas.autograd.session import Session
 from torchatlas.autograd.tasks import Task
 from torchatlas.autograd.text import shape_text
 from torchatlas.errors import AtlasError, InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
-from torchatlas.tables import clean
 from torchatlas.torch_private import no_transforms, unobserved
 
 Forward = tuple[Graph, dict[int, str]]  # a recording of the forward pass, and the names of parameters by id

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from torchatlas.errors import MissingDependencyError
+from torchatlas.escapes import encodable
 from torchatlas.export.files import replacing
 from torchatlas.graph import Graph, Layout
 from torchatlas.graph.columns import KINDS, PHASES, Array
 from torchatlas.graph.formats import VIEWS, WRITERS
-from torchatlas.tables import encodable
 
 _NUMBERS = ("iteration", "start_ns", "time_ns", "memory_bytes", "sequence_nr", "forward")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torchatlas.tables import clean
+from torchatlas.escapes import clean
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
