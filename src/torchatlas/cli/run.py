@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import print_json, progress, verb
+from torchatlas.cli._options import echo, print_json, progress, verb
 from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
 from torchatlas.tables import text_table
 from torchatlas.units import format_seconds
@@ -79,7 +79,7 @@ def command(
     if as_json:
         print_json(facts)
     else:
-        click.echo(_text(facts))
+        echo(_text(facts))
 
 
 def _inputs(inputs: tuple[str, ...], data: Path | None) -> tuple[list[Any], dict[str, Any]]:

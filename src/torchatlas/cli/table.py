@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from torchatlas.cli._graph import Given, given
-from torchatlas.cli._options import print_json, verb
+from torchatlas.cli._options import echo, print_json, verb
 from torchatlas.render.bars import ModuleBars
 from torchatlas.render.table import ModuleTable, module_bars, module_table
 
@@ -45,4 +45,4 @@ def _show(shown: ModuleTable | ModuleBars) -> None:
     if console.is_terminal:
         console.print(shown)
     else:
-        click.echo(str(shown))
+        echo(str(shown))
