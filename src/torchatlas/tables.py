@@ -1,10 +1,20 @@
-"""Rows -> a plain text table, for reports that print themselves. Columns of figures end where they should."""
+"""Lines, and rows of a table -> plain text, for reports that print themselves. Names in them come from anybody."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torchatlas.escapes import clean
+
+
+def text_lines(lines: Iterable[str]) -> str:
+    r"""Lines one below the other, each safe for a terminal, and each one line whatever a name in it holds.
+
+    >>> print(text_lines(["3 nodes", "note: \x1b[2Jforged\nline"]))
+    3 nodes
+    note: \x1b[2Jforged\nline
+    """
+    return "\n".join(map(clean, lines))
 
 
 def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, widest: int = 48) -> str:

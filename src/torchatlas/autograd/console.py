@@ -15,8 +15,8 @@ from torchatlas.autograd.session import Session
 from torchatlas.autograd.tasks import Task
 from torchatlas.autograd.text import shape_text
 from torchatlas.errors import AtlasError, InvalidInputError
-from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
+from torchatlas.tables import text_lines
 from torchatlas.torch_private import no_transforms, unobserved
 
 Forward = tuple[Graph, dict[int, str]]  # a recording of the forward pass, and the names of parameters by id
@@ -270,4 +270,4 @@ def _figures(numbers: torch.Tensor) -> str:
 
 
 def clean_lines(text: str) -> str:
-    return "\n".join(clean(line) for line in text.splitlines())
+    return text_lines(text.splitlines())
