@@ -18,7 +18,7 @@ from torchatlas.graph.arguments import Call, Constant, decode, encode
 # those would divide module and file names.
 HOSTILE = "=cmd|'\x1b]0;owned\x07\x1b[2J\u202e\u2066[red][link=x]\u2028\u2029\x85\x9b31m\u200b\ufeff\x7f\x08\r\n\t"
 NO_UNICODE = HOSTILE + "\ud800"  # half a surrogate pair: print raises, and no file holds it
-MARK = "owned"  # what is still there when it is shown
+MARK = "cmd"  # what is still there when it is shown
 
 # All that we send to a terminal besides text: rich's colours, and a progress bar's cursor.
 OURS = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]|[12]?[KA])|\r(?=\x1b\[2K|\n|$)", re.MULTILINE)

@@ -5,12 +5,16 @@ Public names are read from `torchatlas.__all__`: a new one is tested, or says he
 
 from __future__ import annotations
 
+import csv
 import inspect
 import io
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -18,7 +22,8 @@ from hostile import HOSTILE, MARK, NO_UNICODE, OURS, forbidden, hostile_graph, h
 
 import torchatlas as atlas
 from torchatlas import errors
-from torchatlas.escapes import clean, clean_text
+from torchatlas.escapes import cell, clean, clean_text
+from torchatlas.graph import Graph
 
 ORDINARY = "Größe 大小 размер 😀 é ⁂ [red]"
 
@@ -66,6 +71,10 @@ GRAPH = hostile_graph(NO_UNICODE)
 COSTED = hostile_graph(NO_UNICODE, operations=False)
 
 
+def _captured(batch: int) -> Graph:
+    return atlas.capture(hostile_model()[0], torch.randn(batch, 4))
+
+
 def _loss() -> torch.Tensor:
     model, example = hostile_model()
     return model(example).sum()
@@ -85,10 +94,8 @@ def _debugged() -> Any:
 
 
 def _printed() -> Any:
-    import contextlib
-
     file = io.StringIO()
-    with contextlib.redirect_stdout(file):
+    with redirect_stdout(file):
         shown = atlas.print_graph(_loss())
     return [file.getvalue(), str(shown)]
 
@@ -145,9 +152,7 @@ MAKES: dict[str, Callable[[], Any]] = {
     "memory": lambda: [atlas.memory(GRAPH), atlas.memory(COSTED)],
     "module_bars": lambda: [atlas.module_bars(COSTED, by) for by in ("time", "macs", "memory", "parameters")],
     "module_table": lambda: [atlas.module_table(GRAPH), atlas.module_table(COSTED)],
-    "peak_for_batch": lambda: atlas.peak_for_batch(
-        lambda batch: atlas.capture(hostile_model()[0], torch.randn(batch, 4))
-    ),
+    "peak_for_batch": lambda: atlas.peak_for_batch({batch: _captured(batch) for batch in (2, 3, 4)}),
     "pipeline_stages": lambda: atlas.pipeline_stages(COSTED, 2),
     "plot": lambda: [atlas.plot(COSTED, kind) for kind in ("memory", "roofline", "time")],
     "print_graph": _printed,
@@ -221,3 +226,49 @@ def _rich(made: Any) -> str:
     console.print(made)
     assert isinstance(console.file, io.StringIO)
     return OURS.sub("", console.file.getvalue())
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".dot", ".gv", ".mmd", ".svg"])
+def test_pictures_and_their_sources_are_clean(suffix: str, tmp_path: Path) -> None:
+    text = GRAPH.save(tmp_path / f"graph{suffix}").read_text("utf-8")
+    assert not forbidden(text)
+    assert MARK in text
+
+
+@pytest.mark.parametrize("made", [atlas.draw(GRAPH), *MAKES["plot"]()], ids=["graph", "memory", "roofline", "time"])
+def test_pictures_are_well_formed(made: Any) -> None:
+    assert not forbidden(made.svg)
+    assert ElementTree.fromstring(made.svg).tag.endswith("svg")
+
+
+@pytest.mark.parametrize("text", ["\r", "\n", '"', ",", '",\r\n=1', HOSTILE])
+def test_no_row_of_a_csv_is_torn(text: str, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    graph = hostile_graph(f"a{text}")
+    rows = _rows(graph.save(tmp_path / "graph.csv"))
+    assert [row["id"] for row in rows] == [str(node.id) for node in graph.nodes]
+    assert [row["thread"] for row in rows] == [node.thread for node in graph.nodes]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_bytes().decode(), newline="")))
+
+
+def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    path = GRAPH.save(tmp_path / "graph.csv")
+    rows = _rows(path)
+    assert not [text for row in rows for text in row.values() if re.match(r"[=+\-@\t\r\n]", text)]
+    names = [node.name.encode("utf-8", "backslashreplace").decode() for node in GRAPH.nodes]
+    assert [row["name"] for row in rows] == ["'" * name.startswith("=") + name for name in names]
+    assert any(name.startswith("=") for name in names)
+    assert pandas.read_csv(path)["memory_bytes"].dropna().tolist()  # numbers stay numbers
+
+
+@pytest.mark.parametrize("text", ["=1", "+1", "-1", "@a", "\t=1", "\r=1", "\n=1", "\uff1d1"])
+def test_what_a_spreadsheet_would_compute_gets_an_apostrophe(text: str) -> None:
+    assert cell(text) == f"'{text}"
+    assert cell(f"a{text}") == f"a{text}"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 
 _NOT_ASCII_TEXT = re.compile(r"[^ -~]+")
-_FORMULA = re.compile(r"[=+\-@\t\r]")  # OWASP, "CSV Injection": a spreadsheet computes cells that begin so
+# OWASP, "CSV Injection": a spreadsheet computes cells that begin so. The last four are the wide forms of the first.
+_FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
 
 def clean(text: str) -> str:
