@@ -21,7 +21,7 @@ NO_UNICODE = HOSTILE + "\ud800"  # half a surrogate pair: print raises, and no f
 MARK = "cmd"  # what is still there when it is shown
 
 # All that we send to a terminal besides text: rich's colours, and a progress bar's cursor.
-OURS = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]|[12]?[KA])|\r(?=\x1b\[2K|\n|$)", re.MULTILINE)
+OURS = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]|[12]?[KA])|\r(?=\x1b\[(?:2K|1A)|\n|$)", re.MULTILINE)
 
 
 def forbidden(text: str) -> set[str]:
@@ -77,11 +77,47 @@ def _call(arguments: str, text: str) -> str:
     return encode(Call(call.args, {**(call.kwargs or {}), **more}))
 
 
-def hostile_model() -> tuple[nn.Module, torch.Tensor]:
+def hostile_model(text: str = NO_UNICODE) -> tuple[nn.Module, torch.Tensor]:
     """A model whose class and modules are named so, and an example."""
     layer = type("Layer" + HOSTILE, (nn.Linear,), {})
     model = type("Model" + HOSTILE, (nn.Sequential,), {})()
     for number in range(3):
-        model.add_module(f"{number}{NO_UNICODE}", layer(4, 4))
-        model.add_module(f"relu{number}{NO_UNICODE}", nn.ReLU())
+        model.add_module(f"{number}{text}", layer(4, 4))
+        model.add_module(f"relu{number}{text}", nn.ReLU())
     return model, torch.randn(2, 4)
+
+
+FILE_NAME = HOSTILE.replace("\n", "")  # a target is one line
+PROGRAM = f"""
+import sys
+import torch
+from torch import nn
+
+HOSTILE = {HOSTILE!r}
+
+def forward(self, x):
+    return self.inside(x).relu()  # {FILE_NAME.replace(chr(13), "")}
+
+forward.__code__ = forward.__code__.replace(co_name=HOSTILE, co_qualname=HOSTILE)
+Model = type(HOSTILE, (nn.Module,), {{"forward": forward}})
+
+def build():
+    model = Model()
+    model.add_module("inside", nn.Sequential())
+    model.inside.add_module(HOSTILE, nn.Linear(4, 4))
+    model.register_parameter("unused" + HOSTILE, nn.Parameter(torch.ones(2)))
+    return model, (torch.randn(2, 4),)
+
+def broken():
+    raise type("Error" + HOSTILE, (Exception,), {{}})(HOSTILE)
+
+if __name__ == "__main__":
+    model, example = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    (model(*example).sum() * float("nan")).backward()
+    optimizer.step()
+    if "fail" in sys.argv:
+        broken()
+    if "exit" in sys.argv:
+        sys.exit(HOSTILE)
+"""

@@ -35,6 +35,11 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, as_json=as_json, **kwargs)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
+        except SystemExit as ended:
+            if ended.code is None or isinstance(ended.code, int):
+                raise
+            echo(str(ended.code), err=True)  # as Python does
+            raise SystemExit(THEIR_FAILURE) from None
         except Exception as error:
             failure = _as_line(error)
             if traceback:
