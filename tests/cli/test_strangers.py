@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
+import re
 import subprocess
 import sys
 import traceback
@@ -26,6 +26,7 @@ from torchatlas.cli import main
 from torchatlas.errors import AtlasError
 from torchatlas.graph import Graph
 
+pty = pytest.importorskip("pty")  # where there is none, Windows, files cannot be named so either
 VERBS = {name: main.get_command(click.Context(main), name) for name in main.list_commands(click.Context(main))}
 SOURCE = Path(atlas.__file__).resolve().parents[1]  # the folder is another one then
 FILES = ("graph.atlas", "graph.json", "traced.atlas", "replay.atlas")
@@ -96,6 +97,12 @@ def test_every_verb_is_tested_or_says_why_not() -> None:
     for verb, command in VERBS.items():
         names = {one.name for one in command.params if isinstance(one, click.Argument)} - {"arguments"}
         assert (verb in WITHOUT) is not bool(names and names <= GIVEN.keys()), (verb, names)
+
+
+def test_verbs_print_in_one_place() -> None:
+    for path in (SOURCE / "torchatlas" / "cli").glob("*.py"):
+        calls = re.findall(r"click\.secho|click\.echo|\bprint\(|std(?:out|err)\.write", path.read_text("utf-8"))
+        assert calls == (["click.echo"] if path.name == "_options.py" else []), path.name
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in WITHOUT])
