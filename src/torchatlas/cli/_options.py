@@ -89,6 +89,17 @@ def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
     click.echo(clean_text(text), nl=nl, err=err)
 
 
+def print_styled(shown: Any) -> None:
+    """Print what has a text of its own and one for rich: that on a terminal, with colours, the other elsewhere."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(shown)
+    else:
+        echo(str(shown))
+
+
 def print_json(content: dict[str, Any]) -> None:
     """One JSON object on stdout. In ASCII: outside of it JSON escapes neither C1 controls nor direction marks."""
     echo(json.dumps(content, allow_nan=False))
