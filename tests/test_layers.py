@@ -12,6 +12,7 @@ import torchatlas
 
 ROOT = Path(torchatlas.__file__).parent
 LAYERS = [
+    {"escapes"},
     {"errors"},
     {"units", "registry", "tables", "collector"},
     {"graph"},
@@ -28,6 +29,7 @@ LAYERS = [
     {"__main__"},
 ]
 WITHOUT_TORCH = {
+    "escapes",
     "errors",
     "units",
     "registry",

@@ -24,6 +24,7 @@ from torchatlas.capturing import capture
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.run import default_loss
 from torchatlas.errors import AnalysisError, InvalidModelError, StateError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.inputs import named_tensors
 from torchatlas.registry import near_names
@@ -122,7 +123,7 @@ class CheckpointCheck:
         equal = f"{self.compared:,} of {self.compared:,} gradients, buffers and losses are equal bit for bit"
         if self.differing:
             more = f" and {len(self.differing) - 5:,} more" if len(self.differing) > 5 else ""
-            equal = f"not equal bit for bit: {', '.join(self.differing[:5])}{more}"
+            equal = f"not equal bit for bit: {clean(', '.join(self.differing[:5]))}{more}"
         return (
             f"{'passed' if self.passed else 'FAILED'}: {equal}; peak {format_bytes(self.captured_peak_bytes)}, "
             f"{self.deviation:+.2%} off the predicted {format_bytes(self.predicted_peak_bytes)} "

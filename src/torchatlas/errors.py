@@ -27,6 +27,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchatlas.escapes import clean_text
+
 
 class AtlasError(Exception):
     """The root of all errors of torchatlas. Catch it to handle any of them; it is never raised itself.
@@ -35,6 +37,10 @@ class AtlasError(Exception):
     """
 
     partial: Any = None
+
+    def __str__(self) -> str:
+        """The message. It may quote names and texts of files and programs, and Python prints it as it is."""
+        return clean_text(Exception.__str__(self))  # KeyError's own shows quotes around it and \\n for line ends
 
 
 class CaptureError(AtlasError):
@@ -66,9 +72,6 @@ class InputMismatchError(InvalidInputError, RuntimeError):
 
 class UnknownNameError(AtlasError, KeyError):
     """A name (of a format, a device, a diagnosis ...) that nobody registered. The message lists near names."""
-
-    def __str__(self) -> str:
-        return Exception.__str__(self)  # KeyError shows repr(message): quotes around it and \\n for line ends
 
 
 class NodeNotFoundError(UnknownNameError):

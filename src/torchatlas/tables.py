@@ -1,30 +1,20 @@
-"""Rows -> a plain text table, for reports that print themselves. Columns of figures end where they should."""
+"""Lines, and rows of a table -> plain text, for reports that print themselves. Names in them come from anybody."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from torchatlas.escapes import clean
 
 
-def clean(text: str) -> str:
-    r"""Text without what a terminal obeys: control and format characters are shown as \x1b and the like.
+def text_lines(lines: Iterable[str]) -> str:
+    r"""Lines one below the other, each safe for a terminal, and each one line whatever a name in it holds.
 
-    Names come from models and files, so from anybody.
-
-    >>> clean("conv\x1b[31m[bold]ü")
-    'conv\\x1b[31m[bold]ü'
+    >>> print(text_lines(["3 nodes", "note: \x1b[2Jforged\nline"]))
+    3 nodes
+    note: \x1b[2Jforged\nline
     """
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
-def encodable(text: str) -> str:
-    r"""Text that UTF-8 has: half a surrogate pair, which a name may hold, is shown as an escape.
-
-    >>> encodable("a\ud800b")
-    'a\\ud800b'
-    """
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    return "\n".join(map(clean, lines))
 
 
 def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, widest: int = 48) -> str:
@@ -36,7 +26,7 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, widest
     mm    1,024
     relu      0
     """
-    titles = [heading.removeprefix(">") for heading in headings]
+    titles = [clean(heading.removeprefix(">")) for heading in headings]
     cells = [[_cut(clean(cell), widest) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
     lines = [titles, ["-" * width for width in widths], *cells]

@@ -28,6 +28,7 @@ from torchatlas.errors import (
     OutOfMemoryError,
     StateError,
 )
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.formats import as_path, suffix_of
 from torchatlas.inputs import as_call, named_tensors
@@ -172,7 +173,7 @@ class ComputationalGraphTracker:
 
     def __repr__(self) -> str:
         state = "tracking" if self.tracking else "new" if self._session is None else "stopped"
-        return f"<ComputationalGraphTracker of {type(self.model).__name__}, {state}>"
+        return f"<ComputationalGraphTracker of {clean(type(self.model).__name__)}, {state}>"
 
 
 def track_computational_graph(
@@ -304,7 +305,7 @@ def _explained(
             "Compare the shapes and dtypes with what that layer takes, and pass an input that fits."
         )
     else:
-        error.add_note(f"torchatlas was tracking {type(tracker.model).__name__}; it happened at {place}")
+        error.add_note(f"torchatlas was tracking {clean(type(tracker.model).__name__)}; it happened at {place}")
         return error
     if session is not None:
         found.partial = _partial(session)  # type: ignore[attr-defined]

@@ -197,7 +197,9 @@ def test_a_failing_model_ends_with_1_and_its_place() -> None:
     assert "aten.addmm.default in first at" in result.stderr
     assert "Traceback" not in result.stderr
     shown = run("capture", "cli_models:net", "--inputs", "3,5", "--traceback")
-    assert isinstance(shown.exception, RuntimeError)
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith("Traceback (most recent call last):")
+    assert "RuntimeError: mat1 and mat2" in shown.stderr
 
 
 def test_errors_as_json_too() -> None:

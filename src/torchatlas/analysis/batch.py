@@ -18,7 +18,7 @@ from torchatlas.analysis.summary import memory_usage
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
-from torchatlas.tables import clean, text_table
+from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes
 
 _COUNTABLE = 2**60
@@ -176,6 +176,6 @@ def _text(found: BatchPeak) -> str:
     for size in (found.sizes[1] * factor for factor in _SHOWN):
         rows.append([f"{size:,}", format_bytes(found.at(size)), "predicted", found.node_at(size)])
     head = f"{sign}{format_bytes(found.bytes_per_example)} per example and {format_bytes(found.fixed_bytes)} besides"
-    notes = [clean(f"note: {note}") for note in found.notes]
-    parts = [head, text_table([">batch", ">peak", "", "reached in"], rows), "\n".join(notes)]
+    notes = text_lines(f"note: {note}" for note in found.notes)
+    parts = [head, text_table([">batch", ">peak", "", "reached in"], rows), notes]
     return "\n\n".join(part for part in parts if part)

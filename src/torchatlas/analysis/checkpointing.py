@@ -20,7 +20,7 @@ from torchatlas.analysis.recompute import Candidate, Step
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.registry import near_names
-from torchatlas.tables import clean, text_table
+from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_flops, format_seconds
 
 MEASURES = ("flops", "time")
@@ -343,7 +343,7 @@ def choice_text(choice: CheckpointChoice, more: Sequence[str] = ()) -> str:
     """The choice as plain text. Lines of `more` come under its head."""
     limit, plain = format_bytes(choice.limit_bytes), format_bytes(choice.plain_peak_bytes)
     if not choice.modules:
-        return "\n".join([f"nothing to checkpoint: the peak of {plain} is within {limit} as it is", *more])
+        return text_lines([f"nothing to checkpoint: the peak of {plain} is within {limit} as it is", *more])
     head = [
         f"checkpoint {len(choice.modules):,} of {choice.candidates:,} modules: the peak goes from {plain} to "
         f"{format_bytes(choice.peak_bytes)}, within {limit}",
@@ -379,7 +379,7 @@ def choice_text(choice: CheckpointChoice, more: Sequence[str] = ()) -> str:
         for reason, paths in reasons.items():
             listed = ", ".join(paths[:5]) + (f" and {len(paths) - 5:,} more" if len(paths) > 5 else "")
             notes.append(f"left out, as each {reason}: {listed}")
-    parts = ["\n".join([*head, *more]), table, "\n".join(clean(f"note: {note}") for note in notes)]
+    parts = [text_lines([*head, *more]), table, text_lines(f"note: {note}" for note in notes)]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -19,7 +19,7 @@ from torchatlas.errors import AnalysisError, InvalidInputError, MissingDependenc
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.names import short_name
-from torchatlas.tables import text_table
+from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
 
 
@@ -353,7 +353,7 @@ def cost_text(report: CostReport, *, depth: int = 2, top: int = 10) -> str:
     ]
     lines += caveats(report.sizes, report.uncosted)
     modules = {path: one for path, one in report.by_module.items() if path.count(".") < depth}
-    parts = ["\n".join(lines), _section("phase", report.by_phase)]
+    parts = [text_lines(lines), _section("phase", report.by_phase)]
     if len(modules) > 1:
         parts.append(_section("module", {path or "(all)": one for path, one in modules.items()}))
     parts += [_section("kind", _by_seconds(report.by_operation_type)), _section("limited by", report.by_bound)]

@@ -13,9 +13,10 @@ import numpy as np
 from torchatlas.analysis.cost import Amount, CostReport, cost
 from torchatlas.analysis.devices import Device
 from torchatlas.errors import InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import PHASES
-from torchatlas.tables import clean, text_table
+from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_count, format_ns
 
 _LONGEST = 4000  # runs of unequal operations longer than this are paired by position: comparing all takes too long
@@ -31,7 +32,7 @@ class Change:
 
     def __str__(self) -> str:
         listed = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in self.what.items())
-        return f"{self.after.name}: {listed}"
+        return clean(f"{self.after.name}: {listed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +295,7 @@ def comparison_text(found: Comparison, *, most: int = 20) -> str:
     for title, lines in (*lists, ("changed", [str(change) for change in found.changed])):
         if lines:
             more = [f"  ... and {len(lines) - most:,} more"] if len(lines) > most else []
-            parts.append("\n".join([f"{title}:", *(f"  {clean(line)}" for line in lines[:most]), *more]))
+            parts.append(text_lines([f"{title}:", *(f"  {line}" for line in lines[:most]), *more]))
     return "\n\n".join(parts)
 
 

@@ -11,7 +11,7 @@ from torchatlas.analysis.storages import CATEGORIES, KEYS, Storages
 from torchatlas.errors import MissingDependencyError
 from torchatlas.graph import Graph, SourceLine
 from torchatlas.graph.columns import Array
-from torchatlas.tables import clean, text_table
+from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -28,16 +28,16 @@ def memory_text(report: MemoryReport) -> str:
     node = report.node
     head = [
         f"peak {_size(report.peak_bytes, report.at_least)} ({report.peak_bytes:,} bytes)",
-        clean(f"reached in {node.name} ({node.phase}, node {node.id:,} of {len(report.graph):,})"),
+        f"reached in {node.name} ({node.phase}, node {node.id:,} of {len(report.graph):,})",
     ]
     if node.source is not None:
-        head.append(clean(f"{node.source}: {node.source.text.strip()}"))
+        head.append(f"{node.source}: {node.source.text.strip()}")
     if len(report.peak_by_phase) > 1:
         peaks = (f"{phase} {_size(size, report.at_least)}" for phase, size in report.peak_by_phase.items())
         head.append(f"the most in each phase: {', '.join(peaks)}")
-    parts = ["\n".join(head), _categories(report), _modules(report), _lines(report)]
+    parts = [text_lines(head), _categories(report), _modules(report), _lines(report)]
     parts += [_tensors(report, report.largest, held=False), _tensors(report, report.longest_held, held=True)]
-    parts.append("\n".join(clean(f"note: {note}") for note in report.notes))
+    parts.append(text_lines(f"note: {note}" for note in report.notes))
     return "\n\n".join(part for part in parts if part)
 
 

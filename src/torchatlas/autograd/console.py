@@ -15,8 +15,8 @@ from torchatlas.autograd.session import Session
 from torchatlas.autograd.tasks import Task
 from torchatlas.autograd.text import shape_text
 from torchatlas.errors import AtlasError, InvalidInputError
+from torchatlas.escapes import clean_text
 from torchatlas.graph import Graph, GraphNode
-from torchatlas.tables import clean
 from torchatlas.torch_private import no_transforms, unobserved
 
 Forward = tuple[Graph, dict[int, str]]  # a recording of the forward pass, and the names of parameters by id
@@ -73,7 +73,7 @@ class Console(cmd.Cmd):
         self.cmdloop()
 
     def _say(self, text: str) -> None:
-        self.stdout.write(f"{clean_lines(text)}\n")
+        self.stdout.write(f"{clean_text(text)}\n")
         self.stdout.flush()
 
     def onecmd(self, line: str) -> bool:
@@ -267,7 +267,3 @@ def _figures(numbers: torch.Tensor) -> str:
     norm, low, high = (float(number) for number in (torch.linalg.vector_norm(numbers), numbers.min(), numbers.max()))
     text = f" norm {norm:.4g}, {size}min {low:.4g}, {size}max {high:.4g}"
     return text + (f", {bad:,} not finite" if bad else "")
-
-
-def clean_lines(text: str) -> str:
-    return "\n".join(clean(line) for line in text.splitlines())

@@ -8,7 +8,8 @@ from typing import Any
 
 from torchatlas.autograd.saved import Saved, is_parameter, saved_by, storage_bytes, storage_key
 from torchatlas.autograd.walk import leaf_of, roots_of, sequence_nr, walk
-from torchatlas.tables import clean, text_table
+from torchatlas.escapes import clean
+from torchatlas.tables import text_table
 from torchatlas.units import format_bytes
 
 CREATED, FREED, PACKED, NOTHING = "created", "freed", "packed", "nothing saved"

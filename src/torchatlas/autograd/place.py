@@ -20,6 +20,7 @@ from torchatlas.autograd.tasks import Gradients, Task, starting_node
 from torchatlas.autograd.text import shape_text
 from torchatlas.autograd.walk import Walk, sequence_nr, walk
 from torchatlas.errors import InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.torch_private import no_transforms, unobserved
 
@@ -71,7 +72,7 @@ class Stop:
         where = f" in {self.module}" if self.module else ""
         line = f", {self.node.source}" if self.node.source is not None else ""
         leaf = f" of {self.parameter}" if self.parameter else ""
-        return f"#{self.number} {self.name}{leaf}{where}{arrives}{line}"
+        return clean(f"#{self.number} {self.name}{leaf}{where}{arrives}{line}")
 
     def __repr__(self) -> str:
         return f"<Stop before {self}>"

@@ -31,7 +31,7 @@ from torchatlas.capturing.run import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import Array
-from torchatlas.tables import text_table
+from torchatlas.tables import text_lines, text_table
 from torchatlas.torch_private import FunctionNode
 from torchatlas.units import format_bytes, format_ns
 
@@ -195,7 +195,8 @@ class BackwardRun:
         rows = [
             [str(n.id), n.name, n.scope.path, str(n.source or ""), format_ns(n.time_ns or 0)] for n in self.slowest()
         ]
-        return "\n".join([*lines, "", text_table([">ran", "slowest nodes", "module", "line", ">time"], rows)])
+        table = text_table([">ran", "slowest nodes", "module", "line", ">time"], rows)
+        return f"{text_lines(lines)}\n\n{table}"
 
     def __repr__(self) -> str:
         ran = counted(len(self.task.ran), "node")

@@ -23,6 +23,7 @@ from torchatlas.autograd.tasks import Gradients, Task
 from torchatlas.autograd.text import shape_text
 from torchatlas.autograd.walk import leaf_of
 from torchatlas.errors import InvalidInputError, NodeNotFoundError, StateError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.registry import near_names
 from torchatlas.torch_private import FakeTensor, unobserved, will_be_executed
@@ -45,10 +46,10 @@ class Breakpoint:
     hits: int = 0  # how often it came
 
     def __str__(self) -> str:
-        return self.text
+        return clean(self.text)
 
     def __repr__(self) -> str:
-        return f"<Breakpoint at {self.text}, came {counted(self.hits, 'time')}>"
+        return f"<Breakpoint at {self}, came {counted(self.hits, 'time')}>"
 
 
 class Session:

@@ -13,7 +13,7 @@ from torchatlas.autograd.given import Params, counted, given_names
 from torchatlas.autograd.saved import saved_by
 from torchatlas.autograd.walk import leaf_of, roots_of, sequence_nr, walk
 from torchatlas.errors import InvalidInputError
-from torchatlas.tables import clean
+from torchatlas.escapes import clean
 from torchatlas.units import format_bytes
 
 _MOST_LINES = 400

@@ -25,6 +25,7 @@ from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.stream import Around, Recorder, let_go
 from torchatlas.capturing.wrappers import parts
 from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, StateError
+from torchatlas.escapes import clean, clean_text
 from torchatlas.graph import Graph, Phase, SourceLine
 from torchatlas.graph.arguments import Call, TensorRef, encode
 from torchatlas.graph.columns import PHASES
@@ -51,7 +52,8 @@ class Failure:
 
     def __str__(self) -> str:
         place = f" in {self.scope}" if self.scope else ""
-        return f"{self.operation}{place}{f' at {self.source}' if self.source else ''}: {self.message}"
+        where = clean(f"{self.operation}{place}{f' at {self.source}' if self.source else ''}")
+        return f"{where}: {clean_text(self.message)}"
 
 
 class Recording:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from torchatlas import __version__
+from torchatlas.escapes import clean_text
 
 
 class Verbs(click.Group):
@@ -25,6 +29,24 @@ class Verbs(click.Group):
         command = importlib.import_module(f"{__name__}.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _clean_messages():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _clean_messages():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _clean_messages() -> Iterator[None]:
+    """What click prints of an error is safe for a terminal: it may quote a file's name, or a program's message."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = clean_text(error.message)  # type: ignore[misc]  # final for other people's exceptions
+        raise
 
 
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

@@ -6,16 +6,17 @@ import functools
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from traceback import StackSummary, TracebackException, format_exception
 from typing import Any
 
 import click
 
 from torchatlas.analysis.summary import summarize
 from torchatlas.errors import AtlasError, FileFormatError
+from torchatlas.escapes import clean, clean_text
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import WRITERS, check_folder, suffix_of
 
@@ -34,12 +35,19 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, as_json=as_json, **kwargs)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except Exception as error:
-            if traceback:
+        except SystemExit as ended:
+            if ended.code is None or isinstance(ended.code, int):
                 raise
+            echo(str(ended.code), err=True)  # as Python does
+            raise SystemExit(THEIR_FAILURE) from None
+        except Exception as error:
+            failure = _as_line(error)
+            if traceback:
+                echo("".join(format_exception(error)), nl=False, err=True)
+                raise click.exceptions.Exit(failure.exit_code) from error
             if as_json:
                 print_json({"error": type(error).__name__, "message": str(error)})
-            raise _as_line(error) from error
+            raise failure from error
 
     return run
 
@@ -62,23 +70,39 @@ def _as_line(error: Exception) -> click.ClickException:
 
 def print_exception(error: BaseException) -> None:
     """As Python prints it, without the frames of the recording."""
-    shown: list[traceback.TracebackException | None] = [traceback.TracebackException.from_exception(error)]
+    shown: list[TracebackException | None] = [TracebackException.from_exception(error)]
     whole = shown[0]
     while shown:
         part = shown.pop()
         if part is not None:
-            part.stack = traceback.StackSummary.from_list(
+            part.stack = StackSummary.from_list(
                 [frame for frame in part.stack if not frame.filename.startswith(_NOT_THE_SCRIPTS)]
             )
             shown += [part.__cause__, part.__context__, *(part.exceptions or ())]
     assert whole is not None
     for line in whole.format():
-        click.echo(line, nl=False, err=True)
+        echo(line, nl=False, err=True)
+
+
+def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
+    """Print text. Every verb prints through this or through a rich console with text that render/ made."""
+    click.echo(clean_text(text), nl=nl, err=err)
+
+
+def print_styled(shown: Any) -> None:
+    """Print what has a text of its own and one for rich: that on a terminal, with colours, the other elsewhere."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(shown)
+    else:
+        echo(str(shown))
 
 
 def print_json(content: dict[str, Any]) -> None:
-    """One JSON object on stdout."""
-    click.echo(json.dumps(content, ensure_ascii=False, allow_nan=False))
+    """One JSON object on stdout. In ASCII: outside of it JSON escapes neither C1 controls nor direction marks."""
+    echo(json.dumps(content, allow_nan=False))
 
 
 def show(graph: Graph, *, as_json: bool, depth: int | None = None, top: int = 10, **more: Any) -> None:
@@ -94,7 +118,7 @@ def show(graph: Graph, *, as_json: bool, depth: int | None = None, top: int = 10
     if console.is_terminal:
         print_summary(graph, console, depth=depth, top=top)
     else:
-        click.echo(summary_text(graph, depth=depth, top=top), nl=False)
+        echo(summary_text(graph, depth=depth, top=top), nl=False)
 
 
 def own_path(path: Path | None) -> Path | None:
@@ -132,7 +156,7 @@ def progress(text: str) -> Iterator[None]:
     # The program's own stdout and stderr stay as they are: what runs inside may look at them.
     quiet = {"redirect_stdout": False, "redirect_stderr": False}
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4, **quiet) as shown:  # type: ignore[arg-type]
-        shown.add_task(text, total=None)
+        shown.add_task(clean(text), total=None)
         yield
 
 

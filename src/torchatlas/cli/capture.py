@@ -13,6 +13,7 @@ from torchatlas.cli import _target
 from torchatlas.cli._options import (
     THEIR_FAILURE,
     check_output,
+    echo,
     own_path,
     print_exception,
     process_rank,
@@ -194,9 +195,9 @@ def _keep_partial(graph: Graph, output: Path | None, target: str) -> None:
     try:
         saved = None if output is None else graph.save(output)
     except AtlasError as error:
-        click.echo(f"{what}, but could not be saved: {error}", err=True)
+        echo(f"{what}, but could not be saved: {error}", err=True)
     else:
-        click.echo(f"{what}{'' if saved is None else f' and are in {saved}'}.", err=True)
+        echo(f"{what}{'' if saved is None else f' and are in {saved}'}.", err=True)
 
 
 def _finish(graph: Graph, output: Path | None, as_json: bool, target: str, **more: Any) -> None:
@@ -206,4 +207,4 @@ def _finish(graph: Graph, output: Path | None, as_json: bool, target: str, **mor
     if as_json or not process_rank():  # the other processes of one run did much the same: one summary will do
         show(graph, as_json=as_json, target=target, output=None if output is None else str(output), **more)
     if output is not None and not as_json:
-        click.echo(f"\nwritten: {output}")
+        echo(f"\nwritten: {output}")

@@ -10,7 +10,7 @@ import click
 
 from torchatlas.analysis.checkpointing import MEASURES
 from torchatlas.cli import _target
-from torchatlas.cli._options import print_json, progress, stdout_to_stderr, verb
+from torchatlas.cli._options import echo, print_json, progress, stdout_to_stderr, verb
 from torchatlas.errors import InvalidInputError
 
 DIFFERS = 3
@@ -77,7 +77,7 @@ def command(
     if as_json:
         print_json({"target": str(parsed), "plan": plan.to_dict(), "check": None if check is None else check.to_dict()})
     else:
-        click.echo(str(plan) if check is None else f"{plan}\n\n{check}")
+        echo(str(plan) if check is None else f"{plan}\n\n{check}")
     if check is not None and not check.passed:
         click.get_current_context().exit(DIFFERS)
 

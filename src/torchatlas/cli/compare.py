@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from torchatlas.analysis.diff import compare, comparison_text
-from torchatlas.cli._options import print_json, progress, verb
+from torchatlas.cli._options import echo, print_json, progress, verb
 from torchatlas.graph import Graph
 
 
@@ -23,4 +23,4 @@ def command(before: Path, after: Path, most: int, as_json: bool) -> None:
     if as_json:
         print_json({"before": str(before), "after": str(after), "comparison": found.to_dict()})
     else:
-        click.echo(comparison_text(found, most=most))
+        echo(comparison_text(found, most=most))

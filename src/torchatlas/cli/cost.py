@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from torchatlas.analysis.cost import cost, cost_text
-from torchatlas.cli._options import print_json, progress, verb
+from torchatlas.cli._options import echo, print_json, progress, verb
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 
@@ -26,7 +26,7 @@ def command(file: Path, device: str | None, sizes: tuple[str, ...], depth: int, 
     if as_json:
         print_json({"file": str(file), "cost": report.to_dict()})
     else:
-        click.echo(cost_text(report, depth=depth, top=top))
+        echo(cost_text(report, depth=depth, top=top))
 
 
 def _size(text: str) -> tuple[str, int]:

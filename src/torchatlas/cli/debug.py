@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import verb
+from torchatlas.cli._options import echo, verb
 from torchatlas.errors import InvalidInputError
 
 
@@ -57,11 +57,11 @@ def command(
             with _interrupts(console.interrupt), watched(console.session):
                 _target.run_script(target)
         except (Stopped, KeyboardInterrupt):
-            click.echo("stopped; the program did not end by itself", err=True)
+            echo("stopped; the program did not end by itself", err=True)
             raise click.exceptions.Exit(1) from None
-    click.echo(f"the program ended; {counted(console.session.executed, 'node')} ran in its backward passes")
+    echo(f"the program ended; {counted(console.session.executed, 'node')} ran in its backward passes")
     for text in console.session.never_came():
-        click.echo(f"this breakpoint never came: {text}")
+        echo(f"this breakpoint never came: {text}")
 
 
 @contextmanager

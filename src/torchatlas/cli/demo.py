@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchatlas.cli._options import check_output, progress, show, verb
+from torchatlas.cli._options import check_output, echo, progress, show, verb
 
 NAMES = ("torchatlas-demo.atlas", "torchatlas-demo.json", "torchatlas-demo.png")
 
@@ -29,5 +29,5 @@ def command(output: Path, as_json: bool) -> None:
             graph.save(file)
     show(graph, as_json=as_json, files=[str(file) for file in files])
     if not as_json:
-        click.echo(f"\nwritten: {', '.join(map(str, files))}")
-        click.echo(f"next: torchatlas summary {files[0]}")
+        echo(f"\nwritten: {', '.join(map(str, files))}")
+        echo(f"next: torchatlas summary {files[0]}")

@@ -7,7 +7,7 @@ import sys
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import THEIR_FAILURE, print_exception, print_json, stdout_to_stderr, verb
+from torchatlas.cli._options import THEIR_FAILURE, echo, print_exception, print_json, stdout_to_stderr, verb
 from torchatlas.errors import InvalidInputError
 
 FOUND = 3
@@ -16,7 +16,7 @@ FOUND = 3
 def _list(context: click.Context) -> None:
     from torchatlas.diagnosis.diagnosis import DIAGNOSES
 
-    click.echo("\n".join(DIAGNOSES))
+    echo("\n".join(DIAGNOSES))
     context.exit()
 
 
@@ -57,7 +57,7 @@ def command(script: str, arguments: tuple[str, ...], only: tuple[str, ...], as_j
         except SystemExit as error:
             ended = None if visit.complete else error
             if error.code is not None and not isinstance(error.code, int):
-                click.echo(error.code, err=True)  # as Python does
+                echo(str(error.code), err=True)  # as Python does
         except BaseException as error:  # also an interrupt: what was found until then is told
             ended = error
     failure = None if ended is None else f"{type(ended).__name__}: {ended}"
@@ -66,7 +66,7 @@ def command(script: str, arguments: tuple[str, ...], only: tuple[str, ...], as_j
     elif ended is not None and not isinstance(ended, SystemExit):
         print_exception(ended)
     if not as_json:
-        click.echo(str(visit))
+        echo(str(visit))
     if isinstance(ended, KeyboardInterrupt):
         sys.exit(130)
     sys.exit(THEIR_FAILURE if ended is not None else FOUND if visit.findings else 0)

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from torchatlas.analysis.devices import device_named
 from torchatlas.cli._graph import Given, given
-from torchatlas.cli._options import own_path, print_json, progress, verb
+from torchatlas.cli._options import echo, own_path, print_json, progress, verb
 from torchatlas.errors import FileFormatError, InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import check_folder, suffix_of
@@ -111,7 +111,7 @@ def command(
     if as_json:
         print_json(facts)
     else:
-        click.echo(f"written: {path}")
+        echo(f"written: {path}")
 
 
 def _drawn(graph: Graph, page: tuple[int, int], **options: Any) -> Drawing:

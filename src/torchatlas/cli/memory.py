@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from torchatlas.analysis.memory import memory
-from torchatlas.cli._options import print_json, progress, verb
+from torchatlas.cli._options import echo, print_json, progress, verb
 from torchatlas.graph import Graph
 
 
@@ -22,4 +22,4 @@ def command(file: Path, top: int, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(file), "memory": report.to_dict()})
     else:
-        click.echo(str(report))
+        echo(str(report))

@@ -10,7 +10,7 @@ import click
 
 from torchatlas.cli import _target
 from torchatlas.cli._graph import Given, given
-from torchatlas.cli._options import print_json, progress, stdout_to_stderr, verb
+from torchatlas.cli._options import echo, print_json, progress, stdout_to_stderr, verb
 from torchatlas.graph.formats import READERS, suffix_of
 from torchatlas.partition.concurrency import WEIGHTS, WORKERS, ConcurrencyAnalyzer
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
@@ -59,7 +59,7 @@ def command(
         found: dict[str, Any] = {"partition": report.to_dict(), "concurrency": concurrency.to_dict()}
         print_json(found)
     else:
-        click.echo(f"{report_text(report, top=top)}\n\n{concurrency}")
+        echo(f"{report_text(report, top=top)}\n\n{concurrency}")
 
 
 def _traced(given: Given, partitioner: GraphPartitioner, as_json: bool) -> PartitionReport | None:

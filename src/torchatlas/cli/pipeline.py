@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import print_json, progress, stdout_to_stderr, verb
+from torchatlas.cli._options import echo, print_json, progress, stdout_to_stderr, verb
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph.formats import READERS, suffix_of
 from torchatlas.partition.stages import MEASURES, pipeline_stages
@@ -100,7 +100,7 @@ def command(
         return
     _show(run, as_json)
     if not as_json:
-        click.echo(f"\n{run.plan}")
+        echo(f"\n{run.plan}")
     sys.exit(0 if run.agrees else DIFFERS)
 
 
@@ -108,4 +108,4 @@ def _show(found: Any, as_json: bool) -> None:
     if as_json:
         print_json(found.to_dict())
     else:
-        click.echo(str(found))
+        echo(str(found))

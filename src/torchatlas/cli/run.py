@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import print_json, progress, verb
+from torchatlas.cli._options import echo, print_json, progress, verb
 from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
-from torchatlas.tables import text_table
+from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_seconds
 
 
@@ -79,7 +79,7 @@ def command(
     if as_json:
         print_json(facts)
     else:
-        click.echo(_text(facts))
+        echo(_text(facts))
 
 
 def _inputs(inputs: tuple[str, ...], data: Path | None) -> tuple[list[Any], dict[str, Any]]:
@@ -133,5 +133,5 @@ def _text(facts: dict[str, Any]) -> str:
             look = f"{each['dtype']}[{', '.join(map(str, each['shape']))}]"
             rows.append([each["name"], look, *figures, str(each.get("not_finite") or "")])
     table = text_table(["value", "", ">min", ">mean", ">max", ">not finite"], rows)
-    lines = [table, f"ran in {format_seconds(facts['seconds'])}"]
-    return "\n".join([*lines, *(f"written: {path}" for path in facts["written"])])
+    lines = [f"ran in {format_seconds(facts['seconds'])}", *(f"written: {path}" for path in facts["written"])]
+    return f"{table}\n{text_lines(lines)}"

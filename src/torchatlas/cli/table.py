@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from torchatlas.cli._graph import Given, given
-from torchatlas.cli._options import print_json, verb
-from torchatlas.render.bars import ModuleBars
-from torchatlas.render.table import ModuleTable, module_bars, module_table
+from torchatlas.cli._options import print_json, print_styled, verb
+from torchatlas.render.table import module_bars, module_table
 
 
 @click.command()
@@ -35,14 +34,4 @@ def command(given: Given, bars: str | None, depth: int | None, unfold: bool, as_
     if as_json:
         print_json({"file": given.text, "table" if bars is None else "bars": shown.as_dict()})
     else:
-        _show(shown)
-
-
-def _show(shown: ModuleTable | ModuleBars) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(shown)
-    else:
-        click.echo(str(shown))
+        print_styled(shown)

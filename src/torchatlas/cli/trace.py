@@ -10,7 +10,7 @@ import click
 
 from torchatlas.analysis.cost import cost
 from torchatlas.cli import _target
-from torchatlas.cli._options import check_output, print_json, progress, stdout_to_stderr, verb
+from torchatlas.cli._options import check_output, echo, print_json, progress, stdout_to_stderr, verb
 from torchatlas.errors import InvalidInputError
 from torchatlas.tables import text_table
 from torchatlas.units import format_count
@@ -86,7 +86,7 @@ def command(
     if as_json:
         print_json(facts)
     else:
-        click.echo(_text(facts))
+        echo(_text(facts))
 
 
 def _text(facts: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import print_json, progress, stdout_to_stderr, verb
+from torchatlas.cli._options import echo, print_json, progress, stdout_to_stderr, verb
 from torchatlas.errors import InvalidInputError
 from torchatlas.partition.partitioner import STRATEGIES
 from torchatlas.partition.validate import FRONT_ENDS, ModelValidation, ValidationReport, validate, validate_model
@@ -56,7 +56,7 @@ def command(
     if as_json:
         print_json(report.to_dict())
     else:
-        click.echo(str(report))
+        echo(str(report))
     if not report:
         raise click.exceptions.Exit(FAILED)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchatlas.cli._options import print_json, progress, verb
+from torchatlas.cli._options import echo, print_json, progress, verb
 from torchatlas.execute.verify import verify
 from torchatlas.graph import Graph
 
@@ -24,6 +24,6 @@ def command(file: Path, allow: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         print_json({"file": str(file), "verification": found.to_dict()})
     else:
-        click.echo(str(found))
+        echo(str(found))
     if not found:
         raise click.exceptions.Exit(DIFFERENT)

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, overload
 
+from torchatlas.escapes import clean
 from torchatlas.graph import GraphNode, SourceLine
+from torchatlas.tables import text_lines
 
 _TOLD_ONCE = ("no-gradient", "optimizer-misses")  # at the end, each: two of one line are two
 
@@ -20,9 +22,9 @@ class Where:
 
     def __str__(self) -> str:
         if self.source is None:
-            return self.what
+            return clean(self.what)
         text = f" ({self.source.text})" if self.source.text else ""
-        return f"{self.what}, {self.source}{text}"
+        return clean(f"{self.what}, {self.source}{text}")
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Finding:
     def __str__(self) -> str:
         often = f" ({self.times:,} times)" if self.times > 1 else ""
         lines = [f"{self.key}: {self.what}{often}", *(f"  {place}" for place in self.where)]
-        return "\n".join([*lines, f"  why: {self.why}", f"  fix: {self.fix}"])
+        return text_lines([*lines, f"  why: {self.why}", f"  fix: {self.fix}"])
 
 
 class Findings(Sequence[Finding]):

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from torchatlas.errors import InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.execute.traced import TracedModel, trace
 from torchatlas.execute.values import NodeIO, NodeValues
 from torchatlas.graph import GraphNode, OperationType
-from torchatlas.tables import text_table
+from torchatlas.tables import text_lines, text_table
 from torchatlas.torch_private import pytree
 
 _MOST_ROWS = 40  # that a report prints
@@ -43,7 +44,7 @@ class NodeDifference:
     def __str__(self) -> str:
         what = self.reason or f"{self.differing:,} of {self.numbers:,} numbers differ, by up to {self.largest:.3g}"
         before = "its inputs differ already" if self.inputs_differ else "its inputs are the same"
-        return f"{self.node}: {what}; {before}"
+        return clean(f"{self.node}: {what}; {before}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +90,7 @@ class RunComparison:
         if self.only_one or self.only_other:
             lines.append(f"only in one of them: {len(self.only_one):,} and {len(self.only_other):,} nodes")
         if self.first is None or self.worst is None:
-            return "\n".join([*lines, "no difference"])
+            return text_lines([*lines, "no difference"])
         lines += [
             f"first difference: {self.first}",
             f"largest: {self.worst.node}, {self.worst.relative:.2g} of its norm",
@@ -100,7 +101,7 @@ class RunComparison:
         ]
         table = text_table([">depth", "node", "operation", ">largest", ">relative", ">differing"], rows)
         hidden = len(self.nodes) - len(rows)
-        return "\n".join([*lines, "", table, *([f"{hidden:,} more nodes in .nodes"] if hidden else [])])
+        return "\n".join([text_lines(lines), "", table, *([f"{hidden:,} more nodes in .nodes"] if hidden else [])])
 
     def _shown(self) -> list[NodeDifference]:
         """The whole depth at even steps, without views, which only hand on; and what nobody should miss."""

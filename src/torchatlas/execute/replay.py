@@ -27,6 +27,7 @@ from torchatlas.capturing.replaying import (
 )
 from torchatlas.capturing.tensors import storages_of
 from torchatlas.errors import CaptureError, NotAvailableError
+from torchatlas.escapes import clean
 from torchatlas.execute.kept import Settings, apply, built, content, fresh_storage, kept_in, view_of
 from torchatlas.execute.ops import argument, dtype_named, operator
 from torchatlas.execute.preconditions import checked
@@ -49,7 +50,7 @@ class Place:
     source: str | None
 
     def __str__(self) -> str:
-        return f"{self.node} ({self.operation})" + (f" at {self.source}" if self.source else "")
+        return clean(f"{self.node} ({self.operation})" + (f" at {self.source}" if self.source else ""))
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Unplayed(Place):
     reason: str
 
     def __str__(self) -> str:
-        return f"{super().__str__()} could not be replayed: {self.reason}"
+        return clean(f"{super().__str__()} could not be replayed: {self.reason}")
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from torchatlas.errors import (
     InvalidModelError,
     NotFiniteError,
 )
+from torchatlas.escapes import clean
 from torchatlas.execute.exporting import exported
 from torchatlas.execute.following import NOTE, Followed, captured_path
 from torchatlas.execute.likeness import copied, count_not_finite, difference, gradient_notes, gradients_of
@@ -436,7 +437,7 @@ class TracedModel:
         return variant
 
     def __repr__(self) -> str:
-        return f"<TracedModel of {self._name}: {len(self.graph):,} nodes>"
+        return f"<TracedModel of {clean(self._name)}: {len(self.graph):,} nodes>"
 
 
 def trace(

@@ -16,6 +16,7 @@ from torchatlas.execute.kept import array
 from torchatlas.execute.replay import Machine, Place, Unplayed, place
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
+from torchatlas.tables import text_lines
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Verification:
         if self.uninitialized:
             lines.append(f"not compared: {self.uninitialized:,} outputs of uninitialized memory")
         lines += [f"memory {why}: {count:,} times; the bytes were kept" for why, count in self.patches.items()]
-        return "\n".join(lines)
+        return text_lines(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """What JSON holds."""

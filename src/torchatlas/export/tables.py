@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from torchatlas.errors import MissingDependencyError
+from torchatlas.escapes import cell, encodable
 from torchatlas.export.files import replacing
 from torchatlas.graph import Graph, Layout
 from torchatlas.graph.columns import KINDS, PHASES, Array
 from torchatlas.graph.formats import VIEWS, WRITERS
-from torchatlas.tables import encodable
 
 _NUMBERS = ("iteration", "start_ns", "time_ns", "memory_bytes", "sequence_nr", "forward")
+_WHOLE = {"id", "call_index", "line", "forward_node", *_NUMBERS}
 
 
 def node_columns(graph: Graph) -> dict[str, Array]:
@@ -85,22 +86,24 @@ def to_pandas(graph: Graph) -> Any:
         import pandas
     except ImportError as error:
         raise MissingDependencyError("to_pandas needs pandas: pip install 'torchatlas[pandas]'") from error
-    whole = {"id", "call_index", "line", "forward_node", *_NUMBERS}
     repeated = {"kind", "operation", "operation_type", "phase", "scope", "file", "function", "thread"}
     data: dict[str, Any] = {}
     for name, column in node_columns(graph).items():
-        dtype = "Int64" if name in whole else "category" if name in repeated else "string"
+        dtype = "Int64" if name in _WHOLE else "category" if name in repeated else "string"
         data[name] = pandas.array(column, dtype=dtype) if dtype != "category" else pandas.Categorical(column)
     return pandas.DataFrame(data)
 
 
 @WRITERS.add(".csv")
 def save_csv(graph: Graph, path: Path) -> None:
-    """The nodes as comma-separated values; what is unknown is empty."""
+    """The nodes as comma-separated values; what is unknown is empty, and no text is a formula: see `cell`."""
     table = to_pandas(graph)
+    for name in table.columns.difference(list(_WHOLE)):
+        table[name] = table[name].map(cell, na_action="ignore")
     with replacing(path) as file:
         text = io.TextIOWrapper(file, "utf-8", newline="")
-        table.to_csv(text, index=False, lineterminator="\n")
+        # As RFC 4180 says; and Python's csv, until 3.12 at least, quotes a carriage return only if lines end with one.
+        table.to_csv(text, index=False, lineterminator="\r\n")
         text.flush()
         text.detach()  # `replacing` closes the file
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchatlas.errors import FileFormatError
+from torchatlas.escapes import clean
 
 # What reading a text as a call can come to.
 _NOT_WRITTEN_HERE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -35,7 +36,7 @@ class Constant:
     name: str
 
     def __repr__(self) -> str:
-        return self.name
+        return clean(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Call:
 
     def __repr__(self) -> str:
         parts = [repr(item) for item in self.args] + [f"{key}={item!r}" for key, item in (self.kwargs or {}).items()]
-        return f"({', '.join(parts)})"
+        return clean(f"({', '.join(parts)})")
 
 
 def encode(call: Call) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 
 from torchatlas.errors import NodeNotFoundError
+from torchatlas.escapes import clean
 from torchatlas.graph import formats, identity
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, Array, Tables, empty_columns
 from torchatlas.graph.index import Index
@@ -238,7 +239,7 @@ class Graph:
 
     def __repr__(self) -> str:
         article = "an" if self.source[:1] in "aeiou" else "a"
-        return f"<Graph of {article} {self.source}: {len(self):,} nodes, {len(self.edges):,} edges>"
+        return f"<Graph of {article} {clean(self.source)}: {len(self):,} nodes, {len(self.edges):,} edges>"
 
     def _repr_html_(self) -> str:
         return str(formats.view("html", self))

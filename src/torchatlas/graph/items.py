@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torchatlas.escapes import clean
 from torchatlas.graph import arguments
 from torchatlas.graph.attributes import arguments_by_name, attributes_of
 from torchatlas.graph.collectives import collective_attributes
@@ -68,7 +69,7 @@ class Storage(_Item):
         return ROLES[self._number("storage_role")]
 
     def __repr__(self) -> str:
-        return f"<Storage {self.id}: {self.bytes} bytes on {self.device}, {self.role}>"
+        return clean(f"<Storage {self.id}: {self.bytes} bytes on {self.device}, {self.role}>")
 
 
 class Value(_Item):
@@ -137,7 +138,7 @@ class Value(_Item):
 
     def __repr__(self) -> str:
         name = f" {self.parameter}" if self.parameter else ""
-        return f"<Value {self.id}:{name} {self.dtype}{list(self.shape)} {self.role}>"
+        return clean(f"<Value {self.id}:{name} {self.dtype}{list(self.shape)} {self.role}>")
 
 
 class GraphNode(_Item):
@@ -298,7 +299,7 @@ class GraphNode(_Item):
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{value.dtype}{list(value.shape)}" for value in self.outputs)
-        return f"<GraphNode {self.id} {self.name}: {self.operation}{f' -> {shapes}' if shapes else ''}>"
+        return clean(f"<GraphNode {self.id} {self.name}: {self.operation}{f' -> {shapes}' if shapes else ''}>")
 
 
 class GraphEdge(_Item):
@@ -346,4 +347,4 @@ class GraphEdge(_Item):
         return None if self.value is None else self.value.shape
 
     def __repr__(self) -> str:
-        return f"<GraphEdge {self.source.name} -> {self.target.name}, {self.kind}>"
+        return clean(f"<GraphEdge {self.source.name} -> {self.target.name}, {self.kind}>")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from torchatlas.escapes import clean
+
 
 class NodeKind(StrEnum):
     """What a node stands for. torch.fx's words (placeholder, call_function) are accepted as well."""
@@ -85,4 +87,4 @@ class SourceLine:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}"
+        return clean(f"{self.file}:{self.line} in {self.function}")

@@ -20,7 +20,7 @@ from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.partition.traffic import Ledger, ledger
-from torchatlas.tables import text_table
+from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_flops, format_seconds, parse_bytes
 
 MEASURES = ("time", "flops", "memory")
@@ -373,4 +373,4 @@ def plan_text(plan: PipelinePlan) -> str:
         f"on {plan.device!r}, {format_bytes(plan.bandwidth)}/s between stages; considered: {plan.considered}",
     ]
     headings = ["stage", ">ops", "begins with", ">FLOPs", ">computes", ">sends", ">moving", ">weights", ">activations"]
-    return "\n".join(lines) + "\n\n" + text_table(headings, rows)
+    return text_lines(lines) + "\n\n" + text_table(headings, rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchatlas.analysis.cost import caveats, ratio_text
-from torchatlas.tables import text_table
+from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def report_text(report: PartitionReport, *, top: int = 10) -> str:
     lines += [f"{one.front_end} did not work: {one.reason}" for one in report.attempts]
     lines += [f"note: {note}" for note in report.notes]
     kinds = [[kind, f"{count:,}"] for kind, count in report.operation_type_counts.items()]
-    parts = ["\n".join(lines), text_table(["kind of operation", ">operations"], kinds)]
+    parts = [text_lines(lines), text_table(["kind of operation", ">operations"], kinds)]
     if report.subgraphs:
         parts.append(_subgraphs(report.top(top)))
     return "\n\n".join(parts)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, MissingDependencyError
+from torchatlas.escapes import clean
 from torchatlas.partition.fx_tracing import traced_by_fx
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
 from torchatlas.partition.reassembly import fresh, reassembled, runs_of
@@ -310,13 +311,13 @@ def _text(model: ModelValidation) -> str:
     cells = [{check.name: _SHOWN[check.passed] for check in one.checks} for one in model.partitions]
     rows = [["subgraphs", *(f"{one.subgraphs:,}" for one in model.partitions)]]
     rows += [[name, *(cell.get(name, "") for cell in cells)] for name in names]
-    parts = [text_table([model.name, *(f">{name}" for name in columns)], rows)] if columns else [model.name]
-    parts += [f"note: {note}" for note in model.notes]
+    table = text_table([model.name, *(f">{name}" for name in columns)], rows) if columns else clean(model.name)
+    lines = [f"note: {note}" for note in model.notes]
     said = dict[str, None]()
     for one, column in zip(model.partitions, columns, strict=True):
         for check in one.checks:
             if check.passed is False:
-                parts.append(f"FAILED {column}, {check.name}: {check.detail}")
+                lines.append(f"FAILED {column}, {check.name}: {check.detail}")
             elif check.passed is None:
                 said[f"- {check.name}: {check.detail}"] = None
-    return "\n".join([*parts, *said])
+    return "\n".join([table, *map(clean, [*lines, *said])])

@@ -23,7 +23,7 @@ from torchatlas.pipeline.folder import BATCH, LOSS, PROGRAM, Done, Job, read_don
 from torchatlas.pipeline.launch import launch
 from torchatlas.pipeline.schedules import Timeline, order_of, simulated
 from torchatlas.registry import near_names
-from torchatlas.tables import text_table
+from torchatlas.tables import text_lines, text_table
 from torchatlas.torch_private import pytree
 from torchatlas.units import format_bytes, format_seconds
 
@@ -95,7 +95,7 @@ class PipelineRun:
             f"predicted by the plan {self.predicted.bubble:.0%}",
             *(f"note: {note}" for note in self.notes),
         ]
-        return "\n".join([*lines, "", text_table([">rank", ">worked", ">waited", ">process at most"], rows)])
+        return f"{text_lines(lines)}\n\n{text_table(['>rank', '>worked', '>waited', '>process at most'], rows)}"
 
 
 def run_pipeline(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torchatlas.tables import clean
+from torchatlas.escapes import clean
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -190,8 +190,8 @@ class Printed:
         return plain(self.lines(text_width(width)))
 
     def to_json(self) -> str:
-        """One JSON object."""
-        return json.dumps(self.as_dict(), ensure_ascii=False, allow_nan=False)
+        """One JSON object, in ASCII: it may be printed."""
+        return json.dumps(self.as_dict(), allow_nan=False)
 
     def __str__(self) -> str:
         return self.to_text()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from torchatlas.analysis.summary import memory_usage, operations_by_phase, slowest
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import VIEWS
 from torchatlas.render.outline import Row, headline, outline
@@ -24,14 +25,14 @@ def notebook_view(graph: Graph) -> str:
     facts = [f"{len(graph):,} nodes", f"{len(graph.edges):,} edges"]
     facts += [f"{phase} {count:,}" for phase, count in operations_by_phase(graph).items()]
     parts = [
-        f"<div><b>{escape(headline(graph))}</b></div>",
+        f"<div><b>{escape(clean(headline(graph)))}</b></div>",
         f'<div style="opacity:.75">{escape(" · ".join(facts))}</div>',
     ]
     if len(graph):
         parts.append(f'<div style="opacity:.75">memory: {escape(str(memory_usage(graph)))}</div>')
         parts.append(_modules(graph))
         parts.append(_slowest(graph))
-    parts += [f'<div style="opacity:.6">note: {escape(note)}</div>' for note in graph.notes]
+    parts += [f'<div style="opacity:.6">note: {escape(clean(note))}</div>' for note in graph.notes]
     return f'<div style="font-size:small;line-height:1.5;overflow-x:auto">{"".join(parts)}</div>'
 
 
@@ -76,7 +77,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], folded: bool)
 
 def _row(tag: str, cells: Sequence[str], sides: list[str], more: str = "") -> str:
     inside = "".join(
-        f'<{tag} style="text-align:{side}{more}">{escape(cell)}</{tag}>'
+        f'<{tag} style="text-align:{side}{more}">{escape(clean(cell))}</{tag}>'
         for cell, side in zip(cells, sides, strict=True)
     )
     return f'<tr style="background:none">{inside}</tr>'

@@ -15,6 +15,7 @@ from enum import Enum
 import numpy as np
 
 from torchatlas.errors import InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.nouns import NodeKind
@@ -22,7 +23,6 @@ from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import MOST_CHILDREN, OUTPUTS, Item, Outline, first_of_repeats
 from torchatlas.render.layout.tree import Tree, build
 from torchatlas.render.theme import LIGHT
-from torchatlas.tables import clean
 
 _FEWEST_CHILDREN = 14  # a group cut into fewer segments than this says little
 _LONGEST = 80  # characters of a title or of the line below it

@@ -12,6 +12,7 @@ import numpy as np
 
 from torchatlas.analysis.schedule import critical_path
 from torchatlas.errors import AnalysisError, UnknownNameError
+from torchatlas.escapes import clean
 from torchatlas.graph import EdgeKind, Graph, NodeKind, OperationType, Phase
 from torchatlas.graph.columns import KINDS, PHASES, Array
 from torchatlas.graph.select import induced
@@ -27,7 +28,6 @@ from torchatlas.render.layout.words import SMALL, TITLE
 from torchatlas.render.measures import MEASURES, Measure, counted
 from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import Theme, contrast, mixed
-from torchatlas.tables import clean
 from torchatlas.units import format_bytes, format_count, format_flops, format_ns
 
 _LINE, _ARROW, _CORNER, _DOT = 1.3, 6.5, 6.0, 2.6

@@ -19,6 +19,7 @@ from torchatlas.analysis.memory import memory
 from torchatlas.analysis.storages import CATEGORIES
 from torchatlas.analysis.summary import operations_mask
 from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, OperationType, Phase
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.registry import near_names
@@ -86,7 +87,7 @@ def memory_timeline(graph: Graph, *, width: int = 1200, height: int = 700, theme
     """The bytes alive after every operation, stacked by what they are for, with the peak and the phases."""
     report = memory(plottable(graph))
     node, at_least = report.node, "at least " if report.at_least else ""
-    subtitle = f"peak {at_least}{format_bytes(report.peak_bytes)} after {node.name} ({node.phase})"
+    subtitle = f"peak {at_least}{format_bytes(report.peak_bytes)} after {clean(node.name)} ({node.phase})"
     canvas = open_page(title_of("Memory", graph), subtitle, width, height, theme)
     layers = [key for key in canvas.theme.memory if report.timeline[key].max() > 0]
     rows = [
@@ -115,7 +116,7 @@ def memory_timeline(graph: Graph, *, width: int = 1200, height: int = 700, theme
     for tick in ticks[1:]:  # the grid again, so that it can be followed across the stack
         canvas.line(area.left, side(tick), area.right, side(tick), stroke=canvas.theme.background, opacity=0.35)
     limits = _phase_limits(canvas, area, base, graph)
-    words = f"peak {at_least}{format_bytes(report.peak_bytes)}, {node.name}"
+    words = f"peak {at_least}{format_bytes(report.peak_bytes)}, {clean(node.name)}"
     _peak(canvas, area, (base(node.id + 0.5), side(report.peak_bytes)), words, limits)
     counts = round_ticks(len(graph), max(2, width // 130))
     base_axis(canvas, area, base, counts, lambda n: f"{n:,.0f}", _AXIS[int(operations_mask(graph).all())])
@@ -204,11 +205,11 @@ def gradient_norms(graph: Graph, *, width: int = 1200, height: int = 700, theme:
     for name, (x, y) in places.items():
         colour = colours[matrix[name]] if name in fine else paint.accent
         fill = colour if name in fine else paint.background
-        canvas.circle(x, y, radius, fill=fill, stroke=colour, title=f"{name}: {_norm(norms[name])}")
+        canvas.circle(x, y, radius, fill=fill, stroke=colour, title=f"{clean(name)}: {_norm(norms[name])}")
         room.take(Area(x - radius, y - radius, x + radius, y + radius))
     ordered = sorted(fine, key=fine.__getitem__)
     for name in dict.fromkeys([*ordered[-1:], *ordered[:1], *odd["not finite"][:2], *odd["zero"][:2]]):
-        text = clipped(f"{name}  {_norm(norms[name])}", SMALL, (area.right - area.left) / 2)
+        text = clipped(f"{clean(name)}  {_norm(norms[name])}", SMALL, (area.right - area.left) / 2)
         room.label(canvas, *places[name], radius, text, paint.ink)
     canvas.line(area.left, area.bottom, area.right, area.bottom, stroke=paint.edge)
     below_axis(canvas, area, "parameters, in the order in which forward uses them")
@@ -366,7 +367,7 @@ def _norm(norm: float) -> str:
 
 def _modules(canvas: Canvas, area: Area, base: Scale, names: Sequence[str]) -> None:
     """Stripes for the modules that the parameters belong to, as deep as most of their names have room."""
-    paths = [name.split(".")[:-1] for name in names]
+    paths = [clean(name).split(".")[:-1] for name in names]
     divisions = [_runs([".".join(path[:depth]) for path in paths]) for depth in range(1, max(map(len, paths)) + 1)]
 
     def named(runs: list[tuple[str, int, int]]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchatlas.analysis.summary import operations_mask
 from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, OperationType
 from torchatlas.render.theme import Theme
 
@@ -21,7 +22,7 @@ def plottable(graph: Graph) -> Graph:
 
 def title_of(what: str, graph: Graph, how: str = "") -> str:
     """With the class of the model, where there is one."""
-    name = graph.scopes[""].type
+    name = clean(graph.scopes[""].type)
     return (f"{what} of {name}" if name else what) + how
 
 

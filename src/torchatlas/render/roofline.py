@@ -11,6 +11,7 @@ import numpy as np
 from torchatlas.analysis.cost import CostReport, cost
 from torchatlas.analysis.devices import Device
 from torchatlas.errors import AnalysisError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, OperationType
 from torchatlas.graph.columns import Array
 from torchatlas.graph.names import short_name
@@ -134,11 +135,12 @@ def _dot(graph: Graph, node: int, calls: int, work: Array, moved: Array, time: f
     operation = graph.tables.operations[int(graph.columns["node_operation"][node])]
     times, each = f" ×{calls:,}" if calls > 1 else "", format_ns(1e9 * time / calls)
     amounts = f"{format_flops(int(work[node]))}, {format_bytes(int(moved[node]))} and {each} each"
-    title = f"{operation.name}{times}, first {graph.index.name(node)}: {amounts}"
+    title = clean(f"{operation.name}{times}, first {graph.index.name(node)}: {amounts}")
     taken = graph.nodes[node].inputs if macs[node] > 0 else []
     dtype = taken[0].dtype if taken else ""
     intensity, rate = float(work[node] / moved[node]), float(work[node]) * calls / time
-    return _Dot(short_name(operation.name) + times, title, operation.type, dtype, intensity, rate, time, time / calls)
+    name = clean(short_name(operation.name)) + times
+    return _Dot(name, title, operation.type, dtype, intensity, rate, time, time / calls)
 
 
 def _roofs(report: CostReport, dots: Sequence[_Dot]) -> dict[str, float]:

@@ -14,11 +14,11 @@ from typing import Any
 from torchatlas.analysis.modules import NO_MACS, Figures, OwnFigures, Shape, outputs_by_path, sum_of
 from torchatlas.analysis.summary import memory_usage
 from torchatlas.errors import AnalysisError, InvalidInputError, MissingDependencyError
+from torchatlas.escapes import clean, encodable
 from torchatlas.graph import Graph, Role, Scope
 from torchatlas.graph.columns import PHASES, ROLES
 from torchatlas.render.bars import BarRow, Column, Line, ModuleBars, Printed, cut, grid, wrapped
 from torchatlas.render.outline import headline
-from torchatlas.tables import clean, encodable
 from torchatlas.units import format_bytes, format_count, format_ns
 
 _NUMBERED = re.compile(r"(.*?)(\d+)$")

@@ -10,9 +10,9 @@ import io
 from typing import TYPE_CHECKING, Literal
 
 from torchatlas.analysis.summary import memory_usage, operations_by_phase, slowest, time_by_phase
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.render.outline import Row, headline, outline
-from torchatlas.tables import clean
 from torchatlas.units import format_bytes, format_count, format_ns
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchatlas.errors import InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import OperationType
 from torchatlas.graph.arguments import Call, TensorRef
 from torchatlas.graph.attributes import arguments_by_name
@@ -63,7 +64,7 @@ class Operand:
         return cls(shape, layout.dtype, stride, layout.kind)
 
     def __repr__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
+        return clean(f"{self.dtype}{list(self.shape)}")
 
 
 class OpCall:
@@ -119,7 +120,7 @@ class OpCall:
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name}={item!r}" for name, item in self._arguments.items())
-        return f"{self.operation}({parts}) -> {', '.join(map(repr, self.outputs)) or None}"
+        return clean(f"{self.operation}({parts}) -> {', '.join(map(repr, self.outputs)) or None}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
+from torchatlas.escapes import clean
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.nouns import NodeKind, OperationType, Phase, Role
 from torchatlas.graph.select import members
@@ -38,7 +39,6 @@ from torchatlas.render.layout.words import (
     width,
     within,
 )
-from torchatlas.tables import clean
 from torchatlas.units import format_count
 
 _GRADIENT, _PARAMETER = ROLES.index(Role.GRADIENT), ROLES.index(Role.PARAMETER)

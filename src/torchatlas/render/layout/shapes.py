@@ -9,10 +9,10 @@ from functools import cached_property
 
 import numpy as np
 
+from torchatlas.escapes import clean
 from torchatlas.graph.columns import EDGE_KINDS, Array
 from torchatlas.graph.nouns import EdgeKind
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline, first_of_repeats
-from torchatlas.tables import clean
 
 
 class Shapes:

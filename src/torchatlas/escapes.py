@@ -1,0 +1,61 @@
+r"""Text from strangers -> text that may be shown: names, notes and source lines come from models and files, so from
+anybody, and must not control the reader's terminal or spreadsheet.
+
+What is made for people to read (`str`, `repr`, messages, tables) passes through `clean` where it is made. Data (names
+in a graph, JSON, pandas) stays exact.
+"""
+
+from __future__ import annotations
+
+import re
+
+_NOT_ASCII_TEXT = re.compile(r"[^ -~]+")
+# OWASP, "CSV Injection": a spreadsheet computes cells that begin so. The last four are the wide forms of the first.
+_FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+
+
+def clean(text: str) -> str:
+    r"""One line without what a terminal obeys or hides, which is shown as an escape.
+
+    Those are the characters that `repr` escapes as well: controls, line ends included, direction marks, what has no
+    width, halves of surrogate pairs. All others stay, so that to clean twice is to clean once.
+
+    >>> clean("conv\x1b[31m[bold]ü\u202e")
+    'conv\\x1b[31m[bold]ü\\u202e'
+    """
+    return text if text.isprintable() else _NOT_ASCII_TEXT.sub(_escaped, text)
+
+
+def _escaped(run: re.Match[str]) -> str:
+    return run[0] if run[0].isprintable() else "".join(map(_shown, run[0]))
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def clean_text(text: str) -> str:
+    r"""The same of several lines: line feeds stay. For whole texts; a name in one could add lines that look like ours.
+
+    >>> clean_text("first\nsecond\x07")
+    'first\nsecond\\x07'
+    """
+    return "\n".join(map(clean, text.split("\n")))
+
+
+def encodable(text: str) -> str:
+    r"""Text that UTF-8 has: half a surrogate pair, which a name may hold, is shown as an escape.
+
+    >>> encodable("a\ud800b")
+    'a\\ud800b'
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def cell(text: str) -> str:
+    """The text of a cell that no spreadsheet takes for a formula: an apostrophe goes before one that begins like it.
+
+    >>> cell("=1+1"), cell("layer1.0")
+    ("'=1+1", 'layer1.0')
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
