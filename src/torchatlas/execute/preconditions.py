@@ -2,7 +2,8 @@
 
 Most kernels check their arguments. Some trust their caller, which is autograd: that indices lie inside of a tensor, or
 that the statistics which a forward pass saved have the size of its channels. A file may say anything. What such a
-kernel needs is said here, one function an operator; benchmarks/probe_operators.py finds the kernels.
+kernel needs is said here, one function an operator; benchmarks/probe_operators.py finds the kernels. They also count on
+memory for every element: a tensor that shows some of its memory several times, an expanded one, is copied for them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
     name, packet = str(operator), operator._schema.name.partition("::")[2]
     precondition = _PRECONDITIONS.get(f"{operator.namespace}.{packet}")
     bounded = packet not in _UNBOUNDED
+    returns_views = any(one.alias_info is not None for one in operator._schema.returns)
 
     @wraps(operator._op)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -41,6 +43,8 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
                 precondition(_bound(operator, args, kwargs))
             except Exception as error:  # whatever the arguments are: what cannot be checked is not run
                 raise InvalidInputError(f"{name} is not run: its arguments do not fit each other ({error}).") from error
+            if not returns_views:
+                args, kwargs = tuple(map(_dense, args)), {key: _dense(item) for key, item in kwargs.items()}
         return operator(*args, **kwargs)
 
     run.__name__ = run.__qualname__ = name.replace(".", "_")  # torch.fx writes it into code
@@ -93,6 +97,17 @@ def _inside(name: str, indices: Any, size: int) -> None:
 def _meta(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor without bytes: an operator that is given such only finds out the shapes of its results."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _is_overlapping(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has more elements than the memory that it shows."""
+    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return tensor.numel() > reach
+
+
+def _dense(item: Any) -> Any:
+    plain = isinstance(item, torch.Tensor) and item.layout is torch.strided and not item.is_nested
+    return item.contiguous() if plain and _is_overlapping(item) else item
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -167,7 +182,7 @@ def _lu_solve(a: Any) -> None:
     "aten.native_batch_norm",
 )
 def _batch_norm(a: Any) -> None:
-    _need(a.input.dim() >= 2, "no channels")
+    _need(a.input.dim() >= 1, "no channels")
     for name in ("weight", "bias", "running_mean", "running_var"):
         _shape(name, getattr(a, name, None), a.input.shape[1:2])
     if not getattr(a, "training", True):
@@ -195,6 +210,18 @@ def _layer_norm_backward(a: Any) -> None:
         _shape("statistic", one, [*a.input.shape[:outer], *[1] * len(normalized)])
     for one in (a.weight, getattr(a, "bias", None)):
         _shape("weight or bias", one, normalized)
+
+
+@_PRECONDITIONS.add("aten.native_group_norm_backward")
+def _group_norm_backward(a: Any) -> None:
+    _need(a.group > 0 and a.C % a.group == 0, f"{a.C} channels are not in {a.group} groups")
+    _need(
+        list(a.input.shape[:2]) == [a.N, a.C] and math.prod(a.input.shape[2:]) == a.HxW, "the sizes are not the input's"
+    )
+    _shape("gradient", a.grad_out, a.input.shape)
+    for one in (a.mean, a.rstd):
+        _shape("statistic", one, [a.N, a.group])
+    _shape("weight", a.weight, [a.C])
 
 
 @_PRECONDITIONS.add("aten._weight_norm", "aten._weight_norm_interface", "aten._weight_norm_interface_backward")
@@ -460,7 +487,7 @@ def _fused_optimizer(a: Any) -> None:
             strides = zip(tensor.stride(), parameter.stride(), tensor.shape, strict=True)
             same = all(one == other for one, other, size in strides if size > 1)
             _need(same and tensor.dtype is parameter.dtype, f"{name} do not lie in memory like their parameters")
-    _need(all(_is_dense(one) for one in a.self), "not dense")
+    _need(all(_is_dense(one) for one in a.self), "a parameter has gaps or shows memory twice")
     if hasattr(a, "state_steps"):
         steps = [one.numel() == 1 for one in a.state_steps]
         _need(len(steps) == len(a.self) and all(steps), "there is not one step for each parameter")
