@@ -57,7 +57,7 @@ def operator(operation: Operation, allow: Collection[str] = (), *, own: bool = F
     if name not in ADMITTED and name not in allow and namespace not in allow:
         if not own:
             raise NotAvailableError(
-                f"{name} is not run: it is not on the list of operators that a file may call (docs/security.md). If "
+                f"{name} is not run: it is not on the list of operators that a file may call (SECURITY.md). If "
                 f"you trust the file, pass allow=[{name!r}]."
             )
         if packet.removesuffix("_copy") in ACTS_OUTSIDE:

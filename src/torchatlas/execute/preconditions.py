@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, wraps
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +34,6 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
     bounded = packet not in _UNBOUNDED
     returns_views = any(one.alias_info is not None for one in operator._schema.returns)
 
-    @wraps(operator._op)
     def run(*args: Any, **kwargs: Any) -> Any:
         if bounded and (_too_large(args) or _too_large(kwargs.values())):
             raise InvalidInputError(f"{name} is not run: a number among its arguments is no size of a tensor.")
@@ -47,7 +46,7 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
                 args, kwargs = tuple(map(_dense, args)), {key: _dense(item) for key, item in kwargs.items()}
         return operator(*args, **kwargs)
 
-    run.__name__ = run.__qualname__ = name.replace(".", "_")  # torch.fx writes it into code
+    run.__name__ = run.__qualname__ = f"checked_{name.replace('.', '_')}"  # torch.fx writes it into code
     return run
 
 
@@ -338,6 +337,7 @@ def _attention(a: Any) -> None:
     _need(min(query.dim(), key.dim(), value.dim()) >= 2, "fewer than two dimensions")
     _need(query.size(-1) == key.size(-1), "queries and keys differ in size")
     _shape("value", value, [*key.shape[:-1], value.size(-1)])
+    _need(query.numel() and key.numel() and value.numel(), "no elements")
     if query.dim() == 4 == key.dim():
         _need(query.size(0) == key.size(0) and query.size(1) % max(1, key.size(1)) == 0, "the heads do not fit")
     if a.attn_mask is not None:
@@ -446,7 +446,8 @@ def _embedding_bag_backward(a: Any) -> None:
     if a.offset2bag.numel() or not hasattr(a, "offsets"):
         _shape("offset2bag", a.offset2bag, a.indices.shape)
         _inside("offset2bag", a.offset2bag, bags)
-    _need(hasattr(a, "offsets") is False or a.offsets.numel() in (bags, bags + 1), "offsets are not of the bags")
+    elif a.offsets.numel() != bags:
+        raise ValueError("offsets are not of the bags")
     _shape("bag_size", a.bag_size, [bags])
     _shape("per_sample_weights", a.per_sample_weights, a.indices.shape)
     if a.mode == 2:

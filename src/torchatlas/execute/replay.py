@@ -75,7 +75,7 @@ class Replay:
 def replay(graph: Graph, *, allow: Iterable[str] = ()) -> Replay:
     """Run a graph captured with values="replay" once more, in id order, from the bytes kept in it.
 
-    The model is not touched. A graph from a file runs only operators that were reviewed (docs/security.md); `allow`
+    The model is not touched. A graph from a file runs only operators that were reviewed (SECURITY.md); `allow`
     adds others by name ("my_ops.scale.default"), or all of a namespace ("my_ops"), for files that you trust.
     """
     machine = Machine(graph, allow, keeps=True)

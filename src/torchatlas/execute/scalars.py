@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
@@ -29,13 +28,14 @@ def _number(item: Any) -> Any:
 def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function for numbers; anything else raises."""
 
-    @wraps(function)
     def run(*numbers: Any) -> Any:
         given = [_number(item) for item in numbers]
         if function is operator.pow and type(given[1]) is int and given[1] > 64 and abs(given[0]) > 1:
             raise OverflowError("a power beyond 2**64, which is no size")
         return _number(function(*given))
 
+    # Not the name of the function: torch.fx would write Python's own operator into its code.
+    run.__name__ = run.__qualname__ = f"bounded_{function.__name__}"
     return run
 
 
