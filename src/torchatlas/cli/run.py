@@ -23,7 +23,7 @@ from torchatlas.units import format_seconds
 @click.option("--values", type=click.Path(path_type=Path), metavar="FILE", help="Save what nodes make: .safetensors.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Save what is returned: .safetensors.")
 @click.option("--check-finite", is_flag=True, help="Stop at the first node that makes NaN or infinity, and name it.")
-@click.option("--allow", multiple=True, metavar="NAMESPACE", help="Also run custom operators of this namespace.")
+@click.option("--allow", multiple=True, metavar="OPERATOR", help="Also run this operator, or namespace.")
 @verb
 def command(
     file: Path,

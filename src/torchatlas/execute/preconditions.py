@@ -31,7 +31,7 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
     """An operator as a function that checks what its kernel does not, and raises InvalidInputError."""
     name, packet = str(operator), operator._schema.name.partition("::")[2]
     precondition = _PRECONDITIONS.get(f"{operator.namespace}.{packet}")
-    bounded = packet not in _UNBOUNDED
+    bounded, kernel = packet not in _UNBOUNDED, operator._op if type(operator) is OpOverload else operator
     returns_views = any(one.alias_info is not None for one in operator._schema.returns)
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -44,7 +44,7 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
                 raise InvalidInputError(f"{name} is not run: its arguments do not fit each other ({error}).") from error
             if not returns_views:
                 args, kwargs = tuple(map(_dense, args)), {key: _dense(item) for key, item in kwargs.items()}
-        return operator(*args, **kwargs)
+        return kernel(*args, **kwargs)
 
     run.__name__ = run.__qualname__ = f"checked_{name.replace('.', '_')}"  # torch.fx writes it into code
     return run

@@ -143,9 +143,10 @@ class TracedModel:
     def load(
         cls, path: str | os.PathLike[str], *, model: nn.Module | None = None, allow: Iterable[str] = ()
     ) -> TracedModel:
-        """Read what `save` wrote. Nothing is executed, and the program calls only operators that are known to be safe.
+        """Read what `save` wrote. Nothing is executed, and the program may call only operators that were reviewed.
 
-        `allow` adds namespaces of custom operators to those. `model` is where the weights come from, if not the file.
+        `allow` adds others by name ("my_ops.scale.default"), or all of a namespace ("my_ops"), for trusted files:
+        see SECURITY.md. `model` is where the weights come from, if not the file.
         """
         graph = Graph.load(path)
         if not holds_program(graph):
