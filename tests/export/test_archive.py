@@ -178,7 +178,7 @@ def test_a_member_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path = random_graph(30, 60).save(tmp_path / "graph.atlas")
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("header.json", b"{}")
-    with pytest.raises(FileFormatError, match=re.escape("header.json is in it twice")):
+    with pytest.raises(FileFormatError, match=re.escape("'header.json' is in it twice")):
         Graph.load(path)
 
 

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import MOST_NESTED
+from torchatlas.graph.names import shown
 
 _Count = Annotated[int, Meta(ge=0, le=2**62)]
 
@@ -53,12 +54,12 @@ def metadata_faults(graph: Graph) -> str | None:
             return f"metadata.resized[{row}]: storage {storage} at node {node} of {storages} storages and {nodes} nodes"
     for name, ran in known.fx_nodes.items():
         if ran and max(ran) >= nodes:
-            return f"metadata.fx_nodes[{name[:40]!r}]: there is no node {max(ran)}"
+            return f"metadata.fx_nodes[{shown(name)}]: there is no node {max(ran)}"
     return None
 
 
 def _depth(item: Any) -> int:
-    """How many lists and objects lie in each other, level by level; no more than it takes to see that it is too deep."""
+    """How many lists and objects lie in each other, counted until it is too many."""
     level, depth = [item], 0
     while level and depth <= MOST_NESTED:
         below: list[Any] = []
@@ -83,12 +84,13 @@ def recorded_faults(graph: Graph) -> str | None:
         node, _, output = key.partition(":")
         if _is_number(node) and _is_number(output):
             if int(node) >= len(outputs) or int(output) >= outputs[int(node)]:
-                return f"recorded {key}: there is no such output"
+                return f"recorded {shown(key)}: there is no such output"
         elif key in of_all:
             if array.shape != (of_all[key],) or array.dtype != np.int64:
-                return f"recorded {key}: {array.dtype} of shape {array.shape}, expected int64 of ({of_all[key]},)"
+                expected = f"int64 of shape ({of_all[key]},)"
+                return f"recorded {shown(key)}: {array.dtype} of shape {array.shape}, expected {expected}"
         elif not key.startswith(("-1:", "program/")):
-            return f"recorded {key[:40]!r}: the key is not of the form node:output"
+            return f"recorded {shown(key)}: the key is not of the form node:output"
     return None
 
 

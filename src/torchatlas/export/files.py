@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from torchatlas.graph import Graph
 from torchatlas.graph.arguments import different_keys
 from torchatlas.graph.columns import Array, Tables
 from torchatlas.graph.faults import faults
+from torchatlas.graph.names import shown
 
 FORMAT = "torchatlas"
 VERSION = 1  # of both files; a reader of version n reads 1 to n
@@ -40,6 +42,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         beside.unlink(missing_ok=True)
 
 
+def check_regular(path: Path) -> None:
+    """Raise for what has no end, or none yet: a pipe, a socket, a device. Reading one could wait for ever."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # what a folder is, opening it says
+        raise FileFormatError(f"{path}: not a regular file.")
+
+
 class Head(msgspec.Struct):
     """Enough of a header to say what a file is."""
 
@@ -50,7 +59,8 @@ class Head(msgspec.Struct):
 def check_head(path: Path, head: Head) -> None:
     """Raise unless this torchatlas can read the file."""
     if head.format != FORMAT:
-        raise FileFormatError(f"{path}: not a torchatlas file: its format is {head.format!r}, expected {FORMAT!r}.")
+        what = f"its format is {shown(head.format)}, expected {FORMAT!r}"
+        raise FileFormatError(f"{path}: not a torchatlas file: {what}.")
     if head.version > VERSION:
         raise NewerVersionError(
             f"{path}: written in version {head.version} of the format; this torchatlas reads up to version {VERSION}. "
@@ -117,7 +127,7 @@ def build(path: Path, columns: dict[str, Array], tables: Tables, **rest: Any) ->
 
 def _graph_faults(graph: Graph) -> str | None:
     if graph.source not in SOURCES:
-        return f"its source is {graph.source[:40]!r}, expected one of {', '.join(SOURCES)}"
+        return f"its source is {shown(graph.source)}, expected one of {', '.join(SOURCES)}"
     return faults(graph.columns, graph.tables) or metadata_faults(graph) or recorded_faults(graph)
 
 

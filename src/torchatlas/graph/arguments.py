@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchatlas.errors import FileFormatError
+from torchatlas.graph.names import shown
 
 # What reading a text as a call can come to.
 _NOT_WRITTEN_HERE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-_SHOWN = 80  # characters of such a text
 MOST_NESTED = 200  # lists and objects in each other: readers go down one call of Python for each
 
 
@@ -96,9 +96,8 @@ def highest_reference_of_value(text: str) -> int:
 
 
 def _fault(text: str, error: Exception) -> FileFormatError:
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     why = "nested too deeply" if isinstance(error, RecursionError) else error
-    return FileFormatError(f"not a call as graph/arguments.py writes it ({why}): {shown!r}")
+    return FileFormatError(f"not a call as graph/arguments.py writes it ({why}): {shown(text, 80)}")
 
 
 def _strictly(text: str) -> Any:
@@ -114,8 +113,7 @@ def different_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        shown = twice if len(twice) <= _SHOWN else f"{twice[:_SHOWN]}…"
-        raise ValueError(f"the key {shown!r} stands twice in one object")
+        raise ValueError(f"the key {shown(twice)} stands twice in one object")
     return found
 
 

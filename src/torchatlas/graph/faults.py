@@ -16,11 +16,11 @@ import numpy as np
 from torchatlas.errors import FileFormatError
 from torchatlas.graph.arguments import highest_reference, highest_reference_of_value
 from torchatlas.graph.columns import COLUMNS, EDGE_KINDS, ENUMS, POINTERS, Array, Layout, Tables, lengths
+from torchatlas.graph.names import shown
 from torchatlas.graph.nouns import EdgeKind
 
 MOST_PARTS = 250  # of a dotted name: readers of the module tree go down one call of Python per part
 _LARGEST = 2**63 - 1  # torch counts elements and bytes in 64 bits
-_LONGEST_SHOWN = 60  # characters of a text, in a message
 _DEVICE = re.compile(r"[A-Za-z_]\w*(:\d{1,9})?", re.ASCII)
 _DATA = EDGE_KINDS.index(EdgeKind.DATA)
 # Columns whose sum a reader may ask for.
@@ -92,7 +92,7 @@ def _relation_faults(columns: dict[str, Array]) -> Iterator[str]:
     """Indices that lead beyond what they index, and orders that cannot be. Follows `_number_faults`."""
     inputs, outputs = np.diff(columns["input_ptr"]), np.diff(columns["output_ptr"])
     for name in _BACKWARD:
-        if (where := _first(columns[name] >= np.arange(len(columns[name])))) >= 0:
+        if (where := _first(columns[name] >= np.arange(len(columns[name]), dtype=np.int32))) >= 0:
             yield f"{name}[{where}] is {int(columns[name][where])}: it points to itself or forward"
     source, target = columns["edge_source"], columns["edge_target"]
     if (where := _first(source >= target)) >= 0:
@@ -119,12 +119,10 @@ def _relation_faults(columns: dict[str, Array]) -> Iterator[str]:
                 f"edge_value[{where}] is {int(columns['edge_value'][where])}, "
                 f"but input {index} of node {int(target[where])} is value {int(taken[where])}"
             )
-    if len(columns["input_value"]):
-        last = np.maximum.reduceat(
-            np.append(columns["value_producer"][columns["input_value"]], -1), columns["input_ptr"][:-1]
-        )
-        if (where := _first((last >= np.arange(len(inputs))) & (inputs > 0))) >= 0:
-            yield f"node {where} takes a value that node {int(last[where])} makes, which does not run before it"
+    taker = np.repeat(np.arange(len(inputs), dtype=np.int32), inputs)
+    maker = columns["value_producer"][columns["input_value"]]
+    if (where := _first(maker >= taker)) >= 0:
+        yield f"node {taker[where]} takes a value that node {maker[where]} makes, which does not run before it"
     born, died = columns["storage_born"], columns["storage_died"]
     if (where := _first((born > died) & (died >= 0))) >= 0:
         yield f"storage_died[{where}] is {int(died[where])}, before storage_born[{where}], which is {int(born[where])}"
@@ -152,9 +150,9 @@ def _reference_faults(columns: dict[str, Array], tables: Tables) -> Iterator[str
         for parameter in operation.parameters:
             try:
                 if parameter.default is not None and highest_reference_of_value(parameter.default) >= 0:
-                    yield f"operations[{row}]: the default of {_shown(parameter.name)} is a tensor"
+                    yield f"operations[{row}]: the default of {shown(parameter.name)} is a tensor"
             except FileFormatError as error:
-                yield f"operations[{row}]: the default of {_shown(parameter.name)}: {error}"
+                yield f"operations[{row}]: the default of {shown(parameter.name)}: {error}"
     named, inputs = highest[columns["node_arguments"]], np.diff(columns["input_ptr"])
     if (where := _first(named >= inputs)) >= 0:
         row = int(columns["node_arguments"][where])
@@ -171,15 +169,15 @@ def _table_faults(tables: Tables) -> Iterator[str]:
             yield f"layouts[{row}]{problem}"
     for row, device in enumerate(tables.devices):
         if not _DEVICE.fullmatch(device):
-            yield f"devices[{row}] is {_shown(device)}, which is no device"
+            yield f"devices[{row}] is {shown(device)}, which is no device"
     for row, module in enumerate(tables.modules):
-        if problem := _path_fault(module.path):
-            yield f"modules[{row}].path {problem}"
+        if (long := _path_fault(module.path)) is not None:
+            yield f"modules[{row}].path {long}"
         if not module.kind.isidentifier():
-            yield f"modules[{row}].kind is {_shown(module.kind)}, which is no word"
+            yield f"modules[{row}].kind is {shown(module.kind)}, which is no word"
     for row, name in enumerate(tables.names):
-        if problem := _path_fault(name):
-            yield f"names[{row}] {problem}"
+        if (long := _path_fault(name)) is not None:
+            yield f"names[{row}] {long}"
     for row, source in enumerate(tables.sources):
         if not -1 <= source.line <= _LARGEST:
             yield f"sources[{row}].line is {_number(source.line)}, which is no line"
@@ -205,7 +203,7 @@ def _layout_faults(layout: Layout) -> Iterator[str]:
         ("kind", layout.kind, str.isidentifier),
     ):
         if not is_one(word):
-            yield f".{name} is {_shown(word)}, which is no {name}"
+            yield f".{name} is {shown(word)}, which is no {name}"
 
 
 def _product(sizes: list[int]) -> int:
@@ -220,14 +218,11 @@ def _product(sizes: list[int]) -> int:
 
 def _path_fault(path: str) -> str | None:
     if (parts := path.count(".") + 1) > MOST_PARTS:
-        return f"has {parts} parts, expected at most {MOST_PARTS}: {_shown(path)}"
+        return f"has {parts} parts, expected at most {MOST_PARTS}: {shown(path)}"
     return None
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
 
 
 def _number(number: int) -> str:
     """A number for a message. Python writes none of more than 4,300 digits."""
-    return str(number) if abs(number) < 10**30 else f"{'-' if number < 0 else ''}10 to the {math.log10(abs(number)):.0f}"
+    sign = "-" if number < 0 else ""
+    return str(number) if abs(number) < 10**30 else f"{sign}10 to the {math.log10(abs(number)):.0f}"

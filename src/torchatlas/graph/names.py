@@ -1,4 +1,4 @@
-"""The short name of an operation: what stands in node names and pictures."""
+"""Names for people: the short name of an operation, and any text of a file inside a message."""
 
 from __future__ import annotations
 
@@ -17,3 +17,12 @@ def short_name(operation: str) -> str:
     if len(parts) >= 3 and parts[0] not in _PYTHON_PATHS:
         return parts[1]
     return parts[-1]
+
+
+def shown(text: str, most: int = 60) -> str:
+    """A text that may come from anybody's file, for a message: quoted, cut, nothing in it that moves a cursor.
+
+    >>> shown("\x1b[2J"), shown("ab" * 100, 6)
+    ("'\\\\x1b[2J'", "'ababab…'")
+    """
+    return repr(text if len(text) <= most else f"{text[:most]}…")
