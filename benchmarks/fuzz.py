@@ -62,7 +62,7 @@ def main() -> int:
         _, chosen, data = made(seeds, kinds, seed, case)
         path = folder / f"case{chosen.suffix}"
         path.write_bytes(data)
-        return use(path, chosen)
+        return use(path, chosen, case)
 
     table, failures, begun = Counter[tuple[str, str]](), list[tuple[Outcome, str, int]](), time.monotonic()
     for number, outcome in enumerate(outcomes(run, iter(range(first, first + cases)), options.workers), 1):
@@ -86,7 +86,7 @@ def _here(seeds: list[Seed], kinds: list[str], seed: int, case: int, folder: Pat
     path = folder / f"case{chosen.suffix}"
     path.write_bytes(data)
     os.chdir(folder)
-    print(f"{kind} of {chosen.name}{chosen.suffix}, {len(data)} bytes: {use(path, chosen)}")
+    print(f"{kind} of {chosen.name}{chosen.suffix}, {len(data)} bytes: {use(path, chosen, case, step_by_step=True)}")
     return 0
 
 

@@ -105,7 +105,8 @@ def wrong_text(rng: random.Random, text: bytes) -> bytes:
     place = rng.choice(places) + 1 if places else 0
     wrong = {
         b"{": [b'"a":1,"a":2,', b'"name":"x","name":"y",', b'"":', b'"id":0,"id":0,', b"{" * 3000],
-        b"[": [b"[" * 250 + b"]" * 250 + b",", b"[" * 2000 + b"]" * 2000 + b",", b"[" * 200_000, b"1" * 5000 + b",", b"1e999,"],
+        b"[": [b"[" * 250 + b"]" * 250 + b",", b"[" * 2000 + b"]" * 2000 + b",", b"[" * 200_000,
+              b"1" * 5000 + b",", b"1e999,"],
         b":": [b"NaN,", b"Infinity,", b"9" * 5000, b"-", b"00", b'"\\ud800",', b'{"a":' * 1500],
         b",": [b",", b"//x\n", b"null,", b"\xff", b"\x00"],
         b'"': [b"\\u0000", b"\\ud800", b"\xff\xfe", b"\\x", b"\n", b"x" * 70_000, b"\\"],

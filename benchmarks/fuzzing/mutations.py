@@ -1,4 +1,4 @@
-"""A seed and a source of chance -> a file that is wrong in one way, at the level of bytes, zip, JSON, columns or content.
+"""A seed and a source of chance -> a file that is wrong in one way: in its bytes, zip, JSON, columns or content.
 
 What is wrong lies as deep as possible: sizes and sums of what surrounds it are right, so that it gets past the first
 checks.
@@ -8,11 +8,13 @@ import io
 import json
 import random
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from fuzzing import programs
 from fuzzing.data import mutated, mutated_text, wrong_text
 from fuzzing.seeds import Seed
@@ -225,7 +227,8 @@ def write_members(
     members: Members, *, twice: str | None = None, comment: bytes = b"", method: int = zipfile.ZIP_STORED
 ) -> bytes:
     made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", method) as archive:
+    with warnings.catch_warnings(), zipfile.ZipFile(made, "w", method) as archive:
+        warnings.simplefilter("ignore")  # of a name that stands twice
         for name, data in [*members.items(), *([(twice, members[twice])] if twice else [])]:
             archive.writestr(zipfile.ZipInfo(name), data)
         archive.comment = comment

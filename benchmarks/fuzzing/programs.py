@@ -5,8 +5,8 @@ import random
 from typing import Any
 
 import torch
-from fuzzing.data import mutated, mutated_text
 
+from fuzzing.data import mutated, mutated_text
 from torchatlas.graph.nouns import OperationType
 
 TYPES = [str(kind) for kind in OperationType]
@@ -16,10 +16,38 @@ NAMES = [
         f"{name.replace('::', '.')}{'' if '.' in name else '.default'}"
         for name in torch._C._dispatch_get_all_op_names()
     ),
-    *"operator.getitem operator.mul operator.pow operator.mod operator.add operator.attrgetter operator.methodcaller "
-    "math.sqrt math.factorial torch.sym_max begin end os.system builtins.eval builtins.exec builtins.getattr "
-    "builtins.__import__ torch.load torch.ops.load_library torch.classes.load_library subprocess.run pickle.loads "
-    "aten aten.add aten.add.nope aten..default ... __class__ torch.ops.aten.add.Tensor prim.device.default".split(),
+    *[
+        "operator.getitem",
+        "operator.mul",
+        "operator.pow",
+        "operator.mod",
+        "operator.add",
+        "operator.attrgetter",
+        "operator.methodcaller",
+        "math.sqrt",
+        "math.factorial",
+        "torch.sym_max",
+        "begin",
+        "end",
+        "os.system",
+        "builtins.eval",
+        "builtins.exec",
+        "builtins.getattr",
+        "builtins.__import__",
+        "torch.load",
+        "torch.ops.load_library",
+        "torch.classes.load_library",
+        "subprocess.run",
+        "pickle.loads",
+        "aten",
+        "aten.add",
+        "aten.add.nope",
+        "aten..default",
+        "...",
+        "__class__",
+        "torch.ops.aten.add.Tensor",
+        "prim.device.default",
+    ],
     "",
 ]
 _CHAINS = [

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from fuzzing.seeds import Seed
 
 import torchatlas as atlas
+from fuzzing.seeds import Seed
 from torchatlas.analysis import schedule
 from torchatlas.analysis.cost import cost_text
 from torchatlas.analysis.gradients import gradient_norms
@@ -30,24 +30,33 @@ class Fault(Exception):
     """What is wrong although nothing raised."""
 
 
-def use(path: Path, seed: Seed) -> str:
+def use(path: Path, seed: Seed, case: int, *, step_by_step: bool = False) -> str:
     """Everything. Returns how far it came: "refused", or "loaded" with the steps that were refused.
 
-    Errors of torchatlas are answers; any other reaches the caller, with the step in its notes.
+    Errors of torchatlas are answers; any other reaches the caller, with the step in its notes. The world outside is
+    compared in the end, or after each step.
     """
+    before = world()
     try:
-        graph = _watched("load", lambda: Graph.load(path))
+        graph = _noted("load", lambda: Graph.load(path))
     except AtlasError as error:
         if str(path) not in str(error):
             raise Fault(f"load: the message does not name the file: {error}") from error
+        _compare("load", before)
         return "refused"
-    refused = [name for name, step in _steps(graph, path, seed) if not _done(name, step)]
+    refused = []
+    for name, step in _steps(graph, path, seed, case):
+        if not _done(name, step):
+            refused.append(name)
+        if step_by_step:
+            _compare(name, before)
+    _compare("all of it", before)
     return f"loaded, then refused: {', '.join(refused)}" if refused else "loaded"
 
 
 def _done(name: str, step: Callable[[], Any]) -> bool:
     try:
-        _watched(name, step)
+        _noted(name, step)
     except AtlasError as error:
         if name.startswith("save"):
             raise Fault(f"{name}: what was loaded cannot be written: {error}") from error
@@ -55,7 +64,17 @@ def _done(name: str, step: Callable[[], Any]) -> bool:
     return True
 
 
-def _steps(graph: Graph, path: Path, seed: Seed) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _noted(name: str, step: Callable[[], Any]) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return step()
+    except BaseException as error:
+        error.add_note(f"step: {name}")
+        raise
+
+
+def _steps(graph: Graph, path: Path, seed: Seed, case: int) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "look", lambda: _look(graph)
     yield "summary", lambda: summary_text(graph)
     yield "table", lambda: (str(atlas.module_table(graph)), str(atlas.module_bars(graph)))
@@ -68,13 +87,13 @@ def _steps(graph: Graph, path: Path, seed: Seed) -> Iterator[tuple[str, Callable
     yield "part", lambda: graph.subgraph(range(len(graph) // 2))
     for suffix in (".json", ".atlas"):
         yield f"save {suffix}", lambda suffix=suffix: _save(graph, path.with_name(f"again{suffix}"))
-    for suffix in (".csv", ".dot", ".mmd"):
-        yield f"write {suffix}", lambda suffix=suffix: graph.save(path.with_name(f"again{suffix}"))
+    others = (".csv", ".dot", ".mmd")  # by turns
+    yield "write", lambda: graph.save(path.with_name(f"again{others[case % len(others)]}"))
     if seed.replays:
         yield "verify", lambda: atlas.verify(graph)
     if seed.inputs:
         for inputs in seed.inputs:
-            yield "call", lambda inputs=inputs: atlas.load(path)(*inputs)
+            yield "call", lambda inputs=inputs: _call(path, inputs)
 
 
 def _look(graph: Graph) -> None:
@@ -97,29 +116,26 @@ def _save(graph: Graph, path: Path) -> None:
         raise Fault(f"{path.suffix} came back changed: {difference}")
 
 
-# -- the world outside ---------------------------------------------------------------------------------------------------
+def _call(path: Path, inputs: tuple[Any, ...]) -> None:
+    """A program may draw random numbers, and write to what it is given."""
+    traced = atlas.load(path)
+    with torch.random.fork_rng(devices=[]):
+        traced(*(item.clone() for item in inputs))
 
 
-def _watched(name: str, step: Callable[[], Any]) -> Any:
-    """What a step returns; raises if the process is another one afterwards."""
-    before = world(draws=name == "call")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return step()
-    except Exception as error:
-        error.add_note(f"step: {name}")
-        raise
-    finally:
-        after = world(draws=name == "call")
-        if changed := [key for key in before if before[key] != after[key]]:
-            key = changed[0]
-            raise Fault(f"{name} changed {key}: {str(before[key])[:80]} -> {str(after[key])[:80]}")
+# -- the world outside -----------------------------------------------------------------------------------------------
 
 
-def world(*, draws: bool) -> dict[str, Any]:
-    """What no step may change; a program that is called may draw random numbers."""
-    found = {
+def _compare(name: str, before: dict[str, Any]) -> None:
+    after = world()
+    if changed := [key for key in before if before[key] != after[key]]:
+        key = changed[0]
+        raise Fault(f"{name} changed {key}: {str(before[key])[:80]} -> {str(after[key])[:80]}")
+
+
+def world() -> dict[str, Any]:
+    """What nothing may change."""
+    return {
         "grad mode": torch.is_grad_enabled(),
         "inference mode": torch.is_inference_mode_enabled(),
         "default dtype": torch.get_default_dtype(),
@@ -136,12 +152,10 @@ def world(*, draws: bool) -> dict[str, Any]:
         "garbage collector": gc.isenabled(),
         "modules": frozenset(name for name in sys.modules if not name.startswith(_OUR_MODULES)),
         "canary": [name for name in os.listdir() if not name.startswith(("case", "again"))],
+        "random numbers": hashlib.md5(torch.get_rng_state().numpy().tobytes()).hexdigest(),
+        "Python's random numbers": hash(random.getstate()),
+        "numpy's random numbers": int(np.random.get_state()[1][:8].sum()),  # noqa: NPY002
     }
-    if not draws:
-        found["random numbers"] = hashlib.md5(torch.get_rng_state().numpy().tobytes()).hexdigest()
-        found["Python's random numbers"] = hash(random.getstate())
-        found["numpy's random numbers"] = int(np.random.get_state()[1][:8].sum())  # noqa: NPY002
-    return found
 
 
 # Imported when first used, by us, by torch or by the standard library on our behalf.
@@ -168,6 +182,7 @@ def warm_up(seeds: list[Seed], folder: Path) -> None:
         with contextlib.chdir(folder), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             graph = Graph.load(path)
-            for _, step in _steps(graph, path, seed):
-                with contextlib.suppress(AtlasError):
-                    step()
+            for case in range(3):
+                for _, step in _steps(graph, path, seed, case):
+                    with contextlib.suppress(AtlasError):
+                        step()

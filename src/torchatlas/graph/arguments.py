@@ -104,6 +104,8 @@ def _strictly(text: str) -> Any:
     """The JSON in a text that stands on one line, with numbers that JSON has and no key twice."""
     if "\n" in text or "\r" in text:
         raise ValueError("a line break in the text of a call")
+    if text != text.strip():
+        raise ValueError("space around it")  # a .json file would not keep it
     return json.loads(text, object_pairs_hook=different_keys, parse_constant=_no_number, parse_float=_finite)
 
 
