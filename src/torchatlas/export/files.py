@@ -19,7 +19,7 @@ from torchatlas.export.contents import metadata_faults, recorded_faults
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import different_keys
 from torchatlas.graph.columns import Array, Tables
-from torchatlas.graph.faults import faults
+from torchatlas.graph.faults import call_faults, faults
 from torchatlas.graph.names import shown
 
 FORMAT = "torchatlas"
@@ -128,7 +128,8 @@ def build(path: Path, columns: dict[str, Array], tables: Tables, **rest: Any) ->
 def _graph_faults(graph: Graph) -> str | None:
     if graph.source not in SOURCES:
         return f"its source is {shown(graph.source)}, expected one of {', '.join(SOURCES)}"
-    return faults(graph.columns, graph.tables) or metadata_faults(graph) or recorded_faults(graph)
+    problem = faults(graph.columns, graph.tables) or call_faults(graph.columns, graph.tables)
+    return problem or metadata_faults(graph) or recorded_faults(graph)
 
 
 def _lossy(metadata: dict[str, Any]) -> str | None:

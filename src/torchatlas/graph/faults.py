@@ -33,7 +33,12 @@ _BACKWARD = ("call_parent", "value_view_of", "node_forward")
 def faults(columns: dict[str, Array], tables: Tables) -> str | None:
     """The first thing that makes these columns and tables no graph, in words; None when they are sound."""
     found = chain(_shape_faults(columns), _number_faults(columns, tables), _table_faults(tables))
-    return next(chain(found, _relation_faults(columns), _reference_faults(columns, tables)), None)
+    return next(chain(found, _relation_faults(columns)), None)
+
+
+def call_faults(columns: dict[str, Array], tables: Tables) -> str | None:
+    """The first text of a call, or of a default, that is none, or that names an input its node does not have."""
+    return next(_call_faults(columns, tables), None)
 
 
 # -- each column by itself -------------------------------------------------------------------------------------------
@@ -138,8 +143,7 @@ def _beyond(columns: dict[str, Array], name: str, row: int, owner: str, limit: i
     return f"{name}[{row}] is {int(columns[name][row])}, but node {int(columns[owner][row])} has {limit} {what}"
 
 
-def _reference_faults(columns: dict[str, Array], tables: Tables) -> Iterator[str]:
-    """Calls that are none, and those that name an input their node does not have."""
+def _call_faults(columns: dict[str, Array], tables: Tables) -> Iterator[str]:
     highest = np.full(len(tables.arguments) + 1, -1, np.int64)  # the last is that of no call
     for row, text in enumerate(tables.arguments):
         try:
