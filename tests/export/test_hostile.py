@@ -273,5 +273,5 @@ def test_a_directory_that_lies_is_refused(tmp_path: Path) -> None:
     (size,) = struct.unpack("<L", data[end + 12 : end + 16])
     for field, wrong in ((12, 2**31), (12, size + 10**7), (16, 2**32 - 2), (12, 0)):
         path.write_bytes(data[: end + field] + struct.pack("<L", wrong) + data[end + field + 4 :])
-        with pytest.raises(FileFormatError, match="graph.atlas: "):
+        with pytest.raises(FileFormatError, match=r"graph\.atlas: "):
             Graph.load(path)
