@@ -12,7 +12,7 @@ import torchatlas
 
 ROOT = Path(torchatlas.__file__).parent
 LAYERS = [
-    {"errors"},
+    {"errors", "interrupts"},
     {"units", "registry", "tables", "collector"},
     {"graph"},
     {"operations", "torch_private", "inputs"},
@@ -29,6 +29,7 @@ LAYERS = [
 ]
 WITHOUT_TORCH = {
     "errors",
+    "interrupts",
     "units",
     "registry",
     "tables",

@@ -8,7 +8,6 @@ import threading as _threading
 from collections.abc import Callable as _Callable
 from collections.abc import Iterable as _Iterable
 from collections.abc import Iterator as _Iterator
-from contextlib import contextmanager as _contextmanager
 from types import CodeType as _CodeType
 from typing import Any
 from typing import TypeVar as _TypeVar
@@ -41,6 +40,8 @@ from torch.overrides import _pop_mode as pop_function_mode
 from torch.overrides import _push_mode as push_function_mode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wrapper
+
+from torchatlas.interrupts import bracketed as _bracketed
 
 __all__ = [
     "COMPILED_NAME",
@@ -219,7 +220,7 @@ def hang_post_hooks(nodes: _Iterable[Any], hooks: dict[int, Any]) -> list[Any]:
 _hanging = _threading.Lock()
 
 
-@_contextmanager
+@_bracketed
 def engine_runs(around: _Callable[..., Any]) -> _Iterator[None]:
     """Have `around(run, outputs, args, kwargs)` called in the place of every run of the autograd engine."""
     autograd: Any = torch.autograd

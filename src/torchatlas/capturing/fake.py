@@ -16,6 +16,7 @@ from torchatlas.capturing.wrappers import parts
 from torchatlas.errors import CaptureError
 from torchatlas.graph import Graph
 from torchatlas.inputs import named_tensors
+from torchatlas.interrupts import whole
 from torchatlas.torch_private import FakeCopyMode, FakeTensor, FakeTensorMode, no_dispatch_modes
 
 Program = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
@@ -36,7 +37,7 @@ def faked(
     """
     mode = _mode_of(model, args, kwargs) or FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with mode:
+        with whole(mode):
             built = _built(model, args, kwargs)
             target = model if built is None else built
             if not _is_fake(target):
@@ -106,7 +107,7 @@ def _copied(mode: FakeTensorMode, model: Any, args: tuple[Any, ...], kwargs: dic
     for _, tensor in named_tensors((args, kwargs)):
         memo[id(tensor)] = _fake(mode, tensor)
     try:
-        with FakeCopyMode(mode), warnings.catch_warnings():
+        with FakeCopyMode(mode), whole(warnings.catch_warnings()):
             # How torch copies its own exported modules.
             warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
             return copy.deepcopy((model, args, kwargs, optimizer), memo)
