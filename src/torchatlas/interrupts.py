@@ -8,6 +8,7 @@ them wait has a second chance (`Bracket`). Other threads handle no signals.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # what signal wraps in enums, which takes ten times as long
 import functools
 import signal
 import sys
@@ -21,9 +22,7 @@ _Parameters = ParamSpec("_Parameters")
 _Value = TypeVar("_Value")
 
 # Those that programs handle by raising: Ctrl-C, being asked to end, a time that is up. Ctrl-C first: see `_put_back`.
-_HANDLED = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM") if hasattr(signal, name)
-]  # fmt: skip
+_HANDLED = [int(getattr(signal, name)) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM") if hasattr(signal, name)]
 
 
 class signals_deferred:
@@ -42,10 +41,10 @@ class signals_deferred:
         self._note = lambda number, frame: arrived.setdefault(number)
         try:
             for number in _HANDLED:
-                handler = signal.getsignal(number)
+                handler = _signal.getsignal(number)
                 if callable(handler):
                     self._handlers[number] = handler
-                    signal.signal(number, self._note)
+                    _signal.signal(number, self._note)
         except BaseException:  # the handler of a signal that does not wait yet
             self._put_back()
             raise
@@ -53,15 +52,18 @@ class signals_deferred:
     def __exit__(self, *raised: object) -> None:
         try:
             self._put_back()
+        except BaseException:
+            self._put_back()  # a handler that was back has raised before the others were
+            raise
         finally:
-            self._put_back()  # a handler that is back may have raised before the others were
-            self._deliver()
+            if self._arrived:
+                self._deliver()
 
     def _put_back(self) -> None:
         """Idempotent. The first comes back last, so that Ctrl-C waits for longest."""
         for number, handler in reversed(self._handlers.items()):
-            if signal.getsignal(number) is self._note:  # unless the program has put its own there meanwhile
-                signal.signal(number, handler)
+            if _signal.getsignal(number) is self._note:  # unless the program has put its own there meanwhile
+                _signal.signal(number, handler)
 
     def _deliver(self) -> None:
         if self._arrived:
@@ -116,6 +118,29 @@ class Bracket(Generic[_Value]):
         ) -> None: ...
 
 
+class RepeatedBracket(Bracket[_Value]):
+    """A bracket for what comes with every op, where no signal can be made to wait.
+
+    `_begin` and `_end` may be interrupted anywhere: the end is then made again, and has to be idempotent.
+    """
+
+    def __enter__(self) -> _Value:
+        try:
+            value = self._begin()
+            self._begun = True
+        except BaseException:
+            self._end(None, None, None)
+            raise
+        return value
+
+    def _leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        result = self._end(kind, error, trace)
+        self._begun = False
+        return result
+
+
 class _Exit:
     """`__exit__` as a `with` statement finds it: it ends the bracket, at the latest when the statement drops it.
 
@@ -134,11 +159,13 @@ class _Exit:
 
 
 class _SecondChance:
+    _bracket: Bracket[Any] | None = None
+
     def __init__(self, bracket: Bracket[Any]) -> None:
         self._bracket = bracket
 
     def __del__(self) -> None:
-        if self._bracket._begun:
+        if self._bracket is not None and self._bracket._begun:
             self._bracket._leave(None, None, None)
 
 

@@ -26,25 +26,31 @@ _NOTE = "ran on fake tensors: shapes, memory and structure are real, nothing was
 _WITH_WORKSPACE = ("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "cudnn_batch_norm")
 
 
-@contextmanager
+def fake_mode(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensorMode:
+    """The mode in which `faked` makes a program, and that runs it."""
+    return _mode_of(model, args, kwargs) or FakeTensorMode(allow_non_fake_inputs=True)
+
+
 def faked(
-    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], optimizer: Any
-) -> Iterator[Program]:
-    """The same program with fake parameters and inputs, inside the mode that runs it.
+    mode: FakeTensorMode, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], optimizer: Any
+) -> Program:
+    """The same program with fake parameters and inputs.
 
     The model is copied without its data, so the user's own stays untouched. A function that takes no arguments and
     returns a module builds the model inside the mode: nothing is ever allocated.
     """
-    mode = _mode_of(model, args, kwargs) or FakeTensorMode(allow_non_fake_inputs=True)
+    built = _built(model, args, kwargs)
+    target = model if built is None else built
+    if not _is_fake(target):
+        return _copied(mode, target, args, kwargs, optimizer)
+    return target, *_fake_inputs(mode, args, kwargs), optimizer
+
+
+@contextmanager
+def values_refused() -> Iterator[None]:
+    """Say what to do about a program that reads what fake tensors do not have."""
     try:
-        with whole(mode):
-            built = _built(model, args, kwargs)
-            target = model if built is None else built
-            if not _is_fake(target):
-                target, args, kwargs, optimizer = _copied(mode, target, args, kwargs, optimizer)
-            else:
-                args, kwargs = _fake_inputs(mode, args, kwargs)
-            yield target, args, kwargs, optimizer
+        yield
     except Exception as error:
         if "DataDependentOutput" in type(error).__name__ or "DynamicOutputShape" in type(error).__name__:
             raise CaptureError(

@@ -30,7 +30,7 @@ from torchatlas.graph.arguments import Call, TensorRef, encode
 from torchatlas.graph.columns import PHASES
 from torchatlas.graph.nouns import OperationType
 from torchatlas.inputs import argument_names, check_call, mapped_tensors, named_tensors
-from torchatlas.interrupts import Bracket, signals_deferred
+from torchatlas.interrupts import Bracket, signals_deferred, whole
 from torchatlas.torch_private import dispatch_mode_stack, never_compiled
 
 _SUMS_OUT_OF_PLACE = (
@@ -361,12 +361,15 @@ def capture(
     if fake:
         if values is not None:
             raise InvalidInputError(f"values={values!r} cannot be kept with fake=True: fake tensors have no values.")
-        from torchatlas.capturing.fake import faked, without_pretence
+        from torchatlas.capturing.fake import fake_mode, faked, values_refused, without_pretence
 
+        mode = fake_mode(model, args, call_kwargs)
         with (
             Restorer(model, (args, call_kwargs), optimizer),  # flags, random numbers, and a model that is fake already
-            faked(model, args, call_kwargs, optimizer) as (model, args, call_kwargs, optimizer),
+            values_refused(),
+            whole(mode),
         ):
+            model, args, call_kwargs, optimizer = faked(mode, model, args, call_kwargs, optimizer)
             graph = _captured(model, args, call_kwargs, backward, loss, optimizer, values, track_tensor_ops, None)
         without_pretence(graph)
         return graph
