@@ -317,13 +317,7 @@ def doctor() -> None:
         SGD.step()
 
 
-DOCTOR = ("in-place", "exploding", "not-zeroed", "not-finite-forward")  # not those that walk through all objects
-    "in-place",
-    "exploding",
-    "not-zeroed",
-    "not-finite-forward",
-    "not-finite-backward",
-)  # not those that walk through all objects there are
+DOCTOR = ("in-place", "exploding", "not-finite-forward", "not-finite-backward")  # others walk through all objects
 RESTORING = (capture, capture_values, capture_fake)  # the model is afterwards as before
 RUNS = (record, record_modules, *RESTORING, track, record_backward, debug_backward, doctor)
 FOLLOWING = ("random", "torch random")  # of programs that run as they would alone
