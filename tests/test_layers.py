@@ -13,7 +13,7 @@ import torchatlas
 ROOT = Path(torchatlas.__file__).parent
 LAYERS = [
     {"errors", "interrupts"},
-    {"units", "registry", "tables", "collector"},
+    {"units", "registry", "tables", "collector", "files"},
     {"graph"},
     {"operations", "torch_private", "inputs"},
     {"capturing"},
@@ -34,6 +34,7 @@ WITHOUT_TORCH = {
     "registry",
     "tables",
     "collector",
+    "files",
     "graph",
     "operations",
     "analysis",

@@ -55,6 +55,7 @@ __all__ = [
     "OpOverload",
     "TorchDispatchMode",
     "UninitializedTensor",
+    "aside",
     "compiled_inside",
     "compilers_module_call",
     "current_autograd_node",
@@ -278,6 +279,25 @@ class no_dispatch_modes(_RepeatedBracket[None]):
         if self._by_torch is not None:
             self._by_torch.__exit__(*raised)
             self._by_torch = None
+
+
+class aside(no_dispatch_modes):
+    """What runs in here is ours: no mode of the program's sees it, and it makes ordinary tensors without a graph."""
+
+    _inference: Any = None
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._grad = torch.is_grad_enabled()
+        self._inference = torch._C._InferenceMode(False)
+        self._inference.__enter__()
+        torch._C._set_grad_enabled(False)
+
+    def _end(self, *raised: Any) -> None:
+        if self._inference is not None:
+            self._inference.__exit__(None, None, None)  # a second time does nothing
+            torch._C._set_grad_enabled(self._grad)
+        super()._end(*raised)
 
 
 class unobserved(no_dispatch_modes):

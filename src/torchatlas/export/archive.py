@@ -27,8 +27,8 @@ from torchatlas.export.files import (
     check_savable,
     decoded,
     refuse_repeated_keys,
-    replacing,
 )
+from torchatlas.files import open_to_read, replacing
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import COLUMNS, Array, Tables
 from torchatlas.graph.formats import READERS, WRITERS
@@ -115,7 +115,7 @@ def _values_bytes(graph: Graph, path: Path) -> bytes:
 @READERS.add(".atlas")
 def load_archive(path: Path) -> Graph:
     """Read the whole graph."""
-    with open(path, "rb") as file:
+    with open_to_read(path) as file:
         size = file.seek(0, io.SEEK_END)
         try:
             with zipfile.ZipFile(file) as archive:

@@ -26,9 +26,9 @@ from torchatlas.export.files import (
     check_savable,
     decoded,
     refuse_repeated_keys,
-    replacing,
 )
 from torchatlas.export.json_rows import SECTIONS, Document, OperationRow, ParameterRow, Section
+from torchatlas.files import open_to_read, replacing
 from torchatlas.graph import Graph, Operation, Parameter, Tables
 from torchatlas.graph.columns import COLUMNS, Array
 from torchatlas.graph.formats import READERS, WRITERS
@@ -191,7 +191,8 @@ def _tables(tables: Tables) -> dict[str, list[Any]]:
 @READERS.add(".json")
 def load_json(path: Path) -> Graph:
     """Read the graph. What is wrong is said with its place: "nodes[12].phase: ..."."""
-    data = path.read_bytes()
+    with open_to_read(path) as file:
+        data = file.read()
     document: Document = decoded(path, data, _DECODER)
     check_head(path, Head(document.format, document.version))
     try:
