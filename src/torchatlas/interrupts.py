@@ -24,6 +24,8 @@ _Value = TypeVar("_Value")
 # Those that programs handle by raising: Ctrl-C, being asked to end, a time that is up. Ctrl-C first: see `_put_back`.
 _HANDLED = [int(getattr(signal, name)) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM") if hasattr(signal, name)]
 
+_DEADLY = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
 
 class signals_deferred:
     """Signals that arrive in here are handled when it is over, by the handlers that were there before.
@@ -197,3 +199,33 @@ def bracketed(function: Callable[_Parameters, Iterator[_Value]]) -> Callable[_Pa
         return whole(make(*args, **kwargs))
 
     return bracket
+
+
+class Terminated(BaseException):
+    """The process was asked to end, and does as soon as it has put things in order."""
+
+
+class orderly_death(RepeatedBracket[None]):
+    """Who is asked to end in here, and would at once, first leaves what he has entered, and then dies of that signal.
+
+    A program that handles the signal itself is left alone: what it raises leads out of everything as well.
+    """
+
+    def _begin(self) -> None:
+        self._asked_by: int | None = None
+        self._handler = self._ask  # one object, to be known again
+        for number in _DEADLY if threading.get_ident() == threading.main_thread().ident else ():
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._handler)
+
+    def _ask(self, number: int, frame: object) -> None:
+        if self._asked_by is None:  # a second time it is at it already
+            self._asked_by = number
+            raise Terminated(signal.Signals(number).name)
+
+    def _end(self, *raised: object) -> None:
+        for number in _DEADLY:
+            if signal.getsignal(number) is self._handler:
+                signal.signal(number, signal.SIG_DFL)
+        if self._asked_by is not None:
+            signal.raise_signal(self._asked_by)
