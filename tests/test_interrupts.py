@@ -152,6 +152,13 @@ def test_what_begins_ends(at: str) -> None:
     assert (switch.on, switch.ends) == (False, 1)
 
 
+def test_what_is_begun_without_a_with_statement_ends_too() -> None:
+    switch = Switch("begin")
+    with pytest.raises(KeyboardInterrupt):
+        switch.__enter__()
+    assert (switch.on, switch.ends) == (False, 1)
+
+
 def test_an_end_that_is_cut_off_has_a_second_chance() -> None:
     """In its first instruction, where nothing can catch it."""
 
