@@ -335,8 +335,8 @@ def doctor() -> None:
 
 DOCTOR = ("in-place", "exploding", "not-finite-forward", "not-finite-backward")  # others walk through all objects
 RESTORING = (capture, capture_values, capture_fake)  # the model is afterwards as before
-RUNS = (record, record_modules, *RESTORING, track, record_backward, debug_backward, doctor)
-FOLLOWING = ("random", "torch random")  # of programs that run as they would alone
+RUNS = (record, record_modules, *RESTORING, track, trace, record_backward, debug_backward, doctor)
+FOLLOWING = ("random", "torch random", "context variables")  # of programs that run as alone, and of torch.export
 
 
 def moments_of(run: Callable[[], Any]) -> list[int]:
