@@ -296,7 +296,7 @@ class TracedModel:
         seen = tuple(looks(leaf) for leaf in flat)
         if (known := self._served.get(seen)) is not None:
             return known, flat
-        bound = guarded(self.model, *pytree.tree_unflatten(flat, first.in_spec))
+        bound = guarded(self.model, *structured(flat, first.in_spec))
         problems = []
         for variant in self._variants:
             problem, again = mismatch(variant.leaves, flat), False
@@ -307,7 +307,7 @@ class TracedModel:
                 return variant, flat
             problems.append((problem, again or problem.endswith(FROM_TWO)))
         if self.dynamic_shapes == "auto" and any(again for _, again in problems):
-            example = pytree.tree_unflatten(flat, first.in_spec)
+            example = structured(flat, first.in_spec)
             self._served[seen] = variant = self._again(*example, problem=problems[0][0])
             return variant, flat
         raise InputMismatchError(problems[0][0])
@@ -330,7 +330,7 @@ class TracedModel:
 
     def _flat(self, variant: Variant, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The same call, written otherwise, in the order of the trace."""
-        traced_args, traced_kwargs = pytree.tree_unflatten([None] * len(variant.leaves), variant.in_spec)
+        traced_args, traced_kwargs = structured([None] * len(variant.leaves), variant.in_spec)
         signature = inspect.signature(self.model.forward)
         positional = list(signature.parameters)[: len(traced_args)]
         try:

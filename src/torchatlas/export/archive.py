@@ -25,12 +25,11 @@ from torchatlas.export.files import (
     Head,
     build,
     check_head,
-    check_regular,
     check_savable,
     decoded,
     refuse_repeated_keys,
-    replacing,
 )
+from torchatlas.files import open_to_read, replacing
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import COLUMNS, Array, Tables
 from torchatlas.graph.formats import READERS, WRITERS
@@ -121,8 +120,7 @@ def _values_bytes(graph: Graph, path: Path) -> bytes:
 @READERS.add(".atlas")
 def load_archive(path: Path) -> Graph:
     """Read the whole graph."""
-    check_regular(path)
-    with _File(io.FileIO(path)) as file:
+    with _File(open_to_read(path).detach()) as file:
         size = file.seek(0, io.SEEK_END)
         try:
             with zipfile.ZipFile(file) as archive:

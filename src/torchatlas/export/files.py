@@ -1,16 +1,11 @@
-"""What all file formats share: writing in one step, refusing what could not be read back, saying where it is wrong."""
+"""What our file formats share: refusing what could not be read back, saying where it is wrong."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import secrets
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -25,28 +20,6 @@ from torchatlas.graph.faults import call_faults, faults
 FORMAT = "torchatlas"
 VERSION = 1  # of both files; a reader of version n reads 1 to n
 SOURCES = ("run", "export", "fx", "autograd")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when the block ends well; until then nothing changes."""
-    target = Path(os.path.realpath(path))  # through a link: the file is replaced, not the link
-    beside = target.with_name(f".atlas-{secrets.token_hex(8)}.tmp")
-    try:
-        with open(beside, "xb") as file:
-            yield file
-        if target.exists():
-            beside.chmod(target.stat().st_mode & 0o777)
-        os.replace(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def check_regular(path: Path) -> None:
-    """Raise for what has no end, or none yet: a pipe, a socket, a device. Reading one could wait for ever."""
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # what a folder is, opening it says
-        raise FileFormatError(f"{path}: not a regular file.")
 
 
 class Head(msgspec.Struct):

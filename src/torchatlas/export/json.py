@@ -24,13 +24,12 @@ from torchatlas.export.files import (
     Head,
     build,
     check_head,
-    check_regular,
     check_savable,
     decoded,
     refuse_repeated_keys,
-    replacing,
 )
 from torchatlas.export.json_rows import SECTIONS, Document, OperationRow, ParameterRow, Section
+from torchatlas.files import open_to_read, replacing
 from torchatlas.graph import Graph, Operation, Parameter, Tables
 from torchatlas.graph.columns import COLUMNS, Array
 from torchatlas.graph.formats import READERS, WRITERS
@@ -193,8 +192,8 @@ def _tables(tables: Tables) -> dict[str, list[Any]]:
 @READERS.add(".json")
 def load_json(path: Path) -> Graph:
     """Read the graph. What is wrong is said with its place: "nodes[12].phase: ..."."""
-    check_regular(path)
-    data = path.read_bytes()
+    with open_to_read(path) as file:
+        data = file.read()
     document: Document = decoded(path, data, _DECODER)
     check_head(path, Head(document.format, document.version))
     try:
