@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import struct
 import time
 import tracemalloc
@@ -162,14 +161,6 @@ def test_what_does_not_fit_together_is_refused(
     assert str(caught.value).startswith(f"{path}: ")
     assert message in str(caught.value)
     assert len(str(caught.value)) < len(str(path)) + 300
-
-
-@pytest.mark.parametrize("suffix", [".atlas", ".json"])
-def test_what_has_no_end_is_not_waited_for(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"graph{suffix}"
-    os.mkfifo(path)
-    with pytest.raises(FileFormatError, match="not a regular file"):
-        Graph.load(path)
 
 
 # -- time and memory -------------------------------------------------------------------------------------------------

@@ -175,7 +175,7 @@ class Variant:
 
 
 def structured(results: list[Any], spec: Any) -> Any:
-    """Values in the structure that a model takes or returns. A file may name any class that is registered with torch."""
+    """Values in the structure that a model takes or returns. A file may name any class that torch's pytree knows."""
     try:
         return pytree.tree_unflatten(results, spec)
     except Exception as error:  # of that class
