@@ -73,6 +73,11 @@ def _nested(depth: int) -> Any:
     return found
 
 
+def _deep_calls(found: Contents) -> None:
+    calls = np.arange(10_001, dtype=np.int32)
+    found["call_module"], found["call_parent"], found["call_index"] = 0 * calls, calls - 1, calls
+
+
 def _data(found: Contents) -> Any:
     return found["edge_kind"] == 0
 
@@ -99,6 +104,7 @@ ARRAY = np.zeros(3)
         (_cell("edge_value", 0, _data), "edge_value[14] is 0, but input 0 of node"),
         (_cell("edge_value", -1, _data), "edge_value[14] is -1, but input 0 of node"),
         (_cell("node_forward", 29, 29), "node_forward[29] is 29: it points to itself or forward"),
+        (_deep_calls, "call_parent: calls lie 10001 deep in each other, expected at most 10000"),
         (_cell("storage_died", 0, _freed), "before storage_born"),
         (_cell("value_producer", 29, _made), "value that node 29 makes"),
         (_cell("storage_bytes", 2**63 - 1), "storage_bytes sums to 9.22e+18"),

@@ -19,6 +19,7 @@ from torchatlas.graph.arguments import highest_reference, highest_reference_of_v
 from torchatlas.graph.columns import COLUMNS, EDGE_KINDS, ENUMS, POINTERS, Array, Layout, Tables, lengths
 from torchatlas.graph.nouns import EdgeKind
 
+MOST_CALLS = 10_000  # of modules in each other: Python itself stops at a tenth of that, unless told otherwise
 MOST_PARTS = 250  # of a dotted name: readers of the module tree go down one call of Python per part
 _LARGEST = 2**63 - 1  # torch counts elements and bytes in 64 bits
 _DEVICE = re.compile(r"[A-Za-z_]\w*(:\d{1,9})?", re.ASCII)
@@ -99,6 +100,8 @@ def _relation_faults(columns: dict[str, Array]) -> Iterator[str]:
     for name in _BACKWARD:
         if (where := _first(columns[name] >= np.arange(len(columns[name]), dtype=np.int32))) >= 0:
             yield f"{name}[{where}] is {int(columns[name][where])}: it points to itself or forward"
+    if (deepest := _depth(columns["call_parent"])) > MOST_CALLS:
+        yield f"call_parent: calls lie {deepest} deep in each other, expected at most {MOST_CALLS}"
     source, target = columns["edge_source"], columns["edge_target"]
     if (where := _first(source >= target)) >= 0:
         at = f"edge_source[{where}] is {source[where]} and edge_target[{where}] is {target[where]}"
@@ -131,6 +134,16 @@ def _relation_faults(columns: dict[str, Array]) -> Iterator[str]:
     born, died = columns["storage_born"], columns["storage_died"]
     if (where := _first((born > died) & (died >= 0))) >= 0:
         yield f"storage_died[{where}] is {int(died[where])}, before storage_born[{where}], which is {int(born[where])}"
+
+
+def _depth(parent: Array) -> int:
+    """How many rows lie in each other at most; parents come first. Every step doubles how far each row has looked."""
+    depth, above = np.ones(len(parent) + 1, np.int64), np.append(parent, -1)  # the last row is that of none
+    depth[-1] = 0
+    while (above >= 0).any():
+        depth += depth[above]
+        above = above[above]
+    return int(depth.max())
 
 
 def _first(found: Array) -> int:

@@ -327,9 +327,10 @@ def _ancestors(parent: Array) -> list[Array]:
     found, current = [], np.arange(count)
     for level in range(int(depth.max(initial=-1)), -1, -1):
         here = depth[current] == level
-        found.append(np.where(here, current, -1))
+        if level < _DEEPEST:
+            found.append(np.where(here, current, -1))
         current = np.where(here & (parent[current] >= 0), parent[current], current)
-    return found[::-1][:_DEEPEST]
+    return found[::-1]
 
 
 def _contiguous(level: Array) -> bool:
