@@ -29,7 +29,6 @@ def test_wrong_files_are_refused_or_harmless() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="programs and replays of files are being rewritten")
 def test_wrong_programs_and_replays_are_refused_or_harmless() -> None:
     done = fuzz("--cases", "200", *only("program", "replay"))
     assert done.returncode == 0, done.stdout + done.stderr

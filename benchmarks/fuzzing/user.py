@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import hashlib
+import itertools
 import os
 import random
 import sys
@@ -30,8 +31,8 @@ class Fault(Exception):
     """What is wrong although nothing raised."""
 
 
-def use(path: Path, seed: Seed, case: int, *, step_by_step: bool = False) -> str:
-    """Everything. Returns how far it came: "refused", or "loaded" with the steps that were refused.
+def use(path: Path, seed: Seed, case: int, *, looks: bool = True, step_by_step: bool = False) -> str:
+    """Load, look at, save and run a file. Returns "refused", or "loaded" with the steps that were refused.
 
     Errors of torchatlas are answers; any other reaches the caller, with the step in its notes. The world outside is
     compared in the end, or after each step.
@@ -45,7 +46,8 @@ def use(path: Path, seed: Seed, case: int, *, step_by_step: bool = False) -> str
         _compare("load", before)
         return "refused"
     refused = []
-    for name, step in _steps(graph, path, seed, case):
+    steps = itertools.chain(_looks(graph, path, case) if looks else (), _runs(graph, path, seed))
+    for name, step in steps:
         if not _done(name, step):
             refused.append(name)
         if step_by_step:
@@ -74,7 +76,10 @@ def _noted(name: str, step: Callable[[], Any]) -> Any:
         raise
 
 
-def _steps(graph: Graph, path: Path, seed: Seed, case: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+Step = tuple[str, Callable[[], Any]]
+
+
+def _looks(graph: Graph, path: Path, case: int) -> Iterator[Step]:
     yield "look", lambda: _look(graph)
     yield "summary", lambda: summary_text(graph)
     yield "table", lambda: (str(atlas.module_table(graph)), str(atlas.module_bars(graph)))
@@ -89,6 +94,9 @@ def _steps(graph: Graph, path: Path, seed: Seed, case: int) -> Iterator[tuple[st
         yield f"save {suffix}", lambda suffix=suffix: _save(graph, path.with_name(f"again{suffix}"))
     others = (".csv", ".dot", ".mmd")  # by turns
     yield "write", lambda: graph.save(path.with_name(f"again{others[case % len(others)]}"))
+
+
+def _runs(graph: Graph, path: Path, seed: Seed) -> Iterator[Step]:
     if seed.replays:
         yield "verify", lambda: atlas.verify(graph)
     if seed.inputs:
@@ -185,6 +193,6 @@ def warm_up(seeds: list[Seed], folder: Path) -> None:
             warnings.simplefilter("ignore")
             graph = Graph.load(path)
             for case in range(3):
-                for _, step in _steps(graph, path, seed, case):
+                for _, step in (*_looks(graph, path, case), *_runs(graph, path, seed)):
                     with contextlib.suppress(AtlasError):
                         step()

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.escapes import quoted
 from torchatlas.graph import Graph
-from torchatlas.graph.names import shown
 from torchatlas.registry import near_names
 
 _LARGEST = 2**128  # a product of two sizes that are then divided is still a size
@@ -69,14 +69,14 @@ def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
     try:
         return int(_value(_parsed(expression).body, sizes))
     except (KeyError, TypeError, ArithmeticError, ValueError, RecursionError) as error:
-        raise AnalysisError(f"The size {shown(expression)} cannot be worked out: {error}") from error
+        raise AnalysisError(f"The size {quoted(expression)} cannot be worked out: {error}") from error
 
 
 def _parsed(expression: str) -> ast.Expression:
     try:
         return ast.parse(expression, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise AnalysisError(f"{shown(expression)} is not a size: {error}") from error
+        raise AnalysisError(f"{quoted(expression)} is not a size: {error}") from error
 
 
 def _names(expression: str) -> set[str]:
@@ -106,4 +106,4 @@ def _worked_out(node: ast.AST, sizes: Mapping[str, int]) -> Any:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](*(_value(one, sizes) for one in args))
         case _:
-            raise ValueError(f"{shown(ast.unparse(node))} is not arithmetic of sizes")
+            raise ValueError(f"{quoted(ast.unparse(node))} is not arithmetic of sizes")
