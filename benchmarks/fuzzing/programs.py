@@ -1,5 +1,6 @@
 """The program of a traced model and the replay section of a captured step, as data -> the same, wrong in one place."""
 
+import contextlib
 import json
 import random
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 
 from fuzzing.data import mutated, mutated_text
+from torchatlas.execute.admitted import ADMITTED
 from torchatlas.graph.nouns import OperationType
 
 TYPES = [str(kind) for kind in OperationType]
@@ -70,44 +72,60 @@ _SPECS = [
 ]  # fmt: skip
 
 
+_ADMITTED = sorted(ADMITTED)
+
+
 def mutated_program(rng: random.Random, metadata: dict[str, Any]) -> dict[str, Any]:
-    program = metadata["program"]
-    variant = program["variant"]
-    for _ in range(rng.choice([1, 1, 2])):
-        match rng.randrange(13):
-            case 0 | 1 | 2:  # another function with the arguments of this one
-                rng.choice(variant["calls"])[2] = rng.choice(NAMES)
-            case 3 | 4:
-                step = rng.choice(variant["calls"])
-                step[3] = mutated_text(rng, step[3])
-            case 5:  # a call more, of anything with anything
-                step = json.loads(json.dumps(rng.choice(variant["calls"])))
-                step[1], step[2] = rng.randrange(-1, len(variant["registers"]) + 1), rng.choice(NAMES)
-                step[3] = json.dumps([[_argument(rng, variant) for _ in range(rng.randrange(6))], {}])
-                variant["calls"].insert(rng.randrange(len(variant["calls"]) + 1), step)
-            case 6:
-                place = rng.choice(["constants", "attached", "names"])
-                keys = [*variant[place], "0", "1", "-1", "99", "x", "00", "٣"]
-                variant[place][rng.choice(keys)] = rng.choice([*_CHAINS, *program["held"], 0, 1, -1, 99])
-            case 7:
-                variant["guards"].append(rng.choice(_CONDITIONS))
-            case 8:
-                variant[rng.choice(["in_spec", "out_spec"])] = rng.choice(_SPECS)
-            case 9:
-                program["held"][rng.choice([*_CHAINS, *program["held"]])] = {
-                    "tensor": rng.choice([0, 1, -1, 99, 2**40]),
-                    "kind": rng.choice(["parameter", "buffer", "x"]),
-                    "requires_grad": rng.random() < 0.5,
-                }
-            case 10:
-                program["tensors"] = mutated(rng, program["tensors"])
-            case 11:
-                part = rng.choice(["signature", "tensors", "held", "weights", "variants", "model", "version"])
-                program[part] = mutated(rng, program[part])
-            case 12:
-                part = rng.choice(list(variant))
-                variant[part] = mutated(rng, variant[part])
+    _change_program(rng, metadata["program"])
+    if rng.random() < 0.3:
+        with contextlib.suppress(TypeError, LookupError, AttributeError):  # the first change may leave no place for it
+            _change_program(rng, metadata["program"])
     return metadata
+
+
+def _change_program(rng: random.Random, program: dict[str, Any]) -> None:
+    variant = program["variant"]
+    match rng.randrange(13):
+        case 0 | 1 | 2:  # another function with the arguments of this one
+            rng.choice(variant["calls"])[2] = _name(rng)
+        case 3 | 4:
+            step = rng.choice(variant["calls"])
+            step[3] = mutated_text(rng, step[3])
+        case 5:  # a call more, of anything with anything
+            call = json.dumps([[_argument(rng, variant) for _ in range(rng.randrange(6))], {}])
+            if rng.random() < 0.2:
+                place, register = rng.randrange(len(variant["calls"]) + 1), rng.randrange(-1, len(variant["registers"]))
+            else:  # at the end, where all is computed, into a register of its own: it runs
+                place, register = len(variant["calls"]), len(variant["registers"])
+                variant["registers"].append("more")
+            variant["calls"].insert(place, ["more", register, _name(rng), call])
+        case 6:
+            place = rng.choice(["constants", "attached", "names"])
+            keys = [*variant[place], "0", "1", "-1", "99", "x", "00", "٣"]
+            variant[place][rng.choice(keys)] = rng.choice([*_CHAINS, *program["held"], 0, 1, -1, 99])
+        case 7:
+            variant["guards"].append(rng.choice(_CONDITIONS))
+        case 8:
+            variant[rng.choice(["in_spec", "out_spec"])] = rng.choice(_SPECS)
+        case 9:
+            program["held"][rng.choice([*_CHAINS, *program["held"]])] = {
+                "tensor": rng.choice([0, 1, -1, 99, 2**40]),
+                "kind": rng.choice(["parameter", "buffer", "x"]),
+                "requires_grad": rng.random() < 0.5,
+            }
+        case 10:
+            program["tensors"] = mutated(rng, program["tensors"])
+        case 11:
+            part = rng.choice(["signature", "tensors", "held", "weights", "variants", "model", "version"])
+            program[part] = mutated(rng, program[part])
+        case 12:
+            part = rng.choice(list(variant))
+            variant[part] = mutated(rng, variant[part])
+
+
+def _name(rng: random.Random) -> str:
+    """Of a function: half of the time one that a file may call."""
+    return rng.choice(_ADMITTED if rng.random() < 0.5 else NAMES)
 
 
 def _argument(rng: random.Random, variant: dict[str, Any]) -> Any:
