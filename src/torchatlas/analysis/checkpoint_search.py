@@ -216,16 +216,21 @@ class Search:
             if self._tried_enough():
                 return None
             mine, work = self._number[one], self._work(one)
-            free = np.flatnonzero((self._works < work) & (meets == self._meeting((one,)))).tolist()
-            ways: list[tuple[list[int], float]] = [([number], self._works[number]) for number in free]
-            ways += [(pair, total) for pair in self._pairs(free) if (total := self._works[pair].sum()) < work]
+            least = freed[mine] - over
+            free = np.flatnonzero((self._works < work) & (meets == self._meeting((one,))))
+            ways: list[tuple[float, list[int]]] = [
+                (self._works[number], [number]) for number in free[freed[free] >= least].tolist()
+            ]
+            ways += [
+                (total, pair)
+                for pair in self._pairs(free.tolist())
+                if (total := self._works[pair].sum()) < work and freed[pair].sum() >= least
+            ]
             self._trial.choose(chosen)
             self._trial.remove(one)
-            for numbers, _ in sorted(ways, key=lambda way: (way[1], len(way[0]))):
+            for _, numbers in sorted(ways, key=lambda way: (way[0], len(way[1]))):
                 if self._tried_enough():
                     return None
-                if freed[numbers].sum() < freed[mine] - over:
-                    continue
                 new = [self.candidates[number] for number in numbers]
                 for other in new:
                     self._trial.add(other)
@@ -239,6 +244,8 @@ class Search:
     def _pairs(self, free: list[int]) -> list[list[int]]:
         """All pairs of which none is in the other; none where there are too many."""
         found: list[list[int]] = []
+        if len(free) * (len(free) - 1) // 2 - self._freeing.nested >= MOST_SETS:
+            return found
         for one, other in combinations(free, 2):
             if not self.candidates[one].meets(self.candidates[other]):
                 found.append([one, other])
@@ -347,6 +354,7 @@ class _Freeing:
                 self.outer[one].append(number)
         self._inner_of = np.repeat(np.arange(len(candidates)), [len(inner) for inner in self.inner])
         self._inner = np.array([one for inner in self.inner for one in inner], np.int64)
+        self.nested = len(self._inner)  # pairs of which one is in the other
 
     def at(self, node: int) -> Array:
         """What checkpointing each takes away right after a node, at most."""
