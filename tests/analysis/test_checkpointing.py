@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from torchatlas.analysis.checkpoint_search import Search
 from torchatlas.analysis.checkpointing import CheckpointChoice, choose_checkpoints
 from torchatlas.analysis.cost import cost
 from torchatlas.analysis.recompute import Candidate, Step
+from torchatlas.analysis.trial import Trial
 from torchatlas.checkpointing import Applied, CheckpointCheck, Checkpointed
 from torchatlas.cli import main
 from torchatlas.errors import AnalysisError, InvalidInputError, InvalidModelError, StateError
@@ -196,6 +198,20 @@ def test_the_peak_may_be_reached_while_forward_runs_again() -> None:
         report = atlas.memory(atlas.capture(model, x, **options))
     assert report.node.phase == "recompute"
     assert step.peak(chosen) == report.peak_bytes
+
+
+@every_model
+def test_a_trial_predicts_what_the_step_does(name: str) -> None:
+    """Whatever was added and removed before."""
+    step, chance = step_of(*MODELS[name]()), random.Random(0)
+    trial, chosen = Trial(step), list[Candidate]()
+    for _ in range(40):
+        one = chance.choice(step.candidates)
+        chosen = [other for other in chosen if not one.meets(other)] + [one] * (one not in chosen)
+        chosen.sort(key=lambda one: one.first)
+        trial.choose(chosen)
+        peak, place = step.peak_and_place(chosen)
+        assert (trial.peak(), trial.place()) == (peak, place)
 
 
 def test_the_bound_is_what_identical_blocks_take() -> None:

@@ -49,8 +49,8 @@ class _Flow:
                 self.after[one].append(member)
         for member, needed in enumerate(before):
             came, units = self.came[member], 0
-            for one in reversed(needed):
-                # One will do; but the last that could use what is left here takes it all on.
+            # What is left where nobody else can use it goes on; only if that is nothing, one unit of what others could.
+            for one in sorted(needed, key=lambda one: self.after[one][-1] != member):
                 taken = self.left[one] if self.after[one][-1] == member else min(self.left[one], int(not units))
                 if taken:
                     came[one] = taken
