@@ -2,9 +2,9 @@
 
     python benchmarks/bench_growth.py [--sizes 10000 40000 100000] [--only fusion stages ...] [--shapes chain wired ...]
 
-Each graph is recorded once and saved; each analysis loads it in a process of its own, which reports the CPU time of the
-analysis and by how much the process's largest memory grew. The exponent is that of the time between the smallest and
-the largest size: 1 is linear.
+Each graph is recorded once and saved; each analysis loads it. Both happen in processes of their own, as what a process
+has held at most counts for those that it starts. Printed are the CPU time of the analysis and by how much the largest
+memory of its process grew. The exponent is that of the time between the smallest and the largest size: 1 is linear.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -132,16 +131,14 @@ ANALYSES: dict[str, Callable[[atlas.Graph], Any]] = {
 }
 
 
-def recorded(shape: str, size: int, folder: Path) -> Path:
-    path = folder / f"{shape}-{size}.atlas"
-    if path.exists():
-        return path
+def record(shape: str, size: int, path: str) -> None:
     if shape in STEPS:
-        return step(size, STEPS[shape]).save(path)
+        step(size, STEPS[shape]).save(path)
+        return
     with atlas.recording() as rec:
         PROGRAMS[shape](size)
     assert rec.graph is not None
-    return rec.graph.save(path)
+    rec.graph.save(path)
 
 
 def one(analysis: str, path: str) -> None:
@@ -158,28 +155,37 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="*", type=int, default=[10_000, 40_000, 100_000])
     parser.add_argument("--only", nargs="*", choices=list(ANALYSES), default=list(ANALYSES))
     parser.add_argument("--shapes", nargs="*", choices=SHAPES, default=SHAPES)
+    parser.add_argument("--record", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.one:
+    if options.record:
+        shape, size, path = options.record
+        record(shape, int(size), path)
+    elif options.one:
         one(*options.one)
-        return
-    print(f"| analysis | shape | {' | '.join(f'{size:,}' for size in options.sizes)} | exponent |")
-    print("|---" * (len(options.sizes) + 3) + "|")
+    else:
+        table(options.sizes, options.only, options.shapes)
+
+
+def child(*arguments: str) -> str:
+    return subprocess.run([sys.executable, __file__, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def table(sizes: list[int], analyses: list[str], shapes: list[str]) -> None:
+    print(f"| analysis | shape | {' | '.join(f'{size:,}' for size in sizes)} | exponent |")
+    print("|---" * (len(sizes) + 3) + "|")
     with tempfile.TemporaryDirectory() as folder:
-        for analysis in options.only:
-            for shape in options.shapes:
+        for shape in shapes:
+            for size in sizes:
+                child("--record", shape, str(size), f"{folder}/{size}.atlas")
+            for analysis in analyses:
                 if analysis == "checkpoints" and shape not in STEPS:
                     continue
-                cells, seconds = [], []
-                for size in options.sizes:
-                    command = [sys.executable, __file__, "--one", analysis, str(recorded(shape, size, Path(folder)))]
-                    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                    taken, grown = map(float, printed.split())
-                    seconds.append(taken)
-                    cells.append(f"{taken:.1f} s, {grown:.0f} MiB")
-                exponent = math.log(seconds[-1] / seconds[0]) / math.log(options.sizes[-1] / options.sizes[0])
-                print(f"| {analysis} | {shape} | {' | '.join(cells)} | {exponent:.2f} |", flush=True)
+                figures = [[*map(float, child("--one", analysis, f"{folder}/{size}.atlas").split())] for size in sizes]
+                cells = " | ".join(f"{seconds:.1f} s, {grown:.0f} MiB" for seconds, grown in figures)
+                exponent = math.log(figures[-1][0] / figures[0][0]) / math.log(sizes[-1] / sizes[0])
+                print(f"| {analysis} | {shape} | {cells} | {exponent:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
