@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import random
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,86 +26,18 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.analysis.checkpointing import choose_checkpoints
 
-
-def chain(size: int) -> None:
-    """A deep MLP."""
-    x, weight = torch.ones(2, 4), torch.ones(4, 4)
-    for _ in range(size // 2):
-        x = torch.relu(x @ weight)
-
-
-def branches(size: int) -> None:
-    x, ends = torch.ones(4), []
-    for _ in range(size // 10):
-        y = x
-        for _ in range(3):
-            y = y.cumsum(0).sin().cos()
-        ends.append(y)
-    torch.stack(ends)
-
-
-def residual(size: int) -> None:
-    x, weight = torch.ones(2, 4), torch.ones(4, 4)
-    for _ in range(size // 4):
-        x = x + torch.relu(x @ weight).sin()
-
-
-def dense(size: int) -> None:
-    """Each step reads the eight before it."""
-    values = [torch.ones(4)]
-    for _ in range(size // 3):
-        values = [*values[-7:], torch.cat(values).sum(0, keepdim=True) + values[-1]]
-
-
-def wired(size: int) -> None:
-    """Each op reads one of the last 50 values and one of all."""
-    chance, values = random.Random(0), [torch.ones(4)]
-    for step in range(size):
-        one, other = chance.choice(values), chance.choice(values[-50:])
-        values.append(one + other if step % 3 else one.cumsum(0))
-
-
-def writes(size: int) -> None:
-    """Four reads, then two writes of the same memory: mostly order edges."""
-    x = torch.ones(4)
-    for _ in range(size // 7):
-        for _ in range(4):
-            x.sin()
-        x.add_(1.0)
-        x[1:].mul_(2.0)
-
-
-def readers(size: int) -> None:
-    x = torch.ones(4).exp()
-    for _ in range(size):
-        x.sin()
-
-
-def independent(size: int) -> None:
-    x = torch.ones(4)
-    for _ in range(size):
-        x.sin()
-
-
-class Block(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.wide, self.act, self.narrow = nn.Linear(4, width), nn.GELU(), nn.Linear(width, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.narrow(self.act(self.wide(x)))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+import growing
 
 
 def step(size: int, widths: tuple[int, ...]) -> atlas.Graph:
     """Forward, backward and optimizer step of blocks of these widths in turn."""
-    model = nn.Sequential(*(Block(widths[at % len(widths)]) for at in range(size // 32)))
+    model = nn.Sequential(*(growing.Block(widths[at % len(widths)]) for at in range(size // 32)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
     return atlas.capture(model, torch.ones(64, 4), backward=True, optimizer=optimizer)
 
 
-PROGRAMS: dict[str, Callable[[int], None]] = {
-    one.__name__: one for one in (chain, branches, residual, dense, wired, writes, readers, independent)
-}
+PROGRAMS: dict[str, Callable[[int], None]] = {one.__name__: one for one in growing.PROGRAMS}
 STEPS = {"training": (8,), "training, six kinds": (4, 8, 12, 16, 20, 24)}
 SHAPES = [*PROGRAMS, *STEPS]
 

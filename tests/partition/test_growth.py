@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from growing import PROGRAMS, Block
 from torch import nn
 
 import torchatlas as atlas
@@ -83,96 +83,14 @@ def recorded(program: Callable[[int], Any]) -> Callable[[int], atlas.Graph]:
     return make
 
 
-def chain(size: int) -> None:
-    x = torch.ones(4)
-    for _ in range(size):
-        x = x.sin()
-
-
-def branches(size: int) -> None:
-    x, ends = torch.ones(4), []
-    for _ in range(size // 5):
-        y = x
-        for _ in range(2):
-            y = y.cumsum(0).sin()
-        ends.append(y)
-    torch.stack(ends)
-
-
-def residual(size: int) -> None:
-    x, weight = torch.ones(2, 4), torch.ones(4, 4)
-    for _ in range(size // 4):
-        x = x + torch.relu(x @ weight).sin()
-
-
-def dense(size: int) -> None:
-    values = [torch.ones(4)]
-    for _ in range(size // 3):
-        values = [*values[-7:], torch.cat(values).sum(0, keepdim=True) + values[-1]]
-
-
-def wired(size: int) -> None:
-    chance, values = random.Random(0), [torch.ones(4)]
-    for _ in range(size):
-        one, other = (values[chance.randrange(max(0, len(values) - 40), len(values))] for _ in range(2))
-        values.append(one + other if chance.random() < 0.7 else one.cumsum(0))
-
-
-def writes(size: int) -> None:
-    x = torch.ones(4)
-    for _ in range(size // 6):
-        for _ in range(4):
-            x.sin()
-        x.add_(1.0)
-        x[1:].mul_(2.0)
-
-
-def readers(size: int) -> None:
-    x = torch.ones(4).exp()
-    for _ in range(size):
-        x.sin()
-
-
-def independent(size: int) -> None:
-    x = torch.ones(4)
-    for _ in range(size):
-        x.sin()
-
-
-def two_sizes(size: int) -> None:
-    """Two long loops over different numbers of elements that cannot be one kernel, though one reads the other."""
-    large, small = torch.ones(8, 4), torch.ones(8, 1)
-    for _ in range(size // 2):
-        small = small.sin()
-        large = large + small
-
-
-def views(size: int) -> None:
-    x = torch.ones(4).exp()
-    for _ in range(size // 2):
-        x = x.view(4)
-    for _ in range(size // 2):
-        x.view(2, 2)
-
-
-class Block(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.wide, self.act, self.narrow = nn.Linear(4, width), nn.GELU(), nn.Linear(width, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.narrow(self.act(self.wide(x)))
-
-
 def training(size: int, widths: tuple[int, ...] = (8,)) -> atlas.Graph:
     blocks = nn.Sequential(*(Block(widths[at % len(widths)]) for at in range(size // 10)))
     return atlas.capture(blocks, torch.ones(64, 4), backward=True, optimizer=torch.optim.SGD)
 
 
-SHAPES: dict[str, Callable[[int], atlas.Graph]] = {
-    program.__name__: recorded(program)
-    for program in (chain, branches, residual, dense, wired, writes, readers, independent, two_sizes, views)
-} | {"training": training}
+SHAPES: dict[str, Callable[[int], atlas.Graph]] = {program.__name__: recorded(program) for program in PROGRAMS} | {
+    "training": training
+}
 
 
 def fused(graph: atlas.Graph) -> Any:
