@@ -38,13 +38,13 @@ def hostile_graph(text: str = HOSTILE, *, operations: bool = True) -> Graph:
         operations=[
             _suffixed(one, text, "name") if operations and one.type not in known else one for one in tables.operations
         ],
-        layouts=[_suffixed(one, text, "device") for one in tables.layouts],
+        layouts=tables.layouts,  # dtypes and devices are words: no file holds others
         arguments=[_call(one, text) for one in tables.arguments] if operations else tables.arguments,
         sources=[_suffixed(one, text, "file", "function", "text") for one in tables.sources],
         modules=[Module(_path(one.path, text), one.type + text, one.kind) for one in tables.modules],
         names=[_path(name, text) for name in tables.names],
         threads=[name + text for name in tables.threads],
-        devices=[name + text for name in tables.devices],
+        devices=tables.devices,
     )
     metadata = graph.metadata | {"torch": text, text: {text: [text]}, "sizes": {text: 4}}
     return Graph(
