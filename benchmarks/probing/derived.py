@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice, product
 from typing import Any
 
 import torch
 
-from probing.calls import loaded, saved
+from probing.calls import CALLS_KEPT, loaded, saved
 
 SHAPES = ((2, 3), (3, 3), (4,), (), (2, 3, 4), (2, 3, 4, 4), (2, 3, 4, 4, 4))
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
+STRINGS = {"rounding_mode": "trunc", "reduce": "add", "ord": "fro"}  # by the name of the argument
 
 
 def overload(name: str) -> Any:
@@ -79,56 +81,50 @@ def _if_it_runs(operator: Any, args: list[Any], kwargs: dict[str, Any]) -> bytes
 
 def schema_calls(name: str) -> list[bytes]:
     """Calls that an operator accepts, with tensors of a few shapes and dtypes and with small numbers."""
-    operator, found = overload(name), []
-    by_hand = BY_HAND.get(name)
-    if by_hand is not None:
-        calls = [_if_it_runs(operator, list(args), kwargs) for args, kwargs in by_hand()]
-        return [call for call in calls if call is not None]
-    for dtype in DTYPES:
-        for shape in SHAPES:
-            for number in (1, 2, 0):
-                args: list[Any] = []
-                kwargs: dict[str, Any] = {}
-                for one in operator._schema.arguments:
-                    if one.has_default_value() and "Optional" in str(one.type):
-                        continue
-                    value = _value(one, shape, dtype, number)
-                    if one.kwarg_only:
-                        kwargs[one.name] = value
-                    else:
-                        args.append(value)
-                call = _if_it_runs(operator, args, kwargs)
-                if call is not None:
-                    found.append(call)
-                    break
-    return found[:8]
+    operator = overload(name)
+    if name in BY_HAND:
+        calls = [_if_it_runs(operator, list(args), kwargs) for args, kwargs in BY_HAND[name]()]
+    else:
+        choices = product(DTYPES, SHAPES, (1, 2, 0), (False, True))
+        calls = (_if_it_runs(operator, *_arguments(operator, *choice)) for choice in choices)
+    return list(islice((call for call in calls if call is not None), CALLS_KEPT))
+
+
+def _arguments(
+    operator: Any, dtype: torch.dtype, shape: tuple[int, ...], number: int, optional: bool
+) -> tuple[list[Any], dict[str, Any]]:
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for one in operator._schema.arguments:
+        if one.has_default_value() and (not optional or one.kwarg_only):
+            value = one.default_value
+        else:
+            value = _value(one, shape, dtype, number)
+        if one.kwarg_only:
+            kwargs[one.name] = value
+        else:
+            args.append(value)
+    return args, kwargs
 
 
 def _value(argument: Any, shape: tuple[int, ...], dtype: torch.dtype, number: int) -> Any:
-    kind = str(argument.type).removeprefix("Optional[")
-    if kind.startswith("List[Tensor]"):
-        return [_tensor(shape, dtype), _tensor(shape, dtype)]
-    if kind.startswith("List[List"):
-        return [[number]]
-    if kind.startswith("List[number") or kind.startswith("List[float"):
-        return [float(number)] * 2
-    if kind.startswith("List[bool"):
-        return [True] * 3
+    kind = str(argument.type).removeprefix("Optional[").removesuffix("]")
     if kind.startswith("List["):
-        return [number] * (argument.N or 1)
-    if kind.startswith("Tensor"):
+        inner = kind.removeprefix("List[").removesuffix("]")
+        if inner.startswith("Tensor"):
+            return [_tensor(shape, dtype), _tensor(shape, dtype)]
+        return [float(number) if inner in ("number", "float") else number] * (argument.N or 2)
+    if kind == "Tensor":
         return _tensor(shape, dtype)
-    if argument.has_default_value():
-        return argument.default_value
-    if kind.startswith("bool"):
-        return False
-    if kind.startswith("str"):
-        return {"rounding_mode": "trunc", "reduce": "add", "ord": "fro", "padding": "same"}.get(argument.name, "sum")
-    if kind.startswith("int") and argument.name == "dtype":
+    if kind == "Generator":
+        return None
+    if kind == "Device":
+        return torch.device("cpu")
+    if kind == "str":
+        return STRINGS.get(argument.name, "sum")
+    if argument.name == "dtype":
         return dtype
-    if kind.startswith("float"):
-        return float(number)
-    return number
+    return {"bool": bool, "float": float}.get(kind, int)(number)
 
 
 def _tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -193,6 +189,25 @@ def _optimizer(states: int, **settings: Any) -> Callable[[], Made]:
     return calls
 
 
+def _rnn_layer_backward() -> Made:
+    weights, states = (r(16, 3), r(16, 4), r(16), r(16)), (r(2, 4), r(2, 4))
+    given = (r(5, 2, 3), *weights, *states)
+    with torch.enable_grad():  # otherwise there is no workspace
+        made = torch.ops.aten.mkldnn_rnn_layer.default(*given, False, [], 2, 4, 1, True, False, False, True)
+    *outputs, workspace = (one.detach() for one in made)
+    rest = (torch.ones_like(outputs[0]), None, None, False, 2, 4, 1, True, True, False, [], False, workspace)
+    return [((*given, *outputs, *rest), {})]
+
+
+def _batch_norm() -> Made:
+    return [((r(2, 3, *spatial), *(torch.rand(3) for _ in range(4)), 0.1, 1e-5), {}) for spatial in ((4, 4), (5,), ())]
+
+
+def _foreach_scaled() -> Made:
+    lists = ([r(2, 3), r(4)] for _ in range(3))
+    return [((*lists, torch.rand(2)), {})]
+
+
 BY_HAND: dict[str, Callable[[], Made]] = {
     "aten.lstm.input": _recurrent(4, 2),
     "aten.gru.input": _recurrent(3, 1),
@@ -215,7 +230,17 @@ BY_HAND: dict[str, Callable[[], Made]] = {
     "aten._embedding_bag_forward_only.default": _bags(()),
     "aten._embedding_bag_dense_backward.default": lambda: [
         (
-            (r(2, 3), torch.tensor([1, 2, 9]), torch.tensor([0, 0, 1]), torch.tensor([2, 1]), bag, 10, False, mode, None),
+            (
+                r(2, 3),
+                torch.tensor([1, 2, 9]),
+                torch.tensor([0, 0, 1]),
+                torch.tensor([2, 1]),
+                bag,
+                10,
+                False,
+                mode,
+                None,
+            ),
             {},
         )
         for mode, bag in (
@@ -252,7 +277,7 @@ BY_HAND: dict[str, Callable[[], Made]] = {
     "aten.frobenius_norm.dim": lambda: [((r(2, 3, 4), [0, 1]), {}), ((r(2, 3), [1], True), {})],
     "aten.nuclear_norm.dim": lambda: [((r(2, 3, 4), [0, 1]), {})],
     "aten.gradient.scalararray": lambda: [((r(4, 5),), {"spacing": 2.0, "dim": [0, 1]})],
-    "aten.gradient.array": lambda: [((r(4, 5),), {"spacing": [2.0, 1.0], "dim": [0, 1]})],
+    "aten.gradient.array": lambda: [((r(4, 5),), {"dim": [0, 1]})],
     "aten.gradient.tensorarrayint": lambda: [((r(4, 5),), {"spacing": [r(4)], "dim": 0})],
     "aten.matrix_power.default": lambda: [((r(3, 3), power), {}) for power in (0, 3, -2)],
     "aten.moveaxis.intlist": lambda: [((r(2, 3, 4), [0, 1], [2, 0]), {})],
@@ -263,6 +288,18 @@ BY_HAND: dict[str, Callable[[], Made]] = {
         ((r(3, 4), 1, torch.tensor([[0, 3], [1, 2]]), 2.0), {"reduce": reduce}) for reduce in ("add", "multiply")
     ],
     "aten.searchsorted.Scalar": lambda: [((torch.arange(5.0), 2.5), {})],
+    "aten._batch_norm_no_update.default": _batch_norm,
+    "aten._native_batch_norm_legit_no_training.default": _batch_norm,
+    **{f"aten._foreach_{which}.Tensor": _foreach_scaled for which in ("addcdiv", "addcdiv_", "addcmul", "addcmul_")},
+    "aten.float_power_.Scalar": lambda: [((torch.rand(2, 3, dtype=torch.float64), 2), {})],
+    "aten.float_power_.Tensor": lambda: [((torch.rand(2, 3, dtype=torch.float64), r(3)), {})],
+    "aten.mkldnn_rnn_layer_backward.default": _rnn_layer_backward,
+    "aten.randint.low_generator": lambda: [((-2, 9, [2, 3]), {"generator": None})],
+    "aten.randint_like.low_generator_dtype": lambda: [((r(2, 3), -2, 9), {"generator": None})],
+    "aten.random.from": lambda: [((r(2, 3), 1, 5), {}), ((torch.zeros(3, dtype=torch.int64), -1, None), {})],
+    "aten.random_.from": lambda: [((r(2, 3), 1, 5), {}), ((torch.zeros(3, dtype=torch.int64), -1, None), {})],
+    "aten.split_with_sizes_copy.out": lambda: [((r(5, 2), [2, 3]), {"out": [r(2, 2), r(3, 2)]})],
+    "aten.linalg_norm.ord_str": lambda: [((r(3, 4), which), {}) for which in ("fro", "nuc")],
     "aten._fused_adam_.tensor_lr": _optimizer(2, beta1=0.9, beta2=0.9, eps=1e-8, amsgrad=False),
     "aten._fused_adamw_.tensor_lr": _optimizer(2, beta1=0.9, beta2=0.9, eps=1e-8, amsgrad=False),
     "aten._fused_sgd_.tensor_lr": _optimizer(1, momentum=0.9, dampening=0.0, nesterov=False, is_first_step=False),

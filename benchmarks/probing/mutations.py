@@ -15,6 +15,7 @@ DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.complex64),
     *(torch.complex32, torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int32, torch.int64, torch.quint8),
 )
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64)
 LAYOUTS = (torch.strided, torch.sparse_coo, torch.sparse_csr)
 FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d, torch.preserve_format)
 INSTEAD_OF_NONE = (None, True, 0, 1, -1, 2**46, 0.5, [], [0], [1, 1])
@@ -28,7 +29,9 @@ def mutated(args: list[Any], kwargs: dict[str, Any], choose: random.Random) -> t
         place = choose.randrange(len(leaves))
         leaves[place] = _changed(leaves[place], tensors, choose)
     args, kwargs = pytree.tree_unflatten(leaves, structure)
-    return [_other_length(one, choose) for one in args], {key: _other_length(one, choose) for key, one in kwargs.items()}
+    return [_other_length(one, choose) for one in args], {
+        key: _other_length(one, choose) for key, one in kwargs.items()
+    }
 
 
 def _other_length(item: Any, choose: random.Random) -> Any:
@@ -68,12 +71,14 @@ def _edges(tensor: torch.Tensor, choose: random.Random) -> tuple[int, ...]:
 def _changed_tensor(tensor: torch.Tensor, tensors: list[torch.Tensor], choose: random.Random) -> Any:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         return tensor
-    holds_integers = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and tensor.dtype is not torch.bool
-    if holds_integers and choose.random() < 0.6:
-        return _with_number(tensor, choose.choice((*NUMBERS, *_edges(choose.choice(tensors), choose))), choose)
-    if tensor.dtype is torch.bool and choose.random() < 0.4:
-        return torch.randint(0, 256, tensor.shape, dtype=torch.uint8).view(torch.bool)
-    return choose.choice(TENSOR_CHANGES)(tensor, tensors, choose)
+    try:
+        if tensor.dtype in INTEGERS and choose.random() < 0.6:
+            return _with_number(tensor, choose.choice((*NUMBERS, *_edges(choose.choice(tensors), choose))), choose)
+        if tensor.dtype is torch.bool and choose.random() < 0.4:
+            return torch.randint(0, 256, tensor.shape, dtype=torch.uint8).view(torch.bool)  # neither 0 nor 1
+        return choose.choice(TENSOR_CHANGES)(tensor, tensors, choose)
+    except RuntimeError:  # torch has no such tensor of this dtype
+        return tensor
 
 
 def _with_number(tensor: torch.Tensor, number: int, choose: random.Random) -> torch.Tensor:
@@ -109,7 +114,7 @@ def _more_dimensions(tensor: torch.Tensor, _: Any, choose: random.Random) -> Any
 
 
 def _fewer_dimensions(tensor: torch.Tensor, _: Any, choose: random.Random) -> Any:
-    return tensor.select(at, 0).clone() if tensor.numel() and tensor.dim() and (at := tensor.dim() - 1) >= 0 else tensor
+    return tensor.select(-1, 0).clone() if tensor.dim() and tensor.numel() else tensor
 
 
 def _other_dtype(tensor: torch.Tensor, _: Any, choose: random.Random) -> Any:

@@ -23,6 +23,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2] / "src")]
 
 import torch
+import torch._dynamo  # a call with a meta tensor imports it: here once, and not in each child
 from probing.calls import loaded
 from probing.derived import overload
 from probing.mutations import described, mutated
@@ -51,7 +52,7 @@ class Probe:
 
     def case(self, number: int) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a case. The first are the valid calls as they are."""
-        torch.manual_seed(number)
+        torch.default_generator.manual_seed(number)
         args, kwargs = copy.deepcopy(self.calls[number % len(self.calls)])  # also the memory of tensors
         if number < len(self.calls):
             return args, kwargs
@@ -143,7 +144,6 @@ def _has_memory() -> bool:
 def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    os.nice(10)
     job, part = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2])
     calls = pickle.loads(Path(job["calls"]).read_bytes())
     for name in job["names"][part :: job["workers"]]:

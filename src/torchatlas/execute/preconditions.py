@@ -9,7 +9,7 @@ memory for every element: a tensor that shows some of its memory several times, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 
 from torchatlas.errors import InvalidInputError
 from torchatlas.registry import Registry
-from torchatlas.torch_private import OpOverload
+from torchatlas.torch_private import OpOverload, pytree
 
 # More elements than a process can address. Larger numbers overflow in the arithmetic of kernels.
 LARGEST_SIZE = 2**47
@@ -33,6 +33,7 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
     precondition = _PRECONDITIONS.get(f"{operator.namespace}.{packet}")
     bounded = packet not in _UNBOUNDED
     returns_views = any(one.alias_info is not None for one in operator._schema.returns)
+    outputs = [one.name for one in operator._schema.arguments if one.is_out]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if bounded and (_too_large(args) or _too_large(kwargs.values())):
@@ -44,7 +45,7 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
                 raise InvalidInputError(f"{name} is not run: its arguments do not fit each other ({error}).") from error
             if not returns_views:
                 args, kwargs = tuple(map(_dense, args)), {key: _dense(item) for key, item in kwargs.items()}
-        return operator(*args, **kwargs)
+        return _run_with_outputs(operator, outputs, args, kwargs) if outputs else operator(*args, **kwargs)
 
     run.__name__ = run.__qualname__ = f"checked_{name.replace('.', '_')}"  # torch.fx writes it into code
     return run
@@ -59,6 +60,37 @@ def _too_large(items: Any) -> bool:
         elif (kind is list or kind is tuple) and _too_large(item):
             return True
     return False
+
+
+def _run_with_outputs(operator: OpOverload, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call an operator that writes into tensors which its caller brings (out=).
+
+    A kernel gives them their shape before it reads its inputs. One that shares memory with an input, or with another
+    output, would change it under the kernel's hands: a new tensor takes its place for the call and is copied into it.
+    """
+    given = {name: kwargs[name] for name in names if name in kwargs}
+    outputs = list(_tensors(given.values()))
+    if any(map(_is_overlapping, outputs)):
+        raise InvalidInputError(f"{operator} is not run: an output has more elements than memory.")
+    inputs = _tensors([*args, *(item for name, item in kwargs.items() if name not in given)])
+    memory = [one.untyped_storage()._cdata for one in outputs]
+    if len({*memory}) == len(memory) and not {*memory} & {one.untyped_storage()._cdata for one in inputs}:
+        return operator(*args, **kwargs)
+    replaced = pytree.tree_map_only(torch.Tensor, torch.empty_like, given)
+    results = operator(*args, **{**kwargs, **replaced})
+    originals = {}
+    for output, made in zip(outputs, _tensors(replaced.values()), strict=True):
+        originals[id(made)] = output.resize_(made.shape).copy_(made)
+    return pytree.tree_map(lambda item: originals.get(id(item), item), results)
+
+
+def _tensors(items: Any) -> Iterator[torch.Tensor]:
+    """Tensors with memory of their own, also those in lists."""
+    for item in items:
+        if isinstance(item, list | tuple):
+            yield from _tensors(item)
+        elif isinstance(item, torch.Tensor) and item.layout is torch.strided and not item.is_nested:
+            yield item
 
 
 @cache
