@@ -46,12 +46,14 @@ int posix_memalign(void **result, size_t alignment, size_t size) {
   if (!region) reserve_region();
   if (used + (pages + 2) * PAGE > REGION) abort(); /* not ENOMEM: calls would fail without being probed */
   char *first = region + used + PAGE;
-  used += (pages + 1) * PAGE;
-  page_count[(first - region) / PAGE] = pages;
+  int failed = mprotect(first, pages * PAGE, PROT_READ | PROT_WRITE); /* over the limit of the child's memory */
+  if (!failed) {
+    used += (pages + 1) * PAGE;
+    page_count[(first - region) / PAGE] = pages;
+    *result = guards_begin ? first : first + pages * PAGE - size;
+  }
   pthread_mutex_unlock(&lock);
-  if (mprotect(first, pages * PAGE, PROT_READ | PROT_WRITE)) return ENOMEM;
-  *result = guards_begin ? first : first + pages * PAGE - size;
-  return 0;
+  return failed ? ENOMEM : 0;
 }
 
 void free(void *block) {

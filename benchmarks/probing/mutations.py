@@ -18,7 +18,10 @@ DTYPES = (
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64)
 LAYOUTS = (torch.strided, torch.sparse_coo, torch.sparse_csr)
 FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d, torch.preserve_format)
-INSTEAD_OF_NONE = (None, True, 0, 1, -1, 2**46, 0.5, [], [0], [1, 1])
+INSTEAD_OF_NONE = (
+    *(True, 0, 1, -1, 2**46, 0.5, [], [0], [1, 1], [2.0, 0.5]),
+    *(torch.float16, torch.quint8, torch.sparse_coo, torch.device("meta"), torch.channels_last),
+)
 
 
 def mutated(args: list[Any], kwargs: dict[str, Any], choose: random.Random) -> tuple[list[Any], dict[str, Any]]:
@@ -58,7 +61,7 @@ def _changed(item: Any, tensors: list[torch.Tensor], choose: random.Random) -> A
         return torch.device(choose.choice(("cpu", "meta")))
     if item is None:
         tensor = _changed_tensor(choose.choice(tensors), tensors, choose)
-        return choose.choice((*INSTEAD_OF_NONE, tensor, torch.zeros(0), torch.full((3,), 2**40)))
+        return choose.choice((*INSTEAD_OF_NONE, tensor, tensor, torch.zeros(0), torch.full((3,), 2**40)))
     return item
 
 

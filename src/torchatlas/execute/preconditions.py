@@ -9,7 +9,7 @@ memory for every element: a tensor that shows some of its memory several times, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +24,9 @@ from torchatlas.torch_private import OpOverload, pytree
 LARGEST_SIZE = 2**47
 _UNBOUNDED = ("slice", "slice_backward", "slice_copy", "slice_scatter", "random_", "random", "randint")  # "to the end"
 
+# Kernels that need nothing else but memory for every element: they ignore that a stride is 0.
+_DENSE = ("median", "nanmedian", "native_group_norm")
+
 _PRECONDITIONS: Registry[Callable[[Any], None]] = Registry("precondition")
 
 
@@ -33,6 +36,7 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
     precondition = _PRECONDITIONS.get(f"{operator.namespace}.{packet}")
     bounded = packet not in _UNBOUNDED
     returns_views = any(one.alias_info is not None for one in operator._schema.returns)
+    needs_memory = packet in _DENSE or (precondition is not None and not returns_views)
     outputs = [one.name for one in operator._schema.arguments if one.is_out]
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -43,8 +47,9 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
                 precondition(_bound(operator, args, kwargs))
             except Exception as error:  # whatever the arguments are: what cannot be checked is not run
                 raise InvalidInputError(f"{name} is not run: its arguments do not fit each other ({error}).") from error
-            if not returns_views:
-                args, kwargs = tuple(map(_dense, args)), {key: _dense(item) for key, item in kwargs.items()}
+        if needs_memory:
+            args = tuple(map(_dense, args))
+            kwargs = {key: item if key in outputs else _dense(item) for key, item in kwargs.items()}
         return _run_with_outputs(operator, outputs, args, kwargs) if outputs else operator(*args, **kwargs)
 
     run.__name__ = run.__qualname__ = f"checked_{name.replace('.', '_')}"  # torch.fx writes it into code
@@ -65,32 +70,20 @@ def _too_large(items: Any) -> bool:
 def _run_with_outputs(operator: OpOverload, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an operator that writes into tensors which its caller brings (out=).
 
-    A kernel gives them their shape before it reads its inputs. One that shares memory with an input, or with another
-    output, would change it under the kernel's hands: a new tensor takes its place for the call and is copied into it.
+    Kernels give these their shape before they read their inputs, and some ignore their strides. So that neither an
+    input changes under their hands nor an element lies outside, a new tensor is written to and then copied.
     """
     given = {name: kwargs[name] for name in names if name in kwargs}
-    outputs = list(_tensors(given.values()))
-    if any(map(_is_overlapping, outputs)):
-        raise InvalidInputError(f"{operator} is not run: an output has more elements than memory.")
-    inputs = _tensors([*args, *(item for name, item in kwargs.items() if name not in given)])
-    memory = [one.untyped_storage()._cdata for one in outputs]
-    if len({*memory}) == len(memory) and not {*memory} & {one.untyped_storage()._cdata for one in inputs}:
-        return operator(*args, **kwargs)
-    replaced = pytree.tree_map_only(torch.Tensor, torch.empty_like, given)
-    results = operator(*args, **{**kwargs, **replaced})
-    originals = {}
-    for output, made in zip(outputs, _tensors(replaced.values()), strict=True):
-        originals[id(made)] = output.resize_(made.shape).copy_(made)
-    return pytree.tree_map(lambda item: originals.get(id(item), item), results)
+    made = pytree.tree_map_only(torch.Tensor, _contiguous_like, given)
+    results = operator(*args, **{**kwargs, **made})
+    outputs = {}
+    for new, output in zip(pytree.tree_leaves(made), pytree.tree_leaves(given), strict=True):
+        outputs[id(new)] = output.resize_(new.shape).copy_(new) if new is not output else output
+    return pytree.tree_map(lambda item: outputs.get(id(item), item), results)
 
 
-def _tensors(items: Any) -> Iterator[torch.Tensor]:
-    """Tensors with memory of their own, also those in lists."""
-    for item in items:
-        if isinstance(item, list | tuple):
-            yield from _tensors(item)
-        elif isinstance(item, torch.Tensor) and item.layout is torch.strided and not item.is_nested:
-            yield item
+def _contiguous_like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, layout=tensor.layout, device=tensor.device)
 
 
 @cache
@@ -201,6 +194,17 @@ def _lu_solve(a: Any) -> None:
     _need(a.B.dim() >= 2 and a.B.size(-2 if a.left else -1) == rows, f"B has not {rows} rows")
 
 
+@_PRECONDITIONS.add("aten.linalg_lstsq")
+def _least_squares(a: Any) -> None:
+    _need(a.driver != "gelss" or a.b.numel() or not a.self.numel(), "no right-hand side")  # LAPACK reads one
+
+
+@_PRECONDITIONS.add("aten.rrelu_with_noise", "aten.rrelu_with_noise_")
+def _rrelu(a: Any) -> None:
+    _shape("noise", a.noise, a.self.shape)
+    _need(not _is_overlapping(a.noise), "noise has more elements than memory")
+
+
 # -- normalisation -----------------------------------------------------------------------------------------------------
 
 
@@ -223,7 +227,7 @@ def _batch_norm(a: Any) -> None:
 @_PRECONDITIONS.add("aten.native_batch_norm_backward", "aten.batch_norm_backward")
 def _batch_norm_backward(a: Any) -> None:
     trains, deviation = (a.train, a.save_invstd) if hasattr(a, "train") else (a.update, a.save_var)
-    _need(a.input.dim() >= 2, "no channels")
+    _need(a.input.dim() >= 2 and (a.input.numel() or hasattr(a, "train")), "no channels or no elements")
     _shape("gradient", a.grad_out, a.input.shape)
     used = (a.save_mean, deviation) if trains else (a.running_mean, a.running_var)
     _need(all(one is not None for one in used), "no statistics")
@@ -409,6 +413,14 @@ def _recurrent(gates: int) -> Callable[[Any], None]:
 
 for _cell, _gates in {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}.items():
     _PRECONDITIONS.add(f"aten.{_cell}")(_recurrent(_gates))
+
+
+@_PRECONDITIONS.add("aten._pad_packed_sequence")
+def _pad_packed_sequence(a: Any) -> None:
+    sizes = a.batch_sizes
+    _need(sizes.dim() == 1 and sizes.numel() and int(sizes[-1]) > 0, "no batch sizes")
+    _need(bool((sizes[1:] <= sizes[:-1]).all()), "batch sizes grow")
+    _need(int(sizes.sum()) == a.data.size(0), "batch sizes are not of the data")
 
 
 @_PRECONDITIONS.add("aten.mkldnn_rnn_layer")
