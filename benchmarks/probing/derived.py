@@ -249,6 +249,7 @@ BY_HAND: dict[str, Callable[[], Made]] = {
             (2, torch.tensor([[1, 2, 1], [9, 9, 9]])),
         )
     ],
+    "aten._weight_norm.default": lambda: [((r(3, 4), r(3, 1), 0), {}), ((r(3, 4, 2), r(1, 1, 2), 2), {})],
     "aten.nll_loss.default": lambda: [((r(4, 3), torch.tensor([0, 1, 2, 1]), torch.rand(3)), {})],
     "aten.nll_loss2d.default": lambda: [((r(2, 3, 4, 4), torch.zeros(2, 4, 4, dtype=torch.int64), torch.rand(3)), {})],
     "aten._pad_packed_sequence.default": lambda: [

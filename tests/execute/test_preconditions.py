@@ -166,6 +166,18 @@ def test_kernels_get_memory_for_every_element() -> None:
         assert torch.equal(checked(operator)(c3.expand(5, 3), 0)[0], c3)
 
 
+def test_unusual_calls_of_torch_pass() -> None:
+    """Found by benchmarks/probe_operators.py among the samples of torch's own tests."""
+    nothing, indices = torch.empty(0, dtype=torch.int64), torch.tensor([1, 2, 9])
+    settings = (10, False, 0, False, None)
+    for offsets in (torch.tensor([0, 2]), torch.tensor([0, 2, 3])):  # also where the last bag ends
+        checked(aten._embedding_bag_backward.default)(r(2, 3), indices, offsets, nothing, bags[4], nothing, *settings)
+    with pytest.raises(InvalidInputError, match="offsets are not of the bags"):
+        offsets = torch.tensor([0, 1, 2])
+        checked(aten._embedding_bag_backward.default)(r(2, 3), indices, offsets, nothing, bags[4], nothing, *settings)
+    checked(aten.batch_norm.default)(no, None, None, no, no, True, 0.1, 1e-5, True)
+
+
 def test_outputs_that_share_memory_with_inputs_do_not_change_them_too_early() -> None:
     """This kernel gives its output the shape of the result and then reads its input, which is the same tensor."""
     bias, first, second = r(1, 3), r(1, 4), r(4, 3)
