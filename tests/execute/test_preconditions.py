@@ -216,6 +216,21 @@ def test_numbers_that_overflow_in_kernels_are_refused(size: int) -> None:
     assert checked(aten.slice.Tensor)(r(4), 0, 1, 2**63 - 1).shape == (3,)  # to the end
 
 
+@pytest.mark.parametrize("number", [-1, 6, 2**31 - 1, True])
+def test_a_number_in_place_of_a_dtype_a_layout_or_a_memory_format_is_refused(number: int) -> None:
+    """torch takes it and looks it up in tables without a look at their ends."""
+    for operator, args, kwargs, which in (
+        (aten.zeros.default, ([2],), {"dtype": number}, "dtype"),
+        (aten.zeros.default, ([2],), {"layout": number}, "layout"),
+        (aten.to.device, (r(2), torch.device("cpu"), number), {}, "dtype"),
+        (aten.clone.default, (r(2),), {"memory_format": number}, "memory_format"),
+        (aten._to_copy.default, (r(2),), {"dtype": number}, "dtype"),
+    ):
+        with pytest.raises(InvalidInputError, match=f"argument {which} is a number"):
+            checked(operator)(*args, **kwargs)
+    assert checked(aten.zeros.default)([2], dtype=torch.float64, layout=None).dtype is torch.float64
+
+
 def test_admitted_operators_exist_and_none_reaches_outside() -> None:
     """The list is of operators that this torch has, and none of them takes a file, a storage, an object or a callable."""
     for name in ADMITTED:

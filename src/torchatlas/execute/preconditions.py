@@ -23,6 +23,8 @@ from torchatlas.torch_private import OpOverload, pytree
 # More elements than a process can address. Larger numbers overflow in the arithmetic of kernels.
 LARGEST_SIZE = 2**47
 _UNBOUNDED = ("slice", "slice_backward", "slice_copy", "slice_scatter", "random_", "random", "randint")  # "to the end"
+# Kinds of arguments that torch also takes as numbers, with which it then looks up tables.
+_ENUMERATIONS = ("ScalarType", "Layout", "MemoryFormat", "QScheme")
 
 # Kernels that need nothing else but memory for every element: they ignore that a stride is 0.
 _DENSE = ("median", "nanmedian", "native_group_norm")
@@ -38,8 +40,12 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
     returns_views = any(one.alias_info is not None for one in operator._schema.returns)
     needs_memory = packet in _DENSE or (precondition is not None and not returns_views)
     outputs = [one.name for one in operator._schema.arguments if one.is_out]
+    enumerations = [(place, one.name) for place, one in enumerate(operator._schema.arguments) if _is_enumeration(one)]
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        for place, key in enumerations:
+            if isinstance(args[place] if place < len(args) else kwargs.get(key), int):
+                raise InvalidInputError(f"{name} is not run: its argument {key} is a number.")
         if bounded and (_too_large(args) or _too_large(kwargs.values())):
             raise InvalidInputError(f"{name} is not run: a number among its arguments is no size of a tensor.")
         if precondition is not None:
@@ -54,6 +60,10 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
 
     run.__name__ = run.__qualname__ = f"checked_{name.replace('.', '_')}"  # torch.fx writes it into code
     return run
+
+
+def _is_enumeration(argument: Any) -> bool:
+    return str(argument.real_type).removeprefix("Optional[").removesuffix("]") in _ENUMERATIONS
 
 
 def _too_large(items: Any) -> bool:
@@ -453,7 +463,7 @@ def _rnn_layer_backward(a: Any) -> None:
     settings = (a.mode, a.hidden_size, a.num_layers, a.has_biases, a.bidirectional, a.batch_first, True)
     forward = torch.ops.aten.mkldnn_rnn_layer.default
     with torch.enable_grad():  # without it there is no workspace
-        made = forward(a.input, *weights, a.hx_, a.cx_tmp, a.reverse, a.batch_sizes, *settings)
+        made = forward(*map(_dense, (a.input, *weights, a.hx_, a.cx_tmp)), a.reverse, a.batch_sizes, *settings)
     for name, one, like in zip(
         ("output", "hy_", "cy_", "workspace"), (a.output, a.hy_, a.cy_, a.workspace), made, strict=True
     ):
