@@ -79,6 +79,7 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any], dict[int | str, Any]]] =
     (aten.batch_norm_backward.default, (image, image, c3, c3, c3, c3, c3, True, 1e-5, [True] * 3, no), {}, {0: image[:0], 1: image[:0]}),
     (aten.native_layer_norm_backward.default, (r(2, 4), r(2, 4), [4], r(2, 1), r(2, 1), c4, c4, [True] * 3), {}, {3: r(1, 1)}),
     (aten._fused_rms_norm_backward.default, (r(2, 4), r(2, 4), [4], r(2, 1), c4, [True] * 2), {}, {3: r(1, 1)}),
+    (aten.native_group_norm.default, (image, c3, c3, 2, 3, 16, 3, 1e-5), {}, {6: 0}),
     (aten.native_group_norm_backward.default, (image, image, r(2, 1), r(2, 1), c3, 2, 3, 16, 1, [True] * 3), {}, {6: 4}),
     (aten._weight_norm.default, (r(3, 4), r(3, 1), 0), {}, {1: no}),
     (aten._weight_norm_interface.default, (r(3, 4), r(3, 1), 0), {}, {1: no}),

@@ -27,7 +27,7 @@ _UNBOUNDED = ("slice", "slice_backward", "slice_copy", "slice_scatter", "random_
 _ENUMERATIONS = ("ScalarType", "Layout", "MemoryFormat", "QScheme")
 
 # Kernels that need nothing else but memory for every element: they ignore that a stride is 0.
-_DENSE = ("median", "nanmedian", "native_group_norm")
+_DENSE = ("median", "nanmedian")
 
 _PRECONDITIONS: Registry[Callable[[Any], None]] = Registry("precondition")
 
@@ -260,6 +260,11 @@ def _layer_norm_backward(a: Any) -> None:
         _shape("statistic", one, [*a.input.shape[:outer], *[1] * len(normalized)])
     for one in (a.weight, getattr(a, "bias", None)):
         _shape("weight or bias", one, normalized)
+
+
+@_PRECONDITIONS.add("aten.native_group_norm")
+def _group_norm(a: Any) -> None:
+    _need(a.group > 0, "no groups")
 
 
 @_PRECONDITIONS.add("aten.native_group_norm_backward")
