@@ -4,11 +4,12 @@
     python benchmarks/probe_operators.py --all          # also what is not admitted, to find candidates
     python benchmarks/probe_operators.py --only '^aten.gather.default$' --seed 0 --case 17      # one call again
 
-Valid calls come from torch's own test samples and from tests/zoo (probing/calls.py). Their arguments are changed
-(probing/mutations.py), and the operator is called as a graph from a file calls it: after the checks of
-torchatlas.execute.preconditions. This happens in child processes (probing/worker.py) in which each tensor ends, or
-begins, at a page that cannot be read (guarded_memory.c). A child that dies is reported with its call; so is a valid
-call that the checks refuse. Exit status 1 if an admitted operator died. Linux only.
+Valid calls come from torch's own test samples and from tests/zoo (probing/calls.py); collecting them takes minutes, and
+--calls FILE keeps them. Their arguments are changed (probing/mutations.py), and the operator is called as a graph from
+a file calls it: after the checks of torchatlas.execute.preconditions. This happens in child processes
+(probing/worker.py) in which each tensor ends, or begins, at a page that cannot be read (guarded_memory.c). A child that
+dies is reported with its call; so is a valid call that the checks refuse. Exit status 1 if an admitted operator died.
+Linux only.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # samples make torch warn, without end
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "src"), str(HERE.parent / "tests")]
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # before torch is imported: its samples warn without end
 
 from torchatlas.execute.admitted import ADMITTED
+
+HERE = Path(__file__).resolve().parent
 
 
 def say(text: str) -> None:
@@ -55,6 +56,7 @@ def collected_calls(wanted: set[str]) -> dict[str, list[bytes]]:
     """Valid calls of as many operators as possible; of the wanted ones also from their schemas."""
     import torch
 
+    sys.path.insert(0, str(HERE.parent / "tests"))
     try:
         import torch.testing._internal.common_methods_invocations
     except ImportError as error:
@@ -88,7 +90,8 @@ def results(job: dict[str, Any], folder: Path, library: Path, guard: str) -> Ite
         lines.put(None if not worker.returncode else f"a worker ended with status {worker.returncode}")
 
     with ThreadPoolExecutor(job["workers"]) as pool:
-        list(map(lambda part: pool.submit(work, part), range(job["workers"])))
+        for part in range(job["workers"]):
+            pool.submit(work, part)
         running = job["workers"]
         while running:
             line = lines.get()
@@ -123,7 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=300, help="calls of each operator")
     parser.add_argument("--only", metavar="REGEX", default="", help="operators whose name has a match")
-    parser.add_argument("--all", action="store_true", help="every operator of ATen that has a call, without the checks")
+    parser.add_argument("--all", action="store_true", help="every operator of ATen that has a call")
     parser.add_argument("--guard", choices=("end", "begin"), default="end", help="the side of a tensor that is guarded")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="only this call")
@@ -137,8 +140,8 @@ def main() -> None:
         if not file.exists():
             file.write_bytes(pickle.dumps(collected_calls(set(ADMITTED))))
         calls = pickle.loads(file.read_bytes())
-        names = {name for name in calls if name.startswith("aten.")} if options.all else calls.keys() & ADMITTED
-        names = sorted(name for name in names if re.search(options.only, name))
+        wanted = {name for name in calls if re.fullmatch(r"aten\.\w+\.\w+", name)} if options.all else ADMITTED
+        names = sorted(name for name in calls.keys() & wanted if re.search(options.only, name))
         job = {
             "calls": str(file),
             "names": names,
@@ -146,7 +149,6 @@ def main() -> None:
             "seed": options.seed,
             "first": options.case or 0,
             "last": options.cases if options.case is None else options.case + 1,
-            "bare": options.all,
         }
         began, found = time.monotonic(), []
         for one in results(job, folder, library, options.guard):

@@ -176,6 +176,13 @@ def _bags(rest: tuple[Any, ...]) -> Callable[[], Made]:
     return lambda: [((r(10, 3), indices, offsets, False, mode, False, None, *rest), {}) for mode in (0, 1, 2)]
 
 
+def _bags_backward() -> Made:
+    gradient, indices, bag_of_index, bag_size = r(2, 3), torch.tensor([1, 2, 9]), torch.tensor([0, 0, 1]), [2, 1]
+    given = gradient, indices, bag_of_index, torch.tensor(bag_size)
+    largest = torch.tensor([[1, 2, 1], [9, 9, 9]])
+    return [((*given, largest, 10, False, mode, None), {}) for mode in (0, 1, 2)]
+
+
 def _optimizer(states: int, **settings: Any) -> Callable[[], Made]:
     def calls() -> Made:
         steps = [torch.tensor(1.0), torch.tensor(1.0)]
@@ -228,27 +235,7 @@ BY_HAND: dict[str, Callable[[], Made]] = {
     "aten.linalg_matmul.default": lambda: [((r(2, 3), r(3, 4)), {}), ((r(5, 2, 3), r(3)), {})],
     "aten.embedding_bag.default": _bags(()),
     "aten._embedding_bag_forward_only.default": _bags(()),
-    "aten._embedding_bag_dense_backward.default": lambda: [
-        (
-            (
-                r(2, 3),
-                torch.tensor([1, 2, 9]),
-                torch.tensor([0, 0, 1]),
-                torch.tensor([2, 1]),
-                bag,
-                10,
-                False,
-                mode,
-                None,
-            ),
-            {},
-        )
-        for mode, bag in (
-            (0, torch.empty(0, dtype=torch.int64)),
-            (1, torch.tensor([2, 1])),
-            (2, torch.tensor([[1, 2, 1], [9, 9, 9]])),
-        )
-    ],
+    "aten._embedding_bag_dense_backward.default": _bags_backward,
     "aten._weight_norm.default": lambda: [((r(3, 4), r(3, 1), 0), {}), ((r(3, 4, 2), r(1, 1, 2), 2), {})],
     "aten.nll_loss.default": lambda: [((r(4, 3), torch.tensor([0, 1, 2, 1]), torch.rand(3)), {})],
     "aten.nll_loss2d.default": lambda: [((r(2, 3, 4, 4), torch.zeros(2, 4, 4, dtype=torch.int64), torch.rand(3)), {})],

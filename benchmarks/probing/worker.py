@@ -15,22 +15,22 @@ import resource
 import signal
 import struct
 import sys
-import time
 import warnings
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2] / "src")]
-
 import torch
 import torch._dynamo  # a call with a meta tensor imports it: here once, and not in each child
-from probing.calls import loaded
-from probing.derived import overload
-from probing.mutations import described, mutated
 from torch.utils import _pytree as pytree
 
 from torchatlas.errors import InvalidInputError
 from torchatlas.execute.preconditions import checked
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from probing.calls import loaded
+from probing.derived import overload
+from probing.mutations import described, mutated
 
 CHILD_BYTES = 4 << 30
 CPU_SECONDS = 4  # for one call: longer is a time-out
@@ -44,11 +44,11 @@ BROKEN, OUT_OF_MEMORY = 77, 78  # exit statuses of a child: probing itself faile
 class Probe:
     """One operator, its valid calls, and the hostile ones: case N is the same in every run with the same seed."""
 
-    def __init__(self, name: str, calls: list[bytes], seed: int, bare: bool) -> None:
+    def __init__(self, name: str, calls: list[bytes], seed: int) -> None:
         self.name, self.seed = name, seed
         self.calls = [loaded(call) for call in calls]
         self.operator = overload(name)
-        self.run = self.operator if bare else checked(self.operator)
+        self.run = checked(self.operator)
 
     def case(self, number: int) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a case. The first are the valid calls as they are."""
@@ -82,7 +82,7 @@ def _runs(operator: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return True
 
 
-def children(probe: Probe, numbers: range) -> dict[str, Any]:
+def probed(probe: Probe, numbers: range) -> dict[str, Any]:
     """Run cases in a child, and the rest in another one when a case ends it."""
     current = mmap.mmap(-1, 8)  # the case that a child runs, for its parent to read
     found: dict[str, Any] = {"name": probe.name, "calls": 0, "deaths": [], "timeouts": [], "refused": []}
@@ -147,9 +147,8 @@ def main() -> None:
     job, part = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2])
     calls = pickle.loads(Path(job["calls"]).read_bytes())
     for name in job["names"][part :: job["workers"]]:
-        began = time.perf_counter()
-        found = children(Probe(name, calls[name], job["seed"], job["bare"]), range(job["first"], job["last"]))
-        print(json.dumps({**found, "seconds": time.perf_counter() - began}), flush=True)
+        found = probed(Probe(name, calls[name], job["seed"]), range(job["first"], job["last"]))
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
