@@ -98,6 +98,8 @@ def _arguments(
     for one in operator._schema.arguments:
         if one.has_default_value() and (not optional or one.kwarg_only):
             value = one.default_value
+            if "ScalarType" in str(one.real_type) and value is not None:
+                continue  # the schema has the number of a dtype
         else:
             value = _value(one, shape, dtype, number)
         if one.kwarg_only:
@@ -116,7 +118,7 @@ def _value(argument: Any, shape: tuple[int, ...], dtype: torch.dtype, number: in
         return [float(number) if inner in ("number", "float") else number] * (argument.N or 2)
     if kind == "Tensor":
         return _tensor(shape, dtype)
-    if kind == "Generator":
+    if kind == "Generator" or argument.name == "memory_format":
         return None
     if kind == "Device":
         return torch.device("cpu")
