@@ -123,7 +123,7 @@ def _stop(*_: Any) -> None:
 
 
 def collect(progress: Callable[[str], None]) -> dict[str, list[bytes]]:
-    """Calls of every operator that the samples reach. They are the same in every run with the same torch."""
+    """Calls of every operator that the samples reach: the same in every run, but for memory that nobody wrote to."""
     calls = Calls()
     previous = signal.signal(signal.SIGALRM, _stop)
     for number, (name, program) in enumerate(_programs()):
