@@ -32,7 +32,7 @@ def random_graph(nodes: int, edges: int, seed: int = 0) -> Graph:
     columns.update(_storages(rng, nodes, columns))
     tables = _tables(rng, nodes)
     columns.update(_calls(rng, len(tables.modules)))
-    columns.update(_nodes(rng, nodes, tables, len(columns["call_module"])))
+    columns.update(_nodes(rng, np.diff(columns["input_ptr"]), tables, len(columns["call_module"])))
     return Graph(
         {name: np.ascontiguousarray(columns[name], dtype) for name, (dtype, _) in COLUMNS.items()},
         tables,
@@ -137,7 +137,14 @@ def _calls(rng: np.random.Generator, modules: int) -> dict[str, Array]:
     }
 
 
-def _nodes(rng: np.random.Generator, nodes: int, tables: Tables, calls: int) -> dict[str, Array]:
+def _calls_of(rng: np.random.Generator, inputs: Array, rows: int) -> Array:
+    """Any call whose tensors are among the inputs of the node: row r names r % 3 of them."""
+    row = rng.integers(0, max(rows // 3, 1), len(inputs)) * 3 + np.minimum(inputs, 2)
+    return np.where(row < rows, row, -1)
+
+
+def _nodes(rng: np.random.Generator, inputs: Array, tables: Tables, calls: int) -> dict[str, Array]:
+    nodes = len(inputs)
     ids = np.arange(nodes)
     time = rng.integers(500, 10_000_000, nodes)
     kind = np.full(nodes, KINDS.index(NodeKind.OP))
@@ -149,7 +156,7 @@ def _nodes(rng: np.random.Generator, nodes: int, tables: Tables, calls: int) -> 
         "node_phase": phase,
         "node_call": rng.integers(-1, calls, nodes) if nodes else ids,
         "node_source": rng.integers(-1, len(tables.sources), nodes) if nodes else ids,
-        "node_arguments": rng.integers(0, len(tables.arguments), nodes) if nodes else ids,
+        "node_arguments": _calls_of(rng, inputs, len(tables.arguments)),
         "node_name": np.where(kind == KINDS.index(NodeKind.OP), -1, ids % 4),
         "node_start_ns": np.cumsum(time),
         "node_time_ns": np.where(rng.random(nodes) < 0.1, -1, time),
@@ -189,4 +196,5 @@ def _layout(row: int) -> Layout:
 
 def _arguments(row: int) -> str:
     odd = [row, float("inf"), 2**70, (1, 2), {"a": 0.1 * row}, Constant("dtype", "float32"), None, True, "ü\n"][row % 9]
-    return encode(Call((TensorRef(0), [TensorRef(1), row], odd), {"alpha": 1.0} if row % 2 else None))
+    tensors = [TensorRef(index) for index in range(row % 3)]
+    return encode(Call((*tensors[:1], [*tensors[1:], row], odd), {"alpha": 1.0} if row % 2 else None))

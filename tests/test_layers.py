@@ -13,8 +13,8 @@ import torchatlas
 ROOT = Path(torchatlas.__file__).parent
 LAYERS = [
     {"escapes"},
-    {"errors"},
-    {"units", "registry", "tables", "collector"},
+    {"errors", "interrupts"},
+    {"units", "registry", "tables", "collector", "files"},
     {"graph"},
     {"operations", "torch_private", "inputs"},
     {"capturing"},
@@ -31,10 +31,12 @@ LAYERS = [
 WITHOUT_TORCH = {
     "escapes",
     "errors",
+    "interrupts",
     "units",
     "registry",
     "tables",
     "collector",
+    "files",
     "graph",
     "operations",
     "analysis",

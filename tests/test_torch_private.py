@@ -497,7 +497,22 @@ def nobody_sees() -> None:
         assert ops.seen
 
 
+def ours_alone() -> None:
+    with Names() as mode, torch.inference_mode():
+        inner = torch_private.aside()
+        with inner:
+            made = torch.ones(3, requires_grad=True) * 2
+        inner._end(None, None, None)  # an end that was interrupted is made again
+        assert torch.is_inference_mode_enabled()
+        torch.zeros(1)
+    assert not made.is_inference()
+    assert not made.requires_grad
+    assert torch.is_grad_enabled()
+    assert [str(func) for func, _, _ in mode.seen] == ["aten.zeros.default"]
+
+
 CANARIES: dict[str, Callable[[], None]] = {
+    "aside": ours_alone,
     "COMPILED_NAME": compiled_name,
     "CompilersGraph": compilers_graph,
     "FakeCopyMode": fake_copy_mode,

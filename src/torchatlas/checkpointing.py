@@ -27,6 +27,7 @@ from torchatlas.errors import AnalysisError, InvalidModelError, StateError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.inputs import named_tensors
+from torchatlas.interrupts import Bracket, signals_deferred
 from torchatlas.registry import near_names
 from torchatlas.units import format_bytes
 
@@ -237,7 +238,7 @@ class Checkpointed:
         return checkpoint(self.forward, *args, use_reentrant=False, **kwargs)
 
 
-class Applied:
+class Applied(Bracket["Applied"]):
     """Modules of a model whose forward is checkpointed, from now until `undo` or the end of a `with` block."""
 
     def __init__(self, model: nn.Module, paths: Iterable[str]) -> None:
@@ -253,25 +254,30 @@ class Applied:
             if isinstance(modules[path].__dict__.get("forward"), Checkpointed):
                 raise StateError(f"{path} is checkpointed by a plan already; undo that one first.")
             chosen[path] = modules[path]
-        self._before = [(module, module.__dict__.get("forward")) for module in chosen.values()]
-        for module, _ in self._before:
-            module.forward = Checkpointed(module.forward)
+        self._before: list[tuple[nn.Module, Any]] = []
+        try:
+            with signals_deferred():
+                for module in chosen.values():
+                    self._before.append((module, module.__dict__.get("forward")))
+                    module.forward = Checkpointed(module.forward)
+        except BaseException:  # nobody will have this object to undo it with
+            self.undo()
+            raise
 
     def undo(self) -> None:
         """Every forward as it was. Once is enough; more do nothing."""
-        while self._before:
-            module, forward = self._before.pop()
-            if forward is None:
-                del module.forward
-            else:
-                module.forward = forward
+        with signals_deferred():
+            while self._before:
+                module, forward = self._before.pop()
+                if forward is None:
+                    vars(module).pop("forward", None)
+                else:
+                    module.forward = forward
 
-    def __enter__(self) -> Applied:
+    def _begin(self) -> Applied:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.undo()
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+
+from torchatlas.interrupts import bracketed
 
 
-@contextmanager
+@bracketed
 def collector_off() -> Iterator[None]:
     """For work that makes many small objects and no cycles: collecting meanwhile could double its time.
 

@@ -43,6 +43,15 @@ def clean_text(text: str) -> str:
     return "\n".join(map(clean, text.split("\n")))
 
 
+def quoted(text: str, most: int = 60) -> str:
+    r"""A text for a message: in quotation marks, cut, and clean.
+
+    >>> quoted("\x1b[2J"), quoted("ab" * 100, 6)
+    ("'\\x1b[2J'", "'ababab…'")
+    """
+    return repr(text if len(text) <= most else f"{text[:most]}…")
+
+
 def encodable(text: str) -> str:
     r"""Text that UTF-8 has: half a surrogate pair, which a name may hold, is shown as an escape.
 

@@ -8,7 +8,6 @@ import threading as _threading
 from collections.abc import Callable as _Callable
 from collections.abc import Iterable as _Iterable
 from collections.abc import Iterator as _Iterator
-from contextlib import contextmanager as _contextmanager
 from types import CodeType as _CodeType
 from typing import Any
 from typing import TypeVar as _TypeVar
@@ -42,6 +41,9 @@ from torch.overrides import _push_mode as push_function_mode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wrapper
 
+from torchatlas.interrupts import RepeatedBracket as _RepeatedBracket
+from torchatlas.interrupts import bracketed as _bracketed
+
 __all__ = [
     "COMPILED_NAME",
     "CompilersGraph",
@@ -53,6 +55,7 @@ __all__ = [
     "OpOverload",
     "TorchDispatchMode",
     "UninitializedTensor",
+    "aside",
     "compiled_inside",
     "compilers_module_call",
     "current_autograd_node",
@@ -219,7 +222,7 @@ def hang_post_hooks(nodes: _Iterable[Any], hooks: dict[int, Any]) -> list[Any]:
 _hanging = _threading.Lock()
 
 
-@_contextmanager
+@_bracketed
 def engine_runs(around: _Callable[..., Any]) -> _Iterator[None]:
     """Have `around(run, outputs, args, kwargs)` called in the place of every run of the autograd engine."""
     autograd: Any = torch.autograd
@@ -251,39 +254,66 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-class no_dispatch_modes:
+class no_dispatch_modes(_RepeatedBracket[None]):
     """No mode of the program's sees the ops that run in here.
 
     torch's own way to say so takes ten times as long, and is needed only for modes that work before autograd.
     """
 
-    def __enter__(self) -> None:
-        self._by_torch: Any = None
-        self._modes: list[Any] = []
+    _by_torch: Any = None
+    _modes: list[Any] = []  # noqa: RUF012  # never changed, only replaced
+
+    def _begin(self) -> None:
         if _len_torch_dispatch_stack_pre_dispatch():
             self._by_torch = _disable_current_modes()
             self._by_torch.__enter__()
-        else:
-            self._modes = [pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
+        elif count := torch._C._len_torch_dispatch_stack():
+            self._modes = dispatch_mode_stack()
+            for _ in range(count):
+                pop_mode()
 
-    def __exit__(self, *raised: Any) -> None:
-        for mode in reversed(self._modes):
-            push_mode(mode)
+    def _end(self, *raised: Any) -> None:
+        if self._modes:
+            for mode in self._modes[torch._C._len_torch_dispatch_stack() :]:
+                push_mode(mode)
         if self._by_torch is not None:
             self._by_torch.__exit__(*raised)
+            self._by_torch = None
+
+
+class aside(no_dispatch_modes):
+    """What runs in here is ours: no mode of the program's sees it, and it makes ordinary tensors without a graph."""
+
+    _inference: Any = None
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._grad = torch.is_grad_enabled()
+        self._inference = torch._C._InferenceMode(False)
+        self._inference.__enter__()
+        torch._C._set_grad_enabled(False)
+
+    def _end(self, *raised: Any) -> None:
+        if self._inference is not None:
+            self._inference.__exit__(None, None, None)  # a second time does nothing
+            torch._C._set_grad_enabled(self._grad)
+        super()._end(*raised)
 
 
 class unobserved(no_dispatch_modes):
     """What runs in here is seen by no mode of the program's, and makes no graph."""
 
-    def __enter__(self) -> None:
-        super().__enter__()
+    _functions: Any = None
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._grad = torch.is_grad_enabled()
         self._functions = torch._C.DisableTorchFunction()
         self._functions.__enter__()
-        self._grad = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
 
-    def __exit__(self, *raised: Any) -> None:
-        torch._C._set_grad_enabled(self._grad)
-        self._functions.__exit__(*raised)
-        super().__exit__(*raised)
+    def _end(self, *raised: Any) -> None:
+        if self._functions is not None:
+            torch._C._set_grad_enabled(self._grad)
+            self._functions.__exit__(*raised)
+        super()._end(*raised)

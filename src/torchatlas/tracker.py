@@ -32,6 +32,7 @@ from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.formats import as_path, suffix_of
 from torchatlas.inputs import as_call, named_tensors
+from torchatlas.interrupts import Bracket, signals_deferred
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _NOT_OURS = os.path.dirname(__file__) + os.sep
@@ -44,7 +45,7 @@ _REFUSALS = re.compile(
 _TOO_LARGE = re.compile(r"DefaultCPUAllocator|not enough memory|out of memory|can't allocate memory", re.IGNORECASE)
 
 
-class ComputationalGraphTracker:
+class ComputationalGraphTracker(Bracket["ComputationalGraphTracker"]):
     """Records a model's run between `start_tracking()` and `stop_tracking()`, or inside `with tracker:`.
 
     `track_tensor_ops=False` records whole module calls instead of operations, at almost no cost. Starting again after
@@ -72,13 +73,11 @@ class ComputationalGraphTracker:
         """Stop recording. The graph is decoded when it is first asked for."""
         self._stop(None)
 
-    def __enter__(self) -> ComputationalGraphTracker:
+    def _begin(self) -> ComputationalGraphTracker:
         self._start(None)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop(error)
 
     def _start(self, guard: Restorer | None) -> None:
@@ -89,8 +88,9 @@ class ComputationalGraphTracker:
             session = Recording(self.model, only_inputs=True, guard=guard, **options)
         else:
             session = recording(self.model, track_tensor_ops=self.track_tensor_ops, **options)
-        session.start()
-        self._session, self._began_ns, self._ended_ns = session, time.perf_counter_ns(), 0
+        with signals_deferred():  # a recording that nobody knows could not be stopped
+            session.start()
+            self._session, self._began_ns, self._ended_ns = session, time.perf_counter_ns(), 0
 
     def _stop(self, error: BaseException | None) -> None:
         if self._session is None or not self._session.running:

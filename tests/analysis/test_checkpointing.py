@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from support import load_transformers
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas.analysis import checkpointing as choosing
+from torchatlas.analysis import checkpoint_search as searching
+from torchatlas.analysis.checkpoint_search import Search
 from torchatlas.analysis.checkpointing import CheckpointChoice, choose_checkpoints
 from torchatlas.analysis.cost import cost
 from torchatlas.analysis.recompute import Candidate, Step
+from torchatlas.analysis.trial import Trial
 from torchatlas.checkpointing import Applied, CheckpointCheck, Checkpointed
 from torchatlas.cli import main
 from torchatlas.errors import AnalysisError, InvalidInputError, InvalidModelError, StateError
@@ -197,10 +200,24 @@ def test_the_peak_may_be_reached_while_forward_runs_again() -> None:
     assert step.peak(chosen) == report.peak_bytes
 
 
+@every_model
+def test_a_trial_predicts_what_the_step_does(name: str) -> None:
+    """Whatever was added and removed before."""
+    step, chance = step_of(*MODELS[name]()), random.Random(0)
+    trial, chosen = Trial(step), list[Candidate]()
+    for _ in range(40):
+        one = chance.choice(step.candidates)
+        chosen = [other for other in chosen if not one.meets(other)] + [one] * (one not in chosen)
+        chosen.sort(key=lambda one: one.first)
+        trial.choose(chosen)
+        peak, place = step.peak_and_place(chosen)
+        assert (trial.peak(), trial.place()) == (peak, place)
+
+
 def test_the_bound_is_what_identical_blocks_take() -> None:
     step = step_of(*mlp(6))
     two = tuple(step.candidates[:2])
-    search = choosing._Search(step, step.peak(two), "flops", frozenset(), frozenset())
+    search = Search(step, step.peak(two), "flops", frozenset(), frozenset())
     assert 0.9 * search.work(two) <= search.least_work() <= search.work(two)
 
 
@@ -229,10 +246,10 @@ SMALL: dict[str, Callable[[], Example]] = {
 @pytest.mark.parametrize("by", ["flops", "time"])
 @pytest.mark.parametrize("name", SMALL)
 def test_no_set_does_it_with_less(name: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "_LEAST_SHARE", 0.01)
+    monkeypatch.setattr(searching, "LEAST_SHARE", 0.01)
     step = step_of(*SMALL[name]())
     first = choose_checkpoints(step.graph, step.peak_bytes - 1, by=by)
-    search = choosing._Search(step, step.peak_bytes - 1, by, frozenset(), frozenset())
+    search = Search(step, step.peak_bytes - 1, by, frozenset(), frozenset())
     sets = [(search.work(one), step.peak(one)) for one in all_sets(search.candidates)]
     assert len(sets) > 10
     assert first.exact
@@ -249,7 +266,7 @@ def test_no_set_does_it_with_less(name: str, by: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("name", SMALL)
 def test_where_not_all_sets_are_tried_the_bound_holds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "_LEAST_SHARE", 0.01)
+    monkeypatch.setattr(searching, "LEAST_SHARE", 0.01)
     step = step_of(*SMALL[name]())
     limits = [int(part * step.peak_bytes) for part in (0.9, 0.8, 0.7)]
     best: dict[int, CheckpointChoice] = {}
@@ -259,7 +276,7 @@ def test_where_not_all_sets_are_tried_the_bound_holds(name: str, monkeypatch: py
         except AnalysisError:
             continue
     assert best
-    monkeypatch.setattr(choosing.np, "prod", lambda *_args, **_kwargs: 10**9)
+    monkeypatch.setattr(searching.np, "prod", lambda *_args, **_kwargs: 10**9)
     for limit, exact in best.items():
         found = choose_checkpoints(step.graph, limit)
         assert not found.exact

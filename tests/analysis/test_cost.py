@@ -218,7 +218,17 @@ def test_expressions_of_sizes(text: str, number: int) -> None:
     assert evaluate(text, {"s0": 7}) == number
 
 
-@pytest.mark.parametrize("text", ["__import__('os')", "s0.real", "[s0]", "s0 +", "2**s0", "s0//0", "t", "'a'", "f(1)"])
+TOWER = "(" * 40 + "s0" + "**8)" * 40  # more digits than there is memory
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("__import__('os')", "s0.real", "[s0]", "s0 +", "2**s0", "s0//0", "t", "'a'", "f(1)"),
+        *(TOWER, "1" + "+1" * 5000, "floor(s0/1e400)", "-" * 5000 + "1"),
+    ],
+    ids=lambda text: text[:20],
+)
 def test_what_is_no_size_is_never_run(text: str) -> None:
     with pytest.raises(AnalysisError, match="size"):
         evaluate(text, {"s0": 7})

@@ -10,7 +10,8 @@ from synthetic import random_graph
 from torchatlas.analysis import critical_path, levels, longest_path, sweep, widest_level
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph import Graph
-from torchatlas.graph.columns import COLUMNS, Array, faults
+from torchatlas.graph.columns import COLUMNS, Array
+from torchatlas.graph.faults import faults
 
 Ends = tuple[Array, Array]
 

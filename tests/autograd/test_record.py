@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import torchatlas as atlas
 from torchatlas.autograd.tasks import reached, starting_node
 from torchatlas.errors import AnalysisError, InvalidInputError, StateError
-from torchatlas.graph.columns import faults
+from torchatlas.graph.faults import faults
 
 
 def order_of_torch(case: Case) -> list[str]:

@@ -17,7 +17,7 @@ from torchatlas.autograd.saved import saved_by
 from torchatlas.autograd.text import graph_text
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Role
-from torchatlas.graph.columns import faults
+from torchatlas.graph.faults import faults
 
 
 def model() -> nn.Sequential:

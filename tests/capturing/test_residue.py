@@ -26,7 +26,7 @@ from zoo import ZOO, Specimen, leaves_of, loss_of, tensors_in
 
 import torchatlas as atlas
 from torchatlas.capturing import describe, process, stream
-from torchatlas.graph.columns import faults
+from torchatlas.graph.faults import faults
 
 
 def build(specimen: Specimen) -> tuple[Any, Any, Any, Any]:

@@ -6,7 +6,8 @@ import pytest
 
 from torchatlas.graph import NodeKind, OperationType, Role
 from torchatlas.graph.builder import Builder
-from torchatlas.graph.columns import Layout, Operation, faults
+from torchatlas.graph.columns import Layout, Operation
+from torchatlas.graph.faults import faults
 from torchatlas.graph.nouns import SourceLine
 
 ADD = Operation("aten.add.Tensor", OperationType.POINTWISE)

@@ -16,7 +16,8 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.errors import NodeNotFoundError
 from torchatlas.graph import Graph, Phase, Tables
-from torchatlas.graph.columns import COLUMNS, ENUMS, POINTERS, Array, faults
+from torchatlas.graph.columns import COLUMNS, ENUMS, POINTERS, Array
+from torchatlas.graph.faults import faults
 
 
 def model() -> nn.Module:

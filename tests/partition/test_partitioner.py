@@ -20,13 +20,20 @@ import torchatlas as atlas
 from torchatlas.analysis.devices import device_named
 from torchatlas.errors import InvalidInputError, InvalidModelError, NodeNotFoundError
 from torchatlas.partition import PartitionReport
-from torchatlas.partition.antichain import reachable
 from torchatlas.partition.fusion import Fusion
 from torchatlas.partition.groups import Groups
 from torchatlas.partition.traffic import ledger
 from torchatlas.partition.units import units_of_graph
 
 STRATEGIES = ("fusion", "op", "module")
+
+
+def reachable(before: list[list[int]]) -> list[set[int]]:
+    """Per member those that it depends on, directly or not."""
+    found: list[set[int]] = []
+    for needed in before:
+        found.append({*needed}.union(*(found[one] for one in needed)))
+    return found
 
 
 def reports() -> list[tuple[str, PartitionReport]]:
@@ -421,17 +428,22 @@ def test_who_only_waits_reads_nothing() -> None:
     ]
 
 
-def test_reads_between_groups_are_found_from_either_side() -> None:
+def test_reads_between_groups_are_those_of_their_units() -> None:
+    """Of the reads that tell the same only the first is kept."""
     graph = atlas.capture(Loop(), torch.randn(2, 6, 4), backward=True)
     units = units_of_graph(graph)
     fusion = Fusion(units, ledger(graph, device_named(None)), 1 << 20)
-    group, members, sides = fusion.groups.group, fusion.groups.members, set()
+    group, members, fewer = fusion.groups.group, fusion.groups.members, 0
     for producer in members:
-        for consumer in members:
-            plain = [
-                read for unit in members[consumer] for read in fusion._taken[unit] if group[read.maker] == producer
-            ]
-            assert fusion._between(producer, consumer) == plain
-            if len(plain) > 1:
-                sides.add(len(members[consumer]) <= len(members[producer]))
-    assert sides == {True, False}
+        for consumer in set(members) - {producer}:
+            readers = sorted(members[consumer])
+            plain = [read for unit in readers for read in fusion._taken[unit] if group[read.maker] == producer]
+            kept = fusion._reads.between(producer, consumer)
+            assert [read for read in plain if read in kept] == kept
+            assert kept[:1] == plain[:1]
+            assert {read.numel for read in kept} == {read.numel for read in plain}
+            assert any(read.saved_bytes for read in kept) == any(read.saved_bytes for read in plain)
+            starts = [[read for read in reads if fusion._reads._begins_kernel[read.reader]] for reads in (kept, plain)]
+            assert starts[0][:1] == starts[1][:1]
+            fewer += len(kept) < len(plain)
+    assert fewer

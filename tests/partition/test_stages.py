@@ -17,34 +17,52 @@ from torch import fx, nn
 
 import torchatlas as atlas
 from torchatlas.errors import AnalysisError, InvalidInputError
-from torchatlas.partition.stages import best_cuts
+from torchatlas.partition import stages as planning
+from torchatlas.partition.cuts import Balance, Memory, best_cuts
 
 
-@given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=300, deadline=None)
-def test_the_cuts_are_as_good_as_any(count: int, stages: int, seed: int, limited: bool) -> None:
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 2**32 - 1), st.sampled_from(["none", "limit", "memory"]))
+@settings(max_examples=400, deadline=None)
+def test_the_cuts_are_as_good_as_any(count: int, stages: int, seed: int, way: str) -> None:
+    """By work with handing over, the same within a limit of memory, and by memory."""
     stages = min(stages, count)
     numbers = np.random.default_rng(seed)
     total = np.concatenate([[0], np.cumsum(numbers.integers(0, 20, count))]).astype(float)
     crossing = numbers.integers(0, 9, count + 1).astype(float)
-    crossing[[0, -1]] = 0
-    cost = total[None, :] - total[:, None] + crossing[:, None] + crossing[None, :]
-    memory = numbers.integers(1, 30, (count + 1, count + 1))
-    limit = 20 if limited else None
+    alive, sizes = numbers.integers(1, 20, count), numbers.integers(1, 9, 4)
+    reads = np.stack([numbers.integers(0, count, 12), numbers.integers(0, 4, 12)], axis=1)
+    limit = 35 if way == "limit" else np.inf
+    memory = Memory(alive, reads, sizes)
+
+    def held(a: int, b: int) -> int:
+        weights = {weight for place, weight in reads.tolist() if a <= place < b}
+        return int(alive[a:b].max() + sum(sizes[weight] for weight in weights))
+
+    def cost(a: int, b: int) -> float:
+        if way == "memory":
+            return held(a, b)
+        return total[b] - total[a] + crossing[a] + crossing[b] if held(a, b) <= limit else np.inf
 
     def worst(cuts: tuple[int, ...]) -> float:
-        pairs = list(itertools.pairwise(cuts))
-        fits = limit is None or all(memory[a, b] <= limit for a, b in pairs)
-        return max(cost[a, b] for a, b in pairs) if fits else np.inf
+        return max(cost(a, b) for a, b in itertools.pairwise(cuts))
 
     every = [(0, *inner, count) for inner in itertools.combinations(range(1, count), stages - 1)]
     best = min(worst(cuts) for cuts in every)
-    found = best_cuts(cost, stages, memory, limit)
+    earliest = memory.earliest(35) if way == "limit" else None
+    found = best_cuts(memory if way == "memory" else Balance(total, crossing, earliest), count + 1, stages)
     if found is None:
         assert best == np.inf
     else:
         assert tuple(found) in every
         assert worst(tuple(found)) == best
+
+
+def test_more_than_can_be_searched_is_refused_before_it_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_MOST_STEPS", 30)
+    graph = chain()
+    assert len(atlas.pipeline_stages(graph, 2).stages) == 2
+    with pytest.raises(AnalysisError, match="Ask for fewer stages"):
+        atlas.pipeline_stages(graph, 3)
 
 
 def chain() -> atlas.Graph:

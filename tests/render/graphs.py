@@ -13,7 +13,8 @@ from hypothesis import note
 from hypothesis import strategies as st
 
 from torchatlas.graph import Graph, Layout, Module, Operation, Tables
-from torchatlas.graph.columns import COLUMNS, EDGE_KINDS, KINDS, PHASES, ROLES, faults
+from torchatlas.graph.columns import COLUMNS, EDGE_KINDS, KINDS, PHASES, ROLES
+from torchatlas.graph.faults import faults
 from torchatlas.graph.nouns import EdgeKind, NodeKind, Phase, Role
 from torchatlas.operations import operation_type
 

@@ -80,8 +80,8 @@ class Step:
             )
         self._born = graph.columns["storage_born"]
         self._made = np.isin(graph.columns["storage_role"], _MADE_HERE)
-        self._born_bytes = np.zeros(len(graph) + 1, np.int64)
-        np.add.at(self._born_bytes, self.storages.start, self.storages.bytes)
+        self.born_bytes = np.zeros(len(graph) + 1, np.int64)
+        np.add.at(self.born_bytes, self.storages.start, self.storages.bytes)
         self._read()
         self._find_calls()
         self._find_backwards()
@@ -112,7 +112,7 @@ class Step:
         best = int(live[place])
         for one in chosen:
             at = one.resume
-            before = int(live[at] - self._born_bytes[at] - size[one.copied].sum())
+            before = int(live[at] - self.born_bytes[at] - size[one.copied].sum())
             if before + one.recompute_bytes > best:
                 best, place = before + one.recompute_bytes, at
         return best, place
@@ -126,7 +126,7 @@ class Step:
     # -- what is read where --------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Pairs of node and storage, sorted by storage."""
+        """Pairs of node and storage, in the order of nodes and sorted by storage; storages in the order of birth."""
         columns = self.graph.columns
         node = np.repeat(np.arange(len(self.graph)), np.diff(columns["input_ptr"]))
         storage = columns["value_storage"][columns["input_value"]].astype(np.int64)
@@ -134,9 +134,13 @@ class Step:
         known = storage >= 0
         node, storage, written = node[known], storage[known], written[known]
         self._written_node, self._written_storage = node[written], storage[written]
+        self._reading_node, self._storage_read = node, storage
         order = np.argsort(storage, kind="stable")
         self._reader, self._read_storage = node[order], storage[order]
         self._reads = np.searchsorted(self._read_storage, np.arange(len(self._born) + 1))
+        self._by_birth = np.argsort(self._born, kind="stable")
+        self._births = self._born[self._by_birth]
+        self._gone: dict[int, int] = {}
 
     def _readers(self, storage: int) -> Array:
         found: Array = self._reader[self._reads[storage] : self._reads[storage + 1]]
@@ -163,6 +167,8 @@ class Step:
 
         An argument stays with its call until that returns, as the frames of the call hold it.
         """
+        if storage in self._gone:
+            return self._gone[storage]
         born = found = int(self._born[storage])
         for node in self._readers(storage).tolist():
             if self._phase[node] != _FORWARD:
@@ -172,6 +178,7 @@ class Step:
                 end = max(end, int(self.last[call]))
                 call = self._parent[call]
             found = max(found, end)
+        self._gone[storage] = found
         return found
 
     def _find_backwards(self) -> None:
@@ -201,7 +208,7 @@ class Step:
         path_of = index.path_of_call[:-1]
         times = np.bincount(path_of, minlength=len(index.paths))
         again = np.unique(index.path_of_call[columns["node_call"][self._phase == _RECOMPUTE]])
-        recomputed = {index.paths[one] for one in again.tolist()}
+        around_recomputed = {outer for one in again.tolist() for outer in outer_paths(index.paths[one])}
         found: list[Candidate] = []
         spans: set[tuple[int, int]] = set()
         for call in range(len(path_of)):
@@ -213,7 +220,7 @@ class Step:
             if candidate is None:
                 continue
             spans.add((first, last))
-            if any(one.startswith(f"{path}.") for one in recomputed):
+            if path in around_recomputed:
                 self.excluded[path] = RECOMPUTED_ALREADY
             elif self._writes_outside(first, last):
                 self.excluded[path] = WRITES_OUTSIDE
@@ -222,7 +229,7 @@ class Step:
         return found
 
     def _writes_outside(self, first: int, last: int) -> bool:
-        inside = (self._written_node >= first) & (self._written_node <= last)
+        inside = _rows(self._written_node, first, last)
         return bool((self._born[self._written_storage[inside]] < first).any())
 
     def _candidate(self, path: str, type_name: str, first: int, last: int) -> Candidate | None:
@@ -232,7 +239,8 @@ class Step:
             return None
         stop = int((saves - ~self._saves_own[saves]).max())
         resume, backward_end = int(self._backward_first[saves].min()), int(self._backward_last[saves].max())
-        inner = np.flatnonzero((self._born >= first) & (self._born <= last) & self._made)
+        inner = np.sort(self._by_birth[_rows(self._births, first, last)])
+        inner = inner[self._made[inner]]
         end, size = self.storages.end, self.storages.bytes
         copied, original_end, passing_end = [], [], {}
         saved_bytes = output_bytes = 0
@@ -292,7 +300,21 @@ class Step:
 
     def _arguments(self, first: int, last: int) -> Array:
         """What it reads that was made in forward before it: its backward may need it again."""
-        inside = (self._reader >= first) & (self._reader <= last)
-        read = np.unique(self._read_storage[inside])
+        read = np.unique(self._storage_read[_rows(self._reading_node, first, last)])
         found: Array = read[(self._born[read] >= 0) & (self._born[read] < first) & self._made[read]]
         return found
+
+
+def _rows(column: Array, first: int, last: int) -> slice:
+    """Where a sorted column is from first to last, both included."""
+    return slice(*np.searchsorted(column, [first, last + 1]).tolist())
+
+
+def outer_paths(path: str) -> list[str]:
+    """The paths of the modules around one, without the root.
+
+    >>> outer_paths("layers.0.norm")
+    ['layers', 'layers.0']
+    """
+    parts = path.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]

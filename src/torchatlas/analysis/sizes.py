@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.escapes import quoted
 from torchatlas.graph import Graph
 from torchatlas.registry import near_names
 
+_LARGEST = 2**128  # a product of two sizes that are then divided is still a size
 RAGGED = "*"  # a size that differs inside a nested tensor: no number stands for it
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -66,15 +68,15 @@ def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
     """
     try:
         return int(_value(_parsed(expression).body, sizes))
-    except (KeyError, TypeError, ZeroDivisionError, ValueError) as error:
-        raise AnalysisError(f"The size {expression!r} cannot be worked out: {error}") from error
+    except (KeyError, TypeError, ArithmeticError, ValueError, RecursionError) as error:
+        raise AnalysisError(f"The size {quoted(expression)} cannot be worked out: {error}") from error
 
 
 def _parsed(expression: str) -> ast.Expression:
     try:
         return ast.parse(expression, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise AnalysisError(f"{expression!r} is not a size: {error}") from error
+        raise AnalysisError(f"{quoted(expression)} is not a size: {error}") from error
 
 
 def _names(expression: str) -> set[str]:
@@ -83,6 +85,13 @@ def _names(expression: str) -> set[str]:
 
 
 def _value(node: ast.AST, sizes: Mapping[str, int]) -> Any:
+    found = _worked_out(node, sizes)
+    if abs(found) >= _LARGEST:  # on the way as well: powers of powers would take for ever
+        raise ValueError("it is larger than any size")
+    return found
+
+
+def _worked_out(node: ast.AST, sizes: Mapping[str, int]) -> Any:
     match node:
         case ast.Constant(value=int() as number):
             return number
@@ -97,4 +106,4 @@ def _value(node: ast.AST, sizes: Mapping[str, int]) -> Any:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](*(_value(one, sizes) for one in args))
         case _:
-            raise ValueError(f"{ast.unparse(node)} is not arithmetic of sizes")
+            raise ValueError(f"{quoted(ast.unparse(node))} is not arithmetic of sizes")

@@ -33,6 +33,7 @@ from torchatlas.autograd.tasks import Edges, Gradients, Task, starting_nodes, wa
 from torchatlas.capturing.run import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
+from torchatlas.interrupts import Bracket, signals_deferred
 from torchatlas.torch_private import (
     dispatch_mode_stack,
     engine_has_threads,
@@ -48,7 +49,7 @@ from torchatlas.torch_private import (
 )
 
 
-class Debugger:
+class Debugger(Bracket["Debugger"]):
     """Backward from a tensor, or from several, that waits before each node.
 
     Use it in a `with` block: leaving it early aborts the pass. `step`, `next_module`, `run_until` and `run` go on and
@@ -193,12 +194,10 @@ class Debugger:
             f"{'it' if ran == 1 else 'them'} cannot run again. With retain_graph=True it would be kept."
         )
 
-    def __enter__(self) -> Debugger:
+    def _begin(self) -> Debugger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._worker.abort()
 
     def __repr__(self) -> str:
@@ -234,22 +233,30 @@ class _Worker:
         """Let the engine run to the next stop. What it raises is raised here."""
         if self.done:
             raise StateError("this backward pass is over: make a new debugger.")
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._context.run, args=(self._work,), name="backward", daemon=True)
-            _open.add(self)
-            self._thread.start()
-        released, interrupt = False, None
-        while True:
+        begun = arrived = False
+        interrupt: KeyboardInterrupt | None = None
+        while not arrived:
             try:
-                if not released:
-                    released = True
-                    self._go.release()
-                while not self._at.acquire(timeout=_PATIENCE):  # only a thread that wakes up notices an interrupt
-                    pass
-                break
+                while not arrived:  # Ctrl-C may come at any moment of this loop: what was done is not done again
+                    with signals_deferred():
+                        if not begun:
+                            self._give_turn()
+                            begun = True
+                        arrived = self._at.acquire(timeout=_PATIENCE)
             except KeyboardInterrupt as error:  # stop at the next node, as debuggers do
+                if not begun:
+                    raise
                 self.session.interrupted, interrupt = True, error
         return self._arrived(interrupt)
+
+    def _give_turn(self) -> None:
+        """To the engine."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._context.run, args=(self._work,), name="backward", daemon=True)
+            thread.start()
+            self._thread = thread
+            _open.add(self)
+        self._go.release()
 
     def _arrived(self, interrupt: KeyboardInterrupt | None) -> Stop | None:
         if self.done:
@@ -262,15 +269,16 @@ class _Worker:
 
     def abort(self) -> None:
         """Have the engine give up, if it has begun."""
-        if self.done or self._thread is None:
-            self.done = True
-            return
-        self.session.aborting = True
-        self._go.release()
-        self._at.acquire()
-        self._end()
-        if self._error is not None:
-            raise self._error
+        with signals_deferred():
+            if self.done or self._thread is None:
+                self.done = True
+                return
+            self.session.aborting = True
+            self._go.release()
+            self._at.acquire()
+            self._end()
+            if self._error is not None:
+                raise self._error
 
     def _end(self) -> None:
         assert self._thread is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -31,6 +30,7 @@ from torchatlas.capturing.run import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import Array
+from torchatlas.interrupts import bracketed
 from torchatlas.tables import text_lines, text_table
 from torchatlas.torch_private import FunctionNode
 from torchatlas.units import format_bytes, format_ns
@@ -322,7 +322,7 @@ def waiting_bytes(graph: Graph) -> Array:
     return np.cumsum(change)[:-1]
 
 
-@contextmanager
+@bracketed
 def recording_backward(
     model: nn.Module | None = None,
     *,

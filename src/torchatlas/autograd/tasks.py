@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from torchatlas.autograd.walk import roots_of, walk
 from torchatlas.collector import collector_off
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph.columns import Array
+from torchatlas.interrupts import bracketed
 from torchatlas.torch_private import (
     current_autograd_node,
     engine_run_id,
@@ -123,7 +124,7 @@ _patch: list[AbstractContextManager[None]] = []
 _lock = threading.Lock()
 
 
-@contextmanager
+@bracketed
 def watched(observer: Observer, thread: int | None = None) -> Iterator[None]:
     """Tell an observer of every node that runs meanwhile, in one thread or in all."""
     numbers, running = itertools.count(), list[_Run]()
@@ -134,22 +135,9 @@ def watched(observer: Observer, thread: int | None = None) -> Iterator[None]:
             return run(outputs, *args, **kwargs)
         with collector_off():
             mine = _Run(*_task(None if outer is None else outer.task.number, outputs, args, kwargs), here)
-        task = mine.task
-        task.number = next(numbers)
-        running.append(mine)
-        error: BaseException | None = None
-        observer.begin(task)
-        with collector_off():
-            let_go = _hooked(mine, running, observer)
-        try:
+        mine.task.number = next(numbers)
+        with _observed(mine, running, observer):
             return run(outputs, *args, **kwargs)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            let_go()
-            running.remove(mine)
-            observer.end(task, error)
 
     _watchers.append(around)
     _settle(wait=True)
@@ -158,6 +146,29 @@ def watched(observer: Observer, thread: int | None = None) -> Iterator[None]:
     finally:
         _watchers.remove(around)
         _settle(wait=False)
+
+
+@bracketed
+def _observed(mine: _Run, running: list[_Run], observer: Observer) -> Iterator[None]:
+    """Tell an observer of the nodes of one run."""
+    error: BaseException | None = None
+    running.append(mine)
+    try:
+        observer.begin(mine.task)
+        try:
+            with collector_off():
+                let_go = _hooked(mine, running, observer)
+            try:
+                yield
+            finally:
+                let_go()
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            observer.end(mine.task, error)
+    finally:
+        running.remove(mine)
 
 
 def _settle(*, wait: bool) -> None:

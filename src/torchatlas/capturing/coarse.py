@@ -37,16 +37,16 @@ class CoarseRecording(Recording):
         )
         self._unseen = True
 
-    def start(self) -> Recording:
+    def _begin(self) -> Recording:
         self._recorder.thread, self._recorder.began_ns = threading.current_thread().name, time.perf_counter_ns()
         self._watch.start()
         self._state = "running"
         return self
 
-    def stop(self, error: BaseException | None = None) -> None:
-        self._end(error)
+    def _stop(self, error: BaseException | None) -> None:
+        self._close(error)
 
-    def _end(self, error: BaseException | None) -> None:
+    def _close(self, error: BaseException | None) -> None:
         self._recorder.end = len(self._recorder.stream)
         self._watch.stop()
         self._state = "done"

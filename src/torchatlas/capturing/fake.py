@@ -16,6 +16,7 @@ from torchatlas.capturing.wrappers import parts
 from torchatlas.errors import CaptureError
 from torchatlas.graph import Graph
 from torchatlas.inputs import named_tensors
+from torchatlas.interrupts import whole
 from torchatlas.torch_private import FakeCopyMode, FakeTensor, FakeTensorMode, no_dispatch_modes
 
 Program = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
@@ -25,25 +26,31 @@ _NOTE = "ran on fake tensors: shapes, memory and structure are real, nothing was
 _WITH_WORKSPACE = ("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "cudnn_batch_norm")
 
 
-@contextmanager
+def fake_mode(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensorMode:
+    """The mode in which `faked` makes a program, and that runs it."""
+    return _mode_of(model, args, kwargs) or FakeTensorMode(allow_non_fake_inputs=True)
+
+
 def faked(
-    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], optimizer: Any
-) -> Iterator[Program]:
-    """The same program with fake parameters and inputs, inside the mode that runs it.
+    mode: FakeTensorMode, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], optimizer: Any
+) -> Program:
+    """The same program with fake parameters and inputs.
 
     The model is copied without its data, so the user's own stays untouched. A function that takes no arguments and
     returns a module builds the model inside the mode: nothing is ever allocated.
     """
-    mode = _mode_of(model, args, kwargs) or FakeTensorMode(allow_non_fake_inputs=True)
+    built = _built(model, args, kwargs)
+    target = model if built is None else built
+    if not _is_fake(target):
+        return _copied(mode, target, args, kwargs, optimizer)
+    return target, *_fake_inputs(mode, args, kwargs), optimizer
+
+
+@contextmanager
+def values_refused() -> Iterator[None]:
+    """Say what to do about a program that reads what fake tensors do not have."""
     try:
-        with mode:
-            built = _built(model, args, kwargs)
-            target = model if built is None else built
-            if not _is_fake(target):
-                target, args, kwargs, optimizer = _copied(mode, target, args, kwargs, optimizer)
-            else:
-                args, kwargs = _fake_inputs(mode, args, kwargs)
-            yield target, args, kwargs, optimizer
+        yield
     except Exception as error:
         if "DataDependentOutput" in type(error).__name__ or "DynamicOutputShape" in type(error).__name__:
             raise CaptureError(
@@ -106,7 +113,7 @@ def _copied(mode: FakeTensorMode, model: Any, args: tuple[Any, ...], kwargs: dic
     for _, tensor in named_tensors((args, kwargs)):
         memo[id(tensor)] = _fake(mode, tensor)
     try:
-        with FakeCopyMode(mode), warnings.catch_warnings():
+        with FakeCopyMode(mode), whole(warnings.catch_warnings()):
             # How torch copies its own exported modules.
             warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
             return copy.deepcopy((model, args, kwargs, optimizer), memo)

@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from torchatlas.capturing.exported import source_of
-from torchatlas.capturing.fake import faked, without_pretence
+from torchatlas.capturing.fake import fake_mode, faked, values_refused, without_pretence
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.run import Recording
 from torchatlas.collector import collector_off
@@ -23,6 +23,7 @@ from torchatlas.graph import Graph
 from torchatlas.graph.columns import KINDS
 from torchatlas.graph.nouns import NodeKind
 from torchatlas.inputs import check_call
+from torchatlas.interrupts import whole
 
 
 def from_fx(module: fx.GraphModule, *args: Any, **kwargs: Any) -> Graph:
@@ -39,11 +40,9 @@ def from_fx(module: fx.GraphModule, *args: Any, **kwargs: Any) -> Graph:
     if not args and not kwargs:
         args = tuple(_example(node, module) for node in module.graph.nodes if node.op == "placeholder")
     check_call(module, args, kwargs)
-    with (
-        collector_off(),
-        Restorer(module, (args, kwargs)),
-        faked(module, args, kwargs, None) as (twin, args, kwargs, _),
-    ):
+    mode = fake_mode(module, args, kwargs)
+    with collector_off(), Restorer(module, (args, kwargs)), values_refused(), whole(mode):
+        twin, args, kwargs, _ = faked(mode, module, args, kwargs, None)
         assert isinstance(twin, fx.GraphModule)  # a copy, unless its parameters are fake already
         type(twin).__name__ = type(module).__name__  # every GraphModule has a class of its own; copies forget its name
         runner = _Runner(twin)

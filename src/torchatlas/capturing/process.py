@@ -61,7 +61,7 @@ _UNDO: list[Callable[[], Any]] = []
 
 
 def join(watch: Watcher, cell: Cell) -> None:
-    """Let the calling thread be part of a recording."""
+    """Let the calling thread be part of a recording. Called, as `leave` is, while signals wait: see interrupts.py."""
     with _LOCK:
         if not _UNDO:
             _install()
@@ -83,23 +83,20 @@ def leave(watch: Watcher) -> None:
 
 
 def _install() -> None:
-    patches: tuple[Callable[[], Callable[[], Any]], ...] = (
-        _patch_module_call,
-        _patch_backward,
-        _patch_compiled_graphs,
-        _patch_saved_tensors_hooks,
-        _patch_data,
-        _patch_storage,
-        shadows.hide,
-        _patch_threads,
-        lambda: register_optimizer_step_pre_hook(_step_begins).remove,
-        lambda: register_optimizer_step_post_hook(_step_ends).remove,
-        _pace_collector,
-    )
     try:
-        for patch in patches:
-            _UNDO.append(patch())
-    except BaseException:  # the user's impatience, or something that this torch does not have
+        _patch_module_call()
+        _patch_backward()
+        _patch_compiled_graphs()
+        _patch_saved_tensors_hooks()
+        _patch_data()
+        _patch_storage()
+        _UNDO.append(shadows.show)
+        shadows.hide()
+        _patch_threads()
+        _UNDO.append(register_optimizer_step_pre_hook(_step_begins).remove)
+        _UNDO.append(register_optimizer_step_post_hook(_step_ends).remove)
+        _pace_collector()
+    except BaseException:  # something that this torch does not have
         _take_away()
         raise
 
@@ -113,18 +110,23 @@ def _here() -> Watches:
     return _WATCHES.get(threading.get_ident(), ())
 
 
-def _replace(owner: Any, name: str, replacement: Any) -> Callable[[], None]:
-    original = getattr(owner, name)
-    setattr(owner, name, replacement)
+def _replace(owner: Any, name: str, replacement: Any) -> None:
+    """Note how to undo it, then do it: it may happen while the program runs, and be interrupted."""
+    inherited, original = name not in vars(owner), getattr(owner, name)
 
     def undo() -> None:
-        if getattr(owner, name) is replacement:  # unless the program has put its own there meanwhile
+        if vars(owner).get(name) is not replacement:  # it was not done, or the program has put its own there meanwhile
+            return
+        if inherited:
+            delattr(owner, name)
+        else:
             setattr(owner, name, original)
 
-    return undo
+    _UNDO.append(undo)
+    setattr(owner, name, replacement)
 
 
-def _patch_module_call() -> Callable[[], None]:
+def _patch_module_call() -> None:
     """Replacing __call__ itself would make Python renew a slot in every subclass there is: 0.1 to 0.3 ms a time."""
     original: Any = nn.Module._call_impl
     find, thread = _WATCHES.get, threading.get_ident
@@ -142,21 +144,16 @@ def _patch_module_call() -> Callable[[], None]:
         watch, cell = watches[-1]
         return watch.module_called(inner, cell, module, args, kwargs)
 
+    _UNDO.append(lambda: compilers_module_call(original))
     compilers_module_call(call_impl)
-    put_back = _replace(nn.Module, "_call_impl", call_impl)
-
-    def undo() -> None:
-        put_back()
-        compilers_module_call(original)
-
-    return undo
+    _replace(nn.Module, "_call_impl", call_impl)
 
 
 def _within(called: Any, inner: Any, cell: Cell) -> Any:
     return compiled_inside(lambda first, *args, **kwargs: called(inner, cell, first, args, kwargs))
 
 
-def _patch_backward() -> Callable[[], None]:
+def _patch_backward() -> None:
     original = torch.autograd.backward
 
     @compiled_inside
@@ -166,10 +163,10 @@ def _patch_backward() -> Callable[[], None]:
             inner = _within(watch.backward_called, inner, cell)
         return inner(tensors, *args, **kwargs)
 
-    return _replace(torch.autograd, "backward", backward)
+    _replace(torch.autograd, "backward", backward)
 
 
-def _patch_saved_tensors_hooks() -> Callable[[], None]:
+def _patch_saved_tensors_hooks() -> None:
     """A checkpoint runs its function again within such hooks: when they end, that is over."""
     hooks = torch.autograd.graph.saved_tensors_hooks
     original = hooks.__exit__
@@ -179,16 +176,17 @@ def _patch_saved_tensors_hooks() -> Callable[[], None]:
         for watch, _ in _here():
             watch.may_have_recomputed()
 
-    return _replace(hooks, "__exit__", leave_hooks)
+    _replace(hooks, "__exit__", leave_hooks)
 
 
-def _patch_compiled_graphs() -> Callable[[], None]:
+def _patch_compiled_graphs() -> None:
     """Inductor, whose graphs hide what they run, may come to be loaded only while the recording runs."""
-    undo: list[Callable[[], None]] = []
+    compile_graph, patched = inductor_backend.__call__, False
 
     def patch() -> None:
+        nonlocal patched
         kind = inductor_graph()
-        if kind is None or undo:
+        if kind is None or patched:
             return
         original = kind.__call__
 
@@ -198,26 +196,21 @@ def _patch_compiled_graphs() -> Callable[[], None]:
                 inner = _within(watch.graph_called, inner, cell)
             return inner(graph, inputs)
 
-        undo.append(_replace(kind, "__call__", call))
+        patched = True
+        _replace(kind, "__call__", call)
 
     def compile_and_patch(backend: Any, *args: Any, **kwargs: Any) -> Any:
         compiled = compile_graph(backend, *args, **kwargs)
-        patch()
+        with _LOCK:
+            if _UNDO:  # else the recording that was there when it began is over
+                patch()
         return compiled
 
-    compile_graph = inductor_backend.__call__
-    put_back = _replace(inductor_backend, "__call__", compile_and_patch)
+    _replace(inductor_backend, "__call__", compile_and_patch)
     patch()
 
-    def undo_all() -> None:
-        put_back()
-        while undo:
-            undo.pop()()
 
-    return undo_all
-
-
-def _patch_data() -> Callable[[], None]:
+def _patch_data() -> None:
     """`x.data = y` changes the storage of x without an op."""
 
     @never_compiled
@@ -227,15 +220,10 @@ def _patch_data() -> Callable[[], None]:
             for watch, _ in watches:
                 watch.data_set(tensor)
 
-    torch.Tensor.data = property(tensor_data.__get__, set_data)  # type: ignore[assignment]
-
-    def undo() -> None:
-        del torch.Tensor.data
-
-    return undo
+    _replace(torch.Tensor, "data", property(tensor_data.__get__, set_data))
 
 
-def _patch_storage() -> Callable[[], None]:
+def _patch_storage() -> None:
     """`storage.resize_` gives memory back, or takes it, without an op: FSDP frees gathered parameters that way."""
     original = torch.UntypedStorage.resize_
 
@@ -249,15 +237,10 @@ def _patch_storage() -> Callable[[], None]:
             watch.after_resize(storage)
         return result
 
-    torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
-
-    def undo() -> None:
-        del torch.UntypedStorage.resize_  # it is the base class's
-
-    return undo
+    _replace(torch.UntypedStorage, "resize_", resize)
 
 
-def _patch_threads() -> Callable[[], None]:
+def _patch_threads() -> None:
     start, bootstrap = threading.Thread.start, threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
     def start_noted(thread: threading.Thread) -> None:
@@ -280,14 +263,8 @@ def _patch_threads() -> Callable[[], None]:
             with _LOCK:
                 _WATCHES.pop(threading.get_ident(), None)
 
-    first = _replace(threading.Thread, "start", start_noted)
-    second = _replace(threading.Thread, "_bootstrap_inner", bootstrap_joined)
-
-    def undo() -> None:
-        second()
-        first()
-
-    return undo
+    _replace(threading.Thread, "start", start_noted)
+    _replace(threading.Thread, "_bootstrap_inner", bootstrap_joined)
 
 
 def _joined(thread: threading.Thread, watches: Watches) -> list[Any]:
@@ -304,15 +281,15 @@ def _joined(thread: threading.Thread, watches: Watches) -> list[Any]:
     return modes
 
 
-def _pace_collector() -> Callable[[], None]:
+def _pace_collector() -> None:
     first, *rest = gc.get_threshold()
-    gc.set_threshold(first * COLLECTOR_PACE, *rest)
 
     def undo() -> None:
         if gc.get_threshold() == (first * COLLECTOR_PACE, *rest):  # unless the program set its own meanwhile
             gc.set_threshold(first, *rest)
 
-    return undo
+    _UNDO.append(undo)
+    gc.set_threshold(first * COLLECTOR_PACE, *rest)
 
 
 @never_compiled

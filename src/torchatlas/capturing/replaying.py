@@ -6,8 +6,7 @@ import ctypes
 import hashlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,7 @@ from torchatlas.capturing.tensors import storages_of
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.operations import UNINITIALIZED
-from torchatlas.torch_private import FakeTensor, no_dispatch_modes
+from torchatlas.torch_private import FakeTensor, aside
 
 DIGEST_BYTES = 16
 NO_DIGEST = bytes(DIGEST_BYTES)  # of what is not to be compared: it holds whatever was in memory
@@ -96,12 +95,12 @@ class ReplayKeeper:
                 with self._lock:
                     inputs, grad = inputs_of(plan, args, kwargs), torch.is_grad_enabled()
                     generator = next((g for g in (*args, *kwargs.values()) if isinstance(g, torch.Generator)), None)
-                    with _aside():
+                    with aside():
                         self._before(inputs, grad)
                         generator = generator or default_generator(_device(inputs, kwargs))
                         state = generator.get_state()
                     out = run(args, kwargs)
-                    with _aside():
+                    with aside():
                         self._drawn(generator, state)
                         self._after(plan, out, written_tensors(plan, args, kwargs))
                     self._ops += 1
@@ -114,14 +113,14 @@ class ReplayKeeper:
 
     def returned(self, tensors: list[torch.Tensor]) -> None:
         """What a program returns may have met no op."""
-        with self._lock, _aside():
+        with self._lock, aside():
             for tensor in tensors:
                 if _is_view_of_storage(tensor):
                     self._arrive(tensor, reads=False)
 
     def finish(self) -> None:
         """Look once more at what came from outside. To be called before anything is put back."""
-        with self._lock, _aside():
+        with self._lock, aside():
             for memory in list(self._memories.values()):
                 storage = memory.reference()
                 if storage is not None and memory.external:
@@ -327,13 +326,6 @@ _COMPRESSED = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
-
-
-@contextmanager
-def _aside() -> Iterator[None]:
-    """What we do is no part of the program, whoever else is watching."""
-    with no_dispatch_modes(), torch.inference_mode(False), torch.no_grad():
-        yield
 
 
 def settings() -> dict[str, Any]:

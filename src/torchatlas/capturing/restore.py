@@ -18,10 +18,19 @@ from torchatlas.capturing.stream import Recorder
 from torchatlas.capturing.tensors import storages_of
 from torchatlas.capturing.wrappers import parts
 from torchatlas.inputs import named_tensors
-from torchatlas.torch_private import UninitializedTensor, no_dispatch_modes, set_version_counters
+from torchatlas.interrupts import Bracket
+from torchatlas.torch_private import (
+    TorchDispatchMode,
+    UninitializedTensor,
+    dispatch_mode_stack,
+    no_dispatch_modes,
+    pop_mode,
+    push_mode,
+    set_version_counters,
+)
 
 
-class Restorer:
+class Restorer(Bracket["Restorer"]):
     """Saves on entering and before writes; puts everything back on leaving.
 
     With `whole=True`, where no dispatch mode sees the writes, all parameters, buffers and inputs are copied first.
@@ -39,8 +48,10 @@ class Restorer:
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
         self._undo: list[Callable[[], Any]] = []
         self._new_gradients: list[torch.Tensor] = []
+        self._modes: list[TorchDispatchMode] = []
 
-    def __enter__(self) -> Restorer:
+    def _begin(self) -> Restorer:
+        self._modes = dispatch_mode_stack()
         try:
             with no_dispatch_modes():  # what we do is no part of the program, whoever else is watching
                 self._reshard()
@@ -50,14 +61,13 @@ class Restorer:
                 self._save_tensors()
                 self._save_optimizer()
         except BaseException:
-            self.__exit__(None, None, None)  # gradients may have been put aside already
+            self._end(None, None, None)  # gradients may have been put aside already
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
+            _modes_back(self._modes)
             with no_dispatch_modes():
                 self._restore()
         finally:
@@ -89,7 +99,7 @@ class Restorer:
     def _forget(self) -> None:
         """Let go of the user's objects: a recorder refers to us, and lives until the garbage collector comes by."""
         self.recorder = self._optimizer = self._tree = None
-        containers: tuple[Any, ...] = (self._modules, self._inputs, self._undo, self._new_gradients)
+        containers: tuple[Any, ...] = (self._modules, self._inputs, self._undo, self._new_gradients, self._modes)
         for container in (*containers, self._storages, self._versions, self._generators):
             container.clear()
 
@@ -206,6 +216,16 @@ class Restorer:
 
 def _call(function: Callable[[Any], Any], argument: Any) -> Callable[[], Any]:
     return lambda: function(argument)
+
+
+def _modes_back(modes: list[TorchDispatchMode]) -> None:
+    """A mode that was interrupted when it was to end is still there, and one that was to look away is not."""
+    found = dispatch_mode_stack()
+    while found != modes[: len(found)]:
+        pop_mode()
+        found.pop()
+    for mode in modes[len(found) :]:
+        push_mode(mode)
 
 
 def _threads_back(count: int) -> Callable[[], None]:

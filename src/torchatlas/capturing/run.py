@@ -31,6 +31,7 @@ from torchatlas.graph.arguments import Call, TensorRef, encode
 from torchatlas.graph.columns import PHASES
 from torchatlas.graph.nouns import OperationType
 from torchatlas.inputs import argument_names, check_call, mapped_tensors, named_tensors
+from torchatlas.interrupts import Bracket, signals_deferred, whole
 from torchatlas.torch_private import dispatch_mode_stack, never_compiled
 
 _SUMS_OUT_OF_PLACE = (
@@ -56,7 +57,7 @@ class Failure:
         return f"{where}: {clean_text(self.message)}"
 
 
-class Recording:
+class Recording(Bracket["Recording"]):
     """Records what runs between entering and leaving. `graph` is what was recorded, also after an exception."""
 
     def __init__(
@@ -99,6 +100,13 @@ class Recording:
         self._graph: Graph | None = None
 
     def start(self) -> Recording:
+        return self.__enter__()
+
+    def stop(self, error: BaseException | None = None) -> None:
+        with signals_deferred():
+            self._stop(error)
+
+    def _begin(self) -> Recording:
         if self._state != "new":
             raise StateError("This recording was used already; make a new one with atlas.recording().")
         self._thread = threading.current_thread()
@@ -106,12 +114,20 @@ class Recording:
             self._watch.start()
             self._recorder.start()
         except BaseException:  # nobody will stop what has not begun
-            self._end(None)
+            self._close(None)
             raise
         self._state = "running"
         return self
 
-    def stop(self, error: BaseException | None = None) -> None:
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self._stop(error)
+        except StateError:
+            if self._state == "running":  # nobody will stop it any more
+                self._close(error)
+            raise
+
+    def _stop(self, error: BaseException | None) -> None:
         if self._state != "running":
             raise StateError(f"This recording is not running (it is {self._state}).")
         stack, here = dispatch_mode_stack(), threading.current_thread()
@@ -121,14 +137,14 @@ class Recording:
             )
         if error is None and self._recorder.mode in stack[:-1]:
             raise StateError("Recordings end in the reverse order of their beginning; an inner one is still running.")
-        self._end(error)
+        self._close(error)
         if error is None and self._recorder.mode not in stack and here is self._thread:
             raise StateError(
                 "This recording began inside a backward pass, in a hook say, and torch ended it with that hook. "
                 "Stop it in there, or begin it before backward. `graph` is what it saw."
             )
 
-    def _end(self, error: BaseException | None) -> None:
+    def _close(self, error: BaseException | None) -> None:
         self._recorder.stop()
         self._watch.stop()
         if self._replay is not None:
@@ -141,23 +157,11 @@ class Recording:
     def __del__(self) -> None:
         """One that nobody asked for its graph forgets what it has seen as soon as it is dropped."""
         if getattr(self, "_state", "new") == "running" and not sys.is_finalizing():
-            self._end(None)
+            with signals_deferred():
+                self._close(None)
             warnings.warn("a recording was dropped while it ran: keep it, and stop it", ResourceWarning, stacklevel=2)
         if getattr(self, "_state", "new") == "done" and self._graph is None:
             self._recorder.release()
-
-    def __enter__(self) -> Recording:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.stop(error)
-        except StateError:
-            if self._state == "running":  # nobody will stop it any more
-                self._end(error)
-            raise
 
     def open_call(self, path: str, type_name: str, outer: int | None) -> int:
         """A call of a module that is known by path and class only, inside another or the one that runs."""
@@ -359,12 +363,15 @@ def capture(
     if fake:
         if values is not None:
             raise InvalidInputError(f"values={values!r} cannot be kept with fake=True: fake tensors have no values.")
-        from torchatlas.capturing.fake import faked, without_pretence
+        from torchatlas.capturing.fake import fake_mode, faked, values_refused, without_pretence
 
+        mode = fake_mode(model, args, call_kwargs)
         with (
             Restorer(model, (args, call_kwargs), optimizer),  # flags, random numbers, and a model that is fake already
-            faked(model, args, call_kwargs, optimizer) as (model, args, call_kwargs, optimizer),
+            values_refused(),
+            whole(mode),
         ):
+            model, args, call_kwargs, optimizer = faked(mode, model, args, call_kwargs, optimizer)
             graph = _captured(model, args, call_kwargs, backward, loss, optimizer, values, track_tensor_ops, None)
         without_pretence(graph)
         return graph

@@ -7,16 +7,16 @@ DTensor may be loaded while a recording runs; the recorder calls `hide` when it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
+from torchatlas.interrupts import bracketed
 from torchatlas.torch_private import dispatch_mode_stack, pop_mode, push_mode, sharding_propagator
 
 _UNDO: list[Callable[[], None]] = []
 
 
-def hide() -> Callable[[], None]:
-    """Have recorders look away meanwhile. Returns what ends it, whenever it began."""
+def hide() -> None:
+    """Have recorders look away while DTensor does so, until `show` is called."""
     propagator = sharding_propagator()
     if propagator is not None and not _UNDO:
         original = propagator._propagate_tensor_meta_non_cached
@@ -25,17 +25,17 @@ def hide() -> Callable[[], None]:
             with unwatched():
                 return original(self, schema)
 
-        propagator._propagate_tensor_meta_non_cached = propagate
         _UNDO.append(lambda: setattr(propagator, "_propagate_tensor_meta_non_cached", original))
-    return _show
+        propagator._propagate_tensor_meta_non_cached = propagate
 
 
-def _show() -> None:
+def show() -> None:
+    """Idempotent."""
     while _UNDO:
         _UNDO.pop()()
 
 
-@contextmanager
+@bracketed
 def unwatched() -> Iterator[None]:
     """Take the recorders of this thread off the dispatcher; all other modes stay, in their order."""
     stack = dispatch_mode_stack()

@@ -11,6 +11,7 @@ import click
 from torchatlas.cli import _target
 from torchatlas.cli._options import echo, print_json, progress, verb
 from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
+from torchatlas.files import open_to_read
 from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_seconds
 
@@ -23,7 +24,7 @@ from torchatlas.units import format_seconds
 @click.option("--values", type=click.Path(path_type=Path), metavar="FILE", help="Save what nodes make: .safetensors.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Save what is returned: .safetensors.")
 @click.option("--check-finite", is_flag=True, help="Stop at the first node that makes NaN or infinity, and name it.")
-@click.option("--allow", multiple=True, metavar="NAMESPACE", help="Also run custom operators of this namespace.")
+@click.option("--allow", multiple=True, metavar="OPERATOR", help="Also run this operator, or namespace.")
 @verb
 def command(
     file: Path,
@@ -92,9 +93,12 @@ def _tensors_in(path: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     try:
+        open_to_read(path).close()  # what is no file is refused: a named pipe would be waited for
         return dict(load_file(path))
     except SafetensorError as error:
         raise FileFormatError(f"{path}: not a .safetensors file: {error}.") from error
+    except FileSystemError:
+        raise
     except OSError as error:
         raise FileSystemError(f"cannot read {path}: {error.strerror or error}") from error
 

@@ -15,7 +15,7 @@ DIFFERENT = 1
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--allow", multiple=True, metavar="NAMESPACE", help="Also run custom operators of this namespace.")
+@click.option("--allow", multiple=True, metavar="OPERATOR", help="Also run this operator, or namespace.")
 @verb
 def command(file: Path, allow: tuple[str, ...], as_json: bool) -> None:
     """Replay a graph that was captured with values="replay". Exit code 0: equal to the bit; 1: not; 2: impossible."""

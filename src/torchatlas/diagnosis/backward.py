@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,7 @@ from torch import nn
 
 from torchatlas.autograd.tasks import Gradients, reached, starting_node
 from torchatlas.diagnosis.diagnosis import Diagnosis
+from torchatlas.interrupts import bracketed
 from torchatlas.torch_private import engine_runs, functorch_depth
 
 if TYPE_CHECKING:
@@ -37,26 +38,33 @@ def backward_passes(visit: Visit) -> AbstractContextManager[None]:
     listening = [each.node_runs for each in visit.diagnoses if type(each).node_runs is not Diagnosis.node_runs]
 
     def around(run: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        nonlocal inside
         if inside or threading.get_ident() != thread or not all(map(_is_real, outputs)):
             return run(outputs, *args, **kwargs)
-        inside, error = True, None
-        found = _pass(outputs, args, kwargs)
-        case = visit.backward_begins(found)
-        handles = [
-            node.register_prehook(partial(_tell, listening, found, number))
-            for number, node in enumerate(found.nodes if listening else ())
-        ]
-        try:
+        with watched(_pass(outputs, args, kwargs)):
             return run(outputs, *args, **kwargs)
-        except BaseException as raised:
-            error = raised
-            raise
+
+    @bracketed
+    def watched(found: Pass) -> Iterator[None]:
+        nonlocal inside
+        error: BaseException | None = None
+        handles: list[Any] = []
+        inside = True
+        try:
+            case = visit.backward_begins(found)
+            try:
+                for number, node in enumerate(found.nodes if listening else ()):
+                    handles.append(node.register_prehook(partial(_tell, listening, found, number)))
+                yield
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                for handle in handles:
+                    handle.remove()
+                inside = False
+                visit.backward_ends(case, found, error)
         finally:
-            for handle in handles:
-                handle.remove()
             inside = False
-            visit.backward_ends(case, found, error)
 
     return engine_runs(around)
 

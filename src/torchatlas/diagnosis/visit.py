@@ -27,6 +27,7 @@ from torchatlas.errors import StateError
 from torchatlas.graph import Graph, GraphNode, Phase
 from torchatlas.graph.columns import KINDS, PHASES
 from torchatlas.graph.nouns import NodeKind
+from torchatlas.interrupts import Bracket
 from torchatlas.torch_private import never_compiled
 
 _OP = KINDS.index(NodeKind.OP)
@@ -36,7 +37,7 @@ _MOST_OPS = 200_000  # of a recording; then another begins, and what is older th
 _AT_END = ("graph-kept", "no-gradient", "optimizer-misses", "retain-graph", "train-mode")
 
 
-class Visit:
+class Visit(Bracket["Visit"]):
     """Watches what runs between entering and leaving; `findings` is what was wrong with it."""
 
     def __init__(self, model: nn.Module | None = None, only: Iterable[str] | None = None) -> None:
@@ -76,7 +77,7 @@ class Visit:
         found = {finding.key for finding in self._found}
         return tuple(key for key in self.checks if not self.complete and key in _AT_END and key not in found)
 
-    def __enter__(self) -> Visit:
+    def _begin(self) -> Visit:
         if self._state != "new":
             raise StateError("This visit is over; make a new one with atlas.doctor().")
         self._state = "running"
@@ -91,9 +92,7 @@ class Visit:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             self._open.close()
             self.complete = error is None or _is_success(error)

@@ -7,7 +7,7 @@ import logging
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import CaptureError
 from torchatlas.execute.recurrent import AnyLength, restored
 from torchatlas.inputs import bound_arguments
+from torchatlas.interrupts import bracketed
 from torchatlas.torch_private import (
     functorch_depth,
     pytree,
@@ -71,7 +72,7 @@ def exported(
     raise _refused(model, first) from first
 
 
-@contextmanager
+@bracketed
 def _quietly() -> Iterator[list[str]]:
     """Export says much on its way, also of attempts that we make again otherwise. Yields its warnings.
 

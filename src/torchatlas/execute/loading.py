@@ -226,7 +226,8 @@ def _variant(
     leaves = [(leaf.name, _expected(leaf)) for leaf in saved.leaves]
     guards = [(text, condition(text)) for text in saved.guards]
     in_spec, out_spec = structures.read(saved.in_spec), structures.read(saved.out_spec)
-    if in_spec.num_leaves != len(saved.inputs) or len(leaves) != len(saved.inputs):
+    is_call = not in_spec.is_leaf() and [child.type for child in in_spec.children()] == [tuple, dict]
+    if not is_call or in_spec.num_leaves != len(saved.inputs) or len(leaves) != len(saved.inputs):
         raise FileFormatError("its program is damaged: it does not take what its inputs hold.")
     if out_spec.num_leaves != len(outputs):
         raise FileFormatError("its program is damaged: it does not return what its outputs hold.")

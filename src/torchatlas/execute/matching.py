@@ -76,8 +76,8 @@ def broken_guard(guards: list[tuple[str, Any]], given: dict[str, Any]) -> str | 
     names = {**SYMPY_INTERP, "L": given}
     for text, code in guards:
         try:
-            holds = eval(code, names)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            holds = bool(eval(code, names))
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise CaptureError(f"what was assumed of the sizes cannot be computed: {text}: {error}.") from error
         if not holds:
             said = text.replace("L['", "").replace("']", "").replace(".size()", ".shape")

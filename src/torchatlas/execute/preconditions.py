@@ -36,7 +36,7 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
     """An operator as a function that checks what its kernel does not, and raises InvalidInputError."""
     name, packet = str(operator), operator._schema.name.partition("::")[2]
     precondition = _PRECONDITIONS.get(f"{operator.namespace}.{packet}")
-    bounded = packet not in _UNBOUNDED
+    bounded, kernel = packet not in _UNBOUNDED, operator._op if type(operator) is OpOverload else operator
     returns_views = any(one.alias_info is not None for one in operator._schema.returns)
     needs_memory = packet in _DENSE or (precondition is not None and not returns_views)
     outputs = [one.name for one in operator._schema.arguments if one.is_out]
@@ -56,7 +56,7 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
         if needs_memory:
             args = tuple(map(_dense, args))
             kwargs = {key: item if key in outputs else _dense(item) for key, item in kwargs.items()}
-        return _run_with_outputs(operator, outputs, args, kwargs) if outputs else operator(*args, **kwargs)
+        return _run_with_outputs(kernel, outputs, args, kwargs) if outputs else kernel(*args, **kwargs)
 
     run.__name__ = run.__qualname__ = f"checked_{name.replace('.', '_')}"  # torch.fx writes it into code
     return run
@@ -77,7 +77,7 @@ def _too_large(items: Any) -> bool:
     return False
 
 
-def _run_with_outputs(operator: OpOverload, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_with_outputs(kernel: Any, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an operator that writes into tensors which its caller brings (out=).
 
     Kernels give these their shape before they read their inputs, and some ignore their strides. So that neither an
@@ -85,7 +85,7 @@ def _run_with_outputs(operator: OpOverload, names: list[str], args: tuple[Any, .
     """
     given = {name: kwargs[name] for name in names if name in kwargs}
     made = pytree.tree_map_only(torch.Tensor, _contiguous_like, given)
-    results = operator(*args, **{**kwargs, **made})
+    results = kernel(*args, **{**kwargs, **made})
     outputs = {}
     for new, output in zip(pytree.tree_leaves(made), pytree.tree_leaves(given), strict=True):
         outputs[id(new)] = output.resize_(new.shape).copy_(new) if new is not output else output

@@ -330,7 +330,9 @@ class Machine:
             for device in devices:
                 if torch.amp.is_autocast_available(device):
                     stack.enter_context(torch.autocast(device, enabled=False))
-            drawn_from = [default_generator(torch.device(d)) for d, is_default in self.kept.generators if is_default]
+            # A file may leave out from which generator an op draws.
+            used = {"cpu", *(device for device, is_default in self.kept.generators if is_default)}
+            drawn_from = [default_generator(torch.device(device)) for device in sorted(used)]
             states = [generator.get_state() for generator in drawn_from]
             try:
                 yield

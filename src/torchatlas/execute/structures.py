@@ -74,9 +74,10 @@ def read(data: Any, depth: int = 0) -> Any:
 
 def _named_tuple(name: str) -> Any:
     module, _, path = name.partition(":")
-    found: Any = vars(sys.modules[module]) if module in sys.modules else {}
-    for part in path.split("."):
-        found = found.get(part) if isinstance(found, dict) else vars(found).get(part) if found is not None else None
+    first, *inner = path.split(".")
+    found: Any = vars(sys.modules[module]).get(first) if module in sys.modules else None
+    for part in inner:  # a class in a class
+        found = vars(found).get(part) if isinstance(found, type) else None
     if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
         raise NotAvailableError(f"its inputs or outputs hold a {path}; import {module} first.")
     return found

@@ -143,9 +143,10 @@ class TracedModel:
     def load(
         cls, path: str | os.PathLike[str], *, model: nn.Module | None = None, allow: Iterable[str] = ()
     ) -> TracedModel:
-        """Read what `save` wrote. Nothing is executed, and the program calls only operators that are known to be safe.
+        """Read what `save` wrote. Nothing is executed, and the program may call only operators that were reviewed.
 
-        `allow` adds namespaces of custom operators to those. `model` is where the weights come from, if not the file.
+        `allow` adds others by name ("my_ops.scale.default"), or all of a namespace ("my_ops"), for trusted files:
+        see SECURITY.md. `model` is where the weights come from, if not the file.
         """
         graph = Graph.load(path)
         if not holds_program(graph):
@@ -295,7 +296,7 @@ class TracedModel:
         seen = tuple(looks(leaf) for leaf in flat)
         if (known := self._served.get(seen)) is not None:
             return known, flat
-        bound = guarded(self.model, *pytree.tree_unflatten(flat, first.in_spec))
+        bound = guarded(self.model, *structured(flat, first.in_spec))
         problems = []
         for variant in self._variants:
             problem, again = mismatch(variant.leaves, flat), False
@@ -306,7 +307,7 @@ class TracedModel:
                 return variant, flat
             problems.append((problem, again or problem.endswith(FROM_TWO)))
         if self.dynamic_shapes == "auto" and any(again for _, again in problems):
-            example = pytree.tree_unflatten(flat, first.in_spec)
+            example = structured(flat, first.in_spec)
             self._served[seen] = variant = self._again(*example, problem=problems[0][0])
             return variant, flat
         raise InputMismatchError(problems[0][0])
@@ -329,7 +330,7 @@ class TracedModel:
 
     def _flat(self, variant: Variant, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The same call, written otherwise, in the order of the trace."""
-        traced_args, traced_kwargs = pytree.tree_unflatten([None] * len(variant.leaves), variant.in_spec)
+        traced_args, traced_kwargs = structured([None] * len(variant.leaves), variant.in_spec)
         signature = inspect.signature(self.model.forward)
         positional = list(signature.parameters)[: len(traced_args)]
         try:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchatlas.errors import FileSystemError, InvalidInputError
+from torchatlas.files import replacing
 
 _NAMES = {
     torch.bool: "BOOL",
@@ -88,17 +89,15 @@ class ValueFile:
             made_by["left out"] = "; ".join(self._left_out)
         text = json.dumps({"__metadata__": made_by, **self._header}).encode()
         text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of 8
-        part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         try:
-            with part.open("wb") as file:
+            with replacing(self.path) as file:
                 file.write(len(text).to_bytes(8, "little") + text)
                 self._bytes.seek(0)
                 shutil.copyfileobj(self._bytes, file, 1 << 24)
-            part.replace(self.path)
+        except FileSystemError:
+            raise
         except OSError as error:
             raise FileSystemError(f"cannot write {self.path}: {error.strerror or error}") from error
-        finally:
-            part.unlink(missing_ok=True)
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:

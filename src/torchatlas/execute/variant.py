@@ -175,11 +175,11 @@ class Variant:
 
 
 def structured(results: list[Any], spec: Any) -> Any:
-    """Results in the structure that a model returns. A file may name any class that is registered with torch."""
+    """Values in the structure that a model takes or returns. A file may name any class that torch's pytree knows."""
     try:
         return pytree.tree_unflatten(results, spec)
     except Exception as error:  # of that class
-        raise CaptureError(f"what the model returned cannot be put together again: {error}") from error
+        raise CaptureError(f"what the model takes or returns cannot be put together again: {error}") from error
 
 
 def tensor_named(name: str, owners: dict[str, Any]) -> torch.Tensor:

@@ -79,7 +79,8 @@ class Verification:
 def verify(graph: Graph, *, allow: Iterable[str] = ()) -> Verification:
     """Run a graph captured with values="replay" once more and compare all it computes with the capture, bit for bit.
 
-    `allow` adds namespaces of custom operators to those a graph may call.
+    A graph from a file runs only operators that were reviewed (SECURITY.md); `allow` adds others by name
+    ("my_ops.scale.default"), or all of a namespace ("my_ops"), for files that you trust.
     """
     machine, tally = Machine(graph, allow), _Tally(graph)
     machine.run(tally.compare)

@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from torchatlas.errors import FileFormatError, NotAvailableError
+from torchatlas.escapes import quoted
 from torchatlas.export.files import (
     FORMAT,
     VERSION,
@@ -27,12 +28,15 @@ from torchatlas.export.files import (
     check_savable,
     decoded,
     refuse_repeated_keys,
-    replacing,
 )
+from torchatlas.files import open_to_read, replacing
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import COLUMNS, Array, Tables
 from torchatlas.graph.formats import READERS, WRITERS
 
+# For the reader's protection, see docs/limits.md. We write one member per column and two more.
+MOST_MEMBERS = 1000
+MOST_DIRECTORY_BYTES = 1 << 20
 _HEADER, _VALUES = "header.json", "values.safetensors"
 # What zipfile raises on damaged files: its own error, and those of the functions it hands unchecked fields to.
 _DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, LookupError, RuntimeError, ArithmeticError, struct.error)
@@ -40,6 +44,7 @@ _DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, LookupError, RuntimeError, 
 _NPY_HEADER = re.compile(
     rb"\{'descr': '([^']{1,8})', 'fortran_order': (?:False|True), 'shape': \((\d{1,18}),\), \} *\n"
 )
+_PART = 1 << 20  # bytes of a column read at a time: what a processor's cache holds is copied at its speed
 
 
 class Header(Struct):
@@ -115,10 +120,11 @@ def _values_bytes(graph: Graph, path: Path) -> bytes:
 @READERS.add(".atlas")
 def load_archive(path: Path) -> Graph:
     """Read the whole graph."""
-    with open(path, "rb") as file:
+    with _File(open_to_read(path).detach()) as file:
         size = file.seek(0, io.SEEK_END)
         try:
             with zipfile.ZipFile(file) as archive:
+                file.most = size
                 members = _members(path, archive, size)
                 header = _read_header(path, archive, members)
                 columns = {name: _read_column(archive, members, name) for name in COLUMNS}
@@ -133,16 +139,30 @@ def load_archive(path: Path) -> Graph:
     return build(path, columns, header.tables, **rest)
 
 
+class _File(io.BufferedReader):
+    """An archive. zipfile reads its directory whole before it looks at it: that read may not be larger than `most`."""
+
+    most = MOST_DIRECTORY_BYTES
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > self.most:
+            raise FileFormatError(f"its directory has {size} bytes, expected at most {self.most}")
+        return super().read(size)
+
+
 def _members(path: Path, archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     """What is in the archive by name, after making sure that the file is large enough to hold it."""
     found: dict[str, zipfile.ZipInfo] = {}
+    if len(archive.infolist()) > MOST_MEMBERS:
+        raise FileFormatError(f"it has {len(archive.infolist())} members, expected at most {MOST_MEMBERS}")
     for info in archive.infolist():
+        name = quoted(info.filename)
         if info.filename in found:
-            raise FileFormatError(f"{info.filename} is in it twice")
+            raise FileFormatError(f"{name} is in it twice")
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise FileFormatError(f"{info.filename} is compressed; members of an .atlas file are stored as they are")
+            raise FileFormatError(f"{name} is compressed; members of an .atlas file are stored as they are")
         if not 0 <= info.header_offset <= size - info.file_size:
-            raise FileFormatError(f"{info.filename} lies outside of the file")
+            raise FileFormatError(f"{name} lies outside of the file")
         found[info.filename] = info
     if (claimed := sum(info.file_size for info in found.values())) > size:
         raise FileFormatError(f"its members claim {claimed} bytes, but the file has {size}")
@@ -163,7 +183,7 @@ def _read_header(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfil
     if msgspec.json.encode(header) != data:
         refuse_repeated_keys(path, data, inside="header.json: ")
     if unknown := [name for name in header.columns if name not in COLUMNS]:
-        raise FileFormatError(f"header.json: there is no column {unknown[0]!r} in version {VERSION}")
+        raise FileFormatError(f"header.json: there is no column {quoted(unknown[0])} in version {VERSION}")
     return header
 
 
@@ -180,10 +200,14 @@ def _read_column(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], 
         rest = members[place].file_size - len(start) - len(text)
         if int(found[2]) * dtype.itemsize != rest:
             raise FileFormatError(f"{place}: claims {int(found[2])} numbers, but {rest} bytes follow")
-        data = member.read()  # to the end: zipfile then checks the sum
-    if len(data) != rest:
-        raise FileFormatError(f"{place}: cut off after {len(data)} of {rest} bytes")
-    return np.frombuffer(bytearray(data), dtype).astype(COLUMNS[name][0], copy=False)
+        column = np.empty(int(found[2]), dtype)
+        filled, room = 0, column.view(np.uint8)
+        while part := member.read(_PART):  # to the end: zipfile then checks the sum
+            room[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
+            filled += len(part)
+    if filled != rest:
+        raise FileFormatError(f"{place}: cut off after {filled} of {rest} bytes")
+    return column.astype(COLUMNS[name][0], copy=False)
 
 
 def _read_values(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> dict[str, Array]:

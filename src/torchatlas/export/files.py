@@ -1,39 +1,25 @@
-"""What all file formats share: writing in one step, refusing what could not be read back, saying where it is wrong."""
+"""What our file formats share: refusing what could not be read back, saying where it is wrong."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
 from torchatlas.errors import FileFormatError, NewerVersionError
-from torchatlas.graph import Graph, arguments
-from torchatlas.graph.columns import Array, Tables, faults
+from torchatlas.escapes import quoted
+from torchatlas.export.contents import metadata_faults, recorded_faults
+from torchatlas.graph import Graph
+from torchatlas.graph.arguments import different_keys
+from torchatlas.graph.columns import Array, Tables
+from torchatlas.graph.faults import call_faults, faults
 
 FORMAT = "torchatlas"
 VERSION = 1  # of both files; a reader of version n reads 1 to n
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when the block ends well; until then nothing changes."""
-    target = Path(os.path.realpath(path))  # through a link: the file is replaced, not the link
-    beside = target.with_name(f".atlas-{secrets.token_hex(8)}.tmp")
-    try:
-        with open(beside, "xb") as file:
-            yield file
-        if target.exists():
-            beside.chmod(target.stat().st_mode & 0o777)
-        os.replace(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
+SOURCES = ("run", "export", "fx", "autograd")
 
 
 class Head(msgspec.Struct):
@@ -46,7 +32,8 @@ class Head(msgspec.Struct):
 def check_head(path: Path, head: Head) -> None:
     """Raise unless this torchatlas can read the file."""
     if head.format != FORMAT:
-        raise FileFormatError(f"{path}: not a torchatlas file: its format is {head.format!r}, expected {FORMAT!r}.")
+        what = f"its format is {quoted(head.format)}, expected {FORMAT!r}"
+        raise FileFormatError(f"{path}: not a torchatlas file: {what}.")
     if head.version > VERSION:
         raise NewerVersionError(
             f"{path}: written in version {head.version} of the format; this torchatlas reads up to version {VERSION}. "
@@ -87,56 +74,38 @@ def _in_words(error: Exception) -> str:
 def refuse_repeated_keys(path: Path, data: bytes, inside: str = "") -> None:
     """JSON readers disagree on which of two equal keys counts: refuse to guess. Slow, for files that are not ours."""
 
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        different_keys(pairs)  # and nothing is kept
+
     try:
-        json.loads(data, object_pairs_hook=_different_keys)
+        json.loads(data, object_pairs_hook=check)
     except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path}: {inside}{error}.") from error
-
-
-def _different_keys(pairs: list[tuple[str, Any]]) -> None:
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) < len(keys):
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one object")
+        what = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise FileFormatError(f"{path}: {inside}{what}.") from error
 
 
 def check_savable(graph: Graph, path: Path) -> None:
     """Raise unless what is written can be read back: better now than when the graph is gone."""
-    problem = faults(graph.columns, graph.tables) or call_faults(graph.tables) or _metadata_faults(graph.metadata)
-    if problem:
+    if problem := _lossy(graph.metadata) or _graph_faults(graph):
         raise FileFormatError(f"{path}: not written, for it could not be read back: {problem}.")
 
 
 def build(path: Path, columns: dict[str, Array], tables: Tables, **rest: Any) -> Graph:
-    """The graph, if columns and tables make one."""
-    if problem := faults(columns, tables) or call_faults(tables):
+    """The graph, if columns, tables, metadata and recorded values make one."""
+    graph = Graph(columns, tables, **rest)
+    if problem := _graph_faults(graph):
         raise FileFormatError(f"{path}: {problem}.")
-    return Graph(columns, tables, **rest)
+    return graph
 
 
-def call_faults(tables: Tables) -> str | None:
-    """The first text of the tables that does not hold what it should, in words."""
-    for row, text in enumerate(tables.arguments):
-        if problem := _text_fault(text, arguments.decode):
-            return f"arguments[{row}]: {problem}"
-    for row, operation in enumerate(tables.operations):
-        for parameter in operation.parameters:
-            if parameter.default is not None and (problem := _text_fault(parameter.default, arguments.decode_value)):
-                return f"operations[{row}]: the default of {parameter.name}: {problem}"
-    return None
+def _graph_faults(graph: Graph) -> str | None:
+    if graph.source not in SOURCES:
+        return f"its source is {quoted(graph.source)}, expected one of {', '.join(SOURCES)}"
+    problem = faults(graph.columns, graph.tables) or call_faults(graph.columns, graph.tables)
+    return problem or metadata_faults(graph) or recorded_faults(graph)
 
 
-def _text_fault(text: str, decode: Any) -> str | None:
-    if "\n" in text or "\r" in text:
-        return "a line break in the text of a call"
-    try:
-        decode(text)
-        json.loads(text, object_pairs_hook=_different_keys)
-    except (ValueError, RecursionError) as error:
-        return str(error)
-    return None
-
-
-def _metadata_faults(metadata: dict[str, Any]) -> str | None:
+def _lossy(metadata: dict[str, Any]) -> str | None:
     """JSON has no tuples, no keys but text and no nan: what would come back changed is refused by name."""
     for key, item in metadata.items():
         try:

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import UNSET, Raw
 
 from torchatlas.errors import FileFormatError
+from torchatlas.escapes import quoted
 from torchatlas.export.files import (
     FORMAT,
     VERSION,
@@ -26,9 +27,9 @@ from torchatlas.export.files import (
     check_savable,
     decoded,
     refuse_repeated_keys,
-    replacing,
 )
 from torchatlas.export.json_rows import SECTIONS, Document, OperationRow, ParameterRow, Section
+from torchatlas.files import open_to_read, replacing
 from torchatlas.graph import Graph, Operation, Parameter, Tables
 from torchatlas.graph.columns import COLUMNS, Array
 from torchatlas.graph.formats import READERS, WRITERS
@@ -191,7 +192,8 @@ def _tables(tables: Tables) -> dict[str, list[Any]]:
 @READERS.add(".json")
 def load_json(path: Path) -> Graph:
     """Read the graph. What is wrong is said with its place: "nodes[12].phase: ..."."""
-    data = path.read_bytes()
+    with open_to_read(path) as file:
+        data = file.read()
     document: Document = decoded(path, data, _DECODER)
     check_head(path, Head(document.format, document.version))
     try:
@@ -303,9 +305,10 @@ def _reference_column(section: Section, name: str, rows: list[Any], column: str,
     table = section.references[name][1]
     try:
         return np.fromiter(map(known.__getitem__, map(attrgetter(name), rows)), COLUMNS[column][0], len(rows))
-    except KeyError as error:
-        where = next(number for number, row in enumerate(rows) if getattr(row, name) not in known)
-        raise FileFormatError(f"{section.name}[{where}].{name}: {error} is not among the {table}") from None
+    except KeyError:
+        where, item = next((n, item) for n, row in enumerate(rows) if (item := getattr(row, name)) not in known)
+        what = quoted(item) if isinstance(item, str) else item
+        raise FileFormatError(f"{section.name}[{where}].{name}: {what} is not among the {table}") from None
 
 
 def _arguments_column(rows: list[Any], texts: list[str], text: Callable[[Raw], str]) -> Array:

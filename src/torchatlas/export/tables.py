@@ -11,7 +11,7 @@ import numpy as np
 
 from torchatlas.errors import MissingDependencyError
 from torchatlas.escapes import cell, encodable
-from torchatlas.export.files import replacing
+from torchatlas.files import replacing
 from torchatlas.graph import Graph, Layout
 from torchatlas.graph.columns import KINDS, PHASES, Array
 from torchatlas.graph.formats import VIEWS, WRITERS

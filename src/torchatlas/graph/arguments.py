@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchatlas.errors import FileFormatError
-from torchatlas.escapes import clean
+from torchatlas.escapes import clean, quoted
 
 # What reading a text as a call can come to.
 _NOT_WRITTEN_HERE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-_SHOWN = 80  # characters of such a text
+MOST_NESTED = 200  # lists and objects in each other: readers go down one call of Python for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,7 @@ def encode(call: Call) -> str:
 def decode(text: str) -> Call:
     """The call that `encode` wrote. Only data comes out, whatever the text holds; another raises FileFormatError."""
     try:
-        args, kwargs = json.loads(text)
-        if not isinstance(args, list) or not isinstance(kwargs, dict):
-            raise TypeError("not a list of arguments and an object of named ones")
-        return Call(tuple(_rich(item) for item in args), {key: _rich(item) for key, item in kwargs.items()} or None)
+        return _call(json.loads(text))
     except _NOT_WRITTEN_HERE as error:
         raise _fault(text, error) from error
 
@@ -81,9 +78,74 @@ def decode_value(text: str) -> Any:
         raise _fault(text, error) from error
 
 
+def highest_reference(text: str) -> int:
+    """The highest input that a call names, -1 for none. FileFormatError unless the text is sound in every respect."""
+    try:
+        call = _call(_strictly(text))
+        return _highest((call.args, call.kwargs))
+    except _NOT_WRITTEN_HERE as error:
+        raise _fault(text, error) from error
+
+
+def highest_reference_of_value(text: str) -> int:
+    """`highest_reference` of what `encode_value` wrote."""
+    try:
+        return _highest(_rich(_strictly(text)))
+    except _NOT_WRITTEN_HERE as error:
+        raise _fault(text, error) from error
+
+
 def _fault(text: str, error: Exception) -> FileFormatError:
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-    return FileFormatError(f"not a call as graph/arguments.py writes it ({error}): {shown!r}")
+    why = "nested too deeply" if isinstance(error, RecursionError) else error
+    return FileFormatError(f"not a call as graph/arguments.py writes it ({why}): {quoted(text, 80)}")
+
+
+def _strictly(text: str) -> Any:
+    """The JSON in a text that stands on one line, with numbers that JSON has and no key twice."""
+    if "\n" in text or "\r" in text:
+        raise ValueError("a line break in the text of a call")
+    if text != text.strip():
+        raise ValueError("space around it")  # a .json file would not keep it
+    return json.loads(text, object_pairs_hook=different_keys, parse_constant=_no_number, parse_float=_finite)
+
+
+def different_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Readers disagree on which of two equal keys counts: refuse to guess."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {quoted(twice)} stands twice in one object")
+    return found
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number - number != 0:
+        raise ValueError("a number that is not finite")
+    return number
+
+
+def _highest(item: Any) -> int:
+    """The highest input that an argument names, level by level."""
+    found, level, depth = -1, [item], 0
+    while level:
+        if depth > MOST_NESTED:
+            raise ValueError(f"nested more than {MOST_NESTED} deep")
+        below: list[Any] = []
+        for part in level:
+            if isinstance(part, TensorRef):
+                found = max(found, part.index)
+            elif isinstance(part, (list, tuple)):
+                below += part
+            elif isinstance(part, dict):
+                below += [*part.keys(), *part.values()]
+        level, depth = below, depth + 1
+    return found
 
 
 def _plain(item: Any) -> Any:
@@ -108,6 +170,13 @@ def _plain(item: Any) -> Any:
     return {"opaque": f"{type(item).__module__}.{type(item).__qualname__}"}
 
 
+def _call(data: Any) -> Call:
+    args, kwargs = data
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise TypeError("not a list of arguments and an object of named ones")
+    return Call(tuple(_rich(item) for item in args), {key: _rich(item) for key, item in kwargs.items()} or None)
+
+
 def _rich(item: Any) -> Any:
     if isinstance(item, list):
         return [_rich(part) for part in item]
@@ -116,16 +185,35 @@ def _rich(item: Any) -> Any:
     ((kind, content),) = item.items()
     match kind:
         case "tensor":
-            return TensorRef(int(content))
+            return TensorRef(_index(content))
         case "int":
-            return int(content)
+            return int(_text(content))
         case "float":
-            return float(content)
+            return float(_text(content))
         case "complex":
-            return complex(_rich(content[0]), _rich(content[1]))
+            real, imaginary = content
+            return complex(_rich(real), _rich(imaginary))
         case "tuple":
-            return tuple(_rich(part) for part in content)
+            return tuple(_rich(part) for part in _list(content))
         case "dict":
-            return {_rich(key): _rich(part) for key, part in content}
+            return {_rich(key): _rich(part) for key, part in _list(content)}
         case _:
-            return Constant(str(kind), str(content))
+            return Constant(kind, _text(content))
+
+
+def _index(content: Any) -> int:
+    if type(content) is not int or not 0 <= content < 2**31:
+        raise ValueError("a reference to a tensor is a number from 0 on")
+    return content
+
+
+def _text(content: Any) -> str:
+    if not isinstance(content, str):
+        raise TypeError(f"expected text, got {type(content).__name__}")
+    return content
+
+
+def _list(content: Any) -> list[Any]:
+    if not isinstance(content, list):
+        raise TypeError(f"expected a list, got {type(content).__name__}")
+    return content

@@ -1,4 +1,4 @@
-"""The short name of an operation: what stands in node names and pictures."""
+"""Names for people: the short name of an operation."""
 
 from __future__ import annotations
 

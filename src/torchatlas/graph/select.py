@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # What autograd graphs keep of every node, or edge, in one array; all else is kept by "node:output".
 _OF_ALL = {"topological_nr": "node", "input_nr": "edge"}
+# Metadata that a part does not have: they name storages, nodes and recorded values of the whole.
+_OF_WHOLE = ("resized", "program")
 
 
 def induced(graph: Graph, nodes: Array) -> Graph:
@@ -52,11 +54,14 @@ def induced(graph: Graph, nodes: Array) -> Graph:
         node, _, rest = key.partition(":")
         if key in _OF_ALL:
             recorded[key] = array[rows[_OF_ALL[key]]]
-        elif int(node) in new_id:
+        elif node.isdecimal() and int(node) in new_id:  # what belongs to no node belongs to the whole
             recorded[f"{new_id[int(node)]}:{rest}"] = array
     found = {name: np.ascontiguousarray(found[name], dtype) for name, (dtype, _) in COLUMNS.items()}
     notes = [*graph.notes, f"part of a graph of {len(graph)} nodes"]
-    metadata = {key: item for key, item in graph.metadata.items() if key != "resized"}  # it names storages and nodes
+    metadata = {key: item for key, item in graph.metadata.items() if key not in _OF_WHOLE}
+    if "fx_nodes" in metadata:
+        ran = metadata["fx_nodes"].items()
+        metadata["fx_nodes"] = {name: [new_id[node] for node in mine if node in new_id] for name, mine in ran}
     return Graph(found, graph.tables, source=graph.source, notes=notes, metadata=metadata, recorded=recorded)
 
 

@@ -1,88 +1,139 @@
 """Who must come before whom -> the most that can run at once: the largest set of which none depends on another.
 
-By Dilworth it has as many members as the fewest chains that cover everything, and those come from a largest matching
-between the ends of dependencies, direct or not. Sets are Python's whole numbers, one bit per member.
+By Dilworth it has as many members as the fewest ways along dependencies that together visit everything. Those are a
+flow: it enters and leaves anywhere, goes along direct dependencies only, and every member has at least one unit. It is
+made in one sweep and then reduced as long as some unit that leaves can go on as one that enters elsewhere, so that
+neither time nor memory depends on how many members depend on each other indirectly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 
 
-def reachable(before: Sequence[Sequence[int]]) -> list[int]:
-    """Per member the set of those that depend on it, directly or not. Members come after what they depend on."""
-    found = [0] * len(before)
-    for member in range(len(before) - 1, -1, -1):
-        mine = found[member] | (1 << member)
-        for one in before[member]:
-            found[one] |= mine
-    return found
+def widest(before: Sequence[Sequence[int]], counts: Sequence[bool] | None = None) -> list[int]:
+    """The members of a largest antichain, in order; of several the last. Members come after what they depend on.
 
-
-def widest(before: Sequence[Sequence[int]]) -> list[int]:
-    """The members of a largest antichain, in order.
+    Those that do not count are in no antichain; dependencies lead through them.
 
     >>> widest([[], [0], [0], [1, 2]])
     [1, 2]
+    >>> widest([[], [0], [0], [1, 2]], [True, False, True, True])
+    [3]
     """
-    later = reachable(before)
-    follows, precedes = _matching(later, before)
-    # Koenig: what alternating ways from unmatched beginnings reach. The antichain is what is reached as a beginning
-    # and not as an end.
-    begun, ended = 0, 0
-    waiting = [member for member, one in enumerate(follows) if one < 0]
-    for member in waiting:
-        begun |= 1 << member
-    while waiting:
-        new = later[waiting.pop()] & ~ended
-        ended |= new
-        for end in _bits(new):
-            member = precedes[end]
-            if not begun >> member & 1:
-                begun |= 1 << member
-                waiting.append(member)
-    return list(_bits(begun & ~ended))
+    flow = _Flow(before, [1] * len(before) if counts is None else [int(one) for one in counts])
+    while (level := flow.search()) is not None:
+        flow.reduce(level)
+    # What no way from the end reaches comes before what one does. Each member in between has one unit.
+    seen = flow.seen
+    return [one for one in range(len(before)) if seen[2 * one + 1] >= 0 > seen[2 * one]]
 
 
-def _matching(later: list[int], before: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """A largest matching of members with members that depend on them: who follows each, who precedes each; -1 none."""
-    follows, precedes = [-1] * len(later), [-1] * len(later)
-    for member, needed in enumerate(before):  # most of it: along direct dependencies
-        for one in reversed(needed):
-            if follows[one] < 0:
-                follows[one], precedes[member] = member, one
-                break
-    everyone = (1 << len(later)) - 1
-    for start in range(len(later)):
-        if follows[start] < 0:
-            _augment(start, later, follows, precedes, everyone)
-    return follows, precedes
+class _Flow:
+    """Units of flow through members. A member has two sides, 2 * member where units come in, 2 * member + 1 behind it.
 
+    Residual ways lead from the end to the beginning: against the flow where there is some to spare, with it always.
+    """
 
-def _augment(start: int, later: list[int], follows: list[int], precedes: list[int], unseen: int) -> None:
-    """Give `start` a follower, if others can change theirs for it."""
-    way = [start]  # beginnings; each later one gives its follower to the one before it
-    taken: list[int] = []  # the ends between them
-    while way:
-        choices = later[way[-1]] & unseen
-        if not choices:
-            way.pop()
-            if taken:
-                taken.pop()
-            continue
-        free = choices & -choices
-        end = free.bit_length() - 1
-        unseen ^= free
-        taken.append(end)
-        if precedes[end] < 0:
-            for beginning, one in zip(way, taken, strict=True):
-                follows[beginning], precedes[one] = one, beginning
-            return
-        way.append(precedes[end])
+    def __init__(self, before: Sequence[Sequence[int]], need: list[int]) -> None:
+        count = len(before)
+        self.need = need
+        self.after: list[list[int]] = [[] for _ in range(count)]
+        self.came: list[dict[int, int]] = [{} for _ in range(count)]  # per member the units from each one before it
+        self.entered, self.through = [0] * count, [0] * count
+        self.left = [0] * count  # units that end here
+        self.seen: list[int] = []
+        for member, needed in enumerate(before):
+            for one in needed:
+                self.after[one].append(member)
+        for member, needed in enumerate(before):
+            came, units = self.came[member], 0
+            # What is left where nobody else can use it goes on; only if that is nothing, one unit of what others could.
+            for one in sorted(needed, key=lambda one: self.after[one][-1] != member):
+                taken = self.left[one] if self.after[one][-1] == member else min(self.left[one], int(not units))
+                if taken:
+                    came[one] = taken
+                    self.left[one] -= taken
+                    units += taken
+            self.entered[member] = max(need[member] - units, 0)
+            self.through[member] = self.left[member] = units + self.entered[member]
 
+    def search(self) -> list[int] | None:
+        """How far each side is from the end, as far as the nearest unit that enters; None when there is no way.
 
-def _bits(number: int) -> Iterator[int]:
-    while number:
-        low = number & -number
-        yield low.bit_length() - 1
-        number ^= low
+        `seen` is afterwards the same, -1 for what was not reached.
+        """
+        seen = self.seen = [-1] * (2 * len(self.need))
+        reached = [2 * member + 1 for member, units in enumerate(self.left) if units]
+        for side in reached:
+            seen[side] = 0
+        distance, met = 0, False
+        while reached and not met:
+            distance += 1
+            following = []
+            for side in reached:
+                met = met or (not side & 1 and self.entered[side >> 1] > 0)
+                for one in self.ways(side):
+                    if seen[one] < 0:
+                        seen[one] = distance
+                        following.append(one)
+            reached = following
+        return seen if met else None
+
+    def ways(self, side: int) -> list[int]:
+        """Where one more unit, or one fewer, can be passed on to."""
+        member = side >> 1
+        if not side & 1:
+            return [side + 1, *(2 * one + 1 for one in self.came[member])]
+        found = [2 * one for one in self.after[member]]
+        if self.through[member] > self.need[member]:
+            found.append(side - 1)
+        return found
+
+    def reduce(self, level: list[int]) -> None:
+        """Join units that leave with units that enter, along shortest ways, until no way of that length is left."""
+        waiting: dict[int, list[int]] = {}  # per side, what of its ways was not found wanting
+        for member in range(len(self.need)):
+            while self.left[member] and (path := self._path(2 * member + 1, level, waiting)):
+                self._pass(path)
+
+    def _path(self, start: int, level: list[int], waiting: dict[int, list[int]]) -> list[int]:
+        """A way from a side to where a unit enters, each step one further from the end; empty if there is none."""
+        path = [start]
+        while path:
+            side = path[-1]
+            if not side & 1 and self.entered[side >> 1]:
+                return path
+            if side not in waiting:
+                waiting[side] = [one for one in self.ways(side) if level[one] == level[side] + 1]
+            choices = waiting[side]
+            while choices and not self._is_open(side, choices[-1]):
+                choices.pop()
+            if choices:
+                path.append(choices[-1])
+            else:
+                path.pop()
+                if path:
+                    waiting[path[-1]].pop()
+        return path
+
+    def _is_open(self, side: int, to: int) -> bool:
+        member, other = side >> 1, to >> 1
+        if not side & 1:
+            return member == other or other in self.came[member]
+        return member != other or self.through[member] > self.need[member]
+
+    def _pass(self, path: list[int]) -> None:
+        self.left[path[0] >> 1] -= 1
+        self.entered[path[-1] >> 1] -= 1
+        for side, to in pairwise(path):
+            member, other = side >> 1, to >> 1
+            if member == other:
+                self.through[member] += -1 if side & 1 else 1
+            elif side & 1:
+                self.came[other][member] = self.came[other].get(member, 0) + 1
+            elif self.came[member][other] == 1:
+                del self.came[member][other]
+            else:
+                self.came[member][other] -= 1

@@ -82,7 +82,7 @@ class ConcurrencyAnalyzer:
         takes_stage = np.array([not one.is_glue for one in listed], bool)
         stages = _stages(before, takes_stage)
         sizes = [len(stage) for stage in stages] or [0]
-        wide = _widest(before, takes_stage)
+        wide = widest(before, takes_stage.tolist())
         weights, missing = _weights(listed, self.by)
         source, target = _edges(before)
         ends = finish_times(weights, source, target)
@@ -128,20 +128,6 @@ def _stages(before: list[list[int]], takes_stage: Array) -> list[list[int]]:
             stage += 1
         ready.append(stage)
     return stages
-
-
-def _widest(before: list[list[int]], takes_stage: Array) -> list[int]:
-    """A largest antichain of those that take a stage; dependencies lead through the others."""
-    small = {at: position for position, at in enumerate(np.flatnonzero(takes_stage).tolist())}
-    leads: list[list[int]] = []  # per subgraph: itself if it takes a stage, else those before it
-    needs: list[list[int]] = []
-    for at, needed in enumerate(before):
-        through = sorted({one for other in needed for one in leads[other]})
-        leads.append([small[at]] if at in small else through)
-        if at in small:
-            needs.append(through)
-    kept = list(small)
-    return [kept[position] for position in widest(needs)]
 
 
 def makespan(weights: Sequence[float], before: list[list[int]], remaining: Sequence[float], workers: int) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -149,8 +148,8 @@ class Describer:
         threads = int(self.ledger.counts.parallelism[op])
         groups, taken = 1, 0
         if self._type(op) is OperationType.CONVOLUTION:
-            attributes: dict[str, Any] = node.attributes
-            groups, taken = attributes.get("groups") or 1, attributes.get("in_channels") or 0
+            named = node.attributes.get("groups"), node.attributes.get("in_channels")
+            groups, taken = (item if isinstance(item, int) else 0 for item in named)
         return Parallelism(
             batch=batch,
             channels=channels,

@@ -13,23 +13,12 @@ from functools import cached_property
 import numpy as np
 
 from torchatlas.graph.names import short_name
+from torchatlas.partition.group_reads import GroupReads, Read
 from torchatlas.partition.groups import Groups
 from torchatlas.partition.kernels import Kernel, KernelKind, kernels_of
 from torchatlas.partition.traffic import Ledger
 from torchatlas.partition.units import Units
 from torchatlas.units import format_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """One unit reads a value that another made."""
-
-    maker: int
-    reader: int
-    slot: int  # the how-manieth thing that its reader reads
-    numel: int
-    bytes: int
-    saved_bytes: int  # if both are one kernel: the read, and the write if nobody else reads it
 
 
 @dataclass(slots=True)
@@ -40,7 +29,7 @@ class _State:
     rows: int | None
     axes: str
     products: int
-    alone: str
+    alone: int | None  # the unit that is never fused
     element_bytes: int  # per element of its loop, of all that it makes there
 
     @property
@@ -56,7 +45,7 @@ class Fusion:
         self.units, self.ledger, self.on_chip_bytes = units, ledger, on_chip_bytes
         self.kernels = kernels_of(units, ledger)
         self.groups = Groups(units)
-        self.states = [_state(kernel) for kernel in self.kernels]
+        self.states = [_state(unit, kernel) for unit, kernel in enumerate(self.kernels)]
         self._attention()
         for unit, kernel in enumerate(self.kernels):
             if kernel.kind is KernelKind.FREE:
@@ -77,21 +66,24 @@ class Fusion:
         for maker in sorted(saved, key=lambda maker: (-saved[maker], maker)):
             group, mine = self.groups.group[maker], self.groups.group[unit]
             if group != mine and saved[maker] and self._objection(group, mine) is None:
-                self._join(group, mine)
+                self._join(group, mine, _joined(self.states[group], self.states[mine]))
 
-    def _join(self, producer: int, consumer: int) -> bool:
-        merged = _joined(self.states[producer], self.states[consumer])
-        joined = self.groups.join(producer, consumer)
+    def _join(self, one: int, other: int, state: _State) -> bool:
+        """Make one group of two, unless that closes a circle."""
+        joined = self.groups.join(one, other)
         if joined is None:
             return False
-        self.states[joined] = merged
+        self.states[joined] = state
+        if one != other:
+            self._reads.join(joined, other if joined == one else one)
         return True
 
     def _ride(self, unit: int) -> None:
         """A view goes with what it looks at."""
         producers = self.groups.before(self.groups.group[unit])
         if len(producers) == 1:
-            self._carry(producers.pop(), self.groups.group[unit])
+            producer = producers.pop()
+            self._join(producer, self.groups.group[unit], self.states[producer])
 
     def _lead(self) -> None:
         """What takes nothing from others and is used once (a view of a weight, a new tensor) goes with who uses it."""
@@ -100,15 +92,12 @@ class Fusion:
             if self.kernels[unit].kind is KernelKind.FREE and self.groups.members[group] == [unit]:
                 users = self.groups.after(group)
                 if len(users) == 1:
-                    self._carry(users.pop(), group)
+                    user = users.pop()
                 elif not users and not self.groups.before(group) and unit + 1 < len(self.units):
-                    self._carry(self.groups.group[unit + 1], group)
-
-    def _carry(self, group: int, free: int) -> None:
-        state = self.states[group]
-        joined = self.groups.join(group, free)
-        if joined is not None:
-            self.states[joined] = state
+                    user = self.groups.group[unit + 1]
+                else:
+                    continue
+                self._join(user, group, self.states[user])
 
     def _attention(self) -> None:
         """Scores, softmax, weighted sum: a product, loops and a softmax over its rows, and a product of the result.
@@ -119,42 +108,56 @@ class Fusion:
             chain = self._chain_into(unit) if kernel.kind is KernelKind.PRODUCT else []
             if not chain or self._head_bytes(chain[-1], unit) > self.on_chip_bytes:
                 continue
+            whole = _State(kernel.space, None, "", 2, None, 0)
             for one in chain:
-                joined = self.groups.join(self.groups.group[one], self.groups.group[unit])
-                if joined is None:
+                if not self._join(self.groups.group[one], self.groups.group[unit], whole):
                     break
-                self.states[joined] = _State(kernel.space, None, "", 2, "", 0)
 
     def _chain_into(self, product: int) -> list[int]:
         """From a product back over its first operand to another one, through one softmax; empty if there is none."""
-        chain, softmax, at = list[int](), False, product
-        while True:
-            reads = self._first_operand(at)
-            if reads is None:
-                return []
-            at, kernel = reads, self.kernels[reads]
+        at = self._first_operand[product]
+        if at is None or not self._leads_to_scores[at]:
+            return []
+        chain = [at]
+        while self.kernels[at].kind is not KernelKind.PRODUCT:
+            at = self._first_operand[at]
+            assert at is not None
             chain.append(at)
+        return chain
+
+    @cached_property
+    def _leads_to_scores(self) -> list[bool]:
+        """Per unit whether it and its first operands are loops and one softmax, and then a product."""
+        to_product, to_scores = list[bool](), list[bool]()  # without a softmax, and with one
+        for unit, kernel in enumerate(self.kernels):
+            first = self._first_operand[unit]
+            plain, scores = (False, False) if first is None else (to_product[first], to_scores[first])
             if kernel.kind is KernelKind.PRODUCT:
-                return chain if softmax else []
-            is_softmax = kernel.kind is KernelKind.ROWS and kernel.axes == "last" and self._is_softmax(at)
-            if kernel.kind not in (KernelKind.LOOP, KernelKind.FREE) and (softmax or not is_softmax):
-                return []
-            softmax = softmax or is_softmax
+                plain, scores = True, False
+            elif kernel.kind is KernelKind.ROWS and kernel.axes == "last" and self._is_softmax(unit):
+                plain, scores = False, plain
+            elif kernel.kind not in (KernelKind.LOOP, KernelKind.FREE):
+                plain = scores = False
+            to_product.append(plain)
+            to_scores.append(scores)
+        return to_scores
 
     def _is_softmax(self, unit: int) -> bool:
         """Not a norm, which two linear layers can have between them."""
         nodes = self.units.graph.nodes
         return any("softmax" in short_name(nodes[op].operation) for op in self.units.ops[unit])
 
-    def _first_operand(self, unit: int) -> int | None:
-        """Who made the largest thing that a unit takes first, if it is of the size of its own loop."""
-        taken = self._taken[unit]
-        if not taken:
-            return None
-        first = taken[0] if self.kernels[unit].kind is KernelKind.PRODUCT else max(taken, key=lambda read: read.numel)
-        maker = self.kernels[first.maker]
-        same = self.kernels[unit].kind is KernelKind.PRODUCT or first.numel == self.kernels[unit].space
-        return first.maker if same and maker.space == first.numel else None
+    @cached_property
+    def _first_operand(self) -> list[int | None]:
+        """Per unit who made the largest thing that it takes first, if it is of the size of its own loop."""
+        found: list[int | None] = []
+        for kernel, taken in zip(self.kernels, self._taken, strict=True):
+            is_product = kernel.kind is KernelKind.PRODUCT
+            first = None if not taken else taken[0] if is_product else max(taken, key=lambda read: read.numel)
+            fits = first is not None and self.kernels[first.maker].space == first.numel
+            same = first is not None and (is_product or first.numel == kernel.space)
+            found.append(first.maker if first is not None and fits and same else None)
+        return found
 
     def _head_bytes(self, scores: int, product: int) -> int:
         """Keys and values of one head, as the products take them."""
@@ -179,17 +182,17 @@ class Fusion:
         found = self._objection(producer, consumer)
         if found is not None:
             return found
-        if not any(read.saved_bytes for read in self._between(producer, consumer)):
+        if not any(read.saved_bytes for read in self._reads.between(producer, consumer)):
             return "joining them saves no bytes"
         return "joining them would close a circle of dependencies"
 
     def _objection(self, producer: int, consumer: int) -> str | None:
         """The first rule that forbids it, in words."""
         one, two = self.states[producer], self.states[consumer]
-        for group, state in ((producer, one), (consumer, two)):
-            if state.alone:
-                return f"{self._name(group)} {state.alone}"
-        reads = self._between(producer, consumer)
+        for state in (one, two):
+            if state.alone is not None:
+                return f"{self.units.names[state.alone]} {self.kernels[state.alone].why}"
+        reads = self._reads.between(producer, consumer)
         for read in reads:
             kind, name = self.kernels[read.reader].kind, self.units.names[read.reader]
             if kind is KernelKind.START:
@@ -217,30 +220,13 @@ class Fusion:
             return f"the rows of both take {need}, and {room} fit on the chip"
         return None
 
-    def _name(self, group: int) -> str:
-        members = self.groups.members[group]
-        alone = [unit for unit in members if self.kernels[unit].kind is KernelKind.ALONE]
-        return self.units.names[(alone or members)[0]]
-
-    def _between(self, producer: int, consumer: int) -> list[_Read]:
-        """What units of one group read of another, in the order of the readers; looked for from the smaller."""
-        group, members, rank = self.groups.group, self.groups.members, self.groups.rank
-        if len(members[consumer]) <= len(members[producer]):
-            return [read for unit in members[consumer] for read in self._taken[unit] if group[read.maker] == producer]
-        found = [read for unit in members[producer] for read in self._given[unit] if group[read.reader] == consumer]
-        return sorted(found, key=lambda read: (rank[read.reader], read.slot))
+    @cached_property
+    def _reads(self) -> GroupReads:
+        starts = (KernelKind.START, KernelKind.PRODUCT)
+        return GroupReads(self._taken, [kernel.kind in starts for kernel in self.kernels])
 
     @cached_property
-    def _given(self) -> list[list[_Read]]:
-        """Per unit what other units read of what it made."""
-        found: list[list[_Read]] = [[] for _ in range(len(self.units))]
-        for taken in self._taken:
-            for read in taken:
-                found[read.maker].append(read)
-        return found
-
-    @cached_property
-    def _taken(self) -> list[list[_Read]]:
+    def _taken(self) -> list[list[Read]]:
         """Per unit what it reads that other units made."""
         ledger, of_op = self.ledger, self.units.of_op
         node, value = ledger.reads
@@ -249,7 +235,7 @@ class Fusion:
         numel = np.array([one.numel for one in ledger.operands] or [0], np.int64)[
             self.units.graph.columns["value_layout"]
         ]
-        found: list[list[_Read]] = [[] for _ in range(len(self.units))]
+        found: list[list[Read]] = [[] for _ in range(len(self.units))]
         kept = (maker >= 0) & (of_op[node] >= 0)
         for op, taken, base, made in zip(*(a[kept].tolist() for a in (node, value, root, maker)), strict=True):
             source, target = int(of_op[made]), int(of_op[op])
@@ -257,13 +243,14 @@ class Fusion:
                 continue
             read = int(ledger.value_bytes[taken]) if ledger.bytes_read[op] else 0
             saved = read + (int(ledger.value_bytes[base]) if readers[base] == 1 else 0)
-            found[target].append(_Read(source, target, len(found[target]), int(numel[taken]), read, saved))
+            found[target].append(Read(source, target, len(found[target]), int(numel[taken]), read, saved))
         return found
 
 
-def _state(kernel: Kernel) -> _State:
+def _state(unit: int, kernel: Kernel) -> _State:
+    alone = unit if kernel.why else None
     size = kernel.item_bytes * (2 if kernel.kind is KernelKind.ROWS else 1)
-    return _State(kernel.space, kernel.rows, kernel.axes, int(kernel.kind is KernelKind.PRODUCT), kernel.why, size)
+    return _State(kernel.space, kernel.rows, kernel.axes, int(kernel.kind is KernelKind.PRODUCT), alone, size)
 
 
 def _joined(one: _State, two: _State) -> _State:
@@ -271,4 +258,4 @@ def _joined(one: _State, two: _State) -> _State:
     rows, axes = (one.rows, one.axes) if one.rows is not None else (two.rows, two.axes)
     space = max(one.space, two.space)
     size = sum(state.element_bytes for state in (one, two) if state.space == space)  # single numbers per row are few
-    return _State(space, rows, axes, one.products + two.products, "", size)
+    return _State(space, rows, axes, one.products + two.products, None, size)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torchatlas.errors import CaptureError
+from torchatlas.interrupts import bracketed, whole
 
 if TYPE_CHECKING:
     from torch import fx, nn
@@ -30,7 +31,8 @@ def traced_by_fx(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         with left_alone(model, args, kwargs):
             expected = _made(model, args, kwargs)
         for _ in range(2):  # tensors that it made while it was traced are constants now, and may be written to
-            with left_alone(model, args, kwargs), contextlib.redirect_stderr(io.StringIO()):  # it tells of errors there
+            quiet = whole(contextlib.redirect_stderr(io.StringIO()))  # it tells of errors there
+            with left_alone(model, args, kwargs), quiet:
                 _compare(_made(module, args, kwargs), expected)
     return module
 
@@ -44,7 +46,7 @@ def _compare(found: Made, expected: Made) -> None:
         raise CaptureError("torch.fx's graph has other gradients than the model: something between its ops is lost.")
 
 
-@contextlib.contextmanager
+@bracketed
 def left_alone(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
     """Parameters, buffers, inputs, random numbers and attributes of modules, as they were before."""
     import torch

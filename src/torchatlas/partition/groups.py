@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from torchatlas.graph.columns import Array
+from torchatlas.partition.row import Row
 from torchatlas.partition.units import Units
 
 
 class Groups:
-    """A partition that grows. Groups are numbered by any of their units; `order` keeps them sorted by dependency."""
+    """A partition that grows. Groups are numbered by any of their units; `row` keeps them sorted by dependency."""
 
     def __init__(self, units: Units) -> None:
         self.units = units
         self.group = list(range(len(units)))
         self.members: dict[int, list[int]] = {unit: [unit] for unit in range(len(units))}
-        self.rank = [0] * len(units)  # of each unit among the members of its group
-        self.place = list(range(len(units)))  # of each group in `order`
-        self.order: list[int] = list(range(len(units)))  # -1 where a group was joined to another
+        self.row = Row(len(units))
         self._before = [set(found) - {unit} for unit, found in enumerate(units.before)]  # by group, kept up to date
         self._after = [set(found) - {unit} for unit, found in enumerate(units.after)]
 
@@ -32,88 +33,92 @@ class Groups:
     def _between(self, first: int, second: int) -> tuple[set[int], bool] | None:
         """Of the groups between two: all that must come after `first`, or (True) all that must before `second`.
 
-        None when some group is both: joining the two would close a circle. Looks from both ends, layer by layer where
-        less is to be seen, so that what lies far from both costs nothing.
+        None when some group is both: joining the two would close a circle. Either end alone would tell; both are
+        looked from in turns, step by step, so that what is much only on one side costs nothing.
         """
-        low, high = self.place[first], self.place[second]
-        later = {group for group in self._after[first] if self.place[group] < high}
-        earlier = {group for group in self._before[second] if self.place[group] > low}
-        ahead, behind = list(later), list(earlier)
-        if not later.isdisjoint(earlier):
-            return None
+        place = self.row.place
+        low, high = place[first], place[second]
+        later, earlier = set[int](), set[int]()
+        ahead = _walk(self._after, first, second, later, earlier, lambda group: place[group] < high)
+        back = _walk(self._before, second, first, earlier, later, lambda group: place[group] > low)
         while True:
-            if not ahead:
-                return later, False
-            if not behind:
-                return earlier, True
-            if len(ahead) <= len(behind):
-                found = {other for group in ahead for other in self._after[group] if self.place[other] < high}
-                ahead = list(found - later)
-                later |= found
-                if not earlier.isdisjoint(found):
-                    return None
-            else:
-                found = {other for group in behind for other in self._before[group] if self.place[other] > low}
-                behind = list(found - earlier)
-                earlier |= found
-                if not later.isdisjoint(found):
+            for steps, found, come_before in ((back, earlier, True), (ahead, later, False)):
+                closes_circle = next(steps, None)
+                if closes_circle is None:
+                    return found, come_before
+                if closes_circle:
                     return None
 
     def join(self, one: int, other: int) -> int | None:
         """Make one group of two. Returns its number, or None, and changes nothing, where that would close a circle."""
         if one == other:
             return one
-        first, second = sorted((one, other), key=self.place.__getitem__)
-        low, high = self.place[first], self.place[second]
-        if all(self.place[group] < low for group in self._before[second] if group != first):
-            self.order[high] = -1  # nobody in between is needed by the second: it can go where the first is
-        elif all(self.place[group] > high for group in self._after[first] if group != second):
-            self.order[low], self.order[high], self.place[first] = -1, first, high  # nor waits for the first
-        else:
-            found = self._between(first, second)
-            if found is None:
-                return None
-            self._sort_again(first, low, high, *found)
-        size = len(self.members[first])
-        for unit in self.members[second]:
-            self.group[unit] = first
-            self.rank[unit] += size
-        self.members[first] += self.members.pop(second)
-        _contract(self._before, self._after, first, second)
-        _contract(self._after, self._before, first, second)
-        return first
+        first, second = sorted((one, other), key=self.row.place.__getitem__)
+        found = self._between(first, second)
+        if found is None:
+            return None
+        where = self._make_way(first, second, *found)
+        kept, gone = sorted((first, second), key=self._size, reverse=True)  # the smaller is renumbered: n log n in all
+        if where != kept:
+            self.row.move_before(kept, where)
+        self.row.remove(gone)
+        for unit in self.members[gone]:
+            self.group[unit] = kept
+        self.members[kept] += self.members.pop(gone)
+        _contract(self._before, self._after, kept, gone)
+        _contract(self._after, self._before, kept, gone)
+        return kept
 
-    def _sort_again(self, first: int, low: int, high: int, chosen: set[int], come_before: bool) -> None:
-        """Put some of what lies between two groups before or behind the first, and the rest on its other side."""
-        between = [group for group in self.order[low + 1 : high] if group >= 0]
-        early = [group for group in between if (group in chosen) == come_before]
-        late = [group for group in between if (group in chosen) != come_before]
-        sorted_again = [*early, first, *late]
-        for place, group in enumerate(sorted_again, low):
-            self.order[place], self.place[group] = group, place
-        for place in range(low + len(sorted_again), high + 1):
-            self.order[place] = -1
+    def _size(self, group: int) -> int:
+        return len(self.members[group]) + len(self._before[group]) + len(self._after[group])
+
+    def _make_way(self, first: int, second: int, chosen: set[int], come_before: bool) -> int:
+        """Move what the second needs before the first, or what waits for the first behind the second.
+
+        Returns the one of the two whose place in the row is then right for both.
+        """
+        in_row = sorted(chosen, key=self.row.place.__getitem__)
+        if come_before:
+            for group in in_row:
+                self.row.move_before(group, first)
+            return first
+        for group in reversed(in_row):
+            self.row.move_behind(group, second)
+        return second
 
     def in_order(self) -> list[list[int]]:
         """The units of each group, groups sorted by dependency, early ones first where there is a choice."""
-        return sorted_groups(self.units, [self.members[group] for group in self.order if group >= 0])
+        return sorted_groups(self.units, self.members.values())
 
 
-def _contract(near: list[set[int]], back: list[set[int]], first: int, second: int) -> None:
-    """Let `first` have the neighbours of `second` on one side, and be theirs."""
-    for group in near[second]:
-        back[group].discard(second)
-        if group != first:
-            back[group].add(first)
-    near[first] |= near[second]
-    near[first] -= {first, second}
-    near[second] = set()
+def _walk(
+    near: list[set[int]], start: int, goal: int, found: set[int], met: set[int], is_between: Callable[[int], bool]
+) -> Iterator[bool]:
+    """Collect, nearest first, what can be reached and is between; yields True where that leads to the goal, or to what
+    does."""
+    waiting = deque([start])
+    while waiting:
+        one = waiting.popleft()
+        for other in near[one]:
+            if other not in found and is_between(other):
+                found.add(other)
+                waiting.append(other)
+            yield other in met or (other == goal and one != start)
+
+
+def _contract(near: list[set[int]], back: list[set[int]], kept: int, gone: int) -> None:
+    """Let `kept` have the neighbours of `gone` on one side, and be theirs."""
+    for group in near[gone]:
+        back[group].discard(gone)
+        if group != kept:
+            back[group].add(kept)
+    near[kept] |= near[gone]
+    near[kept] -= {kept, gone}
+    near[gone] = set()
 
 
 def sorted_groups(units: Units, groups: Iterable[list[int]]) -> list[list[int]]:
     """Groups so that each comes after what it depends on; of several that could be next, the one that began first."""
-    import heapq
-
     members = [sorted(group) for group in groups if group]
     of_unit = {unit: number for number, group in enumerate(members) for unit in group}
     before = [

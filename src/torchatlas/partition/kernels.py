@@ -127,13 +127,15 @@ def _of_kind(node: GraphNode, kind: OperationType, name: str, ledger: Ledger, sp
 
 def _rows(node: GraphNode, name: str, ledger: Ledger, space: int) -> Kernel:
     """A reduction: over how many rows, along which axes. A batch norm with fixed statistics is a plain loop."""
-    attributes, shape = node.attributes, node.inputs[0].shape if node.inputs else ()
+    if not node.inputs:
+        return Kernel(KernelKind.ALONE, why="reduces nothing")
+    attributes, shape = node.attributes, node.inputs[0].shape
     if "batch_norm" in name:
         if name.endswith("no_training") or attributes.get("training") is False:
             return Kernel(KernelKind.LOOP, space)
         return _reduced(ledger, node, {*range(len(shape))} - {1})
-    if "normalized_shape" in attributes:
-        last = len(attributes["normalized_shape"])
+    if isinstance(normalized := attributes.get("normalized_shape"), (list, tuple)):
+        last = len(normalized)
         return _reduced(ledger, node, set(range(len(shape) - last, len(shape))))
     groups = attributes.get("group", attributes.get("num_groups"))
     if isinstance(groups, int) and shape:

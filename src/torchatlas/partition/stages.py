@@ -1,6 +1,6 @@
 """A graph -> k pipeline stages: contiguous cuts of its execution order that make the slowest stage as quick as can be.
 
-Exact for that order: dynamic programming over all cuts, which tests hold to trying every one. Other orders of the same
+Exact for that order: cuts.py does as well as trying every cut, which tests hold it to. Other orders of the same
 operations are not considered.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from torchatlas.analysis.devices import Device, device_named
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
+from torchatlas.partition.cuts import Balance, Measure, Memory, best_cuts
 from torchatlas.partition.traffic import Ledger, ledger
 from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_flops, format_seconds, parse_bytes
 
 MEASURES = ("time", "flops", "memory")
+_MOST_STEPS = 2**27  # stages times places: above that the search would take minutes and a gigabyte; docs/limits.md
 
 
 @dataclass(frozen=True)
@@ -122,31 +125,42 @@ def pipeline_stages(
         raise InvalidInputError(f"stages={stages!r} is no number of stages.")
     if stages > len(ops):
         raise InvalidInputError(f"stages={stages}, but there are {len(ops)} operations to divide among them.")
-    figures = _Figures(found, ops)
-    work, crossing = figures.work(by, speed)
+    places = _places(ops, begins)
+    if len(places) - 1 < stages:
+        raise InvalidInputError(f"stages={stages}, but there are {len(places) - 1} operations that one may begin with.")
+    if stages * len(places) > _MOST_STEPS:
+        raise AnalysisError(
+            f"{stages:,} stages among {len(places) - 1:,} operations to begin with: the search would take minutes and "
+            f"a gigabyte or more, as their product is above {_MOST_STEPS:,}. Ask for fewer stages, or name the "
+            "operations that one may begin with, such as the first of each block: begins=."
+        )
+    figures = _Figures(found, ops, places)
     memory = figures.memory() if by == "memory" or limit is not None else None
+    measure: Balance | Memory
     if by == "memory":
         assert memory is not None
-        cost, crossing = memory.astype(float), np.zeros(len(ops) + 1)
+        measure = memory
     else:
-        total = np.concatenate([[0.0], np.cumsum(work)])
-        cost = total[None, :] - total[:, None] + crossing[:, None] + crossing[None, :]
+        measure = figures.balance(by, speed, None if memory is None or limit is None else memory.earliest(limit))
+    cuts = best_cuts(measure, len(places), stages)
+    if memory is not None and limit is not None and (cuts is None or by == "memory"):
+        least = best_cuts(memory, len(places), stages) if cuts is None else cuts
+        assert least is not None
+        need = max(memory.cost(a, b) for a, b in pairwise(least))
+        if need > limit:
+            raise AnalysisError(
+                f"No {stages} stages in this order fit in {format_bytes(limit)} each; with {format_bytes(need)} "
+                f"({need} bytes) each they do. Raise memory_limit, or ask for more stages."
+            )
+    assert cuts is not None
+    return _plan(figures, cuts, measure, by, speed, limit, graph, origin)
+
+
+def _places(ops: Array, begins: Collection[int] | None) -> Array:
+    """The positions at which a stage may begin, the first of them 0, and the end."""
     may_begin = np.ones(len(ops), bool) if begins is None else np.isin(ops, list(begins))
     may_begin[0] = True
-    if may_begin.sum() < stages:
-        raise InvalidInputError(f"stages={stages}, but there are {may_begin.sum()} operations that one may begin with.")
-    cost = np.where(np.append(may_begin, True)[:, None], cost, np.inf)
-    cuts = best_cuts(cost, stages, memory, limit)
-    if cuts is None:
-        assert memory is not None
-        least = best_cuts(np.where(np.append(may_begin, True)[:, None], memory, np.inf), stages, None, None)
-        assert least is not None
-        need = int(max(memory[a, b] for a, b in pairwise(least)))
-        raise AnalysisError(
-            f"No {stages} stages in this order fit in {format_bytes(limit)} each; with {format_bytes(need)} "
-            f"({need} bytes) each they do. Raise memory_limit, or ask for more stages."
-        )
-    return _plan(figures, cuts, cost, by, speed, limit, graph, origin, int(may_begin.sum()) - 1)
+    return np.append(np.flatnonzero(may_begin), len(ops))
 
 
 def _limit(given: int | str) -> int:
@@ -157,31 +171,6 @@ def _limit(given: int | str) -> int:
     if found < 1:
         raise InvalidInputError(f"memory_limit={given!r} leaves no room for anything.")
     return found
-
-
-def best_cuts(cost: Array, stages: int, memory: Array | None, limit: int | None) -> list[int] | None:
-    """The cuts 0 = c0 < c1 < ... < ck = n whose dearest stage is cheapest; None if no cuts keep to the limit.
-
-    `cost[a, b]` and `memory[a, b]` are those of a stage that holds the ops from a up to, not with, b.
-    """
-    count = len(cost) - 1
-    price = np.where(np.tri(count + 1, k=-1, dtype=bool), cost.T, np.inf)  # [end, begin]: at least one op
-    if memory is not None and limit is not None:
-        too_large = memory > limit
-        price[too_large.T] = np.inf
-    best = price[:, 0].copy()  # of the first ops in one stage
-    came: list[Array] = []
-    worst = np.empty_like(price)
-    for _ in range(stages - 1):
-        np.maximum(best, price, out=worst)  # the last stage begins where the others end
-        came.append(worst.argmin(axis=1))
-        best = worst[np.arange(count + 1), came[-1]]
-    if not np.isfinite(best[count]):
-        return None
-    cuts = [count]
-    for before in reversed(came):
-        cuts.append(int(before[cuts[-1]]))
-    return [0, *reversed(cuts)]
 
 
 def _graph_of(x: Any) -> tuple[Graph, Any]:
@@ -196,18 +185,21 @@ def _graph_of(x: Any) -> tuple[Graph, Any]:
 
 
 class _Figures:
-    """What every op and every cut costs. Position i is the i-th op; cut i is before it."""
+    """What every op and every cut costs. Position i is the i-th op; cut i is before it. `places`: where cuts may be."""
 
-    def __init__(self, found: Ledger, ops: Array) -> None:
-        self.found, self.ops = found, ops
+    def __init__(self, found: Ledger, ops: Array, places: Array) -> None:
+        self.found, self.ops, self.places = found, ops, places
         self.place = np.full(len(found.graph), -1, np.int64)
         self.place[ops] = np.arange(len(ops))
 
-    def work(self, by: str, speed: float) -> tuple[Array, Array]:
-        """Per op what it takes, and per cut what handing over there adds to the stages on both sides."""
+    def balance(self, by: str, speed: float, earliest: list[int] | None) -> Balance:
+        """What ops take, and what handing over at a cut adds to the stages on both sides."""
         if by == "flops":
-            return self.found.work[self.ops].astype(float), np.zeros(len(self.ops) + 1)
-        return np.nan_to_num(self.found.best.seconds[self.ops]), self.crossing_bytes() / speed
+            work, crossing = self.found.work[self.ops].astype(float), np.zeros(len(self.ops) + 1)
+        else:
+            work, crossing = np.nan_to_num(self.found.best.seconds[self.ops]), self.crossing_bytes() / speed
+        total = np.concatenate([[0.0], np.cumsum(work)])
+        return Balance(total[self.places], crossing[self.places], earliest)
 
     def lifetimes(self) -> tuple[Array, Array, Array]:
         """Per piece of memory, weights left out: its bytes, the op that fills it first, the last that reads it.
@@ -235,6 +227,21 @@ class _Figures:
         made = begin < len(self.ops)
         return size[made], begin[made], end[made]
 
+    @cached_property
+    def alive(self) -> Array:
+        """Bytes alive while each op runs, weights left out: everything made at or before it and needed at or after it.
+
+        It does not depend on where its stage begins: what an earlier stage made and this one reads, or hands on, must
+        be held from then on just the same.
+        """
+        count = len(self.ops)
+        size, begin, end = self.lifetimes()
+        change = np.zeros(count + 1, np.int64)
+        np.add.at(change, begin, size)
+        np.subtract.at(change, np.minimum(end + 1, count), size)
+        found: Array = np.cumsum(change)[:count]
+        return found
+
     def crossing_bytes(self) -> Array:
         """Per cut the bytes made before it and needed after it; what several cuts cross is sent along at each."""
         size, begin, end = self.lifetimes()
@@ -254,56 +261,29 @@ class _Figures:
         size = np.maximum(columns["storage_bytes"], 0)
         return self.place[node[mine]], storage, size
 
-    def memory(self) -> Array:
-        """memory[a, b]: bytes that a stage of the ops a..b-1 holds: its weights once, and what is alive at its peak.
-
-        What an earlier stage made and this one reads, or hands on, is alive here too.
-        """
-        count = len(self.ops)
-        size, begin, end = self.lifetimes()
-        # Alive while op i runs: everything made at or before i and needed at or after it. It does not depend on where
-        # the stage begins, because what comes from before must be held from then on just the same.
-        change = np.zeros(count + 1, np.int64)
-        np.add.at(change, begin, size)
-        np.subtract.at(change, np.minimum(end + 1, count), size)
-        alive = np.cumsum(change)[:count]
-        peak = np.zeros((count + 1, count + 1), np.int64)
-        for a in range(count):
-            peak[a, a + 1 :] = np.maximum.accumulate(alive[a:])
-        return peak + self._weight_table()
-
-    def _weight_table(self) -> Array:
-        """[a, b]: bytes of the distinct weights that ops a..b-1 read: each counts where it is read first after a."""
-        count = len(self.ops)
-        place, storage, size = self.weights()
-        # A weight read at p whose previous reader is q is new to every stage that begins in (q, p] and ends after p.
-        pairs = np.unique(np.stack([storage, place], axis=1), axis=0)
-        previous = np.full(len(pairs), -1, np.int64)
-        same = np.flatnonzero(pairs[1:, 0] == pairs[:-1, 0]) + 1
-        previous[same] = pairs[same - 1, 1]
-        change = np.zeros((count + 2, count + 2), np.int64)
-        for (memory, reader), before in zip(pairs.tolist(), previous.tolist(), strict=True):
-            change[before + 1, reader + 1] += size[memory]
-            change[reader + 1, reader + 1] -= size[memory]
-        table: Array = change.cumsum(axis=0).cumsum(axis=1)[: count + 1, : count + 1]
-        return table
+    def memory(self) -> Memory:
+        """What stages between places hold."""
+        position, storage, size = self.weights()
+        place = np.searchsorted(self.places, position, "right") - 1
+        alive = np.maximum.reduceat(self.alive, self.places[:-1])
+        return Memory(alive, np.stack([place, storage], axis=1), size)
 
 
 def _plan(
     figures: _Figures,
     cuts: list[int],
-    cost: Array,
+    measure: Measure,
     by: str,
     speed: float,
     limit: int | None,
     graph: Graph,
     origin: Any,
-    places: int,
 ) -> PipelinePlan:
-    found, ops, crossing = figures.found, figures.ops, figures.crossing_bytes()
+    found, ops, crossing, places = figures.found, figures.ops, figures.crossing_bytes(), figures.places
     names = graph.index.names()
     made = []
-    for number, (a, b) in enumerate(pairwise(cuts)):
+    for number, (begin, end) in enumerate(pairwise(cuts)):
+        a, b = int(places[begin]), int(places[end])
         mine = ops[a:b]
         known = mine[found.is_known[mine]]
         weights, activations = _held(figures, a, b)
@@ -321,10 +301,10 @@ def _plan(
                 communication_s=float((crossing[a] + crossing[b]) / speed),
                 weight_bytes=weights,
                 activation_bytes=activations,
-                cost=float(cost[a, b]),
+                cost=float(measure.cost(begin, end)),
             )
         )
-    total = float(cost[0, len(ops)])
+    total = float(measure.cost(0, len(places) - 1))
     return PipelinePlan(
         stages=tuple(made),
         by=by,
@@ -333,7 +313,8 @@ def _plan(
         device=found.device.name,
         bandwidth=speed,
         memory_limit=limit,
-        considered=f"every way to cut {len(ops):,} operations in execution order at {places:,} places; no other order",
+        considered=f"every way to cut {len(ops):,} operations in execution order at {len(places) - 2:,} places; "
+        "no other order",
         graph=graph,
         origin=origin,
     )
@@ -343,11 +324,7 @@ def _held(figures: _Figures, a: int, b: int) -> tuple[int, int]:
     """Weights and the peak of activations of one stage."""
     place, storage, size = figures.weights()
     mine = np.unique(storage[(place >= a) & (place < b)])
-    sizes, begin, end = figures.lifetimes()
-    change = np.zeros(len(figures.ops) + 1, np.int64)
-    np.add.at(change, begin, sizes)
-    np.subtract.at(change, np.minimum(end + 1, len(figures.ops)), sizes)
-    return int(size[mine].sum()), int(np.cumsum(change)[a:b].max())
+    return int(size[mine].sum()), int(figures.alive[a:b].max())
 
 
 def plan_text(plan: PipelinePlan) -> str:

@@ -7,12 +7,12 @@ are put together again and must compute what the model computes, to the bit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, MissingDependencyError
 from torchatlas.escapes import clean
+from torchatlas.interrupts import bracketed
 from torchatlas.partition.fx_tracing import traced_by_fx
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
 from torchatlas.partition.reassembly import fresh, reassembled, runs_of
@@ -209,7 +209,7 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:160]}"
 
 
-@contextmanager
+@bracketed
 def _awake(model: Any) -> Iterator[None]:
     """The model in eval mode, and no parameter all zeros, which would hide what comes before it; after that as before.
 
@@ -235,7 +235,7 @@ def _awake(model: Any) -> Iterator[None]:
                 one.copy_(before)
 
 
-@contextmanager
+@bracketed
 def _one_path() -> Iterator[None]:
     """Without the fast path of torch's attention layers: the model takes it and torch.export never does.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from torchatlas.interrupts import bracketed
 from torchatlas.pipeline.worker import default_loss
 from torchatlas.torch_private import pytree
 
@@ -41,9 +42,7 @@ def alone(
 ) -> dict[str, Any]:
     """What one process makes of the same microbatches, with as many threads as each rank has."""
     model = copy.deepcopy(model)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with _threads(threads):
         for _ in range(warm_up + 1):
             model.zero_grad()
             outputs, losses = [], []
@@ -53,8 +52,6 @@ def alone(
                 value.backward()
                 outputs.append([part.detach() for part in pytree.tree_leaves(output) if isinstance(part, torch.Tensor)])
                 losses.append(value.detach())
-    finally:
-        torch.set_num_threads(before)
     named = dict(model.named_parameters(remove_duplicate=False))
     return {
         "outputs": [
@@ -65,6 +62,16 @@ def alone(
         "buffers": dict(model.named_buffers()),
         "same": _same(named),
     }
+
+
+@bracketed
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _joined(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:

@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from torchatlas.errors import PipelineError
+from torchatlas.interrupts import bracketed
 from torchatlas.pipeline.folder import error_file, read_job
+from torchatlas.pipeline.parent import HAS_PARENT
 from torchatlas.units import format_seconds
 
 WORKER = "torchatlas.pipeline.worker"
-HAS_PARENT = "TORCHATLAS_PIPELINE_HAS_PARENT"  # the worker ends when its stdin does
 _POLL_S = 0.05
 _PATIENCE_S = 10.0
 _NOT_THE_CAUSE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # of who waited for another
@@ -25,30 +27,38 @@ def launch(folder: Path, timeout: float, *, torchrun: bool = False) -> None:
 
     With `torchrun` that starts and watches them, as it would on several machines.
     """
-    job = read_job(folder)
+    with _workers(folder, torchrun) as workers:
+        _wait(folder, workers, timeout)
+
+
+@bracketed
+def _workers(folder: Path, torchrun: bool) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The processes, which have ended in the end. Each holds the reading end of a pipe of ours: see parent.py."""
+    ranks = read_job(folder).ranks
     workers: list[subprocess.Popen[bytes]] = []
     try:
         if torchrun:
-            workers.append(_start(folder, 0, _by_torchrun(job.ranks), {}))
+            workers.append(_start(folder, 0, _by_torchrun(ranks), {}))
         else:
-            for rank in range(job.ranks):
-                environment = {"RANK": str(rank), "WORLD_SIZE": str(job.ranks), HAS_PARENT: "1"}
+            for rank in range(ranks):
+                environment = {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
                 workers.append(_start(folder, rank, ["-m", WORKER], environment))
-        _wait(folder, workers, timeout)
+        yield workers
     finally:
         for worker in workers:
-            if worker.poll() is None:
-                _end(worker)
-            worker.wait()
             assert worker.stdin is not None
             worker.stdin.close()
+            if worker.poll() is None:
+                worker.terminate()
+        for worker in workers:
+            _await(worker)
 
 
 def _start(folder: Path, rank: int, program: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     with (folder / f"rank{rank}.log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, *program, str(folder)],
-            env={**os.environ, "GLOO_SOCKET_IFNAME": _loopback(), **environment},
+            env={**os.environ, "GLOO_SOCKET_IFNAME": _loopback(), HAS_PARENT: "1", **environment},
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -60,13 +70,13 @@ def _by_torchrun(ranks: int) -> list[str]:
     return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m", WORKER]
 
 
-def _end(worker: subprocess.Popen[bytes]) -> None:
-    """torchrun gives its workers sessions of their own, and ends them when it is asked to end."""
-    worker.terminate()
+def _await(worker: subprocess.Popen[bytes]) -> None:
+    """torchrun, which gives its workers sessions of their own, takes its time."""
     try:
         worker.wait(_PATIENCE_S)
     except subprocess.TimeoutExpired:
         os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
 
 
 def _loopback() -> str:

@@ -16,6 +16,7 @@ from torch import nn
 
 from torchatlas.errors import InvalidInputError, InvalidModelError
 from torchatlas.graph import OperationType
+from torchatlas.interrupts import orderly_death, whole
 from torchatlas.partition.stages import PipelinePlan
 from torchatlas.pipeline.comparing import Difference, alone, compared
 from torchatlas.pipeline.cutting import planned
@@ -138,7 +139,11 @@ def run_pipeline(
     parts = _microbatches(batch, microbatches)
     targets = _microbatches(target, microbatches) if target is not None else [None] * microbatches
     threads = max(1, (os.cpu_count() or 1) // ranks)
-    with tempfile.TemporaryDirectory(prefix="torchatlas-pipeline-") as name, warnings.catch_warnings():
+    with (
+        orderly_death(),
+        whole(tempfile.TemporaryDirectory(prefix="torchatlas-pipeline-")) as name,
+        whole(warnings.catch_warnings()),
+    ):
         warnings.simplefilter("ignore")  # of torch's own exporting
         folder = Path(name)
         program = torch.export.export(model, *parts[0])

@@ -5,26 +5,27 @@ from __future__ import annotations
 import os
 import resource
 import sys
-import threading
 import time
 import traceback
 import warnings
 from pathlib import Path
 from typing import Any
 
+from torchatlas.pipeline.parent import end_with_parent
+
+if __name__ == "__main__":
+    end_with_parent(Path(sys.argv[1]))  # before torch is imported, which takes seconds
+
 import torch
 import torch.distributed as dist
 
 from torchatlas.pipeline.cutting import split
 from torchatlas.pipeline.folder import BATCH, LOSS, PROGRAM, Done, Job, error_file, read_job, tensors_file, write_done
-from torchatlas.pipeline.launch import HAS_PARENT
 from torchatlas.torch_private import pytree
 
 
 def main(folder: Path) -> None:
     rank = int(os.environ["RANK"])
-    if os.environ.get(HAS_PARENT):
-        threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         job = read_job(folder)
         torch.set_num_threads(job.threads)
@@ -44,13 +45,6 @@ def _described(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {error}"
-
-
-def _end_with_parent() -> None:
-    """Whoever started us holds the other end of stdin: when that is gone, so are we."""
-    while os.read(0, 1):  # not through sys.stdin, whose lock Python wants when it ends
-        pass
-    os._exit(1)
 
 
 def _work(folder: Path, job: Job, rank: int) -> None:

@@ -405,14 +405,26 @@ def called(call: str, name: str, shape: tuple[int, ...]) -> Graph:
     return sketch.graph()
 
 
-@pytest.mark.parametrize("call", ["[[],{}]", '[[{"tensor":7},{"tensor":-1}],{}]', '[[3,4,5],{"groups":"x"}]'])
+@pytest.mark.parametrize("call", ["[[],{}]", '[[{"tensor":7},{"tensor":9}],{}]', '[[3,4,5],{"groups":"x"}]'])
 def test_what_a_file_says_of_a_call_may_be_anything(call: str) -> None:
     for name, shape in (("convolution", (1, 8, 4, 4)), ("addmm", (8, 8)), ("embedding", (8, 8))):
         assert leaves(called(call, name, shape))
 
 
 @pytest.mark.parametrize(
-    "call", ["7", "null", "[]", "[1,2]", "[[],[]]", '["ab",{}]', "[[],{}", '[[{"tensor":"x"}],{}]', "[" * 10_000]
+    "call",
+    [
+        "7",
+        "null",
+        "[]",
+        "[1,2]",
+        "[[],[]]",
+        '["ab",{}]',
+        "[[],{}",
+        '[[{"tensor":"x"}],{}]',
+        '[[{"tensor":-1}],{}]',
+        "[" * 10_000,
+    ],
 )
 def test_what_is_no_call_is_refused_by_name(call: str, tmp_path: Path) -> None:
     graph = called(call, "convolution", (1, 8, 4, 4))

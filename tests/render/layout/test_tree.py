@@ -123,7 +123,7 @@ def test_a_view_after_a_partial_write_stays() -> None:
     part = sketch.op("fill_", base)
     view = sketch.op("view", base)
     sketch.rows["edge_source"].append(sketch.producer(part))
-    for name, cell in (("target", sketch.producer(view)), ("output_index", 0), ("input_index", 0), ("value", part)):
+    for name, cell in (("target", sketch.producer(view)), ("output_index", 0), ("input_index", 0), ("value", base)):
         sketch.rows[f"edge_{name}"].append(cell)
     sketch.rows["edge_kind"].append(0)
     sketch.output(sketch.op("relu", view))

@@ -41,7 +41,7 @@ _READ_INPUT = ".batch_sizes"  # of a torch.nn.utils.rnn.PackedSequence
 def program_of(graph: Graph, live: Kept | None = None, *, allow: Iterable[str] = ()) -> RecordedProgram:
     """What was recorded as a program that runs; `live` has the model's own tensors, if it is at hand.
 
-    NotAvailableError says what cannot be run again, and why. `allow` adds namespaces of custom operators.
+    NotAvailableError says what cannot be run again, and why. `allow` adds operators or namespaces.
     """
     return _Builder(graph, live, frozenset(allow)).program()
 

@@ -9,7 +9,6 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import TensorRef
 from torchatlas.inputs import argument_names, hiding_tensors, mapped_tensors, named_tensors
+from torchatlas.interrupts import bracketed
 from torchatlas.torch_private import dispatch_mode_stack, no_dispatch_modes
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def _readers() -> tuple[tuple[Any, str, tuple[int, ...]], ...]:
     )
 
 
-@contextmanager
+@bracketed
 def _noting(session: Recording, ops: list[int], reads: list[Read]) -> Iterator[None]:
     """Note what a program reads past the operators.
 

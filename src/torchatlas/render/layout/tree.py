@@ -327,26 +327,26 @@ def _ancestors(parent: Array) -> list[Array]:
     found, current = [], np.arange(count)
     for level in range(int(depth.max(initial=-1)), -1, -1):
         here = depth[current] == level
-        found.append(np.where(here, current, -1))
+        if level < _DEEPEST:
+            found.append(np.where(here, current, -1))
         current = np.where(here & (parent[current] >= 0), parent[current], current)
-    return found[::-1][:_DEEPEST]
+    return found[::-1]
 
 
 def _contiguous(level: Array) -> bool:
     """Whether every group is one run of leaves."""
     if not len(level):
         return True
-    changes = np.concatenate([[True], level[1:] != level[:-1]])
-    seen = np.zeros(int(level.max()) + 2, bool)
-    seen[level] = True
-    return int((changes & (level >= 0)).sum()) == int(seen[:-1].sum())
+    runs = level[np.concatenate([[True], level[1:] != level[:-1]]) & (level >= 0)]
+    return len(np.unique(runs)) == len(runs)
 
 
 def _first_times(level: Array, leaves: Array) -> Array:
     """What to sort by at one depth: when a leaf's group began, or for a leaf without one, itself."""
-    first = np.full(int(level.max()) + 2, -1, np.int64)
-    first[level[::-1]] = leaves[::-1]  # the earliest is written last
-    return np.where(level >= 0, first[level], leaves)
+    groups, group = np.unique(level, return_inverse=True)  # their numbers may be far apart
+    first = np.full(len(groups), -1, np.int64)
+    first[group[::-1]] = leaves[::-1]  # the earliest is written last
+    return np.where(level >= 0, first[group], leaves)
 
 
 # -- hashes ------------------------------------------------------------------------------------------------------------
