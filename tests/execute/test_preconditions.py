@@ -65,6 +65,9 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any], dict[int | str, Any]]] =
     (aten._fft_r2c.default, (r(2, 4), [1], 0, True), {}, {1: [-1]}),
     (aten._fft_c2r.default, (r(2, 3, dtype=torch.complex64), [1], 0, 4), {}, {3: 400}),
     (aten.linalg_lu_solve.default, (torch.eye(3), torch.tensor([1, 2, 3], dtype=torch.int32), r(3, 2)), {}, {1: torch.tensor([1, 2, 9], dtype=torch.int32)}),
+    (aten.linalg_lstsq.default, (r(3, 2), r(3, 1)), {"driver": "gelss"}, {1: r(3, 0)}),
+    (aten.rrelu_with_noise.default, (r(2, 3), r(2, 3), 0.1, 0.3, True), {}, {1: r(3).expand(2, 3)}),
+    (aten.rrelu_with_noise_.default, (r(2, 3), r(2, 3), 0.1, 0.3, True), {}, {1: r(3).expand(2, 3)}),
     (aten.native_batch_norm.default, (image, c3, c3, c3.clone(), c3.clone(), True, 0.1, 1e-5), {}, {3: no}),
     (aten._native_batch_norm_legit.no_stats, (image, c3, c3, True, 0.1, 1e-5), {}, {3: False}),
     (aten._native_batch_norm_legit_no_training.default, (image, c3, c3, c3, c3, 0.1, 1e-5), {}, {4: c4}),
@@ -73,8 +76,10 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any], dict[int | str, Any]]] =
     (aten.batch_norm.default, (image, c3, c3, c3, c3, False, 0.1, 1e-5, False), {}, {1: c4}),
     (aten.native_batch_norm_backward.default, (image, image, c3, None, None, c3, c3, True, 1e-5, [True] * 3), {}, {6: no}),
     (aten.batch_norm_backward.default, (image, image, c3, c3, c3, c3, c3, True, 1e-5, [True] * 3, no), {}, {5: None}),
+    (aten.batch_norm_backward.default, (image, image, c3, c3, c3, c3, c3, True, 1e-5, [True] * 3, no), {}, {0: image[:0], 1: image[:0]}),
     (aten.native_layer_norm_backward.default, (r(2, 4), r(2, 4), [4], r(2, 1), r(2, 1), c4, c4, [True] * 3), {}, {3: r(1, 1)}),
     (aten._fused_rms_norm_backward.default, (r(2, 4), r(2, 4), [4], r(2, 1), c4, [True] * 2), {}, {3: r(1, 1)}),
+    (aten.native_group_norm.default, (image, c3, c3, 2, 3, 16, 3, 1e-5), {}, {6: 0}),
     (aten.native_group_norm_backward.default, (image, image, r(2, 1), r(2, 1), c3, 2, 3, 16, 1, [True] * 3), {}, {6: 4}),
     (aten._weight_norm.default, (r(3, 4), r(3, 1), 0), {}, {1: no}),
     (aten._weight_norm_interface.default, (r(3, 4), r(3, 1), 0), {}, {1: no}),
@@ -114,6 +119,7 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any], dict[int | str, Any]]] =
     (aten.gru.input, (r(5, 2, 3), r(1, 2, 4), packed, *rest), {}, {2: [*packed[:3], no]}),
     (aten.rnn_tanh.input, (r(5, 2, 3), r(1, 2, 4), plain, *rest), {}, {1: r(1, 1, 4)}),
     (aten.rnn_relu.input, (r(5, 2, 3), r(1, 2, 4), plain, *rest), {}, {2: [*plain, r(1)]}),
+    (aten._pad_packed_sequence.default, (r(6, 3), torch.tensor([3, 2, 1]), False, 0.0, 4), {}, {1: torch.tensor([0, 0, 1])}),
     (aten.mkldnn_rnn_layer.default, layer, {}, {1: r(16, 0)}),
     (aten.mkldnn_rnn_layer_backward.default, last(), {}, {22: torch.empty(1, dtype=torch.uint8)}),
     (aten.embedding_dense_backward.default, (r(2, 3), torch.tensor([0, 9]), 10, -1, True), {}, {1: torch.tensor([0, 2**40])}),
@@ -148,12 +154,50 @@ def test_a_call_of_torch_passes_and_a_hostile_one_is_refused(
 
 
 def test_kernels_get_memory_for_every_element() -> None:
-    """With an expanded gradient this kernel reads on behind the end of its memory."""
-    gradient = r(2, 3, 1, 1)
+    """With expanded tensors these kernels read on behind the end of their memory."""
+    gradient, weight = r(2, 3, 1, 1), r(1)
     args = image, r(2, 1), r(2, 1), c3, 2, 3, 16, 1, [True] * 3
     found = checked(aten.native_group_norm_backward.default)(gradient.expand(2, 3, 4, 4), *args)
     expected = aten.native_group_norm_backward.default(gradient.repeat(1, 1, 4, 4), *args)
     assert all(map(torch.equal, found, expected))
+    settings = c3, 2, 3, 16, 1, 1e-5
+    found = checked(aten.native_group_norm.default)(image, weight.expand(3), *settings)
+    assert all(map(torch.equal, found, aten.native_group_norm.default(image, weight.repeat(3), *settings)))
+    for operator in (aten.median.dim, aten.nanmedian.dim):
+        assert torch.equal(checked(operator)(c3.expand(5, 3), 0)[0], c3)
+
+
+def test_unusual_calls_of_torch_pass() -> None:
+    """Found by benchmarks/probe_operators.py among the samples of torch's own tests."""
+    run, nothing, indices = checked(aten._embedding_bag_backward.default), bags[1][:0], bags[1]
+    rest = (nothing, bags[4], nothing, 10, False, 0, False, None)
+    for offsets in ([0, 2], [0, 2, 3]):  # also where the last bag ends
+        run(r(2, 3), indices, torch.tensor(offsets), *rest)
+    with pytest.raises(InvalidInputError, match="offsets are not of the bags"):
+        run(r(2, 3), indices, torch.tensor([0, 1, 2]), *rest)
+    checked(aten.batch_norm.default)(no, None, None, no, no, True, 0.1, 1e-5, True)
+
+
+def test_outputs_that_share_memory_with_inputs_do_not_change_them_too_early() -> None:
+    """This kernel gives its output the shape of the result and then reads its input, which is the same tensor."""
+    bias, first, second = r(1, 3), r(1, 4), r(4, 3)
+    expected = torch.addmm(bias, first, second)
+    assert checked(aten.addmm.out)(bias, first, second, out=first) is first
+    assert torch.equal(first, expected)
+
+
+def test_outputs_of_any_strides_are_written() -> None:
+    expected, room, indices = r(2, 3), torch.zeros(3, 4), torch.empty(2, 2, dtype=torch.int64)
+    written = room.t()[:2, :3]
+    assert checked(aten._softmax.out)(expected, 1, False, out=written) is written
+    assert torch.equal(room.t()[:2, :3], expected.softmax(1))
+    with pytest.raises(RuntimeError, match="single memory location"):
+        checked(aten._softmax.out)(expected, 1, False, out=r(3).expand(2, 3))
+    values = torch.empty(2, 2)
+    found = checked(aten.topk.values)(expected, 2, values=values, indices=indices)
+    assert found[0] is values
+    assert found[1] is indices
+    assert torch.equal(values, expected.topk(2)[0])
 
 
 def test_every_precondition_has_a_row() -> None:
@@ -170,6 +214,21 @@ def test_numbers_that_overflow_in_kernels_are_refused(size: int) -> None:
         with pytest.raises(InvalidInputError, match="no size of a tensor"):
             checked(operator)(*args)
     assert checked(aten.slice.Tensor)(r(4), 0, 1, 2**63 - 1).shape == (3,)  # to the end
+
+
+@pytest.mark.parametrize("number", [-1, 6, 2**31 - 1, True])
+def test_a_number_in_place_of_a_dtype_a_layout_or_a_memory_format_is_refused(number: int) -> None:
+    """torch takes it and looks it up in tables without a look at their ends."""
+    for operator, args, kwargs, which in (
+        (aten.zeros.default, ([2],), {"dtype": number}, "dtype"),
+        (aten.zeros.default, ([2],), {"layout": number}, "layout"),
+        (aten.to.device, (r(2), torch.device("cpu"), number), {}, "dtype"),
+        (aten.clone.default, (r(2),), {"memory_format": number}, "memory_format"),
+        (aten._to_copy.default, (r(2),), {"dtype": number}, "dtype"),
+    ):
+        with pytest.raises(InvalidInputError, match=f"argument {which} is a number"):
+            checked(operator)(*args, **kwargs)
+    assert checked(aten.zeros.default)([2], dtype=torch.float64, layout=None).dtype is torch.float64
 
 
 def test_admitted_operators_exist_and_none_reaches_outside() -> None:

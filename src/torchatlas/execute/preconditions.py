@@ -18,11 +18,16 @@ import torch
 
 from torchatlas.errors import InvalidInputError
 from torchatlas.registry import Registry
-from torchatlas.torch_private import OpOverload
+from torchatlas.torch_private import OpOverload, pytree
 
 # More elements than a process can address. Larger numbers overflow in the arithmetic of kernels.
 LARGEST_SIZE = 2**47
 _UNBOUNDED = ("slice", "slice_backward", "slice_copy", "slice_scatter", "random_", "random", "randint")  # "to the end"
+# Kinds of arguments that torch also takes as numbers, with which it then looks up tables.
+_ENUMERATIONS = ("ScalarType", "Layout", "MemoryFormat", "QScheme")
+
+# Kernels that need nothing else but memory for every element: they ignore that a stride is 0.
+_DENSE = ("median", "nanmedian")
 
 _PRECONDITIONS: Registry[Callable[[Any], None]] = Registry("precondition")
 
@@ -33,8 +38,14 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
     precondition = _PRECONDITIONS.get(f"{operator.namespace}.{packet}")
     bounded, kernel = packet not in _UNBOUNDED, operator._op if type(operator) is OpOverload else operator
     returns_views = any(one.alias_info is not None for one in operator._schema.returns)
+    needs_memory = packet in _DENSE or (precondition is not None and not returns_views)
+    outputs = [one.name for one in operator._schema.arguments if one.is_out]
+    enumerations = [(place, one.name) for place, one in enumerate(operator._schema.arguments) if _is_enumeration(one)]
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        for place, key in enumerations:
+            if isinstance(args[place] if place < len(args) else kwargs.get(key), int):
+                raise InvalidInputError(f"{name} is not run: its argument {key} is a number.")
         if bounded and (_too_large(args) or _too_large(kwargs.values())):
             raise InvalidInputError(f"{name} is not run: a number among its arguments is no size of a tensor.")
         if precondition is not None:
@@ -42,12 +53,17 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
                 precondition(_bound(operator, args, kwargs))
             except Exception as error:  # whatever the arguments are: what cannot be checked is not run
                 raise InvalidInputError(f"{name} is not run: its arguments do not fit each other ({error}).") from error
-            if not returns_views:
-                args, kwargs = tuple(map(_dense, args)), {key: _dense(item) for key, item in kwargs.items()}
-        return kernel(*args, **kwargs)
+        if needs_memory:
+            args = tuple(map(_dense, args))
+            kwargs = {key: item if key in outputs else _dense(item) for key, item in kwargs.items()}
+        return _run_with_outputs(kernel, outputs, args, kwargs) if outputs else kernel(*args, **kwargs)
 
     run.__name__ = run.__qualname__ = f"checked_{name.replace('.', '_')}"  # torch.fx writes it into code
     return run
+
+
+def _is_enumeration(argument: Any) -> bool:
+    return str(argument.real_type).removeprefix("Optional[").removesuffix("]") in _ENUMERATIONS
 
 
 def _too_large(items: Any) -> bool:
@@ -59,6 +75,25 @@ def _too_large(items: Any) -> bool:
         elif (kind is list or kind is tuple) and _too_large(item):
             return True
     return False
+
+
+def _run_with_outputs(kernel: Any, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call an operator that writes into tensors which its caller brings (out=).
+
+    Kernels give these their shape before they read their inputs, and some ignore their strides. So that neither an
+    input changes under their hands nor an element lies outside, a new tensor is written to and then copied.
+    """
+    given = {name: kwargs[name] for name in names if name in kwargs}
+    made = pytree.tree_map_only(torch.Tensor, _contiguous_like, given)
+    results = kernel(*args, **{**kwargs, **made})
+    outputs = {}
+    for new, output in zip(pytree.tree_leaves(made), pytree.tree_leaves(given), strict=True):
+        outputs[id(new)] = output.resize_(new.shape).copy_(new) if new is not output else output
+    return pytree.tree_map(lambda item: outputs.get(id(item), item), results)
+
+
+def _contiguous_like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, layout=tensor.layout, device=tensor.device)
 
 
 @cache
@@ -169,6 +204,17 @@ def _lu_solve(a: Any) -> None:
     _need(a.B.dim() >= 2 and a.B.size(-2 if a.left else -1) == rows, f"B has not {rows} rows")
 
 
+@_PRECONDITIONS.add("aten.linalg_lstsq")
+def _least_squares(a: Any) -> None:
+    _need(a.driver != "gelss" or a.b.numel() or not a.self.numel(), "no right-hand side")  # LAPACK reads one
+
+
+@_PRECONDITIONS.add("aten.rrelu_with_noise", "aten.rrelu_with_noise_")
+def _rrelu(a: Any) -> None:
+    _shape("noise", a.noise, a.self.shape)
+    _need(not _is_overlapping(a.noise), "noise has more elements than memory")
+
+
 # -- normalisation -----------------------------------------------------------------------------------------------------
 
 
@@ -177,7 +223,6 @@ def _lu_solve(a: Any) -> None:
     "aten._batch_norm_with_update",
     "aten._native_batch_norm_legit",
     "aten._native_batch_norm_legit_no_training",
-    "aten.batch_norm",
     "aten.native_batch_norm",
 )
 def _batch_norm(a: Any) -> None:
@@ -188,10 +233,16 @@ def _batch_norm(a: Any) -> None:
         _need(getattr(a, "running_mean", None) is not None and a.running_var is not None, "no running statistics")
 
 
+@_PRECONDITIONS.add("aten.batch_norm")
+def _batch_norm_unless_empty(a: Any) -> None:
+    if a.input.numel():  # otherwise no kernel runs
+        _batch_norm(a)
+
+
 @_PRECONDITIONS.add("aten.native_batch_norm_backward", "aten.batch_norm_backward")
 def _batch_norm_backward(a: Any) -> None:
     trains, deviation = (a.train, a.save_invstd) if hasattr(a, "train") else (a.update, a.save_var)
-    _need(a.input.dim() >= 2, "no channels")
+    _need(a.input.dim() >= 2 and (a.input.numel() or hasattr(a, "train")), "no channels or no elements")
     _shape("gradient", a.grad_out, a.input.shape)
     used = (a.save_mean, deviation) if trains else (a.running_mean, a.running_var)
     _need(all(one is not None for one in used), "no statistics")
@@ -209,6 +260,11 @@ def _layer_norm_backward(a: Any) -> None:
         _shape("statistic", one, [*a.input.shape[:outer], *[1] * len(normalized)])
     for one in (a.weight, getattr(a, "bias", None)):
         _shape("weight or bias", one, normalized)
+
+
+@_PRECONDITIONS.add("aten.native_group_norm")
+def _group_norm(a: Any) -> None:
+    _need(a.group > 0, "no groups")
 
 
 @_PRECONDITIONS.add("aten.native_group_norm_backward")
@@ -379,6 +435,14 @@ for _cell, _gates in {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}.items()
     _PRECONDITIONS.add(f"aten.{_cell}")(_recurrent(_gates))
 
 
+@_PRECONDITIONS.add("aten._pad_packed_sequence")
+def _pad_packed_sequence(a: Any) -> None:
+    sizes = a.batch_sizes
+    _need(sizes.dim() == 1 and sizes.numel() and int(sizes[-1]) > 0, "no batch sizes")
+    _need(bool((sizes[1:] <= sizes[:-1]).all()), "batch sizes grow")
+    _need(int(sizes.sum()) == a.data.size(0), "batch sizes are not of the data")
+
+
 @_PRECONDITIONS.add("aten.mkldnn_rnn_layer")
 def _rnn_layer(a: Any) -> None:
     _rnn_shapes(a, (a.weight0, a.weight1, a.weight2, a.weight3), (a.hx_, a.cx_))
@@ -404,7 +468,7 @@ def _rnn_layer_backward(a: Any) -> None:
     settings = (a.mode, a.hidden_size, a.num_layers, a.has_biases, a.bidirectional, a.batch_first, True)
     forward = torch.ops.aten.mkldnn_rnn_layer.default
     with torch.enable_grad():  # without it there is no workspace
-        made = forward(a.input, *weights, a.hx_, a.cx_tmp, a.reverse, a.batch_sizes, *settings)
+        made = forward(*map(_dense, (a.input, *weights, a.hx_, a.cx_tmp)), a.reverse, a.batch_sizes, *settings)
     for name, one, like in zip(
         ("output", "hy_", "cy_", "workspace"), (a.output, a.hy_, a.cy_, a.workspace), made, strict=True
     ):
@@ -446,8 +510,9 @@ def _embedding_bag_backward(a: Any) -> None:
     if a.offset2bag.numel() or not hasattr(a, "offsets"):
         _shape("offset2bag", a.offset2bag, a.indices.shape)
         _inside("offset2bag", a.offset2bag, bags)
-    elif a.offsets.numel() != bags:
-        raise ValueError("offsets are not of the bags")
+    else:  # the kernel finds the bag of each index by itself; offsets may also say where the last bag ends
+        filled = int((a.offsets < a.indices.numel()).sum())
+        _need(0 < filled <= bags or not a.indices.numel(), "offsets are not of the bags")
     _shape("bag_size", a.bag_size, [bags])
     _shape("per_sample_weights", a.per_sample_weights, a.indices.shape)
     if a.mode == 2:
