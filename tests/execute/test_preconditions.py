@@ -200,6 +200,15 @@ def test_outputs_of_any_strides_are_written() -> None:
     assert torch.equal(values, expected.topk(2)[0])
 
 
+def test_a_gradient_that_has_no_memory_is_not_asked_for() -> None:
+    """`nn.GroupNorm` of a channels-last input that needs no gradient ends the process in torch 2.13."""
+    last = image.to(memory_format=torch.channels_last)
+    args = last, last, r(2, 1), r(2, 1), c3, 2, 3, 16, 1
+    with pytest.raises(InvalidInputError, match="channels-last"):
+        checked(aten.native_group_norm_backward.default)(*args, [False, True, True])
+    checked(aten.native_group_norm_backward.default)(*args, [True] * 3)
+
+
 def test_every_precondition_has_a_row() -> None:
     assert {str(row[0]).rpartition(".")[0] for row in CALLS} == set(_PRECONDITIONS)
 

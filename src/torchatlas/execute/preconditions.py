@@ -270,6 +270,8 @@ def _group_norm(a: Any) -> None:
 @_PRECONDITIONS.add("aten.native_group_norm_backward")
 def _group_norm_backward(a: Any) -> None:
     _need(a.group > 0 and a.C % a.group == 0, f"{a.C} channels are not in {a.group} groups")
+    # torch 2.13 writes the gradient of a channels-last input even if nobody wants it, and there is no memory for it.
+    _need(a.output_mask[0] or a.input.is_contiguous(), "no gradient of a channels-last input is wanted")
     _need(
         list(a.input.shape[:2]) == [a.N, a.C] and math.prod(a.input.shape[2:]) == a.HxW, "the sizes are not the input's"
     )
