@@ -190,6 +190,7 @@ def blocks(program: dict[str, Any]) -> list[Any]:
         (lambda p: blocks(p)[0].__setitem__(3, '[["os.system",{"tuple":["true"]}],{}]'), "block that is none"),
         (lambda p: blocks(p)[0].__setitem__(1, p["variant"]["inputs"][0]), "written twice"),
         (lambda p: p["variant"].update(outputs=json.dumps([{"tensor": blocks(p)[0][1]}] * 2)), "does not compute"),
+        (lambda p: p["variant"].update(outputs=json.dumps([[{"tensor": blocks(p)[0][1]}]] * 2)), "is not flat"),
         (lambda p: p["variant"].update(outputs="[]"), "does not return what its outputs hold"),
         (lambda p: p["variant"].update(outputs='{"tuple":[]}'), "it returns no list"),
         (lambda p: p["variant"]["inputs"].append(0), "written twice|does not take"),

@@ -29,7 +29,7 @@ from torchatlas.graph.arguments import TensorRef, decode, decode_value
 from torchatlas.graph.columns import Operation
 from torchatlas.graph.nouns import OperationType
 
-_MOST_DIMENSIONS = 64  # torch's own limit
+_MOST_DIMENSIONS = 64  # no more are taken by most of torch's kernels
 _LONGEST_SIZE = 1000  # letters of a size, a formula of symbols perhaps
 _MOST_NESTED = 100  # modules in modules: Python walks them recursively
 
@@ -266,6 +266,8 @@ def _check_order(program: Program) -> None:
     if begun:
         raise FileFormatError("its program is damaged: a block is begun and not ended.")
     for item in program.outputs:
+        if isinstance(item, (list, tuple, dict)):
+            raise FileFormatError("its program is damaged: what it returns is not flat.")
         if isinstance(item, Register) and (item.number not in written or item.number in blocks):
             raise FileFormatError("its program is damaged: it returns what it does not compute.")
 
