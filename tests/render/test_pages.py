@@ -190,3 +190,17 @@ def test_small_ops_between_modules_are_opened_where_there_is_room_for_all() -> N
 def test_an_architecture_keeps_them_closed() -> None:
     picture = atlas.draw(atlas.capture(VAE(), torch.randn(2, 16), fake=True), view="modules")
     assert any(frame.item.kind == "functional" for frame in picture.scene.closed)
+
+
+# -- gradients that accumulate -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", [[nn.Linear(4, 4)], [nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 1)]])
+@pytest.mark.parametrize("page", [(500, 400), (800, 600), (1600, 1200)])
+def test_several_backward_passes(layers: list[nn.Module], page: tuple[int, int]) -> None:
+    """A pass adds to what the one before has made: leaves of one module read leaves that stand behind them."""
+    model = nn.Sequential(*layers)
+    with atlas.recording(model) as rec:
+        for _ in range(4):
+            model(torch.ones(8, 4)).square().mean().backward()
+    assert problems(atlas.draw(rec.graph, width=page[0], height=page[1])) == []

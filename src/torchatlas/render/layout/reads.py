@@ -24,10 +24,11 @@ class Reads:
     def _pairs(self) -> tuple[Array, Array]:
         """The items that read others, and how far before them those lie."""
         tree, items = self.tree, self.items
-        begin = items[0].start
-        edges = slice(tree.first_edge[begin], tree.first_edge[items[-1].end])
-        inside = tree.source[edges] >= begin
-        starts = np.array([item.start for item in items] + [items[-1].end])
+        begin, end = items[0].start, items[-1].end
+        edges = slice(tree.first_edge[begin], tree.first_edge[end])
+        # Gradients that accumulate are read by leaves that stand before those that made them.
+        inside = (tree.source[edges] >= begin) & (tree.source[edges] < end)
+        starts = np.array([item.start for item in items] + [end])
         place = np.repeat(np.arange(len(items)), np.diff(starts))  # leaf -> which item it is in
         reader = place[tree.target[edges][inside] - begin]
         back = reader - place[tree.source[edges][inside] - begin]
