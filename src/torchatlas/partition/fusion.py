@@ -236,7 +236,7 @@ class Fusion:
             self.units.graph.columns["value_layout"]
         ]
         found: list[list[Read]] = [[] for _ in range(len(self.units))]
-        kept = (maker >= 0) & (of_op[node] >= 0)
+        kept = (maker >= 0) & (of_op[node] >= 0) & (of_op[maker] >= 0)  # inputs and outputs are in no unit
         for op, taken, base, made in zip(*(a[kept].tolist() for a in (node, value, root, maker)), strict=True):
             source, target = int(of_op[made]), int(of_op[op])
             if source == target:
