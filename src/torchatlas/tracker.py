@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from torchatlas.analysis.summary import operations_of, slowest, summarize
+from torchatlas.capturing.repeat import Runs, check_runs
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.run import Recording, default_loss, recording
 from torchatlas.errors import (
@@ -117,7 +118,8 @@ class ComputationalGraphTracker(Bracket["ComputationalGraphTracker"]):
         `execution_time` is the wall time in seconds from start to stop, what lies between the operations and the cost
         of recording them included, our decoding afterwards not; on an accelerator it does not wait for the device.
         `operation_time` sums the operations alone. With `track_timing=False` both are nan, which prints and computes
-        but is no time, and "timing" is "off". `memory_usage` is in bytes and prints readably; with
+        but is no time, and "timing" is "off". `times` prints readably what these times are: one run, or the median of
+        several, and then also what the program takes alone. `memory_usage` is in bytes and prints readably; with
         `track_memory=False` its entries are None and "memory" is "off".
         """
         graph = self.graph
@@ -127,7 +129,7 @@ class ComputationalGraphTracker(Bracket["ComputationalGraphTracker"]):
             "total_nodes": figures.pop("total_nodes"),
             "total_operations": figures.pop("total_operations"),
             "total_edges": figures.pop("total_edges"),
-            "execution_time": self._wall_seconds(),
+            "execution_time": self._wall_seconds(figures["times"]["recorded"]),
             "operation_time": float("nan") if operation_time is None else operation_time,
             **figures,
             "timing": "on" if self.track_timing else "off",
@@ -166,9 +168,11 @@ class ComputationalGraphTracker(Bracket["ComputationalGraphTracker"]):
         )
         return picture.save(path, dpi=dpi)
 
-    def _wall_seconds(self) -> float:
+    def _wall_seconds(self, recorded: dict[str, Any] | None) -> float:
         if not self.track_timing:
             return float("nan")
+        if recorded is not None and recorded["runs"] > 1:
+            return float(recorded["ns"] / 1e9)
         return ((time.perf_counter_ns() if self.tracking else self._ended_ns) - self._began_ns) / 1e9
 
     def __repr__(self) -> str:
@@ -182,32 +186,48 @@ def track_computational_graph(
     track_memory: bool = True,
     track_timing: bool = True,
     track_tensor_ops: bool = True,
+    warmup: int = 0,
+    repeat: int = 1,
 ) -> ComputationalGraphTracker:
-    """Run the model once under a tracker: forward, and backward from the sum of the floating outputs.
+    """Run the model under a tracker: forward, and backward from the sum of the floating outputs.
 
     `input_tensor` is a tensor, a tuple of positional arguments or a dictionary of keyword arguments. There is no
     backward when no output requires a gradient. Parameters, buffers, gradients, random numbers and flags are
-    afterwards as before, also after an error.
+    afterwards as before, also after an error. `warmup` and `repeat` are as in `atlas.capture`: runs before, which leave
+    no trace, and runs whose median counts.
     """
+    check_runs(warmup, repeat, untimed="" if track_timing else "track_timing=False")
     tracker = ComputationalGraphTracker(model, track_memory, track_timing, track_tensor_ops)
     args, kwargs = _as_call(model, input_tensor)
     forward_done = False
     try:
-        with Restorer(model, (args, kwargs), whole=not track_tensor_ops) as restorer:
-            tracker._start(restorer)
-            error: BaseException | None = None
-            try:
+        with Restorer(model, (args, kwargs), whole=not track_tensor_ops or repeat > 1) as restorer:
+
+            def run() -> None:
+                nonlocal forward_done
+                forward_done = False
                 result = model(*args, **kwargs)
                 forward_done = True
                 if _differentiable(result):
                     default_loss(result).backward()
-                del result
-            except BaseException as raised:
-                error = raised
-                raise
-            finally:
-                tracker._stop(error)
-                del error  # it holds this frame, and with it every tensor of the run
+
+            def record(last: bool) -> Recording:
+                tracker._start(restorer)
+                error: BaseException | None = None
+                try:
+                    run()
+                except BaseException as raised:
+                    error = raised
+                    raise
+                finally:
+                    tracker._stop(error)
+                    del error  # it holds this frame, and with it every tensor of the run
+                    restorer.after_run(tracker._session)
+                assert tracker._session is not None
+                return tracker._session
+
+            tensors = (args, kwargs, list(model.parameters()))
+            Runs(record, lambda: run, restorer, tensors).graph(warmup, repeat)
     except Exception as raised:
         explained = _explained(raised, tracker, forward_done, (args, kwargs))
         if explained is raised:
@@ -216,22 +236,28 @@ def track_computational_graph(
     return tracker
 
 
-def analyze_computational_graph(model: nn.Module, input_tensor: Any, detailed: bool = True) -> dict[str, Any]:
-    """Run the model once and say what happened.
+def analyze_computational_graph(
+    model: nn.Module, input_tensor: Any, detailed: bool = True, warmup: int = 0, repeat: int = 1
+) -> dict[str, Any]:
+    """Run the model and say what happened.
 
     "summary" is `ComputationalGraphTracker.get_graph_summary()`. With `detailed` also "performance"
-    (operations_per_second of wall time, memory_usage, slowest_operations) and "layer_analysis": every layer's name
-    with the operations that ran in it, each in exactly one layer. What runs outside all layers stands under the
-    model's class in brackets.
+    (operations_per_second of wall time, the `times`, memory_usage, slowest_operations) and "layer_analysis": every
+    layer's name with the operations that ran in it, each in exactly one layer. What runs outside all layers stands
+    under the model's class in brackets. `warmup` and `repeat` are as in `atlas.capture`. With `repeat` above 1 the wall
+    time is that of the program alone; else the cost of recording is in it, and operations_per_second is "at least".
     """
-    tracker = track_computational_graph(model, input_tensor)
+    tracker = track_computational_graph(model, input_tensor, warmup=warmup, repeat=repeat)
     summary = tracker.get_graph_summary()
     if not detailed:
         return {"summary": summary}
+    eager = summary["times"]["eager"]
+    seconds = summary["execution_time"] if eager is None else eager["ns"] / 1e9
     return {
         "summary": summary,
         "performance": {
-            "operations_per_second": summary["total_operations"] / summary["execution_time"],
+            "operations_per_second": summary["total_operations"] / seconds,
+            "times": summary["times"],
             "memory_usage": summary["memory_usage"],
             "slowest_operations": slowest(tracker.graph),
         },

@@ -15,6 +15,7 @@ import numpy as np
 from torchatlas.analysis.counting import Counts, count
 from torchatlas.analysis.devices import GENERIC, Device, device_named
 from torchatlas.analysis.roofline import BOUNDS, Roofline, roofline
+from torchatlas.analysis.summary import run_times
 from torchatlas.errors import AnalysisError, InvalidInputError, MissingDependencyError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import PHASES, Array
@@ -187,6 +188,7 @@ class CostReport:
         return {
             "device": self.device.name,
             "device_source": self.device.source,
+            "times": run_times(self.graph),
             "at_least": self.at_least,
             "total": self.total.to_dict(),
             "parameters": self.parameters,
@@ -351,6 +353,9 @@ def cost_text(report: CostReport, *, depth: int = 2, top: int = 10) -> str:
         f"{ratio_text(total.arithmetic_intensity)} FLOPs per byte; {format_count(report.parameters)} parameters",
         f"at best {format_seconds(total.seconds)} on {report.device.name!r} ({report.device.source})",
     ]
+    achieved = report.device is not GENERIC
+    if achieved and report.graph.timing is not None:
+        lines.append(f"achieved is the best against the measured time: {run_times(report.graph)}")
     lines += caveats(report.sizes, report.uncosted)
     modules = {path: one for path, one in report.by_module.items() if path.count(".") < depth}
     parts = [text_lines(lines), _section("phase", report.by_phase)]
@@ -358,7 +363,7 @@ def cost_text(report: CostReport, *, depth: int = 2, top: int = 10) -> str:
         parts.append(_section("module", {path or "(all)": one for path, one in modules.items()}))
     parts += [_section("kind", _by_seconds(report.by_operation_type)), _section("limited by", report.by_bound)]
     if costly := report.top(top):
-        parts.append(_operations(costly, achieved=report.device is not GENERIC))
+        parts.append(_operations(costly, achieved=achieved))
     return "\n\n".join(parts)
 
 

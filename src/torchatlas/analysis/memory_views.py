@@ -74,7 +74,9 @@ def _tensors(report: MemoryReport, tensors: Sequence[TensorMemory], *, held: boo
     if not tensors:
         return ""
     headings = ["longest held" if held else "largest at the peak", "what", "tensor", ">bytes"]
-    headings += [">held for", "last used in", "made at"] if held else ["born in", "died after", "made at"]
+    timing = report.graph.timing
+    held_for = ">held for" if timing is None else f">held for ({'one run' if timing.runs == 1 else f'medians of {timing.runs:,}'})"
+    headings += [held_for, "last used in", "made at"] if held else ["born in", "died after", "made at"]
     rows = []
     for one in tensors:
         tensor = f"{one.dtype}[{', '.join(map(str, one.shape))}]"

@@ -15,6 +15,7 @@ from torchatlas.analysis.sweep import finish_times, waited_for
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph import EdgeKind, Graph, GraphNode, NodeKind
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, Array
+from torchatlas.units import format_ns
 
 
 def levels(graph: Graph, kinds: Iterable[EdgeKind | str] = (EdgeKind.DATA, EdgeKind.ORDER)) -> Array:
@@ -83,7 +84,11 @@ class CriticalPath:
     def __str__(self) -> str:
         sign = "at least " if self.at_least else ""
         speedup = "" if self.speedup is None else f"; at most {self.speedup:.3g} times faster in parallel"
-        return f"critical path by {self.by}: {len(self.ids):,} nodes, {sign}{self.length:,} of {self.work:,}{speedup}"
+        lengths = f"{sign}{self.length:,} of {self.work:,}"
+        measured = self.graph.measured(np.array(self.ids, np.int64)) if self.by == "time" else None
+        if measured is not None:
+            lengths = f"{sign}{format_ns(self.length)} of {format_ns(self.work)} ({measured.what})"
+        return f"critical path by {self.by}: {len(self.ids):,} nodes, {lengths}{speedup}"
 
 
 def critical_path(

@@ -9,7 +9,8 @@ import numpy as np
 
 from torchatlas.graph import Graph, GraphNode, NodeKind, Phase, Role
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
-from torchatlas.units import format_bytes
+from torchatlas.graph.timing import Measured
+from torchatlas.units import format_bytes, format_ns
 
 
 class MemoryUsage(dict[str, Any]):
@@ -33,12 +34,49 @@ class MemoryUsage(dict[str, Any]):
         return ", ".join(f"{name} {at_least if size else ''}{format_bytes(size)}" for name, size in sizes.items())
 
 
+class RunTimes(dict[str, Any]):
+    """What a run took; a dictionary that prints readably. None is unknown, which is not zero.
+
+    `operations` is the sum of all operations, `eager` the wall time of the program alone, `recorded` that of a run while
+    it was recorded, which takes longer. Each has `ns`, the `runs` whose median that is, and their `spread_ns`. `warmup`
+    runs came first. `at_least` says that some operations were not timed.
+
+    >>> print(RunTimes(operations={"ns": 19_900_000, "runs": 1}, recorded={"ns": 61_000_000, "runs": 1}))
+    19.9 ms in operations, 61.0 ms while recording (one run)
+    >>> print(RunTimes(operations={"ns": 19_900_000, "runs": 10, "spread_ns": 640_000}))
+    19.9 ms in operations (median of 10 ± 3.2 %)
+    >>> print(RunTimes())
+    unknown (nothing was timed)
+    """
+
+    def __str__(self) -> str:
+        words = {"operations": "in operations", "eager": "eager", "recorded": "while recording"}
+        times = [(Measured(**self[name]), said) for name, said in words.items() if self.get(name)]
+        if not times:
+            return "unknown (nothing was timed)"
+        sign = "at least " if self.get("at_least") else ""
+        if all(time.runs == 1 for time, _ in times):
+            return sign + ", ".join(f"{format_ns(time.ns)} {said}" for time, said in times) + " (one run)"
+        return sign + ", ".join(f"{format_ns(time.ns)} {said} ({time.what})" for time, said in times)
+
+
+def run_times(graph: Graph) -> RunTimes:
+    """What a run of this graph took."""
+    timing, untimed = graph.timing, graph.columns["node_time_ns"][operations_mask(graph)] < 0
+    if timing is None:
+        return RunTimes(operations=None, eager=None, recorded=None, warmup=0, at_least=False)
+    times = {"operations": graph.measured(), "eager": timing.eager, "recorded": timing.recorded}
+    found = {name: None if time is None else time.to_dict() for name, time in times.items()}
+    return RunTimes(found, warmup=timing.warmup, at_least=bool(untimed.any()))
+
+
 def summarize(graph: Graph) -> dict[str, Any]:
     """The figures as one dictionary that JSON can hold; what is unknown is None.
 
     `total_nodes` counts inputs and outputs too, `total_operations` does not. `operation_time` sums the times of the
-    operations, in seconds; `untimed_operations` says how many are missing in it. `operations_by_module` counts in
-    every module what ran in it and below it; the empty path is the whole program.
+    operations, in seconds; `untimed_operations` says how many are missing in it, and `times` whether it is one run or
+    a median. `operations_by_module` counts in every module what ran in it and below it; the empty path is the whole
+    program.
     """
     is_op = operations_mask(graph)
     time_ns = graph.columns["node_time_ns"][is_op]
@@ -50,6 +88,7 @@ def summarize(graph: Graph) -> dict[str, Any]:
         "data_edges": graph.data_edges,
         "operation_time": int(time_ns[timed].sum()) / 1e9 if timed.any() else None,
         "untimed_operations": int((~timed).sum()),
+        "times": run_times(graph),
         "memory_usage": memory_usage(graph),
         "operation_types": _by_operation_type(graph, is_op),
         "module_types": _by_module_type(graph),

@@ -30,6 +30,7 @@ from torchatlas.capturing.run import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import Array
+from torchatlas.graph.timing import Measured
 from torchatlas.interrupts import bracketed
 from torchatlas.tables import text_lines, text_table
 from torchatlas.torch_private import FunctionNode
@@ -171,6 +172,7 @@ class BackwardRun:
         return {
             "nodes": len(self.graph),
             "time_ns": self.time_ns,
+            "runs": 1,
             "peak_gradient_bytes": self.peak_gradient_bytes,
             "sums": [vars(each) for each in self.sums],
             "order": [node.name for node in self.graph.nodes],
@@ -181,7 +183,7 @@ class BackwardRun:
     def __str__(self) -> str:
         graph = self.graph
         lines = [
-            f"backward: {counted(len(graph), 'node')} in {format_ns(self.time_ns)}, "
+            f"backward: {counted(len(graph), 'node')} in {Measured(self.time_ns)}, "
             f"gradients that wait: at most {format_bytes(self.peak_gradient_bytes)}, {counted(len(self.sums), 'sum')}"
         ]
         if self.error is not None:
@@ -203,7 +205,7 @@ class BackwardRun:
         if not self.ended_ns:
             return f"<BackwardRun, running: {ran} so far>"
         failed = f", then {type(self.error).__name__}" if self.error is not None else ""
-        return f"<BackwardRun: {ran} in {format_ns(self.time_ns)}{failed}>"
+        return f"<BackwardRun: {ran} in {Measured(self.time_ns)}{failed}>"
 
 
 @dataclass(eq=False, repr=False)

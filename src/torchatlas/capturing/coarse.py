@@ -41,9 +41,11 @@ class CoarseRecording(Recording):
         self._recorder.thread, self._recorder.began_ns = threading.current_thread().name, time.perf_counter_ns()
         self._watch.start()
         self._state = "running"
+        self._began_ns = time.perf_counter_ns()
         return self
 
     def _stop(self, error: BaseException | None) -> None:
+        self._ended_ns = time.perf_counter_ns()
         self._close(error)
 
     def _close(self, error: BaseException | None) -> None:

@@ -278,6 +278,7 @@ class _Finish:
             "node_name": name,
             "node_start_ns": start,
             "node_time_ns": time,
+            "node_time_spread_ns": np.full(len(rows), -1),
             "node_memory_bytes": memory + self._bytes_from_outside(),
             "node_sequence_nr": sequence,
             "node_iteration": iteration,

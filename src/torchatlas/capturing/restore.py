@@ -33,7 +33,8 @@ from torchatlas.torch_private import (
 class Restorer(Bracket["Restorer"]):
     """Saves on entering and before writes; puts everything back on leaving.
 
-    With `whole=True`, where no dispatch mode sees the writes, all parameters, buffers and inputs are copied first.
+    With `whole=True`, for runs in which no dispatch mode sees the writes, all parameters, buffers and inputs are copied
+    first. `rewind` puts everything back between two runs.
     """
 
     def __init__(self, model: Any, inputs: Any, optimizer: Any = None, *, whole: bool = False) -> None:
@@ -72,6 +73,16 @@ class Restorer(Bracket["Restorer"]):
                 self._restore()
         finally:
             self._forget()
+
+    def rewind(self) -> None:
+        """Put everything back between two runs, so that the next one begins as the first did.
+
+        A run that nobody watches may follow one that was recorded: what it writes to was saved then.
+        """
+        _modes_back(self._modes)
+        with no_dispatch_modes():
+            self._restore()
+            self._put_gradients_aside()
 
     def _restore(self) -> None:
         self._reshard()
@@ -118,7 +129,7 @@ class Restorer(Bracket["Restorer"]):
 
     def after_run(self, session: Any) -> None:
         """What a function reached by itself, through a closure say, shall have no new gradients either."""
-        self._new_gradients = session.leaves_with_new_gradients()
+        self._new_gradients += session.leaves_with_new_gradients()
 
     def _save_storage(self, storage: torch.UntypedStorage) -> None:
         if storage._cdata in self._storages:
@@ -141,10 +152,14 @@ class Restorer(Bracket["Restorer"]):
             self._undo.append(_data_back(tensor, alias))
             gradient, needs = tensor.grad if tensor.is_leaf else None, tensor.requires_grad
             self._undo.append(_gradient_back(tensor, gradient, needs))
-            if gradient is not None:
-                tensor.grad = None
             if self._whole:
                 self._save_parts(tensor)
+        self._put_gradients_aside()
+
+    def _put_gradients_aside(self) -> None:
+        for tensor in self._all_tensors():
+            if tensor.is_leaf and tensor.grad is not None:
+                tensor.grad = None
 
     def _all_tensors(self) -> list[torch.Tensor]:
         found = {id(tensor): tensor for tensor in self._inputs}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -20,6 +22,7 @@ from torchatlas.capturing.finish import graph_of, parameter_names
 from torchatlas.capturing.keep import VALUES, Keeper
 from torchatlas.capturing.modules import CALL_ROW, Watch
 from torchatlas.capturing.plans import ROW_HEAD
+from torchatlas.capturing.repeat import Runs, check_runs
 from torchatlas.capturing.replaying import ReplayKeeper
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.stream import Around, Recorder, let_go
@@ -30,6 +33,7 @@ from torchatlas.graph import Graph, Phase, SourceLine
 from torchatlas.graph.arguments import Call, TensorRef, encode
 from torchatlas.graph.columns import PHASES
 from torchatlas.graph.nouns import OperationType
+from torchatlas.graph.timing import Timing
 from torchatlas.inputs import argument_names, check_call, mapped_tensors, named_tensors
 from torchatlas.interrupts import Bracket, signals_deferred, whole
 from torchatlas.torch_private import dispatch_mode_stack, never_compiled
@@ -97,6 +101,7 @@ class Recording(Bracket["Recording"]):
         self._input_names: dict[int, str] = {}
         self._unseen = False  # whether ops ran that were not recorded
         self._state = "new"
+        self._began_ns = self._ended_ns = 0
         self._graph: Graph | None = None
 
     def start(self) -> Recording:
@@ -117,6 +122,7 @@ class Recording(Bracket["Recording"]):
             self._close(None)
             raise
         self._state = "running"
+        self._began_ns = time.perf_counter_ns()
         return self
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -130,6 +136,7 @@ class Recording(Bracket["Recording"]):
     def _stop(self, error: BaseException | None) -> None:
         if self._state != "running":
             raise StateError(f"This recording is not running (it is {self._state}).")
+        self._ended_ns = time.perf_counter_ns()
         stack, here = dispatch_mode_stack(), threading.current_thread()
         if self._recorder.mode not in stack and here is not self._thread and self._thread.is_alive():
             raise StateError(
@@ -224,6 +231,8 @@ class Recording(Bracket["Recording"]):
             memory=self._memory,
         )
         graph.notes += self._notes(graph)
+        if self._timing and self._state == "done" and graph.time_ns is not None:
+            graph.timing = Timing(operations_ns=(graph.time_ns,), recorded_ns=(self._ended_ns - self._began_ns,))
         if self._keeper is not None:
             graph.recorded = self._keeper.recorded(graph)
         if self._replay is not None:
@@ -344,22 +353,32 @@ def capture(
     optimizer: Any = None,
     fake: bool = False,
     values: str | None = None,
+    warmup: int = 0,
+    repeat: int = 1,
     kwargs: dict[str, Any] | None = None,
     track_tensor_ops: bool = True,
     **model_kwargs: Any,
 ) -> Graph:
-    """Run a model or function once and return the graph of what happened.
+    """Run a model or function and return the graph of what happened.
 
     `backward=True` runs backward from `loss(outputs)`, by default the sum of the floating outputs; an `optimizer`
     (an instance, or a function of the parameters) takes a step after it. `fake=True` computes and allocates nothing;
-    the model may then also live on the meta device or be a function that builds one. Arguments whose names collide
-    with these go in `kwargs={...}`. Parameters, buffers, gradients, optimizer state, random numbers and flags are
-    afterwards as before.
+    the model may then also live on the meta device or be a function that builds one. `values` keeps what every node
+    produced, as in `recording`.
+
+    For times that can be believed, `warmup` runs come first and leave no trace, then it is recorded `repeat` times:
+    times are medians over these runs, `node.time_spread_ns` their spread, and `graph.timing` tells what a whole run
+    took, also without recording. Every run begins in the same state; with `repeat` above 1 parameters, buffers and
+    inputs are copied for that. `values` are those of the last run.
+
+    Arguments whose names collide with these go in `kwargs={...}`. Parameters, buffers, gradients, optimizer state,
+    random numbers and flags are afterwards as before.
     """
     if not callable(model):
         raise InvalidModelError(f"capture takes a torch.nn.Module or a function, not {type(model).__name__}.")
     call_kwargs = {**(kwargs or {}), **model_kwargs}
     values = _checked(values)
+    check_runs(warmup, repeat, untimed="fake=True" if fake else "")
     if fake:
         if values is not None:
             raise InvalidInputError(f"values={values!r} cannot be kept with fake=True: fake tensors have no values.")
@@ -372,50 +391,66 @@ def capture(
             whole(mode),
         ):
             model, args, call_kwargs, optimizer = faked(mode, model, args, call_kwargs, optimizer)
-            graph = _captured(model, args, call_kwargs, backward, loss, optimizer, values, track_tensor_ops, None)
+            step = _Step(model, args, call_kwargs, backward, loss, optimizer)
+            graph: Graph = step.recorded(None, track_tensor_ops, None).graph
         without_pretence(graph)
         return graph
     check_call(model, args, call_kwargs)
-    with Restorer(model, (args, call_kwargs), optimizer, whole=not track_tensor_ops) as restorer:
-        return _captured(model, args, call_kwargs, backward, loss, optimizer, values, track_tensor_ops, restorer)
+    step = _Step(model, args, call_kwargs, backward, loss, optimizer)
+    copied = not track_tensor_ops or repeat > 1  # runs that nothing records: nobody sees what they write to
+    with Restorer(model, (args, call_kwargs), optimizer, whole=copied) as restorer:
+        return Runs(
+            record=lambda last: step.recorded(values if last else None, track_tensor_ops, restorer),
+            plain=lambda: partial(step.run, _made(optimizer, step.module)),
+            restorer=restorer,
+            tensors=(args, call_kwargs, list(model.parameters()) if isinstance(model, nn.Module) else []),
+        ).graph(warmup, repeat)
 
 
-def _captured(
-    model: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    backward: bool,
-    loss: Callable[[Any], torch.Tensor] | None,
-    optimizer: Any,
-    values: str | None,
-    track_tensor_ops: bool,
-    restorer: Restorer | None,
-) -> Graph:
-    module = model if isinstance(model, nn.Module) else None
-    if track_tensor_ops:
-        session: Any = Recording(module, values=values, only_inputs=True, guard=restorer)
-    else:
-        session = recording(module, track_tensor_ops=False)
-    optimizer = _made(optimizer, module)
-    try:
-        with _explained(session), session:
-            if module is None:
-                session.arrived(args, kwargs, model)
-            result = model(*args, **kwargs)
-            if module is None:
+@dataclass(frozen=True)
+class _Step:
+    """A call of a model, and what of a training step follows it."""
+
+    model: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    backward: bool
+    loss: Callable[[Any], torch.Tensor] | None
+    optimizer: Any
+
+    @property
+    def module(self) -> nn.Module | None:
+        return self.model if isinstance(self.model, nn.Module) else None
+
+    def recorded(self, values: str | None, track_tensor_ops: bool, restorer: Restorer | None) -> Any:
+        """Run it once under a recording, which is returned."""
+        if track_tensor_ops:
+            session: Any = Recording(self.module, values=values, only_inputs=True, guard=restorer)
+        else:
+            session = recording(self.module, track_tensor_ops=False)
+        optimizer = _made(self.optimizer, self.module)
+        try:
+            self.run(optimizer, session)
+        finally:
+            if restorer is not None:
+                restorer.after_run(session)
+        return session
+
+    def run(self, optimizer: Any, session: Any = None) -> None:
+        """Run it once: alone, or under a recording."""
+        with _explained(session), session or nullcontext():
+            if self.module is None and session is not None:
+                session.arrived(self.args, self.kwargs, self.model)
+            result = self.model(*self.args, **self.kwargs)
+            if self.module is None and session is not None:
                 session.left(result)
-            if backward or loss is not None or optimizer is not None:
-                total = loss(result) if loss is not None else default_loss(result)
+            if self.backward or self.loss is not None or optimizer is not None:
+                total = self.loss(result) if self.loss is not None else default_loss(result)
                 total.backward()
                 if optimizer is not None:
                     optimizer.step()
                 del total
             del result
-    finally:
-        if restorer is not None:
-            restorer.after_run(session)
-    graph: Graph = session.graph
-    return graph
 
 
 def default_loss(result: Any) -> torch.Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import progress, stdout_to_stderr
+from torchatlas.cli._options import progress, runs, stdout_to_stderr
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph, Phase
 from torchatlas.graph.formats import READERS, suffix_of
@@ -25,6 +25,8 @@ class Given:
     backward: bool
     optimizer: str | None
     fake: bool
+    warmup: int
+    repeat: int
 
     @property
     def is_target(self) -> bool:
@@ -34,7 +36,8 @@ class Given:
     def graph(self, verb: str, as_json: bool, *, gradients: bool = False) -> Graph:
         """Read the file, or run the target; with `gradients` so that it tells their norms."""
         options = {"--inputs": self.inputs, "--backward": self.backward, "--optimizer": self.optimizer}
-        asked = [name for name, value in (options | {"--fake": self.fake}).items() if value]
+        options |= {"--fake": self.fake, "--warmup": self.warmup, "--repeat": self.repeat > 1}
+        asked = [name for name, value in options.items() if value]
         if self.is_target:
             return self._run(verb, asked, as_json, gradients)
         if asked:
@@ -66,6 +69,8 @@ class Given:
             "optimizer": _target.optimizer_named(self.optimizer),
             "fake": self.fake,
             "values": "stats" if gradients else None,
+            "warmup": self.warmup,
+            "repeat": self.repeat,
         }
         with stdout_to_stderr(as_json), _target.program(target), _target.found(target) as item:
             return graph_of(item, target, self.inputs, options, asked, None)
@@ -79,10 +84,18 @@ def given(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--backward", is_flag=True, help="Of a TARGET: also run backward.")
     @click.option("--optimizer", metavar="NAME", help="Of a TARGET: also take a step of this optimizer of torch.optim.")
     @click.option("--fake", is_flag=True, help="Of a TARGET: compute and allocate nothing: shapes only.")
+    @runs("Of a TARGET: ")
     def run(
-        file: str, inputs: tuple[str, ...], backward: bool, optimizer: str | None, fake: bool, **others: Any
+        file: str,
+        inputs: tuple[str, ...],
+        backward: bool,
+        optimizer: str | None,
+        fake: bool,
+        warmup: int,
+        repeat: int,
+        **others: Any,
     ) -> Any:
-        return function(given=Given(file, inputs, backward, optimizer, fake), **others)
+        return function(given=Given(file, inputs, backward, optimizer, fake, warmup, repeat), **others)
 
     run.__doc__, run.__name__ = function.__doc__, function.__name__
     run.__click_params__ = [*getattr(function, "__click_params__", []), *run.__click_params__]  # type: ignore[attr-defined]

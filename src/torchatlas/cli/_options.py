@@ -52,6 +52,21 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def runs(of: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--warmup and --repeat, for times that can be believed. `of` says what they are for."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        number = {"default": 0, "show_default": True, "metavar": "N"}
+        text = f"{of}runs before, which leave no trace."
+        warmup = click.option("--warmup", type=click.IntRange(min=0), help=text[:1].upper() + text[1:], **number)
+        text = f"{of}record N runs; times are medians with their spread."
+        number["default"] = 1
+        repeat = click.option("--repeat", type=click.IntRange(min=1), help=text[:1].upper() + text[1:], **number)
+        return warmup(repeat(function))
+
+    return add
+
+
 class _OurFailure(click.ClickException):
     exit_code = OUR_FAILURE
 

@@ -18,6 +18,7 @@ from torchatlas.cli._options import (
     print_exception,
     process_rank,
     progress,
+    runs,
     show,
     stdout_to_stderr,
     verb,
@@ -44,6 +45,7 @@ class _OptionsThenTarget(click.Command):
 @click.option("--backward", is_flag=True, help="Also run backward, from the sum of the floating outputs.")
 @click.option("--optimizer", metavar="NAME", help="Also take a step of this optimizer of torch.optim.")
 @click.option("--fake", is_flag=True, help="Compute and allocate nothing: shapes only.")
+@runs()
 @click.option(
     "--values",
     type=click.Choice(["stats", "all", "replay"]),
@@ -58,6 +60,8 @@ def command(
     backward: bool,
     optimizer: str | None,
     fake: bool,
+    warmup: int,
+    repeat: int,
     values: str | None,
     output: Path | None,
     as_json: bool,
@@ -70,6 +74,7 @@ def command(
 
     \b
     torchatlas capture models.gpt:build --inputs int64:2,16 --backward --output gpt.atlas
+    torchatlas capture models.gpt:build --inputs int64:2,16 --warmup 2 --repeat 10
     torchatlas capture --output run.atlas train.py --epochs 1
     torchrun --nproc-per-node 2 -m torchatlas capture --output run.atlas train.py
     """
@@ -77,6 +82,7 @@ def command(
     parsed = _target.parse_target(target)
     check_output(output)
     run_options = {"--inputs": inputs, "--backward": backward, "--optimizer": optimizer, "--fake": fake}
+    run_options |= {"--warmup": warmup, "--repeat": repeat > 1}
     given = [name for name, value in run_options.items() if value]
     if parsed.is_script:
         if given:
@@ -86,6 +92,7 @@ def command(
     if arguments:
         raise click.UsageError(f"{parsed} takes no arguments: {' '.join(arguments)}. Only scripts do.")
     options = {"backward": backward, "optimizer": _target.optimizer_named(optimizer), "fake": fake, "values": values}
+    options |= {"warmup": warmup, "repeat": repeat}
     with stdout_to_stderr(as_json), _target.program(parsed), _target.found(parsed) as item:
         graph = graph_of(item, parsed, inputs, options, given, output)
     _finish(graph, output, as_json, str(parsed))
@@ -109,7 +116,7 @@ def graph_of(
     if isinstance(item, nn.Module) or inputs or builds:
         if not isinstance(item, nn.Module) and (builds or _target.takes_nothing(item)) and not options["fake"]:
             item = _built(item, target)
-        with progress(f"capturing {target}"):
+        with progress(f"capturing {target}{_runs_text(options)}"):
             return atlas.capture(item, *args, kwargs=kwargs, **options)
     if not _target.takes_nothing(item):
         raise InvalidInputError(f"{target} takes {inspect.signature(item)}; give example inputs with --inputs.")
@@ -129,7 +136,7 @@ def graph_of(
     if isinstance(result, tuple) and 2 <= len(result) <= 3 and isinstance(result[0], nn.Module):
         model, positional, named = (*result, {})[:3]
         positional = positional if isinstance(positional, (tuple, list)) else (positional,)
-        with progress(f"capturing {target}"):
+        with progress(f"capturing {target}{_runs_text(options)}"):
             return atlas.capture(model, *positional, kwargs=dict(named), **options)
     if given:
         raise InvalidInputError(
@@ -139,6 +146,11 @@ def graph_of(
     with progress("decoding"):
         graph: Graph = rec.graph
     return graph
+
+
+def _runs_text(options: dict[str, Any]) -> str:
+    count = options["warmup"] + options["repeat"]
+    return f", {count:,} runs" if count > 1 else ""
 
 
 def _check_without_inputs(model: Any, target: _target.Target) -> None:

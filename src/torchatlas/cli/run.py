@@ -137,5 +137,5 @@ def _text(facts: dict[str, Any]) -> str:
             look = f"{each['dtype']}[{', '.join(map(str, each['shape']))}]"
             rows.append([each["name"], look, *figures, str(each.get("not_finite") or "")])
     table = text_table(["value", "", ">min", ">mean", ">max", ">not finite"], rows)
-    lines = [f"ran in {format_seconds(facts['seconds'])}", *(f"written: {path}" for path in facts["written"])]
+    lines = [f"ran in {format_seconds(facts['seconds'])} (one run)", *(f"written: {path}" for path in facts["written"])]
     return f"{table}\n{text_lines(lines)}"

@@ -21,6 +21,7 @@ from torchatlas.errors import FileFormatError, NotAvailableError
 from torchatlas.escapes import quoted
 from torchatlas.export.files import (
     FORMAT,
+    SINCE,
     VERSION,
     Head,
     build,
@@ -33,6 +34,7 @@ from torchatlas.files import open_to_read, replacing
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import COLUMNS, Array, Tables
 from torchatlas.graph.formats import READERS, WRITERS
+from torchatlas.graph.timing import Timing
 
 # For the reader's protection, see docs/limits.md. We write one member per column and two more.
 MOST_MEMBERS = 1000
@@ -47,7 +49,7 @@ _NPY_HEADER = re.compile(
 _PART = 1 << 20  # bytes of a column read at a time: what a processor's cache holds is copied at its speed
 
 
-class Header(Struct):
+class Header(Struct, omit_defaults=True):
     """header.json."""
 
     format: str
@@ -57,6 +59,7 @@ class Header(Struct):
     metadata: dict[str, Any]
     columns: list[str]
     tables: Tables
+    timing: Timing | None = None
 
 
 _DECODER = msgspec.json.Decoder(Header)
@@ -69,7 +72,9 @@ _DECODER = msgspec.json.Decoder(Header)
 def save_archive(graph: Graph, path: Path) -> None:
     """Write the whole graph."""
     check_savable(graph, path)
-    header = Header(FORMAT, VERSION, graph.source, graph.notes, graph.metadata, list(COLUMNS), graph.tables)
+    header = Header(
+        FORMAT, VERSION, graph.source, graph.notes, graph.metadata, list(COLUMNS), graph.tables, graph.timing
+    )
     try:
         members: dict[str, bytes] = {_HEADER: msgspec.json.encode(header)}
     except UnicodeEncodeError as error:
@@ -127,7 +132,11 @@ def load_archive(path: Path) -> Graph:
                 file.most = size
                 members = _members(path, archive, size)
                 header = _read_header(path, archive, members)
-                columns = {name: _read_column(archive, members, name) for name in COLUMNS}
+                columns = {
+                    name: _read_column(archive, members, name)
+                    for name in COLUMNS
+                    if header.version >= SINCE.get(name, 1)
+                }
                 recorded = _read_values(archive, members)
         except FileFormatError as error:
             if str(error).startswith(str(path)):
@@ -135,8 +144,11 @@ def load_archive(path: Path) -> Graph:
             raise FileFormatError(f"{path}: {error}.") from error
         except _DAMAGE as error:
             raise FileFormatError(f"{path}: damaged, or not an .atlas file: {error}.") from error
+    for name in COLUMNS:  # nobody knew of it when the file was written
+        if name not in columns:
+            columns[name] = np.full(len(columns["node_kind"]), -1, COLUMNS[name][0])
     rest = {"source": header.source, "notes": header.notes, "metadata": header.metadata, "recorded": recorded}
-    return build(path, columns, header.tables, **rest)
+    return build(path, columns, header.tables, timing=header.timing, **rest)
 
 
 class _File(io.BufferedReader):

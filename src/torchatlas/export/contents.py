@@ -12,7 +12,8 @@ from torchatlas.escapes import quoted
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import MOST_NESTED
 
-_Count = Annotated[int, Meta(ge=0, le=2**62)]
+_MOST = 2**62
+_Count = Annotated[int, Meta(ge=0, le=_MOST)]
 
 
 class _Group(Struct):
@@ -56,6 +57,26 @@ def metadata_faults(graph: Graph) -> str | None:
         if ran and max(ran) >= nodes:
             return f"metadata.fx_nodes[{quoted(name)}]: there is no node {max(ran)}"
     return None
+
+
+def timing_faults(graph: Graph) -> str | None:
+    """The first thing about the times of whole runs that cannot be, in words."""
+    timing = graph.timing
+    if timing is None:
+        return None
+    if not 1 <= timing.runs <= _MOST or not 0 <= timing.warmup <= _MOST:
+        return f"timing: {_some(timing.runs)} runs and {_some(timing.warmup)} warm-ups"
+    for name in ("operations_ns", "recorded_ns", "eager_ns"):
+        samples = getattr(timing, name)
+        if samples and not 0 <= min(samples) <= max(samples) <= _MOST:
+            return f"timing.{name}: a time from 0 to {_MOST} ns was expected"
+        if len(samples) not in (0, timing.runs) and name != "eager_ns":
+            return f"timing.{name}: {len(samples)} times of {timing.runs} runs"
+    return None
+
+
+def _some(number: int) -> str:
+    return str(number) if abs(number) <= _MOST else "too many"  # Python writes none of more than 4,300 digits
 
 
 def _depth(item: Any) -> int:

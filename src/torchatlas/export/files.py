@@ -11,14 +11,15 @@ import msgspec
 
 from torchatlas.errors import FileFormatError, NewerVersionError
 from torchatlas.escapes import quoted
-from torchatlas.export.contents import metadata_faults, recorded_faults
+from torchatlas.export.contents import metadata_faults, recorded_faults, timing_faults
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import different_keys
 from torchatlas.graph.columns import Array, Tables
 from torchatlas.graph.faults import call_faults, faults
 
 FORMAT = "torchatlas"
-VERSION = 1  # of both files; a reader of version n reads 1 to n
+VERSION = 2  # of both files; a reader of version n reads 1 to n
+SINCE = {"node_time_spread_ns": 2}  # columns of nodes that older versions do not have
 SOURCES = ("run", "export", "fx", "autograd")
 
 
@@ -102,7 +103,7 @@ def _graph_faults(graph: Graph) -> str | None:
     if graph.source not in SOURCES:
         return f"its source is {quoted(graph.source)}, expected one of {', '.join(SOURCES)}"
     problem = faults(graph.columns, graph.tables) or call_faults(graph.columns, graph.tables)
-    return problem or metadata_faults(graph) or recorded_faults(graph)
+    return problem or metadata_faults(graph) or timing_faults(graph) or recorded_faults(graph)
 
 
 def _lossy(metadata: dict[str, Any]) -> str | None:

@@ -37,7 +37,8 @@ from torchatlas.graph.formats import READERS, WRITERS
 _BATCH = 20_000  # rows that are objects at the same time while a file is written
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Document)
-_HEAD = ("format", "version", "source", "notes", "metadata", "recorded")
+_HEAD = ("format", "version", "source", "notes", "metadata", "timing", "recorded")
+_OPTIONAL = ("timing", "recorded")
 _TABLES = ("operations", "arguments", "layouts", "sources", "modules", "names", "threads", "devices")
 
 
@@ -54,6 +55,7 @@ def save_json(graph: Graph, path: Path) -> None:
         "source": graph.source,
         "notes": graph.notes,
         "metadata": graph.metadata,
+        "timing": graph.timing,
         "recorded": sorted(graph.recorded),
     }
     try:
@@ -69,7 +71,7 @@ def _text(
     """The file in pieces. Reading makes them again, to see that a file is exactly what we would write."""
     yield b"{\n"
     for name in _HEAD:
-        if name != "recorded" or head[name]:
+        if name not in _OPTIONAL or head[name]:
             yield b'"%s": %s,\n' % (name.encode(), _ENCODER.encode(head[name]))
     for name, batches in sections:
         yield b'"%s": [' % name.encode()
@@ -212,7 +214,8 @@ def load_json(path: Path) -> Graph:
     if document.recorded:
         left_out = f"{len(document.recorded)} recorded values were left out of {path.name}; .atlas files keep them"
         notes = [*notes, left_out]
-    return build(path, columns, tables, source=document.source, notes=notes, metadata=document.metadata)
+    rest = {"notes": notes, "metadata": document.metadata, "timing": document.timing}
+    return build(path, columns, tables, source=document.source, **rest)
 
 
 def _is_ours(document: Document, data: bytes) -> bool:

@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Layout, Module
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role, SourceLine
+from torchatlas.graph.timing import Timing
 
 Small = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Big = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -37,6 +38,7 @@ class NodeRow(Struct, omit_defaults=True, gc=False):
     source: Small | None = -1
     start_ns: Big | None = -1
     time_ns: Big | None = -1
+    time_spread_ns: Big | None = -1
     memory_bytes: Big | None = -1
     sequence_nr: Big | None = -1
     iteration: Small | None = -1
@@ -115,6 +117,7 @@ class Document(Struct, omit_defaults=True):
     names: list[str]
     threads: list[str]
     devices: list[str]
+    timing: Timing | None = None
     recorded: list[str] = []  # what the graph held and this file does not
 
 
@@ -140,7 +143,16 @@ SECTIONS = (
         "node",
         NodeRow,
         _numbers(
-            "node_", "call", "source", "start_ns", "time_ns", "memory_bytes", "sequence_nr", "iteration", "forward"
+            "node_",
+            "call",
+            "source",
+            "start_ns",
+            "time_ns",
+            "time_spread_ns",
+            "memory_bytes",
+            "sequence_nr",
+            "iteration",
+            "forward",
         ),
         {"kind": ("node_kind", KINDS), "phase": ("node_phase", PHASES)},
         {

@@ -16,7 +16,7 @@ from torchatlas.graph import Graph, Layout
 from torchatlas.graph.columns import KINDS, PHASES, Array
 from torchatlas.graph.formats import VIEWS, WRITERS
 
-_NUMBERS = ("iteration", "start_ns", "time_ns", "memory_bytes", "sequence_nr", "forward")
+_NUMBERS = ("iteration", "start_ns", "time_ns", "time_spread_ns", "memory_bytes", "sequence_nr", "forward")
 _WHOLE = {"id", "call_index", "line", "forward_node", *_NUMBERS}
 
 

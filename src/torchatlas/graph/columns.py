@@ -32,7 +32,8 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "node_arguments": ("i4", "node"),  # -> arguments
     "node_name": ("i4", "node"),  # -> names, for inputs and outputs; ops are named by scope, operation and counter
     "node_start_ns": ("i8", "node"),
-    "node_time_ns": ("i8", "node"),
+    "node_time_ns": ("i8", "node"),  # of several runs the median
+    "node_time_spread_ns": ("i8", "node"),  # of several runs, see timing.py; -1 of one
     "node_memory_bytes": ("i8", "node"),
     "node_sequence_nr": ("i8", "node"),
     "node_iteration": ("i4", "node"),

@@ -21,6 +21,7 @@ from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase
 from torchatlas.graph.scopes import ScopeTree
 from torchatlas.graph.select import induced
+from torchatlas.graph.timing import Measured, Timing
 from torchatlas.registry import near_names
 
 Item = TypeVar("Item", bound=GraphNode | GraphEdge | Value | Storage)
@@ -71,6 +72,7 @@ class Graph:
         notes: Iterable[str] = (),
         metadata: dict[str, Any] | None = None,
         recorded: dict[str, Array] | None = None,
+        timing: Timing | None = None,
         own: bool = False,
     ) -> None:
         self.columns = empty_columns() if columns is None else columns
@@ -79,6 +81,7 @@ class Graph:
         self.notes = list(notes)
         self.metadata = metadata or {}
         self.recorded = recorded or {}
+        self._timing = timing
         self.own = own
 
     # -- looking -------------------------------------------------------------------------------------------------
@@ -178,10 +181,38 @@ class Graph:
 
     @property
     def time_ns(self) -> int | None:
-        """The sum of all known node times; None when nothing was timed."""
+        """The sum of all known node times; None when nothing was timed. `measured()` says what it is."""
         known = self.columns["node_time_ns"]
         known = known[known >= 0]
         return int(known.sum()) if len(known) else None
+
+    @property
+    def timing(self) -> Timing | None:
+        """How many runs the times are of, and what a whole run took; None when nothing was timed."""
+        if self._timing is None and self.time_ns is not None:
+            return Timing()  # who says nothing measured once
+        return self._timing if self.time_ns is not None else None
+
+    @timing.setter
+    def timing(self, timing: Timing | None) -> None:
+        self._timing = timing
+
+    def measured(self, nodes: Array | None = None) -> Measured | None:
+        """The sum of known node times, of all or of some, with what it is; None when none of them was timed."""
+        known, timing = self.columns["node_time_ns"], self.timing
+        spread = self.columns["node_time_spread_ns"]
+        if nodes is not None:
+            known, spread = known[nodes], spread[nodes]
+        timed = known >= 0
+        if timing is None or not timed.any():
+            return None
+        total, spread = int(known[timed].sum()), spread[timed]
+        if timing.runs == 1:
+            return Measured(total)
+        whole = Measured.of(timing.operations_ns) if nodes is None else None
+        if whole is not None:
+            return Measured(total, timing.runs, whole.spread_ns)
+        return Measured(total, timing.runs, int(spread.sum()) if (spread >= 0).all() else None)
 
     @property
     def peak_bytes(self) -> int | None:

@@ -25,7 +25,7 @@ _LARGEST = 2**63 - 1  # torch counts elements and bytes in 64 bits
 _DEVICE = re.compile(r"[A-Za-z_]\w*(:\d{1,9})?", re.ASCII)
 _DATA = EDGE_KINDS.index(EdgeKind.DATA)
 # Columns whose sum a reader may ask for.
-_SUMMED = ("node_time_ns", "storage_bytes")
+_SUMMED = ("node_time_ns", "node_time_spread_ns", "storage_bytes")
 _REQUIRED = ("node_operation", "input_value", "value_layout", "edge_source", "edge_target", "call_module")
 # Rows that point to rows of their own kind, which come first: there are no loops.
 _BACKWARD = ("call_parent", "value_view_of", "node_forward")

@@ -65,7 +65,7 @@ def first_difference(one: Graph, other: Graph) -> str | None:
     for field in type(one.tables).__slots__:
         if getattr(one.tables, field) != getattr(other.tables, field):
             return f"table {field}"
-    for field in ("source", "notes", "metadata"):
+    for field in ("source", "notes", "metadata", "timing"):
         if getattr(one, field) != getattr(other, field):
             return f"{field}: {getattr(one, field)!r} and {getattr(other, field)!r}"
     if one.recorded.keys() != other.recorded.keys():

@@ -222,8 +222,13 @@ class GraphNode(_Item):
 
     @property
     def time_ns(self) -> int | None:
-        """How long it took on the host; None when it was not timed."""
+        """How long it took on the host, of several runs the median; None when it was not timed."""
         return self._optional("node_time_ns")
+
+    @property
+    def time_spread_ns(self) -> int | None:
+        """The interquartile range of its times over several runs; None of one run."""
+        return self._optional("node_time_spread_ns")
 
     @property
     def memory_bytes(self) -> int | None:

@@ -62,7 +62,9 @@ def induced(graph: Graph, nodes: Array) -> Graph:
     if "fx_nodes" in metadata:
         ran = metadata["fx_nodes"].items()
         metadata["fx_nodes"] = {name: [new_id[node] for node in mine if node in new_id] for name, mine in ran}
-    return Graph(found, graph.tables, source=graph.source, notes=notes, metadata=metadata, recorded=recorded)
+    timing = None if graph.timing is None else graph.timing.of_part()
+    rest = {"notes": notes, "metadata": metadata, "recorded": recorded, "timing": timing}
+    return Graph(found, graph.tables, source=graph.source, **rest)
 
 
 def members(ptr: Array, nodes: Array) -> Array:

@@ -42,6 +42,7 @@ class ConcurrencyReport:
     speedups: dict[int, float]  # by number of workers: list scheduling, the longest remaining way first
     batch_parallelism: int  # samples, which do not depend on each other
     glue: tuple[str, ...] = field(repr=False)  # joins and views that take no stage
+    times: str | None  # of by="time": "one run", or the median of how many
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -93,7 +94,7 @@ class ConcurrencyAnalyzer:
         slack = np.maximum(length - ends - after + weights, 0)
         work = weights.sum().item()
         spans = {workers: makespan(weights.tolist(), before, after.tolist(), workers) for workers in self.workers}
-        ids = [one.node_id for one in listed]
+        ids, measured = [one.node_id for one in listed], report.graph.measured()
         return ConcurrencyReport(
             num_stages=len(stages),
             stages=tuple(tuple(ids[at] for at in stage) for stage in stages),
@@ -112,6 +113,7 @@ class ConcurrencyAnalyzer:
             speedups={workers: work / span for workers, span in spans.items() if span},
             batch_parallelism=_batch(report),
             glue=tuple(one.node_id for one in listed if one.is_glue),
+            times=measured.what if self.by == "time" and measured is not None else None,
         )
 
 
@@ -200,7 +202,7 @@ def concurrency_text(report: ConcurrencyReport) -> str:
         f"{report.mean_parallel_ops_per_stage:.3g} on average; at most {report.antichain_width:,} could run at once",
         f"critical path by {report.by}: {len(report.critical_path):,} subgraphs, "
         f"{'at least ' if report.at_least else ''}{_length(report.critical_path_length, report.by)} "
-        f"of {_length(report.work, report.by)}",
+        f"of {_length(report.work, report.by)}{'' if report.times is None else f' ({report.times})'}",
     ]
     if report.speedup_bound is not None:
         lines.append(f"no number of workers is more than {report.speedup_bound:.3g} times faster than one")

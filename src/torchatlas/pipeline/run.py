@@ -90,7 +90,7 @@ class PipelineRun:
         ]
         lines = [
             f"{self.schedule} over {self.ranks} ranks, {len(self.plan.stages)} stages, {self.microbatches} "
-            f"microbatches: {format_seconds(self.measured.span)}, loss {self.loss:.6g}",
+            f"microbatches: {format_seconds(self.measured.span)} (one run), loss {self.loss:.6g}",
             *map(str, self.differences),
             f"bubble: measured {self.measured.bubble:.0%}, by the measured times of stages {self.replayed.bubble:.0%}, "
             f"predicted by the plan {self.predicted.bubble:.0%}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from torchatlas.analysis.summary import memory_usage, operations_by_phase, slowest
+from torchatlas.analysis.summary import memory_usage, operations_by_phase, run_times, slowest
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import VIEWS
@@ -30,6 +30,8 @@ def notebook_view(graph: Graph) -> str:
     ]
     if len(graph):
         parts.append(f'<div style="opacity:.75">memory: {escape(str(memory_usage(graph)))}</div>')
+        if graph.timing is not None:
+            parts.append(f'<div style="opacity:.75">time: {escape(str(run_times(graph)))}</div>')
         parts.append(_modules(graph))
         parts.append(_slowest(graph))
     parts += [f'<div style="opacity:.6">note: {escape(clean(note))}</div>' for note in graph.notes]

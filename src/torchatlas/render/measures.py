@@ -75,7 +75,9 @@ def _time(outline: Outline) -> Measure:
     times = outline.tree.graph.columns["node_time_ns"].astype(float)
     if not (times >= 0).any():
         raise AnalysisError("No op of this graph was timed, so it cannot be coloured by time: capture it without fake.")
-    return Measure("time", _sums(outline, times), format_ns, "not timed")
+    time = outline.tree.graph.measured()
+    assert time is not None
+    return Measure(f"time ({time.what})", _sums(outline, times), format_ns, "not timed")
 
 
 @MEASURES.add("memory")

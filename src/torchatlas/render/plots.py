@@ -134,7 +134,9 @@ def time_by_type(graph: Graph, *, width: int = 1200, height: int = 700, theme: s
     bars = _bars(graph, theme_named(theme))
     total, timed = sum(bar.time_ns for bar in bars), sum(bar.calls for bar in bars)
     untimed = int(operations_mask(graph).sum()) - timed
-    subtitle = f"{'at least ' if untimed else ''}{format_ns(total)} in {timed:,} operation{'s' * (timed != 1)}"
+    measured = graph.measured(operations_mask(graph))
+    assert measured is not None
+    subtitle = f"{'at least ' if untimed else ''}{measured} in {timed:,} operation{'s' * (timed != 1)}"
     subtitle += f"; {untimed:,} more {'was' if untimed == 1 else 'were'} not timed" if untimed else ""
     canvas = open_page(title_of("Time", graph, " by kind of operation"), subtitle, width, height, theme)
     paint, phases = canvas.theme, [at for at in range(len(PHASES)) if any(bar.phases[at] for bar in bars)]

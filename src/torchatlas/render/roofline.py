@@ -52,8 +52,10 @@ def roofline(
     """
     report = cost(plottable(graph), device)
     dots, hidden = _dots(report)
-    timed = graph.time_ns is not None
-    how = "as measured" if timed else f"at best on {report.device.name!r}, as nothing was timed"
+    measured = graph.measured()
+    timed = measured is not None
+    best = f"at best on {report.device.name!r}, as nothing was timed"
+    how = best if measured is None else f"as measured ({measured.what})"
     roofs = _roofs(report, dots)
     highest, bandwidth = max(roofs.values()), report.device.bandwidth
     subtitle = f"roofs of {report.device.name!r} ({report.device.source}); times {how}"

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from torchatlas.analysis.modules import NO_MACS, Figures, OwnFigures, Shape, outputs_by_path, sum_of
-from torchatlas.analysis.summary import memory_usage
+from torchatlas.analysis.summary import RunTimes, memory_usage, run_times
 from torchatlas.errors import AnalysisError, InvalidInputError, MissingDependencyError
 from torchatlas.escapes import clean, encodable
 from torchatlas.graph import Graph, Role, Scope
@@ -71,6 +71,7 @@ class ModuleTable(Printed):
     input_bytes: int | None  # None when nothing came in
     peak_bytes: int | None
     peak_at_least: bool
+    times: RunTimes
     notes: tuple[str, ...] = field(repr=False)
 
     @property
@@ -96,7 +97,7 @@ class ModuleTable(Printed):
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON can hold it, with the same keys for every graph."""
-        names = ("title", "parameter_bytes", "input_bytes", "peak_bytes", "peak_at_least")
+        names = ("title", "parameter_bytes", "input_bytes", "peak_bytes", "peak_at_least", "times")
         found = {name: getattr(self, name) for name in names} | {"phases": list(self.phases)}
         lists = {"rows": [row.to_dict() for row in self.rows], "notes": list(self.notes)}
         return found | {"totals": self.totals.to_dict()} | lists
@@ -155,6 +156,7 @@ def module_table(
         input_bytes=_input_bytes(graph),
         peak_bytes=graph.peak_bytes,
         peak_at_least=bool(usage["at_least"]),
+        times=run_times(graph),
         notes=(*tree.notes, *_row_notes(rows), *graph.notes),
     )
 
@@ -313,7 +315,8 @@ def module_bars(graph: Graph, by: str = "time", depth: int | None = None, **opti
         amount = getattr(row.total, _BARS[by])
         share = None if amount is None else amount / whole if whole else 0.0
         rows.append(BarRow(row.depth, _named(row), row.path, amount, share, cell(row)))
-    return ModuleBars(table.title, by, tuple(rows), table.notes)
+    times = (f"time: {table.times}",) if by == "time" else ()
+    return ModuleBars(table.title, by, tuple(rows), (*times, *table.notes))
 
 
 def _drawable(totals: Figures) -> str:
@@ -411,7 +414,7 @@ def _footer(table: ModuleTable) -> Iterator[str]:
         forward = f"{_forward_macs(root) or 0} forward, {_macs(root) or 0} in all phases"
         yield "MACs: " + (forward if len(table.phases) > 1 else _macs(root) or "0")
     if totals.time_ns is not None:
-        yield f"time: {_time(root)}, the sum of all operations"
+        yield f"time: {table.times}"
     if table.input_bytes is not None:
         yield f"inputs: {format_bytes(table.input_bytes)}"
     if totals.allocated_bytes is not None:

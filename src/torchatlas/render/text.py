@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Literal
 
-from torchatlas.analysis.summary import memory_usage, operations_by_phase, slowest, time_by_phase
+from torchatlas.analysis.summary import memory_usage, operations_by_phase, run_times, slowest, time_by_phase
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.render.outline import Row, headline, outline
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _GAP = 3  # between two columns, as rich draws them
 _READABLE, _NARROWEST = 40, 8  # a column of text keeps so much while another can go, and so much in any case
-_OPTIONAL = ("calls", "made at", "allocated", "kind", "params", "type", "share")  # the first goes first
+_OPTIONAL = ("calls", "made at", "allocated", "kind", "params", "type", "share", "spread")  # the first goes first
 
 
 def summary_text(graph: Graph, *, width: int = 100, depth: int | None = None, top: int = 10) -> str:
@@ -66,6 +66,8 @@ def _title(graph: Graph) -> Text:
         title.append(clean(f", torch {torch}"))
     memory = memory_usage(graph)
     title.append(f"\nmemory: {memory}" if len(graph) else "\nnothing was recorded")
+    if graph.timing is not None:
+        title.append(f"\ntime: {run_times(graph)}")
     return title
 
 
@@ -105,13 +107,15 @@ def _module_cells(row: Row, whole_ns: int | None, timed: bool, sized: bool) -> l
 
 
 def _slowest(graph: Graph, nodes: list[GraphNode], width: int) -> Table:
-    rows = []
+    rows, several = [], graph.timing is not None and graph.timing.runs > 1
     for node in nodes:
         source = node.source
         line = f"{source.file.replace(chr(92), '/').rpartition('/')[2]}:{source.line}" if source is not None else ""
+        times = [format_ns(node.time_ns), *([f"± {format_ns(node.time_spread_ns)}"] if several else [])]
         share = _share(node.time_ns, graph.scopes[""].time_ns)
-        rows.append([node.name, str(node.operation_type), format_ns(node.time_ns), share, line])
-    return _table(["slowest operations", "kind", ">time", ">share", "made at"], rows, width, texts=1)
+        rows.append([node.name, str(node.operation_type), *times, share, line])
+    headings = ["slowest operations", "kind", ">time", *([">spread"] if several else []), ">share", "made at"]
+    return _table(headings, rows, width, texts=1)
 
 
 def _notes(graph: Graph, rows: list[Row]) -> list[str]:

@@ -1,0 +1,89 @@
+"""What the times of a graph are: one run, or the median of several with its spread.
+
+The spread of n runs is their interquartile range: the middle half of the runs lies within a range this wide. A time is
+shown as median ± spread. The spread of a sum of operations is the sum of theirs, unless the sum itself was measured in
+every run: operations often slow down together, and then spreads add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from torchatlas.units import format_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measured time that says what it is. `spread_ns` is None for one run, and where it is unknown.
+
+    >>> print(Measured(19_900_000)), print(Measured(19_900_000, 10, 640_000))
+    19.9 ms (one run)
+    19.9 ms (median of 10 ± 3.2 %)
+    (None, None)
+    """
+
+    ns: int
+    runs: int = 1
+    spread_ns: int | None = None
+
+    @classmethod
+    def of(cls, samples: Sequence[int]) -> Measured | None:
+        """The median of some runs; None of none."""
+        if not samples:
+            return None
+        low, middle, high = np.percentile(np.array(samples, np.float64), (25, 50, 75))
+        return cls(round(middle), len(samples), round(high - low) if len(samples) > 1 else None)
+
+    @property
+    def what(self) -> str:
+        """What this time is, in words."""
+        if self.runs == 1:
+            return "one run"
+        if self.spread_ns is None:
+            return f"median of {self.runs:,}, spread unknown"
+        return f"median of {self.runs:,} ± {self._spread_text()}"
+
+    def _spread_text(self) -> str:
+        assert self.spread_ns is not None
+        if not self.ns:
+            return format_ns(self.spread_ns)
+        share = 100 * self.spread_ns / self.ns
+        return f"{share:.0f} %" if share >= 9.95 or not share else f"{max(share, 0.1):.1f} %"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ns": self.ns, "runs": self.runs, "spread_ns": self.spread_ns}
+
+    def __str__(self) -> str:
+        return f"{format_ns(self.ns)} ({self.what})"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How the times of a graph were measured. Of each run the whole, in nanoseconds; empty where it is unknown.
+
+    `runs` were recorded and are in the times of the nodes; `warmup` ran before them and are in no figure.
+    """
+
+    runs: int = 1
+    warmup: int = 0
+    operations_ns: tuple[int, ...] = ()  # the sum of all operations
+    recorded_ns: tuple[int, ...] = ()  # wall time of the recorded runs: the cost of recording is in it
+    eager_ns: tuple[int, ...] = ()  # wall time of runs that nothing recorded
+
+    @property
+    def recorded(self) -> Measured | None:
+        """Wall time of a run while it was recorded, which takes longer than the program alone."""
+        return Measured.of(self.recorded_ns)
+
+    @property
+    def eager(self) -> Measured | None:
+        """Wall time of a run of the program alone."""
+        return Measured.of(self.eager_ns)
+
+    def of_part(self) -> Timing:
+        """The same for a part of the graph, of which no whole was measured."""
+        return replace(self, operations_ns=(), recorded_ns=(), eager_ns=())
