@@ -12,6 +12,13 @@ import numpy as np
 
 from torchatlas.analysis.cost import Amount, CostReport, cost
 from torchatlas.analysis.devices import Device
+from torchatlas.analysis.time_changes import (
+    NOT_COMPARED,
+    OperationTime,
+    TimeChange,
+    changed_modules,
+    changed_operations,
+)
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
@@ -58,6 +65,9 @@ class Comparison:
     changed: list[Change] = field(repr=False)
     unchanged: int
     modules: dict[str, dict[str, Delta]] = field(repr=False)  # path -> figure -> both; "" is the whole
+    times: dict[str, TimeChange] = field(repr=False)  # the same for times, which differ only beyond their spread
+    eager: TimeChange = field(repr=False)  # wall time of the programs alone
+    operation_times: list[OperationTime] = field(repr=False)  # operations of both whose time differs beyond the spread
 
     @property
     def same(self) -> bool:
@@ -78,6 +88,12 @@ class Comparison:
                 path: {name: [delta.before, delta.after] for name, delta in figures.items()}
                 for path, figures in self.modules.items()
             },
+            "times": {path: change.to_dict() for path, change in self.times.items()},
+            "eager": self.eager.to_dict(),
+            "operation_times": [
+                {"before": one.before.name, "after": one.after.name, **one.change.to_dict()}
+                for one in self.operation_times
+            ],
         }
 
     def __str__(self) -> str:
@@ -88,13 +104,14 @@ def compare(before: Graph, after: Graph, *, device: Device | str | None = None) 
     """Align two graphs by module and order, and say what is different.
 
     Operations are paired within the same module, phase and iteration. A module under another name counts as removed
-    and added.
+    and added. Times differ if their medians lie further apart than both spreads together; graphs of one run have no
+    spread, and their times are not compared.
     """
     for graph in (before, after):
         if not isinstance(graph, Graph):
             raise InvalidInputError(f"compare takes two Graphs, not {type(graph).__name__}.")
     rows_before, rows_after = _by_place(before), _by_place(after)
-    added, removed, changed, unchanged = [], [], [], 0
+    added, removed, changed, unchanged, pairs = [], [], [], 0, []
     for place in dict.fromkeys([*rows_before, *rows_after]):
         for old, new in _aligned(rows_before.get(place, []), rows_after.get(place, [])):
             if old is None and new is not None:
@@ -105,6 +122,9 @@ def compare(before: Graph, after: Graph, *, device: Device | str | None = None) 
                 changed.append(_change(before.nodes[old.id], after.nodes[new.id]))
             else:
                 unchanged += 1
+            if old is not None and new is not None:
+                pairs.append((old.id, new.id))
+    eager = [None if graph.timing is None else graph.timing.eager for graph in (before, after)]
     costs = cost(before, device), cost(after, device)
     return Comparison(
         *costs,
@@ -113,6 +133,9 @@ def compare(before: Graph, after: Graph, *, device: Device | str | None = None) 
         sorted(changed, key=lambda change: change.after.id),
         unchanged,
         _modules(*costs),
+        changed_modules(before, after),
+        TimeChange(*eager),
+        changed_operations(before, after, pairs),
     )
 
 
@@ -281,18 +304,26 @@ def comparison_text(found: Comparison, *, most: int = 20) -> str:
             f"{found.unchanged:,} unchanged"
         )
     parts = [head]
+    timed = found.times[""].verdict != NOT_COMPARED
     rows = [
-        _module_row(path or "(all)", figures)
+        _module_row(path or "(all)", figures, found.times.get(path) if timed else None)
         for path, figures in found.modules.items()
-        if not path or any(figures[name].change for name in ("operations", "macs", "bytes", "parameters"))
+        if not path
+        or any(figures[name].change for name in ("operations", "macs", "bytes", "parameters"))
+        or (path in found.times and found.times[path].differs)
     ]
-    headings = ["module", ">ops", ">MACs", ">moved", ">allocated", ">time", ">params"]
+    headings = ["module", ">ops", ">MACs", ">moved", ">allocated", *([">time"] if timed else []), ">params"]
     parts.append(text_table(headings, rows[: most + 1]))
+    times = [f"time in operations: {found.times['']}"] if found.times[""].before or found.times[""].after else []
+    times += [f"eager: {found.eager}"] if found.eager.before or found.eager.after else []
+    parts += [text_lines(times)] if times else []
     peak = found.modules[""]["peak_bytes"]
     if peak.before is not None and peak.after is not None:
         parts.append(f"peak {format_bytes(peak.before)} -> {format_bytes(peak.after)}")
+    lists: tuple[tuple[str, list[str]], ...]
     lists = (("added", [_described(node) for node in found.added]), ("removed", [_described(n) for n in found.removed]))
-    for title, lines in (*lists, ("changed", [str(change) for change in found.changed])):
+    lists += (("changed", [str(change) for change in found.changed]),)
+    for title, lines in (*lists, ("times that differ", [str(one) for one in found.operation_times])):
         if lines:
             more = [f"  ... and {len(lines) - most:,} more"] if len(lines) > most else []
             parts.append(text_lines([f"{title}:", *(f"  {line}" for line in lines[:most]), *more]))
@@ -305,7 +336,7 @@ def _described(node: GraphNode) -> str:
     )
 
 
-def _module_row(path: str, figures: dict[str, Delta]) -> list[str]:
+def _module_row(path: str, figures: dict[str, Delta], time: TimeChange | None) -> list[str]:
     def shown(name: str, text: Any) -> str:
         delta = figures.get(name, Delta(None, None))
         if delta.change is None:
@@ -318,6 +349,6 @@ def _module_row(path: str, figures: dict[str, Delta]) -> list[str]:
         shown("macs", format_count),
         shown("bytes", format_bytes),
         shown("allocated_bytes", format_bytes),
-        shown("time_ns", format_ns),
+        *([] if time is None else [shown("time_ns", format_ns) if time.differs else time.verdict]),
         shown("parameters", format_count),
     ]

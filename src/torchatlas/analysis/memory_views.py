@@ -75,7 +75,11 @@ def _tensors(report: MemoryReport, tensors: Sequence[TensorMemory], *, held: boo
         return ""
     headings = ["longest held" if held else "largest at the peak", "what", "tensor", ">bytes"]
     timing = report.graph.timing
-    held_for = ">held for" if timing is None else f">held for ({'one run' if timing.runs == 1 else f'medians of {timing.runs:,}'})"
+    held_for = (
+        ">held for"
+        if timing is None
+        else f">held for ({'one run' if timing.runs == 1 else f'medians of {timing.runs:,}'})"
+    )
     headings += [held_for, "last used in", "made at"] if held else ["born in", "died after", "made at"]
     rows = []
     for one in tensors:

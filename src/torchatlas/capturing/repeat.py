@@ -113,7 +113,6 @@ def _merge(graph: Graph, others: list[_Run], warmup: int, eager_ns: list[int]) -
     graph.timing = Timing(
         runs=len(runs),
         warmup=warmup,
-        operations_ns=tuple(int(run[known].sum()) for run in times),
         recorded_ns=tuple(ns for run in runs for ns in run.recorded_ns),
         eager_ns=tuple(eager_ns),
     )

@@ -232,7 +232,7 @@ class Recording(Bracket["Recording"]):
         )
         graph.notes += self._notes(graph)
         if self._timing and self._state == "done" and graph.time_ns is not None:
-            graph.timing = Timing(operations_ns=(graph.time_ns,), recorded_ns=(self._ended_ns - self._began_ns,))
+            graph.timing = Timing(recorded_ns=(self._ended_ns - self._began_ns,))
         if self._keeper is not None:
             graph.recorded = self._keeper.recorded(graph)
         if self._replay is not None:

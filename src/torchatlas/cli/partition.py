@@ -40,14 +40,14 @@ def command(
     """Cut a graph into subgraphs and print them: what they cost, what fusing saves, what can run at the same time.
 
     A model is traced by torch.fx, else by torch.export, else it is run; the first line says which. It is run in any
-    case with --backward, --optimizer, --fake and --by time.
+    case with --backward, --optimizer, --fake, --warmup, --repeat and --by time.
 
     \b
     torchatlas partition step.atlas --strategy op --json
     torchatlas partition models.gpt:build --inputs int64:2,16 --device h100-sxm --workers 4
     """
     partitioner = GraphPartitioner(strategy, device, depth=depth)
-    runs = given.backward or given.optimizer or given.fake or by == "time"
+    runs = given.backward or given.optimizer or given.fake or given.warmup or given.repeat > 1 or by == "time"
     report = None if runs else _traced(given, partitioner, as_json)
     if report is None:
         graph = given.graph("partition", as_json)

@@ -199,20 +199,14 @@ class Graph:
 
     def measured(self, nodes: Array | None = None) -> Measured | None:
         """The sum of known node times, of all or of some, with what it is; None when none of them was timed."""
-        known, timing = self.columns["node_time_ns"], self.timing
-        spread = self.columns["node_time_spread_ns"]
+        time, spread, timing = self.columns["node_time_ns"], self.columns["node_time_spread_ns"], self.timing
         if nodes is not None:
-            known, spread = known[nodes], spread[nodes]
-        timed = known >= 0
+            time, spread = time[nodes], spread[nodes]
+        timed = time >= 0
         if timing is None or not timed.any():
             return None
-        total, spread = int(known[timed].sum()), spread[timed]
-        if timing.runs == 1:
-            return Measured(total)
-        whole = Measured.of(timing.operations_ns) if nodes is None else None
-        if whole is not None:
-            return Measured(total, timing.runs, whole.spread_ns)
-        return Measured(total, timing.runs, int(spread.sum()) if (spread >= 0).all() else None)
+        known = timing.runs > 1 and (spread[timed] >= 0).all()
+        return Measured(int(time[timed].sum()), timing.runs, int(spread[timed].sum()) if known else None)
 
     @property
     def peak_bytes(self) -> int | None:

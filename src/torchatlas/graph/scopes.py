@@ -10,6 +10,7 @@ import numpy as np
 
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.nouns import NodeKind, Phase, Role
+from torchatlas.graph.timing import Measured
 
 if TYPE_CHECKING:
     from torchatlas.graph.container import Graph
@@ -30,6 +31,7 @@ class Scope:
     operations: int = 0
     own_time_ns: int | None = None
     time_ns: int | None = None
+    time_spread_ns: int | None = None  # the sum of the operations' spreads; None of one run
     untimed: int = 0  # operations whose time is unknown: time_ns is then "at least"
     operations_by_phase: dict[Phase, int] = field(default_factory=dict, repr=False)
     parameters: int = 0  # elements, tied ones once
@@ -45,6 +47,14 @@ class Scope:
     def nodes(self) -> list[GraphNode]:
         """Every node in it and below, in execution order."""
         return self._graph.where(scope=self.path) if self._graph is not None else []
+
+    @property
+    def measured(self) -> Measured | None:
+        """Its time with what it is: one run, or a median with its spread. None when nothing in it was timed."""
+        timing = self._graph.timing if self._graph is not None else None
+        if timing is None or self.time_ns is None:
+            return None
+        return Measured(self.time_ns, timing.runs, self.time_spread_ns)
 
     def walk(self) -> Iterator[Scope]:
         """This scope and all below it, parents first."""
@@ -64,6 +74,7 @@ class ScopeTree(Mapping[str, Scope]):
             scope = self._scopes[module.path]
             scope.type, scope.kind = scope.type or module.type, module.kind
         self._fill(graph)
+        self._sum_spreads(graph)
         self._count_parameters(graph)
 
     def _scope(self, path: str, graph: Graph) -> Scope:
@@ -104,6 +115,26 @@ class ScopeTree(Mapping[str, Scope]):
                 parent.time_ns = (parent.time_ns or 0) + scope.time_ns
             for key, count in scope.operations_by_phase.items():
                 parent.operations_by_phase[key] = parent.operations_by_phase.get(key, 0) + count
+
+    def _sum_spreads(self, graph: Graph) -> None:
+        columns, index = graph.columns, graph.index
+        timed = np.flatnonzero((columns["node_kind"] == KINDS.index(NodeKind.OP)) & (columns["node_time_ns"] >= 0))
+        path, spread = index.path_of_call[columns["node_call"][timed]], columns["node_time_spread_ns"][timed]
+        if (spread < 0).all():
+            return
+        total = np.zeros(len(index.paths), np.int64)
+        np.add.at(total, path, spread)
+        unknown = {index.paths[position] for position in path[spread < 0].tolist()}
+        sums = dict(zip(index.paths, total.tolist(), strict=True))
+        for scope in self._bottom_up():
+            if scope.time_ns is None:
+                continue
+            if scope.path in unknown:
+                unknown.add(scope.parent.path if scope.parent is not None else "")
+            else:
+                scope.time_spread_ns = sums.get(scope.path, 0)
+            if scope.parent is not None:
+                sums[scope.parent.path] = sums.get(scope.parent.path, 0) + sums.get(scope.path, 0)
 
     def _count_parameters(self, graph: Graph) -> None:
         for value in _parameter_values(graph):

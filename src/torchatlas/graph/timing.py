@@ -1,8 +1,8 @@
 """What the times of a graph are: one run, or the median of several with its spread.
 
 The spread of n runs is their interquartile range: the middle half of the runs lies within a range this wide. A time is
-shown as median ± spread. The spread of a sum of operations is the sum of theirs, unless the sum itself was measured in
-every run: operations often slow down together, and then spreads add up.
+shown as median ± spread. The time of several operations is the sum of their medians, and its spread the sum of their
+spreads, as if they all slowed down together: more than that it is not.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class Timing:
 
     runs: int = 1
     warmup: int = 0
-    operations_ns: tuple[int, ...] = ()  # the sum of all operations
     recorded_ns: tuple[int, ...] = ()  # wall time of the recorded runs: the cost of recording is in it
     eager_ns: tuple[int, ...] = ()  # wall time of runs that nothing recorded
 
@@ -86,4 +85,4 @@ class Timing:
 
     def of_part(self) -> Timing:
         """The same for a part of the graph, of which no whole was measured."""
-        return replace(self, operations_ns=(), recorded_ns=(), eager_ns=())
+        return replace(self, recorded_ns=(), eager_ns=())
