@@ -186,6 +186,7 @@ def track_computational_graph(
     track_memory: bool = True,
     track_timing: bool = True,
     track_tensor_ops: bool = True,
+    *,
     warmup: int = 0,
     repeat: int = 1,
 ) -> ComputationalGraphTracker:
@@ -237,7 +238,7 @@ def track_computational_graph(
 
 
 def analyze_computational_graph(
-    model: nn.Module, input_tensor: Any, detailed: bool = True, warmup: int = 0, repeat: int = 1
+    model: nn.Module, input_tensor: Any, detailed: bool = True, *, warmup: int = 0, repeat: int = 1
 ) -> dict[str, Any]:
     """Run the model and say what happened.
 

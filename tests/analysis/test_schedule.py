@@ -143,7 +143,7 @@ def test_without_nodes_edges_or_times() -> None:
     assert longest_path(graph) == ([0], 0)
     with pytest.raises(NotAvailableError, match="No node of this graph has a 'time_ns'"):
         longest_path(graph, "time_ns")
-    with pytest.raises(NotAvailableError, match=r"'colour'.*time_ns, memory_bytes"):
+    with pytest.raises(NotAvailableError, match=r"'colour'.*time_ns, time_spread_ns, memory_bytes"):
         longest_path(graph, "colour")
 
 

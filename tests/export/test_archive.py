@@ -128,7 +128,7 @@ _CLAIM = _npy(np.zeros(30, np.uint8)).replace(b"(30,), }            ", b"(100000
         (lambda members: members.pop("columns/value_role.npy"), "columns/value_role.npy is missing"),
         (lambda members: members.pop("header.json"), "header.json is missing"),
         (_header(format="other"), "not a torchatlas file"),
-        (_header(columns=["node_colour"]), "there is no column 'node_colour' in version 1"),
+        (_header(columns=["node_colour"]), "there is no column 'node_colour' in version 2"),
         (_header(tables={"operations": [{"name": 3}]}), "header.json: tables.operations[0].name: expected `str`"),
         (_header(tables={}), "node_operation[0] is 1, but there are 0 rows in operations"),
         (_member("header.json", b'{"format": "torchatlas", "version": 1'), "header.json: not readable as JSON"),
@@ -148,7 +148,7 @@ def test_says_what_is_wrong_and_where(tmp_path: Path, change: Callable[[dict[str
 
 def test_a_newer_version_is_named_as_such(tmp_path: Path) -> None:
     path = random_graph(30, 60).save(tmp_path / "graph.atlas")
-    with pytest.raises(NewerVersionError, match=r"version 7 .* up to version 1"):
+    with pytest.raises(NewerVersionError, match=r"version 7 .* up to version 2"):
         Graph.load(_rewritten(path, _header(version=7, tables=None)))
 
 

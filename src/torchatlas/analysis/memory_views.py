@@ -74,13 +74,7 @@ def _tensors(report: MemoryReport, tensors: Sequence[TensorMemory], *, held: boo
     if not tensors:
         return ""
     headings = ["longest held" if held else "largest at the peak", "what", "tensor", ">bytes"]
-    timing = report.graph.timing
-    held_for = (
-        ">held for"
-        if timing is None
-        else f">held for ({'one run' if timing.runs == 1 else f'medians of {timing.runs:,}'})"
-    )
-    headings += [held_for, "last used in", "made at"] if held else ["born in", "died after", "made at"]
+    headings += [_held_for(report), "last used in", "made at"] if held else ["born in", "died after", "made at"]
     rows = []
     for one in tensors:
         tensor = f"{one.dtype}[{', '.join(map(str, one.shape))}]"
@@ -91,6 +85,13 @@ def _tensors(report: MemoryReport, tensors: Sequence[TensorMemory], *, held: boo
             row += ["(before)" if one.born is None else one.born.name, "" if one.died is None else one.died.name]
         rows.append([*row, "" if one.source is None else _place(one.source)])
     return text_table(headings, rows, widest=32)
+
+
+def _held_for(report: MemoryReport) -> str:
+    timing = report.graph.timing
+    if timing is None:
+        return ">held for"
+    return ">held for (one run)" if timing.runs == 1 else f">held for (by medians of {timing.runs:,})"
 
 
 def _lifetime(tensor: TensorMemory) -> str:

@@ -37,9 +37,9 @@ class MemoryUsage(dict[str, Any]):
 class RunTimes(dict[str, Any]):
     """What a run took; a dictionary that prints readably. None is unknown, which is not zero.
 
-    `operations` is the sum of all operations, `eager` the wall time of the program alone, `recorded` that of a run while
-    it was recorded, which takes longer. Each has `ns`, the `runs` whose median that is, and their `spread_ns`. `warmup`
-    runs came first. `at_least` says that some operations were not timed.
+    `operations` is the sum of all operations, `eager` the wall time of the program alone, `recorded` that of a run
+    while it was recorded, which takes longer. Each has `ns`, the `runs` whose median that is, and their `spread_ns`.
+    `warmup` runs came first. `at_least` says that some operations were not timed.
 
     >>> print(RunTimes(operations={"ns": 19_900_000, "runs": 1}, recorded={"ns": 61_000_000, "runs": 1}))
     19.9 ms in operations, 61.0 ms while recording (one run)

@@ -37,7 +37,7 @@ class Runs:
     """A program to run again and again.
 
     `record` runs it once under a recording and returns that; it is told whether the run is the last, the one whose
-    values are kept. `plain` makes ready to run it alone, and returns what does. `tensors` tell on which devices it runs.
+    values are kept. `plain` makes ready to run it alone, and returns what does. `tensors` tell on which devices.
     """
 
     record: Callable[[bool], Any]

@@ -56,13 +56,12 @@ def runs(of: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """--warmup and --repeat, for times that can be believed. `of` says what they are for."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        number = {"default": 0, "show_default": True, "metavar": "N"}
-        text = f"{of}runs before, which leave no trace."
-        warmup = click.option("--warmup", type=click.IntRange(min=0), help=text[:1].upper() + text[1:], **number)
-        text = f"{of}record N runs; times are medians with their spread."
-        number["default"] = 1
-        repeat = click.option("--repeat", type=click.IntRange(min=1), help=text[:1].upper() + text[1:], **number)
-        return warmup(repeat(function))
+        texts = [f"{of}{text}" for text in ("runs before, which leave no trace.", "so many runs; times are medians.")]
+        for name, least, text in (("--repeat", 1, texts[1]), ("--warmup", 0, texts[0])):
+            told = text[:1].upper() + text[1:]
+            kind = click.IntRange(min=least)
+            function = click.option(name, type=kind, default=least, show_default=True, metavar="N", help=told)(function)
+        return function
 
     return add
 

@@ -63,8 +63,9 @@ def induced(graph: Graph, nodes: Array) -> Graph:
         ran = metadata["fx_nodes"].items()
         metadata["fx_nodes"] = {name: [new_id[node] for node in mine if node in new_id] for name, mine in ran}
     timing = None if graph.timing is None else graph.timing.of_part()
-    rest = {"notes": notes, "metadata": metadata, "recorded": recorded, "timing": timing}
-    return Graph(found, graph.tables, source=graph.source, **rest)
+    return Graph(
+        found, graph.tables, source=graph.source, notes=notes, metadata=metadata, recorded=recorded, timing=timing
+    )
 
 
 def members(ptr: Array, nodes: Array) -> Array:
