@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 
 import torchatlas as atlas
 from torchatlas.graph import Graph
+from torchatlas.graph.timing import Timing
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def _seed(name: str, suffix: str, graph: Graph, *, replays: bool = False) -> See
     columns = graph.columns
     columns["node_time_ns"] = np.where(columns["node_time_ns"] < 0, -1, np.arange(len(graph)) * 10 + 100)
     columns["node_start_ns"] = np.where(columns["node_start_ns"] < 0, -1, np.arange(len(graph)) * 1000)
+    graph.timing = Timing(runs=1, recorded_ns=(1_000_000,))
     graph.tables.sources = [dataclasses.replace(line, file="model.py") for line in graph.tables.sources]
     return Seed(name, suffix, _written(graph, suffix), replays=replays)
 

@@ -162,6 +162,7 @@ class Sketch:
             arguments=-1,
             start_ns=-1,
             time_ns=-1,
+            time_spread_ns=-1,
             memory_bytes=-1,
             sequence_nr=-1,
             forward=-1,

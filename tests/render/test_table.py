@@ -28,6 +28,7 @@ from torchatlas.analysis.cost import cost
 from torchatlas.analysis.memory import memory
 from torchatlas.errors import AnalysisError, InvalidInputError, MissingDependencyError
 from torchatlas.graph import Graph, Module
+from torchatlas.graph.timing import Timing
 from torchatlas.render.bars import bar, cut, wrapped
 from torchatlas.render.table import Figures, ModuleRow, ModuleTable, module_bars, module_table, sum_of
 
@@ -64,6 +65,7 @@ def steady(graph: Graph) -> Graph:
     """The same graph with times that do not change from run to run."""
     columns = graph.columns["node_time_ns"]
     columns[columns >= 0] = range(1000, 1000 * (int((columns >= 0).sum()) + 1), 1000)
+    graph.timing = Timing(recorded_ns=(987_000_000,))
     return graph
 
 
