@@ -299,6 +299,10 @@ def capture() -> None:
     atlas.capture(MODEL, X, backward=True, optimizer=SGD)
 
 
+def capture_repeated() -> None:
+    atlas.capture(MODEL, X, backward=True, optimizer=SGD, warmup=1, repeat=2)
+
+
 def capture_values() -> None:
     atlas.capture(MODEL, X, backward=True, values="replay")
 
@@ -334,7 +338,7 @@ def doctor() -> None:
 
 
 DOCTOR = ("in-place", "exploding", "not-finite-forward", "not-finite-backward")  # others walk through all objects
-RESTORING = (capture, capture_values, capture_fake)  # the model is afterwards as before
+RESTORING = (capture, capture_repeated, capture_values, capture_fake)  # the model is afterwards as before
 RUNS = (record, record_modules, *RESTORING, track, trace, record_backward, debug_backward, doctor)
 FOLLOWING = ("random", "torch random", "context variables")  # of programs that run as alone, and of torch.export
 

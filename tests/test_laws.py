@@ -193,15 +193,17 @@ def assert_same_state(before: dict[str, Any], after: dict[str, Any]) -> None:
             assert before[key] == after[key], key
 
 
-@pytest.mark.parametrize("coarse", [False, True], ids=["ops", "modules"])
+@pytest.mark.parametrize("how", ["ops", "modules", "repeated"])
 @every_specimen
-def test_capture_leaves_everything_as_found(specimen: Specimen, coarse: bool) -> None:
+def test_capture_leaves_everything_as_found(specimen: Specimen, how: str) -> None:
     model, args, kwargs = specimen.build()
     optimizer = optimizer_for(model, args, kwargs) if specimen.trains else None
     before, process = state_of(model, args, kwargs, optimizer), world()
-    atlas.capture(
-        model, *args, kwargs=kwargs, backward=specimen.trains, optimizer=optimizer, track_tensor_ops=not coarse
-    )
+    options = {"modules": {"track_tensor_ops": False}, "repeated": {"warmup": 1, "repeat": 2}}.get(how, {})
+    graph = atlas.capture(model, *args, kwargs=kwargs, backward=specimen.trains, optimizer=optimizer, **options)
+    if how == "repeated":  # every run began alike, and took the same operations
+        assert graph.timing is not None
+        assert graph.timing.runs == 2
     assert world() == process
     assert_same_state(before, state_of(model, args, kwargs, optimizer))
 

@@ -17,6 +17,7 @@ from synthetic import random_graph
 from torchatlas.errors import FileFormatError, NewerVersionError, NotAvailableError
 from torchatlas.graph import Graph
 from torchatlas.graph.identity import first_difference
+from torchatlas.graph.timing import Measured, Timing
 
 RECORDED = (
     np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -143,6 +144,42 @@ def test_says_what_is_wrong_and_where(tmp_path: Path, change: Callable[[dict[str
     with pytest.raises(FileFormatError) as caught:
         Graph.load(path)
     assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+
+
+def test_a_file_of_version_1_is_of_one_run(tmp_path: Path) -> None:
+    graph = random_graph(30, 60)
+
+    def older(members: dict[str, bytes]) -> None:
+        header = msgspec.json.decode(members["header.json"])
+        del header["timing"], members["columns/node_time_spread_ns.npy"]
+        columns = [name for name in header["columns"] if name != "node_time_spread_ns"]
+        members["header.json"] = msgspec.json.encode(header | {"version": 1, "columns": columns})
+
+    loaded = Graph.load(_rewritten(graph.save(tmp_path / "graph.atlas"), older))
+    assert loaded.timing == Timing()
+    assert loaded.measured() == Measured(graph.time_ns)
+    assert (loaded.columns["node_time_spread_ns"] == -1).all()
+    assert loaded.hash == graph.hash
+    with pytest.raises(FileFormatError, match=r"columns/node_time_spread_ns.npy is missing"):
+        Graph.load(_rewritten(graph.save(tmp_path / "new.atlas"), lambda m: m.pop("columns/node_time_spread_ns.npy")))
+
+
+@pytest.mark.parametrize(
+    ("timing", "message"),
+    [
+        ({"runs": 0}, "timing: 0 runs and 0 warm-ups"),
+        ({"runs": 3, "warmup": -1}, "timing: 3 runs and -1 warm-ups"),
+        ({"runs": 2, "recorded_ns": [5]}, "timing.recorded_ns: 1 times of 2 runs"),
+        ({"runs": 2, "eager_ns": [5, -5]}, "timing.eager_ns: a time from 0 to 4611686018427387904 ns was expected"),
+        ({"runs": 2, "eager_ns": [10**30]}, "timing.eager_ns: a time from 0 to"),
+        ({"runs": "2"}, "header.json: timing.runs: expected `int`"),
+    ],
+)
+def test_times_that_cannot_be_are_refused(tmp_path: Path, timing: dict[str, object], message: str) -> None:
+    path = _rewritten(random_graph(30, 60).save(tmp_path / "graph.atlas"), _header(timing=timing))
+    with pytest.raises(FileFormatError) as caught:
+        Graph.load(path)
     assert message in str(caught.value)
 
 

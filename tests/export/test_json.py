@@ -162,6 +162,20 @@ def test_says_what_is_wrong_and_where(tmp_path: Path, place: str, value: Any, me
     assert message in str(caught.value)
 
 
+def test_a_file_of_version_1_is_of_one_run(tmp_path: Path) -> None:
+    def older(document: dict[str, Any]) -> None:
+        document["version"] = 1
+        del document["timing"]
+        for node in document["nodes"]:
+            node.pop("time_spread_ns", None)
+
+    graph = random_graph(30, 60)
+    loaded = Graph.load(_edited(tmp_path, graph, older))
+    assert loaded.timing is not None
+    assert (loaded.timing.runs, loaded.time_ns) == (1, graph.time_ns)
+    assert (loaded.columns["node_time_spread_ns"] == -1).all()
+
+
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_newer_version_is_named_as_such(tmp_path: Path, broken: bool) -> None:
     def edit(document: dict[str, Any]) -> None:
