@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -148,6 +149,31 @@ def test_backward_and_optimizer() -> None:
     assert "optimizer" in json_of(run(*arguments, "--optimizer", "AdamW"))["summary"]["operations_by_phase"]
 
 
+@pytest.mark.parametrize("target", ["net", "pair"])
+def test_warm_ups_and_repeats(target: str, folder: Path) -> None:
+    inputs = ["--inputs", "3,4"] if target == "net" else []
+    runs = ["--warmup", "1", "--repeat", "3"]
+    result = run("capture", f"cli_models:{target}", *inputs, *runs, "--output", "graph.atlas")
+        "capture", f"cli_models:{target}", *inputs, "--warmup", "1", "--repeat", "3", "--output", "graph.atlas"
+    )
+    assert re.search(r"^time: .* in operations \(median of 3 ± .* eager \(median of 3 ±", result.stdout, re.MULTILINE)
+    graph = atlas.load(folder / "graph.atlas")
+    assert graph.timing is not None
+    assert (graph.timing.warmup, graph.timing.runs, len(graph.timing.eager_ns)) == (1, 3, 3)
+    times = json_of(run("summary", "graph.atlas", "--json"))["summary"]["times"]
+    assert (times["warmup"], times["operations"]["runs"], times["eager"]["runs"]) == (1, 3, 3)
+    other = run("table", "graph.atlas", "--repeat", "3")
+    assert (other.exit_code, "--repeat is for models that are run now" in other.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("verb", [["table"], ["draw", "-o", "graph.svg"], ["partition", "--by", "time"]], ids=str)
+def test_verbs_of_targets_repeat(verb: list[str], folder: Path) -> None:
+    result = run(*verb, "cli_models:net", "--inputs", "3,4", "--warmup", "1", "--repeat", "3")
+    assert result.exit_code == 0, result.output
+    shown = (folder / "graph.svg").read_text() if "draw" in verb else result.stdout
+    assert "median of 3 ±" in shown
+
+
 def test_capture_prints_the_summary_and_where_it_went() -> None:
     result = run("capture", "cli_models:net", "--inputs", "3,4", "--output", "graph.json")
     assert result.exit_code == 0
@@ -177,6 +203,9 @@ def test_capture_prints_the_summary_and_where_it_went() -> None:
         (["cli_models:program", "--backward"], "--backward is for models"),
         (["cli_models:net", "extra"], "takes no arguments"),
         (["--fake", "script.py"], "--fake is for models"),
+        (["--repeat", "3", "script.py"], "--repeat is for models"),
+        (["cli_models:program", "--warmup", "1"], "--warmup is for models"),
+        (["cli_models:net", "--inputs", "3,4", "--fake", "--repeat", "3"], "repeat=3 is for times, and fake=True"),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, list) else "",
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchatlas.analysis.memory_views import memory_frame, memory_text, source_dict, storage_name
 from torchatlas.analysis.storages import KEYS, Storages, peak_of, storages_of
-from torchatlas.analysis.summary import MemoryUsage, memory_usage, operations_mask
+from torchatlas.analysis.summary import MemoryUsage, memory_usage, operations_mask, run_times
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, GraphNode, SourceLine
 from torchatlas.graph.columns import PHASES, Array
@@ -126,6 +126,7 @@ class MemoryReport:
             "unknown_by_category": self.unknown_by_category,
             "by_device": self.by_device,
             "usage": dict(self.usage),
+            "times": run_times(self.graph),
             "by_module": {path: row.to_dict() for path, row in self.by_module.items()},
             "by_line": [row.to_dict() for row in self.by_line],
             "largest": [row.to_dict() for row in self.largest],

@@ -73,6 +73,7 @@ def command(
     facts = {
         "file": str(file),
         "seconds": seconds,
+        "runs": 1,
         "values": [_facts(n, v) for name, value in shown.items() for n, v in _flat(name, value)],
         "outputs": [_facts(name, value) for name, value in flat.items()],
         "written": [str(path) for path in (values, output) if path is not None],

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchatlas.analysis.roofline import Bound
+from torchatlas.analysis.summary import run_times
 from torchatlas.errors import InvalidInputError, NodeNotFoundError
 from torchatlas.graph import Graph
 from torchatlas.partition.text import report_text
@@ -175,6 +176,7 @@ class PartitionReport:
         found = {key: getattr(self, key) for key in self.__dataclass_fields__ if key not in left_out}
         return found | {
             "at_least": self.at_least,
+            "times": run_times(self.graph),
             "attempts": [{"front_end": one.front_end, "reason": one.reason} for one in self.attempts],
             "notes": list(self.notes),
             "subgraphs": [one.to_dict() for one in self.subgraphs],
