@@ -67,6 +67,11 @@ def test_whatever_shows_a_time_says_what_it_is(view: Callable[[atlas.Graph], str
     assert "one run" not in often
 
 
+def test_the_scale_of_colours_says_it_too() -> None:
+    assert ">time (one run)<" in atlas.draw(captured(1), color_by="time", legend=True).svg
+    assert ">time (median of 10 ± 10 %)<" in atlas.draw(captured(10), color_by="time", legend=True).svg
+
+
 def test_backward_is_one_run() -> None:
     run = atlas.record_backward(nn.Linear(2, 1)(torch.ones(1, 2)).sum())
     assert "(one run)" in str(run)
