@@ -218,3 +218,10 @@ def test_the_tracker_takes_the_same_numbers_and_summarizes_them() -> None:
     rate = analysis["summary"]["total_operations"] / (times["eager"]["ns"] / 1e9)
     assert analysis["performance"]["operations_per_second"] == rate
     assert atlas.analyze_computational_graph(model, x)["summary"]["times"]["eager"] is None
+
+
+def test_gradients_of_what_a_function_reaches_by_itself_are_put_back_after_each_run() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    graph = atlas.capture(lambda x: x * weight, torch.ones(3), backward=True, warmup=1, repeat=3)
+    assert weight.grad is None
+    assert graph.timing.runs == 3
