@@ -364,7 +364,7 @@ def capture(
     `backward=True` runs backward from `loss(outputs)`, by default the sum of the floating outputs; an `optimizer`
     (an instance, or a function of the parameters) takes a step after it. `fake=True` computes and allocates nothing;
     the model may then also live on the meta device or be a function that builds one. `values` keeps what every node
-    produced, as in `recording`.
+    produced, and `track_tensor_ops=False` records module calls only, as in `recording`.
 
     For times that can be believed, `warmup` runs come first and leave no trace, then it is recorded `repeat` times:
     times are medians over these runs, `node.time_spread_ns` their spread, and `graph.timing` tells what a whole run
