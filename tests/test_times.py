@@ -96,6 +96,7 @@ SHOWN = {
     "pipeline/run.py": "says (one run) itself",
     "render/html.py": "notebook",
     "render/measures.py": "coloured picture",
+    "render/page.py": "picture",
     "render/plots.py": "plot of time",
     "render/roofline.py": "roofline",
     "render/table.py": "table",

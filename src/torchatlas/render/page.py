@@ -28,7 +28,7 @@ from torchatlas.render.layout.words import SMALL, TITLE
 from torchatlas.render.measures import MEASURES, Measure, counted
 from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import Theme, contrast, mixed
-from torchatlas.units import format_bytes, format_count, format_flops
+from torchatlas.units import format_bytes, format_count, format_flops, format_ns
 
 _LINE, _ARROW, _CORNER, _DOT = 1.3, 6.5, 6.0, 2.6
 _COUNTED = 20_000  # nodes up to which the work of a graph is counted for the footer: it takes a moment
@@ -375,7 +375,7 @@ class Page:
         times = graph.columns["node_time_ns"][is_op]
         time = graph.measured(None if self.look.phases is None else is_op)
         if time is not None and (self.look.phases is None or (times >= 0).all()):
-            words["time"] = str(time)
+            words["time"] = f"{format_ns(time.ns)} in ops ({time.what})"
         if graph.peak_bytes and self.look.phases is None:
             words["peak"] = f"peak {format_bytes(graph.peak_bytes)}"
         opened = sum(frame.open for frame in scene.frames)
