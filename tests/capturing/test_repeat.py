@@ -220,6 +220,19 @@ def test_the_tracker_takes_the_same_numbers_and_summarizes_them() -> None:
     assert atlas.analyze_computational_graph(model, x)["summary"]["times"]["eager"] is None
 
 
+def test_the_wall_time_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no accelerator here: only that it is asked to finish before and after each run can be seen."""
+    order: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: order.append("wait"))
+
+    class OnDevice:
+        device = torch.device("cuda")
+
+    monkeypatch.setattr(repeat, "named_tensors", lambda tree: [("x", OnDevice())])
+    atlas.capture(lambda x: order.append("run") or x + 1, torch.ones(2), repeat=2)
+    assert order == ["run", "wait", "run", "wait"] * 2
+
+
 def test_gradients_of_what_a_function_reaches_by_itself_are_put_back_after_each_run() -> None:
     weight = torch.ones(3, requires_grad=True)
     graph = atlas.capture(lambda x: x * weight, torch.ones(3), backward=True, warmup=1, repeat=3)

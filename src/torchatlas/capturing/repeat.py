@@ -73,9 +73,9 @@ class Runs:
         return time.perf_counter_ns() - began
 
     def _wait(self) -> None:
-        """An accelerator goes on when the host is done."""
-        if any(tensor.device.type not in ("cpu", "meta") for _, tensor in named_tensors(self.tensors)):
-            torch.accelerator.synchronize()
+        """An accelerator goes on when the host is done. torch has a module for each kind: torch.cuda, torch.xpu ..."""
+        for kind in {tensor.device.type for _, tensor in named_tensors(self.tensors)} - {"cpu", "meta"}:
+            getattr(torch, kind).synchronize()
 
 
 @dataclass(frozen=True)
