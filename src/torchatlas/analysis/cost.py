@@ -353,11 +353,11 @@ def cost_text(report: CostReport, *, depth: int = 2, top: int = 10) -> str:
         f"{ratio_text(total.arithmetic_intensity)} FLOPs per byte; {format_count(report.parameters)} parameters",
         f"at best {format_seconds(total.seconds)} on {report.device.name!r} ({report.device.source})",
     ]
+    lines += caveats(report.sizes, report.uncosted)
+    modules = {path: one for path, one in report.by_module.items() if path.count(".") < depth}
     achieved = report.device is not GENERIC
     if achieved and report.graph.timing is not None:
         lines.append(f"achieved is the best against the measured time: {run_times(report.graph)}")
-    lines += caveats(report.sizes, report.uncosted)
-    modules = {path: one for path, one in report.by_module.items() if path.count(".") < depth}
     parts = [text_lines(lines), _section("phase", report.by_phase)]
     if len(modules) > 1:
         parts.append(_section("module", {path or "(all)": one for path, one in modules.items()}))

@@ -202,10 +202,12 @@ def concurrency_text(report: ConcurrencyReport) -> str:
         f"{report.mean_parallel_ops_per_stage:.3g} on average; at most {report.antichain_width:,} could run at once",
         f"critical path by {report.by}: {len(report.critical_path):,} subgraphs, "
         f"{'at least ' if report.at_least else ''}{_length(report.critical_path_length, report.by)} "
-        f"of {_length(report.work, report.by)}{'' if report.times is None else f' ({report.times})'}",
+        f"of {_length(report.work, report.by)}",
     ]
     if report.speedup_bound is not None:
         lines.append(f"no number of workers is more than {report.speedup_bound:.3g} times faster than one")
+    if report.times is not None:
+        lines.append(f"times as measured: {report.times}")
     if report.batch_parallelism > 1:
         lines.append(f"the {report.batch_parallelism:,} samples of the batch do not depend on each other")
     rows = [[f"{workers:,}", f"{speedup:.3g}"] for workers, speedup in report.speedups.items()]
