@@ -201,7 +201,7 @@ class _Finish:
         found = self.found
         named = [found.value_of[number] for number in self.input_names]
         named = [value for value in named if value >= 0]
-        taken = found.from_outside[0::3]
+        taken = found.from_outside[0::4]
         is_input = storage_role[self.storage_of_value] == _ROLE[Role.INPUT]
         first = [self._state_before(value) for value in named]
         return list(dict.fromkeys([*[v for v in first if v >= 0], *[v for v in taken if is_input[v]]]))
@@ -344,13 +344,13 @@ class _Finish:
         found = self.found
         edges = np.array(found.edges, np.int64).reshape(-1, 6)
         edges[:, :2] += shift
-        outside = np.array(found.from_outside, np.int64).reshape(-1, 3)
+        outside = np.array(found.from_outside, np.int64).reshape(-1, 4)
         node_of_value = np.full(len(found.value_tensor) + 1, -1, np.int64)
         node_of_value[inputs] = np.arange(len(inputs))
         outside = outside[node_of_value[outside[:, 0]] >= 0]
         arriving = np.zeros((len(outside), 6), np.int64)
         arriving[:, 0], arriving[:, 1] = node_of_value[outside[:, 0]], outside[:, 1] + shift
-        arriving[:, 3], arriving[:, 4], arriving[:, 5] = outside[:, 2], outside[:, 0], DATA
+        arriving[:, 3], arriving[:, 4], arriving[:, 5] = outside[:, 2], outside[:, 3], DATA
         return _tidy(np.concatenate([arriving, edges]))
 
 
