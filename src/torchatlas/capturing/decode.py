@@ -17,6 +17,7 @@ from torchatlas.capturing.rows import Target, flat_entries, flat_results, iterat
 from torchatlas.capturing.sequences import Sequences
 from torchatlas.capturing.states import DATA, NODE_ROW, ORDER, Decoded, States
 from torchatlas.capturing.stream import Recorder
+from torchatlas.graph.arguments import exact_text
 
 ACCUMULATE = 2**63  # AccumulateGrad nodes have the largest sequence number there is
 
@@ -252,12 +253,12 @@ class Decoder(States):
                 source = known
             # the call
             if not plan.readable:
-                text_key: Any = (head, repr(others))
+                text_key: Any = (head, exact_text(others))
             elif plain and not others and not keywords:
                 text_key = head
             else:
                 pattern = None if plain else pattern_of(entries)
-                text_key = (head, pattern, repr(others), repr(keywords) if keywords else None)
+                text_key = (head, pattern, exact_text(others), exact_text(keywords) if keywords else None)
             text = texts.get(text_key)
             if text is None:
                 if plan.readable:
