@@ -88,8 +88,17 @@ def _run_with_outputs(kernel: Any, names: list[str], args: tuple[Any, ...], kwar
     results = kernel(*args, **{**kwargs, **made})
     outputs = {}
     for new, output in zip(pytree.tree_leaves(made), pytree.tree_leaves(given), strict=True):
-        outputs[id(new)] = output.resize_(new.shape).copy_(new) if new is not output else output
+        outputs[id(new)] = _laid_out_like(new, output).copy_(new) if new is not output else output
     return pytree.tree_map(lambda item: outputs.get(id(item), item), results)
+
+
+def _laid_out_like(new: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """A tensor with the layout that a kernel has given to another: with strides of its own only if it resized it."""
+    if output.shape == new.shape:
+        return output
+    output.resize_(new.shape)
+    reach = sum((size - 1) * step for size, step in zip(new.shape, new.stride(), strict=True))
+    return output.as_strided_(new.shape, new.stride()) if reach < new.numel() else output
 
 
 def _contiguous_like(tensor: torch.Tensor) -> torch.Tensor:
