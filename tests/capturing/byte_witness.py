@@ -237,12 +237,18 @@ def _made_or_wrote(graph: atlas.Graph, node: int) -> set[int]:
     ptr, value, written = columns["input_ptr"], columns["input_value"], columns["input_written"]
     taken = range(int(ptr[node]), int(ptr[node + 1]))
     storage = columns["value_storage"]
-    relays = graph.nodes[node].operation.startswith(("aten.set_.", "aten.resize_", "aten.squeeze_", "aten.unsqueeze_"))
-    wrote = {int(storage[value[i]]) for i in taken if written[i]} if not relays else set()
+    wrote = {int(storage[value[i]]) for i in taken if written[i] and not _only_views(graph.nodes[node].operation)}
     before = {int(storage[value[i]]) for i in taken}
     outputs = columns["output_value"][int(columns["output_ptr"][node]) : int(columns["output_ptr"][node + 1])]
     born = {int(storage[v]) for v in outputs if v >= 0 and int(columns["storage_born"][storage[v]]) == node}
     return wrote | (born - before)
+
+
+def _only_views(operation: str) -> bool:
+    """Whether an operator gives a tensor another layout and leaves the bytes alone: t_, resize_, set_."""
+    names = operation.split(".")
+    operator = getattr(getattr(getattr(torch.ops, names[0], None), names[1], None), names[-1], None)
+    return operator is not None and torch.Tag.inplace_view in operator.tags
 
 
 def _order_faults(graph: atlas.Graph, witness: ByteWitness) -> list[str]:
