@@ -177,16 +177,20 @@ def _drawn(graph: atlas.Graph, folder: Path) -> Iterator[str]:
 def _live_faults(graph: atlas.Graph, witness: ByteWitness) -> Iterator[str]:
     """What is alive after each op, counted by the witness.
 
-    A storage from outside counts from the beginning if it outlives the program, else from its first use.
+    A storage from outside counts from the beginning if it outlives the program, else from its first use. Parameters
+    of modules that ran also count where no op took them.
     """
     if not witness.live:
         return
-    last = witness.live[-1]
+    last, columns = witness.live[-1], graph.columns
+    met_by_graph = np.unique(columns["value_storage"][np.append(columns["input_value"], columns["output_value"])])
+    unmet = np.setdiff1d(np.arange(len(columns["storage_bytes"])), met_by_graph)
+    never_taken = int(columns["storage_bytes"][unmet].clip(0).sum())
     before = {n: size for n, size in witness.first.items() if witness.came[n] and n in last}
     met: set[int] = set()
     for op, (node, alive) in enumerate(zip(graph.where(kind="op"), witness.live, strict=False)):
         met |= alive.keys()
-        expected = sum(alive.values()) + sum(size for n, size in before.items() if n not in met)
+        expected = never_taken + sum(alive.values()) + sum(size for n, size in before.items() if n not in met)
         if node.memory_bytes != expected:
             yield f"live bytes: {node.memory_bytes} after {node.name} (op {op}), the witness counts {expected}"
             return

@@ -24,7 +24,7 @@ from textwrap import indent
 from typing import Any
 
 import torch
-from statements import BEFORE, DEFINITIONS, RULES, Scene
+from statements import BEFORE, DEFINITIONS, RULES, TRAINING, WEIGHTS, Scene, matrix, module, optimizer
 
 RAISED = (RuntimeError, IndexError, TypeError, ValueError, AttributeError)
 LENGTH = (3, 14)  # statements that are recorded
@@ -71,13 +71,15 @@ def random_program(seed: int) -> Program:
     """The program of a seed: the same everywhere with the same torch."""
     chance, program = random.Random(seed), Program(seed, (), ())
     names = program.run()
-    rules, weights = zip(*RULES, strict=True)
-    first, length = chance.randint(1, 4), chance.randint(*LENGTH)
+    length, trains = chance.randint(*LENGTH), chance.random() < 0.5
+    weights = TRAINING if trains else WEIGHTS
+    beginning = [module, matrix, optimizer][: chance.randint(2, 3)] if trains else []
+    beginning += [chance.choice(BEFORE) for _ in range(chance.randint(0 if trains else 1, 3))]
     for number in range(100):
         if len(program.body) >= length:
             break
-        early = len(program.before) < first
-        rule = chance.choice(BEFORE) if early else chance.choices(rules, weights)[0]
+        early = number < len(beginning)
+        rule = beginning[number] if early else chance.choices(RULES, weights)[0]
         statement = rule(Scene(names, chance, number))
         if statement is None:
             continue

@@ -43,6 +43,31 @@ class Double_(torch.autograd.Function):
     def backward(ctx, gradient):
         return gradient * 2
 
+class Tied(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.ModuleDict({"first": nn.Linear(width, width), "last": nn.Linear(width, width)})
+        self.layers["last"].weight = self.layers["first"].weight
+        self.scale = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        x = self.layers["first"](x).relu_()
+        x = torch.cat([x[:, :2], x[:, 2:].mul(2)], 1)
+        return self.layers["last"](x) * self.scale
+
+class Loop(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.cell = nn.LSTMCell(width, width)
+        self.table = nn.Embedding(5, width, padding_idx=0)
+
+    def forward(self, x):
+        out, state = torch.empty(len(x), 3, x.shape[1]), None
+        for step in range(3):
+            state = self.cell(x + self.table(torch.tensor(step)), state)
+            out[:, step] = state[0]
+        return out.sum(1)
+
 class Residual(nn.Module):
     def __init__(self, width):
         super().__init__()
@@ -101,13 +126,17 @@ class Scene:
 
 
 Rule = Callable[[Scene], str | None]
-RULES: list[tuple[Rule, float]] = []
+RULES: list[Rule] = []
+WEIGHTS: list[float] = []
+TRAINING: list[float] = []  # weights for a program that trains a module
 BEFORE: list[Rule] = []  # also before the recording begins
 
 
-def rule(weight: float, before: bool = False) -> Callable[[Rule], Rule]:
+def rule(weight: float, before: bool = False, trains: bool = False) -> Callable[[Rule], Rule]:
     def add(function: Rule) -> Rule:
-        RULES.append((function, weight))
+        RULES.append(function)
+        WEIGHTS.append(weight)
+        TRAINING.append(weight * (5 if trains else 1))
         if before:
             BEFORE.append(function)
         return function
@@ -394,7 +423,8 @@ def module(scene: Scene) -> str:
         "nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Conv1d(2, 2, 1), nn.Flatten())", "nn.Linear(4, 4).double()",
         "nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU(inplace=True), nn.Linear(4, 4))", "nn.GRUCell(4, 4)",
         "nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 4, 2), nn.BatchNorm2d(4), nn.Flatten())",
-        "nn.TransformerEncoderLayer(4, 2, 4, batch_first=True)", "nn.LazyLinear(4)",
+        "nn.TransformerEncoderLayer(4, 2, 4, batch_first=True)", "nn.LazyLinear(4)", "Tied(4)", "Tied(4)", "Loop(4)",
+        "nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))", "nn.Sequential(Residual(4), nn.Tanh(), Residual(4))",
     )
 
 
@@ -403,19 +433,19 @@ def _call_of(scene: Scene) -> str | None:
     return None if x is None or m is None else f"{m}({x})"
 
 
-@rule(5)
+@rule(5, trains=True)
 def called(scene: Scene) -> str | None:
     call = _call_of(scene)
     return None if call is None else f"{scene.new()} = {call}"
 
 
-@rule(1)
+@rule(1, trains=True)
 def mode(scene: Scene) -> str | None:
     m = scene.one(nn.Module)
     return None if m is None else f"{m}." + scene.pick("eval()", "train()", "zero_grad()", "requires_grad_(False)")
 
 
-@rule(1)
+@rule(1, trains=True)
 def module_hook(scene: Scene) -> str | None:
     m = scene.one(nn.Module)
     return None if m is None else f"{m}." + scene.pick(
@@ -509,7 +539,7 @@ def _root(scene: Scene) -> str | None:
     return scene.tensor(lambda t: t.requires_grad and t.grad_fn is not None and t.numel() > 0 and is_real(t))
 
 
-@rule(4)
+@rule(4, trains=True)
 def backward(scene: Scene) -> str | None:
     if (x := _root(scene)) is None:
         return None
@@ -519,7 +549,7 @@ def backward(scene: Scene) -> str | None:
     return f"{loss}.backward({keep}){twice}"
 
 
-@rule(3)
+@rule(3, trains=True)
 def accumulated(scene: Scene) -> str | None:
     call = _call_of(scene)
     if call is None:
@@ -568,7 +598,7 @@ def optimizer(scene: Scene) -> str | None:
     return f"{scene.new().replace('t', 'o')} = torch.optim.{made.format(f'{m}.parameters()')}"
 
 
-@rule(4)
+@rule(4, trains=True)
 def step(scene: Scene) -> str | None:
     o, call = scene.one(torch.optim.Optimizer), _call_of(scene)
     if o is None:
@@ -582,3 +612,59 @@ def step(scene: Scene) -> str | None:
     train = f"{call}.square().mean().backward()\n" if call is not None else ""
     clip = "nn.utils.clip_grad_norm_([p for g in {}.param_groups for p in g['params']], 1.0)\n".format(o)
     return f"{zero}{train}{clip if scene.chance.random() < 0.3 else ''}{o}.step()"
+
+
+# -- what people do besides --------------------------------------------------------------------------------------------
+
+
+@rule(1, trains=True)
+def averaged(scene: Scene) -> str | None:
+    m = scene.one(nn.Module, lambda m: any(p.requires_grad for p in m.parameters()))
+    if m is None:
+        return None
+    return scene.pick(
+        f"with torch.no_grad():\n    for p in {m}.parameters():\n        p.mul_(0.9).add_(torch.ones_like(p), alpha=0.1)",
+        f"for p in {m}.parameters():\n    if p.grad is not None:\n        p.grad.mul_(0.5)",
+        f"torch._foreach_mul_([p.grad for p in {m}.parameters() if p.grad is not None], 0.5)",
+        f"{m}.load_state_dict({{key: item.clone() for key, item in {m}.state_dict().items()}})",
+        f"for p in {m}.parameters():\n    p.grad = torch.zeros_like(p)",
+        f"nn.utils.clip_grad_value_({m}.parameters(), 0.1)",
+        f"torch.nn.init.uniform_(next({m}.parameters()))",
+    )
+
+
+@rule(1, trains=True)
+def called_with(scene: Scene) -> str | None:
+    """A module called in some other way than by itself."""
+    call = _call_of(scene)
+    if call is None:
+        return None
+    m, x = call[:-1].split("(")
+    name = scene.new()
+    return scene.pick(
+        f"{name} = torch.func.functional_call({m}, {{key: p * 2 for key, p in {m}.named_parameters()}}, ({x},))",
+        f"with torch.autograd.graph.save_on_cpu():\n    {name} = {call}",
+        f"with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t):\n    {name} = {call}",
+        f"{name} = checkpoint(lambda x: checkpoint({m}, x, use_reentrant=False) * 2, {x}, use_reentrant=False)",
+        f"{name} = sum({m}({x}) for _ in range(2))",
+        f"with torch.inference_mode():\n    {name} = {call}.clone()",
+        f"{name} = F.scaled_dot_product_attention({call}, {x}, {x})",
+        f"{name} = F.cross_entropy({call}, torch.arange(len({x})) % 4)",
+    )
+
+
+@rule(1)
+def listed(scene: Scene) -> str | None:
+    """Ops over lists of tensors, and several results of one op of which one is written."""
+    x = scene.tensor(lambda t: is_real(t) and t.dim() > 0 and t.shape[0] > 1 and is_written_freely(t))
+    if x is None:
+        return None
+    name = scene.new()
+    return scene.pick(
+        f"torch._foreach_add_([part.detach() for part in {x}.split(1)], 1.0)",
+        f"{name} = torch._foreach_exp([{x}, {x}[1:]])[1]",
+        f"{name} = torch.cat([part * 2 for part in {x}.chunk(2)])",
+        f"{name}, _ = torch.split({x}.clone(), [1, len({x}) - 1])\n{name}.data.add_(1)",
+        f"{name} = torch.zeros_like({x}).index_put_((torch.tensor([0, 0]),), {x}[:1].detach(), accumulate=True)",
+        f"{name} = {x}.clone()\n{name}[::2], {name}[1:2] = 1.0, {name}[:1].detach().clone()",
+    )

@@ -141,7 +141,10 @@ class ByteWitness(TorchDispatchMode):
 
 def _size(storage: Any) -> int:
     """Bytes of memory. Zeros that forward-mode differentiation only promises have none, whatever they say."""
-    return int(storage.nbytes()) if storage.data_ptr() else 0
+    try:
+        return int(storage.nbytes()) if storage.data_ptr() else 0
+    except RuntimeError:  # "an invalid python storage"
+        return 0
 
 
 def _slots(func: Any, args: Any, kwargs: Any) -> list[tuple[torch.Tensor, str]]:
