@@ -102,7 +102,7 @@ def _with(program: Program, statement: str, early: bool) -> Program:
 
 
 def shortest(program: Program, fails: Callable[[Program], bool]) -> Program:
-    """The program with as many statements taken out as can be while it fails. One that does not run at all counts not."""
+    """The program with as many statements taken out as can be while it fails. Each must run alone."""
 
     def still_fails(shorter: Program) -> bool:
         try:

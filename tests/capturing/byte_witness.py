@@ -29,7 +29,7 @@ class Memory:
     reference: weakref.ref[Any]
     writer: np.ndarray[Any, Any]
     external: bool  # no op has made it
-    touched: list[tuple[int, int, bool]] = field(default_factory=list)  # op, bytes as bits of a number, wrote
+    touched: list[tuple[int, int]] = field(default_factory=list)  # op that read or wrote, bytes as bits of a number
 
 
 @dataclass
@@ -95,19 +95,19 @@ class ByteWitness(TorchDispatchMode):
             mask = sum(1 << int(place) for place in places)
             if kind.startswith("write"):
                 touched.add(number)
-                for earlier, theirs, wrote in memory.touched:
+                for earlier, theirs in memory.touched:
                     if theirs & mask and earlier != op:
                         taken.wrote_over.add(earlier)
                 memory.writer[places] = op
-                memory.touched.append((op, mask, True))
+                memory.touched.append((op, mask))
             elif kind == "read":
-                memory.touched.append((op, mask, False))
+                memory.touched.append((op, mask))
         for tensor in made:
             if self._known(tensor) is None and (found := self._memory(tensor, external=False)) is not None:
                 touched.add(found[0])
                 if not name.startswith("aten.set_."):  # which shows what was there
                     found[1].writer[:] = op
-                    found[1].touched.append((op, (1 << len(found[1].writer)) - 1, True))
+                    found[1].touched.append((op, (1 << len(found[1].writer)) - 1))
         self.made.append(touched)
         alive = ((number, memory.reference()) for number, memory in self._memories.values())
         self.live.append({number: _size(storage) for number, storage in alive if storage is not None})
@@ -142,7 +142,7 @@ class ByteWitness(TorchDispatchMode):
 def _size(storage: Any) -> int:
     """Bytes of memory. Zeros that forward-mode differentiation only promises have none, whatever they say."""
     try:
-        return int(storage.nbytes()) if storage.data_ptr() else 0
+        return int(storage.nbytes()) if storage.device.type == "meta" or storage.data_ptr() else 0
     except RuntimeError:  # "an invalid python storage"
         return 0
 
@@ -231,7 +231,9 @@ def _data_faults(graph: atlas.Graph, witness: ByteWitness) -> list[str]:
             here = int(storage[value[ptr[node] + index]])
             is_input = graph.storages[here].role == "input"
             if OUTSIDE in taken.writers and is_input and not any(one not in op_of for one in arriving):
-                faults.append(f"lost input: input {index} of {graph.nodes[node].name} ({name}) holds bytes from outside")
+                faults.append(
+                    f"lost input: input {index} of {graph.nodes[node].name} ({name}) holds bytes from outside"
+                )
     return faults
 
 

@@ -27,8 +27,9 @@ ROW_HEAD = 10  # fields before the first tensor argument
 # fmt: off
 ENVIRONMENT = (
     "OMITTED", "classify", "current", "current_node", "extend", "failed", "forget", "frame_at", "grad_enabled",
-    "group", "guard", "keep", "kind_of_code", "known", "made", "made_without_memory", "next_number", "now", "number_of", "number_of_result",
-    "recomputing", "reduction", "register", "resized", "results", "storage", "tensors_out",
+    "group", "guard", "keep", "kind_of_code", "known", "made", "made_without_memory", "next_number", "now",
+    "number_of", "number_of_result", "recomputing", "reduction", "register", "resized", "results", "storage",
+    "tensors_out",
 )
 # fmt: on
 

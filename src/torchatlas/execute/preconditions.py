@@ -157,7 +157,7 @@ def _dense(item: Any) -> Any:
 
 
 def _roomy(item: Any) -> Any:
-    """An expanded tensor with the same strides, at the beginning of memory that would be enough for all its elements."""
+    """An expanded tensor with the same strides, on memory with room for all its elements."""
     if _dense(item) is item:
         return item
     once = item[tuple(slice(0, 1) if step == 0 else slice(None) for step in item.stride())]

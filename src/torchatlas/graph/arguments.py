@@ -188,7 +188,7 @@ def _float(text: str) -> float:
     kind, _, bits = text.partition(":")
     if kind != "nan" or not bits:
         return float(text)
-    (number,) = struct.unpack(">d", bytes.fromhex(bits))
+    number = struct.unpack(">d", bytes.fromhex(bits))[0] if len(bits) == 16 else 0.0
     if number == number or _float_text(number) != text:
         raise ValueError(f"{quoted(text)} is no NaN as it is written")
     return float(number)
