@@ -95,13 +95,20 @@ def _left_by(program: Program, around: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"random numbers": content(torch.get_rng_state())}
     for name, item in names.items():
         if isinstance(item, torch.Tensor):
-            found[name] = content([item, item.grad if item.is_leaf or item.retains_grad else None])
+            found[name] = content([item, _gradient(item)])
         elif isinstance(item, nn.Module):
             own = [*item.named_parameters(), *item.named_buffers()]
             found |= {f"{name}.{key}": content([one, one.grad]) for key, one in own if not nn.parameter.is_lazy(one)}
         elif isinstance(item, torch.optim.Optimizer):
             found[name] = content([list(state.values()) for state in item.state.values()])
     return found
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    try:
+        return tensor.grad if tensor.is_leaf or tensor.retains_grad else None
+    except RuntimeError:  # a view that torch has made unusable, as another view of its base was written
+        return None
 
 
 def _different(one: dict[str, Any], other: dict[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from torchatlas.capturing import finish
 from torchatlas.capturing.states import DATA, States
 from torchatlas.graph import arguments
 
-PROGRAMS = 250  # in about a minute; python tests/programs.py runs more
+PROGRAMS = 200  # in about a minute; python tests/programs.py runs more
 _PER_TEST = 10
 
 

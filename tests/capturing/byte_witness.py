@@ -61,10 +61,15 @@ class ByteWitness(TorchDispatchMode):
         name = str(func) if isinstance(func, torch._ops.OpOverload) else f"higher_order.{func}"
         if name.startswith(LEFT_OUT):
             return func(*args, **kwargs)
+        known, count = dict(self._memories), self._count
         with _disable_current_modes():
             slots = _slots(func, args, kwargs)
             row = [self._taken(tensor, kind) for tensor, kind in slots]
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except BaseException:  # it is no op of the graph: what only it has met was not met
+            self._memories, self._count = known, count
+            raise
         with _disable_current_modes():
             if name.startswith("aten.lift"):  # what it takes was made of Python's data just now
                 for tensor, _ in slots:

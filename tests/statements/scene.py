@@ -21,7 +21,7 @@ class Scene:
         return f"t{self._fresh}"
 
     def all(self, kind: type, where: Callable[[Any], bool] = lambda item: True) -> list[str]:
-        return [name for name, item in self.names.items() if isinstance(item, kind) and where(item)]
+        return [name for name, item in self.names.items() if isinstance(item, kind) and _holds(where, item)]
 
     def one(self, kind: type, where: Callable[[Any], bool] = lambda item: True) -> str | None:
         """Mostly one of the last: so that programs get long chains."""
@@ -49,6 +49,13 @@ class Scene:
             if (self.chance.random() < 0.3)
             else f"{self.chance.uniform(-2, 2):.2f}"
         )
+
+
+def _holds(where: Callable[[Any], bool], item: Any) -> bool:
+    try:
+        return where(item)
+    except RuntimeError:  # a view that torch has made unusable, as another view of its base was written
+        return False
 
 
 Rule = Callable[[Scene], str | None]
