@@ -349,6 +349,16 @@ def test_what_numpy_writes_is_kept_and_told() -> None:
     assert "changed outside of the recorded ops: 3 times" in str(found)
 
 
+def test_a_lazy_module_that_gets_its_parameters_in_inference_mode() -> None:
+    x, model = torch.ones(3, 4), nn.Sequential(nn.LazyLinear(4), nn.LazyLinear(2))
+
+    def program() -> None:
+        with torch.inference_mode():
+            model(x)
+
+    assert verify(recorded(program))
+
+
 @pytest.mark.parametrize(
     "op",
     [
