@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zoo import ZOO, Specimen, loss_of
 
 import torchatlas as atlas
+from torchatlas.errors import FileFormatError
 from torchatlas.graph import Call, Constant, TensorRef
 from torchatlas.graph.arguments import decode, encode
 from torchatlas.graph.attributes import attributes_of
@@ -130,6 +132,35 @@ def test_numbers_are_exact(number: Any) -> None:
 def test_not_a_number_is_kept() -> None:
     (found,) = last_call(lambda: torch.zeros(1).fill_(math.nan))[1:]
     assert math.isnan(found)
+
+
+NANS = ["7ff8000000000000", "fff8000000000000", "7ff8000020000000", "fff8000000000007"]
+
+
+@pytest.mark.parametrize("place", ["a number", "a complex number", "in a tensor's place", "a keyword"])
+def test_each_nan_is_kept_with_its_bits(place: str) -> None:
+    numbers = [struct.unpack(">d", bytes.fromhex(bits))[0] for bits in NANS]
+    x = torch.ones(2)
+    with atlas.recording(values="replay") as rec:
+        for number in numbers:
+            if place == "a number":
+                torch.full((2,), number, dtype=torch.float64)
+            elif place == "a complex number":
+                torch.full((2,), complex(1, number), dtype=torch.complex128)
+            elif place == "a keyword":
+                torch.add(x, x, alpha=number)
+            else:
+                x.mul(number)
+    calls = [text for text in rec.graph.tables.arguments if "nan" in text]
+    assert len(set(calls)) == len(NANS)
+    assert [encode(decode(text)) for text in calls] == calls
+    assert atlas.verify(rec.graph)
+
+
+@pytest.mark.parametrize("text", ["nan:7ff8000000000000", "nan:3ff0000000000000", "nan:7FF8000000000001", "nan:7ff8"])
+def test_a_nan_has_one_text(text: str) -> None:
+    with pytest.raises(FileFormatError, match="not a call"):
+        decode(f'[[{{"float":"{text}"}}],{{}}]')
 
 
 def test_none_inside_and_at_the_end() -> None:

@@ -7,11 +7,15 @@ stale tensor number makes them differ.
 
 from __future__ import annotations
 
+import copy
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.utils._pytree as pytree
+from capturing.byte_witness import ByteWitness, edge_faults
 from torch.utils._python_dispatch import TorchDispatchMode
 from zoo import ZOO, Specimen, loss_of
 
@@ -97,6 +101,79 @@ def test_every_value_that_was_made_has_an_edge_to_whoever_takes_it(specimen: Spe
             assert edge.value is not None
             assert edge.target.inputs[edge.input_index or 0] == edge.value
             assert edge.source_id < edge.target_id
+
+
+# -- against the bytes that ops share ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("specimen", [one for one in ZOO if one.name != "worker_thread"], ids=str)
+def test_edges_are_the_bytes_that_ops_share(specimen: Specimen) -> None:
+    model, args, kwargs = specimen.build()
+    with atlas.recording() as rec, ByteWitness() as witness:
+        run_step(model, args, kwargs, specimen.trains)
+    assert edge_faults(rec.graph, witness) == []
+
+
+def into_smaller(x: torch.Tensor) -> torch.Tensor:
+    y = x.exp()
+    torch.index_select(x, 0, torch.tensor([1, 0, 1]), out=y.detach())
+    return y.sin()
+
+
+def sum_into(x: torch.Tensor) -> torch.Tensor:
+    y = x.exp()
+    torch.sum(x, 0, out=y.detach())
+    return y.sin()
+
+
+def into_larger(x: torch.Tensor) -> torch.Tensor:
+    y = x.exp()
+    z = y[4:]
+    torch.cat([x, x], out=y.detach()[:0])
+    return z.sin()
+
+
+def through_a_storage(x: torch.Tensor) -> torch.Tensor:
+    y = x.exp()
+    y[:2].mul_(2)
+    return torch.empty(0).set_(y.untyped_storage(), 1, (4,)).sin()
+
+
+def deep_copy(x: torch.Tensor) -> torch.Tensor:
+    return copy.deepcopy(x.exp()).sin()
+
+
+def part_of_an_input(x: torch.Tensor) -> torch.Tensor:
+    x[:2].zero_()
+    return x.sin()
+
+
+def bytes_of_floats(x: torch.Tensor) -> torch.Tensor:
+    y = x.exp()
+    y.view(torch.uint8)[:8].zero_()
+    return y[3:].sin()
+
+
+@pytest.mark.parametrize(
+    ("program", "sources"),
+    [
+        (into_smaller, {"exp", "index_select"}),
+        (sum_into, {"exp", "sum"}),
+        (into_larger, {"cat"}),
+        (through_a_storage, {"exp", "mul_", "set_"}),
+        (deep_copy, {"copy_", "set__2"}),
+        (part_of_an_input, {"input", "zero_"}),
+        (bytes_of_floats, {"slice_1"}),
+    ],
+)
+def test_every_source_of_a_byte_has_an_edge(program: Callable[..., Any], sources: set[str]) -> None:
+    x = torch.ones(6)
+    with warnings.catch_warnings(), atlas.recording() as rec, ByteWitness() as witness:
+        warnings.simplefilter("ignore")  # that torch resizes an out=
+        program(x)
+    assert edge_faults(rec.graph, witness) == []
+    edges = [edge for edge in rec.graph.edges if edge.target.name == "sin" and edge.kind is EdgeKind.DATA]
+    assert {edge.source.name for edge in edges} == sources
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

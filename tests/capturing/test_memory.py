@@ -166,6 +166,28 @@ def test_live_bytes_are_the_sum_of_what_is_alive() -> None:
         assert node.memory_bytes <= sizes[alive].sum()  # and what dies after it
 
 
+def test_promised_zeros_take_no_memory() -> None:
+    with atlas.recording() as rec:
+        zeros = torch._efficientzerotensor(1000)  # as forward-mode differentiation makes them
+        found = zeros + torch.ones(1000)
+    promised = rec.graph["_efficientzerotensor"]
+    assert (promised.memory_bytes, promised.outputs[0].storage.bytes) == (0, 0)
+    assert found.sum() == 1000
+
+
+def test_the_buffers_of_a_module_built_meanwhile_count_from_then() -> None:
+    with atlas.recording() as rec:
+        torch.zeros(10)
+        model = nn.BatchNorm1d(4)
+        model(torch.randn(2, 4))
+    first = rec.graph.nodes[0]
+    assert (first.name, first.memory_bytes) == ("zeros", 40)
+    buffers = [storage for storage in rec.graph.storages if storage.role == "buffer"]
+    assert len(buffers) == 3
+    assert all(storage.born is not None for storage in buffers)
+    assert not atlas.memory(rec.graph).timeline["unattributed"].any()
+
+
 def test_views_allocate_nothing() -> None:
     x = torch.ones(64)
     with atlas.recording() as rec:

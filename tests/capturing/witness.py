@@ -136,5 +136,6 @@ def _content(leaf: Any) -> Any:
         return (*head, leaf.layout, _content(leaf.to_dense()))
     if leaf.is_quantized:
         return (*head, _content(leaf.dequantize()))
-    flat = leaf.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    flat = leaf.detach().resolve_conj().resolve_neg().reshape(-1)
+    flat = flat.new_empty(len(flat)).copy_(flat)  # a single element may have any stride, and a view no other than 1
     return (*head, bytes(flat.view(torch.uint8).tolist()))

@@ -167,6 +167,25 @@ def test_kernels_get_memory_for_every_element() -> None:
         assert torch.equal(checked(operator)(c3.expand(5, 3), 0)[0], c3)
 
 
+@pytest.mark.parametrize("shape", [(3, 4), (3, 4, 5, 5), (2, 4, 3, 3, 3)])
+def test_batch_norm_sums_an_expanded_gradient_in_the_order_in_which_torch_does(shape: tuple[int, ...]) -> None:
+    x, one, rest = r(*shape), r(1), (r(4), r(4), r(4), r(4), r(4).abs(), True, 1e-5, [True] * 3)
+    for gradient in (one.expand(shape), r(*shape[1:]).expand(shape)):
+        found = checked(aten.native_batch_norm_backward.default)(gradient, x, *rest)
+        assert all(map(torch.equal, found, aten.native_batch_norm_backward.default(gradient, x, *rest)))
+    settings = (r(4), r(4), r(4), r(4).abs(), True, 0.1, 1e-5)
+    found = checked(aten.native_batch_norm.default)(one.expand(shape), *settings)
+    assert all(map(torch.equal, found, aten.native_batch_norm.default(one.expand(shape), *settings)))
+
+
+def test_an_output_that_is_resized_gets_the_strides_that_its_kernel_gives() -> None:
+    x, found, expected = r(2, 3).t(), torch.zeros(0), torch.zeros(0)
+    torch.sin(x, out=expected)
+    checked(aten.sin.out)(x, out=found)
+    assert found.stride() == expected.stride() == (1, 3)
+    assert torch.equal(found, expected)
+
+
 def test_unusual_calls_of_torch_pass() -> None:
     """Found by benchmarks/probe_operators.py among the samples of torch's own tests."""
     run, nothing, indices = checked(aten._embedding_bag_backward.default), bags[1][:0], bags[1]

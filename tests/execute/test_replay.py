@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import os
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -345,6 +347,41 @@ def test_what_numpy_writes_is_kept_and_told() -> None:
     assert found, str(found)
     assert found.patches == {CHANGED: 3}
     assert "changed outside of the recorded ops: 3 times" in str(found)
+
+
+def test_a_lazy_module_that_gets_its_parameters_in_inference_mode() -> None:
+    x, model = torch.ones(3, 4), nn.Sequential(nn.LazyLinear(4), nn.LazyLinear(2))
+
+    def program() -> None:
+        with torch.inference_mode():
+            model(x)
+
+    assert verify(recorded(program))
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda x: torch.matmul(x[:, 0], x[0], out=x.detach()[0]),
+        lambda x: torch.take(x, torch.tensor([0, 99, 1, 1]), out=x),
+        lambda x: torch.gather(x.clone(), 0, torch.full((5, 3), 99), out=x),
+        lambda x: torch.cat([x, x], out=x),
+        lambda x: x.t_().add_(torch.ones(97)),
+    ],
+)
+def test_a_replay_goes_on_after_an_op_that_raised(op: Callable[[torch.Tensor], Any]) -> None:
+    """Such an op is no node, but it may have given its out= another shape and other bytes."""
+
+    def program() -> None:
+        x = torch.ones(2, 3).exp()
+        with warnings.catch_warnings(), contextlib.suppress(RuntimeError, IndexError):
+            warnings.simplefilter("ignore")
+            op(x)
+        x.sin()
+
+    graph = recorded(program)
+    assert verify(graph), str(verify(graph))
+    assert graph.nodes[-1].inputs[0].shape == graph.nodes[-1].outputs[0].shape
 
 
 def test_memory_that_an_op_takes_uninitialized_is_kept() -> None:

@@ -133,6 +133,7 @@ ARRAY = np.zeros(3)
         (_text("arguments", 0, '[[{"tensor":1.5}],{}]'), "(a reference to a tensor is a number from 0 on)"),
         (_text("arguments", 0, '[[{"tensor":99999999999999999999}],{}]'), "(a reference to a tensor is a number"),
         (_text("arguments", 0, "[[NaN],{}]"), "(NaN is no number of JSON)"),
+        (_text("arguments", 0, '[["\\ud83d"],{}]'), "surrogates not allowed"),
         (_text("arguments", 0, "[[1e999],{}]"), "(a number that is not finite)"),
         (_text("arguments", 0, f"[[{'9' * 4400}],{{}}]"), "arguments[0]: not a call"),
         (_text("arguments", 0, " [[],{}]"), "(space around it)"),

@@ -60,6 +60,26 @@ def test_where_with_a_predicate(graph: Graph) -> None:
         graph.where(phase="nonsense")
 
 
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ReLU()
+
+    def forward(self, layers: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.layers(layers["relu"]) + self.layers(layers["relu_1"])
+
+
+def test_names_are_unique_where_an_input_is_called_like_an_op_in_a_module() -> None:
+    graph = atlas.capture(Layers(), {"relu": torch.ones(2), "relu_1": torch.ones(2)})
+    assert [node.name for node in graph.nodes][:4] == [
+        "layers.relu",
+        "layers.relu_1_0",
+        "layers.relu_1",
+        "layers.relu_2",
+    ]
+    assert all(graph[node.name] == node for node in graph.nodes)
+
+
 def test_names_ids_and_near_names(graph: Graph) -> None:
     assert graph["3.addmm"].name == "3.addmm"
     assert graph[0] == graph.nodes[0]

@@ -17,6 +17,7 @@ from torchatlas.capturing.rows import Target, flat_entries, flat_results, iterat
 from torchatlas.capturing.sequences import Sequences
 from torchatlas.capturing.states import DATA, NODE_ROW, ORDER, Decoded, States
 from torchatlas.capturing.stream import Recorder
+from torchatlas.graph.arguments import exact_text
 
 ACCUMULATE = 2**63  # AccumulateGrad nodes have the largest sequence number there is
 
@@ -64,6 +65,7 @@ class Decoder(States):
         gradients = self.gradients
         sources: dict[tuple[int, int], int] = {}
         texts: dict[Any, int] = {}
+        relaid: dict[int, int] = {}  # an out= tensor as the op found it -> as the op left it
         node, live, iteration, trained = 0, 0, 0, False
         i = 0
         while i < end:
@@ -82,6 +84,8 @@ class Decoder(States):
                         self.early_bytes[storage] = head[2]
                 elif head[0] == "recomputed":
                     _recomputed_before(nodes, head[1], ran_in)
+                elif head[0] == "relaid":
+                    relaid[head[1]] = head[2]
                 elif head[0] == "resize":
                     live += max(head[2], 0) - max(sizes[head[1]], 0)
                     if head[2] != sizes[head[1]]:
@@ -126,10 +130,9 @@ class Decoder(States):
                     kind = ORDER if k in only_written else DATA
                     edges += (producer, node, value_output[value], k, value, kind)
                     if value in several:
-                        for other, output in several[value]:
-                            edges += (other, node, output, k, value, kind)
+                        self._further_sources(value, node, k, kind)
                 else:
-                    from_outside += (value, node, k)
+                    from_outside += (value, node, k, value)
                 reader = readers[storage]
                 if reader is None:
                     readers[storage] = [node, number]
@@ -146,8 +149,9 @@ class Decoder(States):
                 marks = [0] * k
                 for index, number, overwritten in targets:
                     marks[index] = 1
-                    if number not in made and not plan.changes_layout:
-                        made[number] = self._write(number, node, overwritten)
+                    after = relaid.get(number, number)
+                    if after not in made and not plan.changes_layout:
+                        made[after] = self._write(after, node, overwritten, number)
                 written_flags += marks
             else:
                 written_flags += _ZEROS[:k] if k <= len(_ZEROS) else [0] * k
@@ -174,7 +178,7 @@ class Decoder(States):
                         base = inputs[len(inputs) - k + q]
                         break
                 else:
-                    self._after_who_filled(storage, node)
+                    several[len(value_tensor)] = self._who_filled(results, node)
                 value_of[results] = value = len(value_tensor)
                 value_tensor.append(results)
                 value_version.append(version[storage])
@@ -249,12 +253,12 @@ class Decoder(States):
                 source = known
             # the call
             if not plan.readable:
-                text_key: Any = (head, repr(others))
+                text_key: Any = (head, exact_text(others))
             elif plain and not others and not keywords:
                 text_key = head
             else:
                 pattern = None if plain else pattern_of(entries)
-                text_key = (head, pattern, repr(others), repr(keywords) if keywords else None)
+                text_key = (head, pattern, exact_text(others), exact_text(keywords) if keywords else None)
             text = texts.get(text_key)
             if text is None:
                 if plan.readable:

@@ -166,12 +166,17 @@ class _Finish:
 
     def _lifted(self) -> list[int]:
         """Tensors that torch.tensor(...) made of Python data: constants of the program."""
-        lifting = [i for i, plan in enumerate(self.recorder.plans) if plan.name.startswith("aten.lift")]
+        return [self.found.value_tensor[value] for _, value in self._lifts("aten.lift")]
+
+    def _lifts(self, name: str) -> list[tuple[int, int]]:
+        """The nodes of operators whose name begins so, with what each took, if no node had made that."""
+        lifting = [i for i, plan in enumerate(self.recorder.plans) if plan.name.startswith(name)]
         if not lifting:
             return []
         found, starts = self.found, np.cumsum(self.input_count) - self.input_count
-        values = [found.inputs[starts[node]] for node in np.flatnonzero(np.isin(self.plan, lifting))]
-        return [found.value_tensor[value] for value in values if found.value_producer[value] < 0]
+        nodes = np.flatnonzero(np.isin(self.plan, lifting)).tolist()
+        pairs = [(node, found.inputs[starts[node]]) for node in nodes]
+        return [(node, value) for node, value in pairs if found.value_producer[value] < 0]
 
     def _bytes_from_outside(self) -> int:
         """What was alive before the first op: what has a name or was passed in, and what outlived the recording.
@@ -179,20 +184,30 @@ class _Finish:
         What came from outside and died meanwhile counts from its first use, and so does what is known to be new: a
         batch made of numpy data in a loop was not there from the beginning.
         """
-        found, size, arrived = self.found, self.decoder.first_bytes, self.decoder.arrived
-        came_later = {storage for storage in arrived if found.died[storage] >= 0 or storage in self.fresh}
+        found, size = self.found, self.decoder.first_bytes
+        came_later = {storage for storage in self.decoder.arrived if found.died[storage] >= 0} | self.fresh.keys()
         return sum(max(size[s], 0) for s in range(len(size)) if found.born[s] < 0 and s not in came_later)
 
     def _fresh(self) -> dict[int, int]:
         """Storages just made of Python or numpy data, without an op -> the node that says so and took them first."""
-        lifting = {i for i, plan in enumerate(self.recorder.plans) if plan.name == "aten.lift_fresh.default"}
-        nodes = self.plan.tolist() if lifting else ()
-        return {s: node for s, node in self.decoder.arrived.items() if node < len(nodes) and nodes[node] in lifting}
+        return {
+            self.decoder.storage_of[self.found.value_tensor[value]]: node
+            for node, value in self._lifts("aten.lift_fresh.default")
+            if self.decoder.origin[self.decoder.storage_of[self.found.value_tensor[value]]] == value
+        }
 
     def _count_from_the_beginning(self) -> None:
-        for storage, node in self.decoder.arrived.items():
+        """Correct the live bytes: the decoder counts what has a name from the beginning, the rest from its first use.
+
+        What is known to be new was not there before, also if it has a name: the buffer of a module built meanwhile.
+        """
+        arrived, size = self.decoder.arrived, self.decoder.first_bytes
+        for storage, node in arrived.items():
             if self.found.died[storage] < 0 and storage not in self.fresh:
-                self.rows[node:, _MEMORY] -= max(self.decoder.first_bytes[storage], 0)
+                self.rows[node:, _MEMORY] -= max(size[storage], 0)
+        for storage, node in self.fresh.items():
+            if storage not in arrived:
+                self.rows[node:, _MEMORY] += max(size[storage], 0)
 
     # -- inputs --------------------------------------------------------------------------------------------------
 
@@ -201,7 +216,7 @@ class _Finish:
         found = self.found
         named = [found.value_of[number] for number in self.input_names]
         named = [value for value in named if value >= 0]
-        taken = found.from_outside[0::3]
+        taken = found.from_outside[0::4]
         is_input = storage_role[self.storage_of_value] == _ROLE[Role.INPUT]
         first = [self._state_before(value) for value in named]
         return list(dict.fromkeys([*[v for v in first if v >= 0], *[v for v in taken if is_input[v]]]))
@@ -345,13 +360,13 @@ class _Finish:
         found = self.found
         edges = np.array(found.edges, np.int64).reshape(-1, 6)
         edges[:, :2] += shift
-        outside = np.array(found.from_outside, np.int64).reshape(-1, 3)
+        outside = np.array(found.from_outside, np.int64).reshape(-1, 4)
         node_of_value = np.full(len(found.value_tensor) + 1, -1, np.int64)
         node_of_value[inputs] = np.arange(len(inputs))
         outside = outside[node_of_value[outside[:, 0]] >= 0]
         arriving = np.zeros((len(outside), 6), np.int64)
         arriving[:, 0], arriving[:, 1] = node_of_value[outside[:, 0]], outside[:, 1] + shift
-        arriving[:, 3], arriving[:, 4], arriving[:, 5] = outside[:, 2], outside[:, 0], DATA
+        arriving[:, 3], arriving[:, 4], arriving[:, 5] = outside[:, 2], outside[:, 3], DATA
         return _tidy(np.concatenate([arriving, edges]))
 
 

@@ -27,8 +27,9 @@ ROW_HEAD = 10  # fields before the first tensor argument
 # fmt: off
 ENVIRONMENT = (
     "OMITTED", "classify", "current", "current_node", "extend", "failed", "forget", "frame_at", "grad_enabled",
-    "group", "guard", "keep", "kind_of_code", "known", "made", "next_number", "now", "number_of", "number_of_result",
-    "recomputing", "reduction", "register", "resized", "results", "storage", "tensors_out",
+    "group", "guard", "keep", "kind_of_code", "known", "made", "made_without_memory", "next_number", "now",
+    "number_of", "number_of_result", "recomputing", "reduction", "register", "resized", "results", "storage",
+    "tensors_out",
 )
 # fmt: on
 
@@ -183,10 +184,10 @@ def _source(schema: Any, plan: Plan, guarded: bool, kept: bool) -> str:
     lines += [*_FRAME.splitlines(), f"  needs = grad and ({_requires_grad(plan)})"]
     if guarded:
         lines += _guard_lines(schema, plan)
-    lines += _CALL.splitlines()
-    if plan.changes_layout:
-        lines.append("  forget(args[0])")
-    lines += [f"  resized(x{i})" for i, slot in enumerate(plan.slots) if slot.position is None and slot.written]
+    # What may have another layout afterwards. An op that raises may have given it one before it did.
+    relaid = [f"resized(x{i})" for i, slot in enumerate(plan.slots) if slot.position is None and slot.written]
+    relaid += ["forget(args[0])"] if plan.changes_layout else []
+    lines += [_CALL.format(after="; ".join([*relaid, "raise"])), *(f"  {line}" for line in relaid)]
     lines += _read_result(schema)
     if kept:
         lines.append("  keep(None, [])" if in_flight(schema) else f"  keep(out, {_written(plan)})")
@@ -232,6 +233,8 @@ def _read_result(schema: Any) -> list[str]:
     kinds = [str(item.type) for item in schema.returns]
     if not any("Tensor" in kind for kind in kinds):
         return ["  o = None"]
+    if schema.name == "aten::_efficientzerotensor":
+        return ["  o = made_without_memory(out)"]
     if schema.name == WRAPS:
         return ["  o = number_of_result(getattr(out, 'elem', out))"]
     if kinds == ["Tensor"]:
@@ -298,7 +301,7 @@ _CALL = """\
   t0 = now()
   try: out = call(*args, **kwargs) if kwargs else call(*args)
   except BaseException as error:
-    failed(number, error, current[0], code, at); raise
+    failed(number, error, current[0], code, at); {after}
   t1 = now()"""
 
 
@@ -308,7 +311,7 @@ def run(args, kwargs):
   found = []
   shape = tensors_out((args, kwargs or {{}}), found)
 {_FRAME}
-{_CALL}
+{_CALL.format(after="raise")}
   if keep is not None: keep(out, [])
   extend((number, t0, t1, sequence, back, current[0], code, at, grad, False, (found, shape), results(out)))
   return out"""

@@ -21,7 +21,7 @@ from torchatlas.capturing.tensors import storages_of
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.operations import UNINITIALIZED
-from torchatlas.torch_private import FakeTensor, aside
+from torchatlas.torch_private import FakeTensor, UninitializedTensor, aside
 
 DIGEST_BYTES = 16
 NO_DIGEST = bytes(DIGEST_BYTES)  # of what is not to be compared: it holds whatever was in memory
@@ -153,7 +153,7 @@ class ReplayKeeper:
         if memory is None or memory.reference() is not storage:
             self._remember(tensor, storage, external=True)
             return
-        if not reads:
+        if not reads or isinstance(tensor, UninitializedTensor):  # a lazy module's: nothing is in it yet
             return
         content = as_bytes(storage)
         begin, end = _span(tensor)

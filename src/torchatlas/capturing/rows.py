@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from torchatlas.capturing.plans import Plan
+from torchatlas.graph.arguments import exact_text
 
 Target = tuple[int, int, bool]  # a written argument: its place among the inputs, its tensor, whether it is not read
 
@@ -36,7 +37,7 @@ def pattern_of(entries: list[Any]) -> tuple[Any, ...]:
     return tuple(
         -1
         if type(entry) is int
-        else repr(entry)  # 2, 2.0 and True are equal, and not the same
+        else exact_text(entry)  # 2, 2.0 and True are equal, and not the same
         if entry is None or type(entry) is tuple
         else tuple(len(item) if type(item) is list else item is None for item in entry)
         for entry in entries

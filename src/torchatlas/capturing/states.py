@@ -36,7 +36,7 @@ class Decoded:
         self.value_view_of: list[int] = []
         # edges, flat: source, target, output index, input index, value, kind
         self.edges: list[int] = []
-        self.from_outside: list[int] = []  # value, node, input index: who takes what no node made
+        self.from_outside: list[int] = []  # value no node made, who takes it, input index, value taken (it may be part)
         # storages
         self.born = [-1] * storages
         self.died = [-1] * storages
@@ -75,7 +75,8 @@ class States:
         self.origin = [-1] * count  # the first value on a storage
         self.readers: list[list[int] | None] = [None] * count  # node, tensor, ... since the last write
         self.writers: dict[int, list[tuple[int, int, int, int]]] = {}  # storage -> (version, node, output, tensor)
-        self.several: dict[int, list[tuple[int, int]]] = {}  # value -> further (node, output) its data comes from
+        # value -> further (node, output) its data comes from, or (~value, 0) for a value that no node made
+        self.several: dict[int, list[tuple[int, int]]] = {}
         self.laid_out: list[list[int] | None] = [None] * count  # tensors on a storage that `alike` does not know yet
         self.alike: dict[tuple[int, int, Any, Any, Any], int] = {}  # storage and layout -> the last tensor so laid out
 
@@ -92,16 +93,29 @@ class States:
         producer = found.value_producer[value]
         if producer >= 0:
             found.edges += (producer, node, found.value_output[value], index, value, DATA)
-            for other, output in self.several.get(value, ()):
-                found.edges += (other, node, output, index, value, DATA)
+            self._further_sources(value, node, index, DATA)
         else:
-            found.from_outside += (value, node, index)
+            found.from_outside += (value, node, index, value)
         reader = self.readers[storage]
         if reader is None:
             self.readers[storage] = [node, number]
         else:
             reader += (node, number)
         return value
+
+    def _further_sources(self, value: int, node: int, index: int, kind: int) -> None:
+        """The edges of a value that several have filled, but for the one from its producer."""
+        found = self.found
+        for other, output in self.several.get(value, ()):
+            if other >= 0:
+                found.edges += (other, node, output, index, value, kind)
+            elif kind == DATA:
+                found.from_outside += (~other, node, index, value)
+
+    def _source_of(self, value: int) -> tuple[int, int]:
+        """Who made a value, as an entry of `several`."""
+        producer = self.found.value_producer[value]
+        return (producer, self.found.value_output[value]) if producer >= 0 else (~value, 0)
 
     def _new_value(self, number: int, producer: int, output: int, view_of: int) -> int:
         found = self.found
@@ -171,25 +185,15 @@ class States:
 
     def _refresh(self, number: int, storage: int, value: int, new: bool = False) -> int:
         """The state of a tensor after its storage was written, perhaps elsewhere in it."""
-        found, since = self.found, self.found.value_version[value]
-        mine = self._layout(number)
-        sources: list[tuple[int, int]] = []
-        covered = False
-        for version, node, output, tensor in reversed(self.writers.get(storage, ())):
-            if version <= since or covered:
-                break
-            theirs = self._layout(tensor)
-            if self._touch(theirs, mine, tensor, number):
-                sources.append((node, output))
-                covered = self._covered(number, tensor)
+        found = self.found
+        sources, covered = self._writers_of(number, storage, found.value_version[value])
         if not sources:
             found.value_version[value] = self.version[storage]
             return value
         producer, output = sources[0]
-        older = found.value_producer[value]
         rest = sources[1:]
-        if not covered and older >= 0:
-            rest += [(older, found.value_output[value]), *self.several.get(value, ())]
+        if not covered:
+            rest += [self._source_of(self.origin[storage] if new else value), *self.several.get(value, ())]
         if new:
             found.value_producer[value], found.value_output[value] = producer, output
             found.value_version[value] = self.version[storage]
@@ -200,6 +204,19 @@ class States:
             self.several[fresh] = list(dict.fromkeys(pair for pair in rest if pair != sources[0]))
         return fresh
 
+    def _writers_of(self, number: int, storage: int, since: int) -> tuple[list[tuple[int, int]], bool]:
+        """Who wrote to the bytes of a tensor after some version, the last one first; whether they wrote all of them."""
+        mine = self._layout(number)
+        sources: list[tuple[int, int]] = []
+        for version, node, output, tensor in reversed(self.writers.get(storage, ())):
+            if version <= since:
+                break
+            if self._touch(self._layout(tensor), mine, tensor, number):
+                sources.append((node, output))
+                if self._covered(number, tensor):
+                    return sources, True
+        return sources, False
+
     def _layout(self, number: int) -> Layout | None:
         stride = self.strides[number]
         return None if type(stride) is str else (self.offsets[number], self.shapes[number], stride)
@@ -208,14 +225,24 @@ class States:
         return bool(self.dtypes[one].itemsize == self.dtypes[other].itemsize)
 
     def _touch(self, theirs: Layout | None, mine: Layout | None, one: int, other: int) -> bool:
-        if theirs is None or mine is None or not self._same_size(one, other):
+        if theirs is None or mine is None:
             return True
+        if not self._same_size(one, other):
+            theirs, mine = self._in_bytes(theirs, one), self._in_bytes(mine, other)
         return overlap(theirs, mine)
+
+    def _in_bytes(self, layout: Layout, number: int) -> Layout:
+        """A layout that counts bytes, to compare tensors whose elements are of different sizes."""
+        (offset, shape, stride), size = layout, self.dtypes[number].itemsize
+        return offset * size, (*shape, size), (*(step * size for step in stride), 1)
 
     # -- writing -------------------------------------------------------------------------------------------------
 
-    def _write(self, number: int, node: int, overwritten: bool) -> int:
-        """A new state of a written tensor; older readers and writers of the same bytes must come first."""
+    def _write(self, number: int, node: int, overwritten: bool, before: int) -> int:
+        """A new state of a written tensor; older readers and writers of the same bytes must come first.
+
+        `before` is the tensor as the op found it: another number where the op gave it another shape.
+        """
         found, storage = self.found, self.storage_of[number]
         mine = self._layout(number)
         log = self.readers[storage] or []
@@ -238,24 +265,35 @@ class States:
         self.version[storage] += 1
         history = self.writers.setdefault(storage, [])
         history[:] = [entry for entry in history if not self._covered(entry[3], number)]
-        old = found.value_of[number]
-        value = self._new_value(number, node, -1, found.value_view_of[old])
+        if before != number:
+            self.laid_out[storage] = [*(self.laid_out[storage] or ()), number]
+        value = self._new_value(number, node, -1, found.value_view_of[found.value_of[before]])
         history.append((self.version[storage], node, -1, number))
         return value
 
-    def _after_who_filled(self, storage: int, node: int) -> None:
-        """Let a node that got at memory by another way than a tensor, set_ to a storage say, follow its writers."""
-        found, origin = self.found, self.origin[storage]
+    def _who_filled(self, number: int, node: int) -> list[tuple[int, int]]:
+        """Where the data of a tensor comes from that a node got at by another way than a tensor: set_ to a storage.
+
+        The node itself, which reads none of it, follows all writers.
+        """
+        found, storage = self.found, self.storage_of[number]
+        origin = self.origin[storage]
         for source in (found.value_producer[origin], *(writer for _, writer, _, _ in self.writers.get(storage, ()))):
             if source >= 0:
                 found.edges += (source, node, -1, -1, origin, ORDER)
+        sources, covered = self._writers_of(number, storage, -1)
+        return sources if covered else [*sources, self._source_of(origin)]
 
     def _covered(self, tensor: int, by: int) -> bool:
         """Whether every byte of a tensor lies in another."""
         if tensor == by:
             return type(self.strides[by]) is not str
         theirs, mine = self._layout(tensor), self._layout(by)
-        return theirs is not None and mine is not None and self._same_size(tensor, by) and covers(mine, theirs)
+        if theirs is None or mine is None:
+            return False
+        if not self._same_size(tensor, by):
+            theirs, mine = self._in_bytes(theirs, tensor), self._in_bytes(mine, by)
+        return covers(mine, theirs)
 
     def _outputs(self, results: Any, node: int, taken: list[int], values: list[int], made: dict[int, int]) -> int:
         """Values for what a node returned, then for what it wrote and did not return; returns the bytes allocated."""
@@ -269,10 +307,6 @@ class States:
                 self._set_writer_output(number, node, index)
             else:
                 storage = self.storage_of[number]
-                resized = next((other for other in made if self.storage_of[other] == storage), None)
-                if resized is not None:  # out= of another size: the same tensor object under a new number
-                    del made[resized]
-                    self._set_writer_output(resized, node, index)
                 view_of = found.value_of[number]
                 if view_of < 0 and self.origin[storage] >= 0:
                     view_of = next(

@@ -353,6 +353,13 @@ class Recorder:
                 known_storages.setdefault(id(part), (ref(part), entry[1], external))
             return entry
 
+        def made_without_memory(tensor: Any) -> Any:
+            """Zeros that are only a promise: their storage tells a size, but there is nothing behind it."""
+            storage = tensor.untyped_storage()
+            entry = known_storages[id(storage)] = (ref(storage, log), next(counters[1]), False)
+            allocate((entry[1], entry[0], 0, tensor.device))
+            return register(tensor)
+
         def number_of(tensor: Any) -> Any:
             entry = find(id(tensor))
             return entry[1] if entry is not None and entry[0]() is tensor else register(tensor, True)
@@ -382,6 +389,7 @@ class Recorder:
                 entry = find(id(tensor))
                 if entry is not None and self._shape_of(entry[1]) != tensor.shape:
                     forget(tensor)
+                    log(("relaid", entry[1], register(tensor)))
 
         def classify(code: types.CodeType) -> int:
             kind = codes[id(code)] = code_kind(code.co_filename)
@@ -422,6 +430,7 @@ class Recorder:
             "kind_of_code": codes.get,
             "known": find,
             "made": register,
+            "made_without_memory": made_without_memory,
             "next_number": next_sequence_nr,
             "now": time.perf_counter_ns,
             "number_of": number_of,

@@ -28,6 +28,8 @@ _ENUMERATIONS = ("ScalarType", "Layout", "MemoryFormat", "QScheme")
 
 # Kernels that need nothing else but memory for every element: they ignore that a stride is 0.
 _DENSE = ("median", "nanmedian")
+# Kernels that follow a stride of 0, and sum in another order than with a copy: they get memory that they do not read.
+_STRIDED = ("native_batch_norm", "native_batch_norm_backward")
 
 _PRECONDITIONS: Registry[Callable[[Any], None]] = Registry("precondition")
 
@@ -39,6 +41,7 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
     bounded, kernel = packet not in _UNBOUNDED, operator._op if type(operator) is OpOverload else operator
     returns_views = any(one.alias_info is not None for one in operator._schema.returns)
     needs_memory = packet in _DENSE or (precondition is not None and not returns_views)
+    with_memory = _roomy if packet in _STRIDED else _dense
     outputs = [one.name for one in operator._schema.arguments if one.is_out]
     enumerations = [(place, one.name) for place, one in enumerate(operator._schema.arguments) if _is_enumeration(one)]
 
@@ -54,8 +57,8 @@ def checked(operator: OpOverload) -> Callable[..., Any]:
             except Exception as error:  # whatever the arguments are: what cannot be checked is not run
                 raise InvalidInputError(f"{name} is not run: its arguments do not fit each other ({error}).") from error
         if needs_memory:
-            args = tuple(map(_dense, args))
-            kwargs = {key: item if key in outputs else _dense(item) for key, item in kwargs.items()}
+            args = tuple(map(with_memory, args))
+            kwargs = {key: item if key in outputs else with_memory(item) for key, item in kwargs.items()}
         return _run_with_outputs(kernel, outputs, args, kwargs) if outputs else kernel(*args, **kwargs)
 
     run.__name__ = run.__qualname__ = f"checked_{name.replace('.', '_')}"  # torch.fx writes it into code
@@ -88,8 +91,17 @@ def _run_with_outputs(kernel: Any, names: list[str], args: tuple[Any, ...], kwar
     results = kernel(*args, **{**kwargs, **made})
     outputs = {}
     for new, output in zip(pytree.tree_leaves(made), pytree.tree_leaves(given), strict=True):
-        outputs[id(new)] = output.resize_(new.shape).copy_(new) if new is not output else output
+        outputs[id(new)] = _laid_out_like(new, output).copy_(new) if new is not output else output
     return pytree.tree_map(lambda item: outputs.get(id(item), item), results)
+
+
+def _laid_out_like(new: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """A tensor with the layout that a kernel has given to another: with strides of its own only if it resized it."""
+    if output.shape == new.shape:
+        return output
+    output.resize_(new.shape)
+    reach = sum((size - 1) * step for size, step in zip(new.shape, new.stride(), strict=True))
+    return output.as_strided_(new.shape, new.stride()) if reach < new.numel() else output
 
 
 def _contiguous_like(tensor: torch.Tensor) -> torch.Tensor:
@@ -142,6 +154,18 @@ def _is_overlapping(tensor: torch.Tensor) -> bool:
 def _dense(item: Any) -> Any:
     plain = isinstance(item, torch.Tensor) and item.layout is torch.strided and not item.is_nested
     return item.contiguous() if plain and _is_overlapping(item) else item
+
+
+def _roomy(item: Any) -> Any:
+    """An expanded tensor with the same strides, on memory with room for all its elements."""
+    if _dense(item) is item:
+        return item
+    once = item[tuple(slice(0, 1) if step == 0 else slice(None) for step in item.stride())]
+    if _is_overlapping(once):
+        return _dense(item)
+    room = item.new_zeros(item.numel())
+    room.as_strided(once.shape, once.stride()).copy_(once)
+    return room.as_strided(item.shape, item.stride())
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 What JSON has is itself; everything else is a one-key object: {"tensor": 2} is the node's third input,
 {"dtype": "float32"}, {"device": "cpu"}, {"float": "nan"}, {"opaque": "..."} and so on. Equal calls share one text.
+A NaN keeps all of its bits: {"float": "nan"}, {"float": "-nan"}, or {"float": "nan:7ff8000000000001"}.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from torchatlas.escapes import clean, quoted
 
 # What reading a text as a call can come to.
 _NOT_WRITTEN_HERE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_USUAL_NANS = {"7ff8000000000000": "nan", "fff8000000000000": "-nan"}
 MOST_NESTED = 200  # lists and objects in each other: readers go down one call of Python for each
 
 
@@ -106,7 +109,10 @@ def _strictly(text: str) -> Any:
         raise ValueError("a line break in the text of a call")
     if text != text.strip():
         raise ValueError("space around it")  # a .json file would not keep it
-    return json.loads(text, object_pairs_hook=different_keys, parse_constant=_no_number, parse_float=_finite)
+    found = json.loads(text, object_pairs_hook=different_keys, parse_constant=_no_number, parse_float=_finite)
+    if "\\u" in text:
+        json.dumps(found, ensure_ascii=False).encode()  # raises for half a surrogate pair: no .json file may hold it
+    return found
 
 
 def different_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -154,7 +160,7 @@ def _plain(item: Any) -> Any:
     if isinstance(item, int):
         return int(item) if abs(item) < 2**53 else {"int": str(int(item))}
     if isinstance(item, float):
-        return item if item - item == 0 else {"float": repr(float(item))}
+        return item if item - item == 0 else {"float": _float_text(float(item))}
     if isinstance(item, complex):
         return {"complex": [_plain(item.real), _plain(item.imag)]}
     if isinstance(item, TensorRef):
@@ -168,6 +174,40 @@ def _plain(item: Any) -> Any:
     if isinstance(item, dict):
         return {"dict": [[_plain(key), _plain(part)] for key, part in item.items()]}
     return {"opaque": f"{type(item).__module__}.{type(item).__qualname__}"}
+
+
+def _float_text(number: float) -> str:
+    """An infinity, or a NaN with its sign and, where it is not the usual one, its payload."""
+    if number == number:
+        return repr(number)
+    bits = struct.pack(">d", number).hex()
+    return _USUAL_NANS.get(bits, f"nan:{bits}")
+
+
+def _float(text: str) -> float:
+    kind, _, bits = text.partition(":")
+    if kind != "nan" or not bits:
+        return float(text)
+    number = struct.unpack(">d", bytes.fromhex(bits))[0] if len(bits) == 16 else 0.0
+    if number == number or _float_text(number) != text:
+        raise ValueError(f"{quoted(text)} is no NaN as it is written")
+    return float(number)
+
+
+def exact_text(item: Any) -> str:
+    """`repr`, which is the same for every NaN, with the bits of those in it."""
+    text = repr(item)
+    return f"{text} {_nans(item)}" if "nan" in text else text
+
+
+def _nans(item: Any) -> Any:
+    if isinstance(item, (list, tuple)):
+        return [_nans(part) for part in item]
+    if isinstance(item, dict):
+        return [_nans(part) for part in item.values()]
+    if isinstance(item, complex):
+        return _nans(item.real), _nans(item.imag)
+    return _float_text(item) if isinstance(item, float) and item != item else None
 
 
 def _call(data: Any) -> Call:
@@ -189,7 +229,7 @@ def _rich(item: Any) -> Any:
         case "int":
             return int(_text(content))
         case "float":
-            return float(_text(content))
+            return _float(_text(content))
         case "complex":
             real, imaginary = content
             return complex(_rich(real), _rich(imaginary))

@@ -65,9 +65,14 @@ class Index:
 
     @cached_property
     def _counters(self) -> Array:
-        """For every node, how many before it share its scope and base name."""
+        """For every node, how many before it have the same scope and base name, read as one."""
         bases, base = self._bases
         key = self.path_of_call[self.columns["node_call"]] * len(bases) + base
+        if any("." in last for last in bases):  # the input layers.relu, and a relu in the module layers
+            pairs, place = np.unique(key, return_inverse=True)
+            number: dict[str, int] = {}
+            texts = (f"{self.paths[pair // len(bases)]}.{bases[pair % len(bases)]}" for pair in pairs.tolist())
+            key = np.array([number.setdefault(text.removeprefix("."), len(number)) for text in texts], np.int64)[place]
         order = np.argsort(key, kind="stable")
         ranked = key[order]
         starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1])) if len(ranked) else np.zeros(0, np.int64)
