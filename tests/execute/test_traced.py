@@ -277,7 +277,7 @@ def test_predict_gives_inputs_output_and_hyperparameters() -> None:
     assert torch.equal(convolution.output, model.block[0](x))
     assert torch.equal(convolution["inputs"][0], x)
     assert convolution.hyperparameters["weight"] is model.block[0].weight
-    assert convolution.hyperparameters["stride"] == [1, 1]
+    assert convolution.hyperparameters["stride"] == (1, 1)
     assert next(iter(values)) == "x"
     assert torch.equal(values["output"].output, model(x))
     with pytest.raises(NodeNotFoundError, match=r"did you mean 'block\.0\.conv2d'"):
