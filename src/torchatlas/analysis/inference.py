@@ -29,8 +29,8 @@ def recorded_with_autograd(graph: Graph) -> bool:
 def autograd_text(with_autograd: bool) -> str:
     """One line for a report: which of the two its bytes are for."""
     if with_autograd:
-        return "recorded with autograd: bytes include the copies that autograd makes for backward"
-    return "as inference: without autograd's copies"
+        return "recorded with autograd: bytes include the copies that it makes for backward"
+    return "as inference: bytes are without the copies that autograd makes for backward"
 
 
 def captured_for_cost(model: Any, inputs: Any, gradients: bool | None) -> Graph:
