@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.names import short_name
 from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +243,7 @@ class CostReport:
 
 
 def cost(
-    graph: Any,
+    graph: Graph | nn.Module,
     device: Device | str | None = None,
     *,
     sizes: Mapping[str, int] | None = None,
