@@ -24,6 +24,7 @@ LAYERS = [
     {"partition"},
     {"pipeline"},
     {"render", "export"},
+    {"compat"},
     {"tracker", "demo", "torchviz", "checkpointing"},
     {"cli"},
     {"__main__"},
@@ -43,6 +44,7 @@ WITHOUT_TORCH = {
     "partition",
     "render",
     "export",
+    "compat",
 }
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

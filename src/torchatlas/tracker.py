@@ -21,6 +21,7 @@ from torchatlas.analysis.summary import operations_of, slowest, summarize
 from torchatlas.capturing.repeat import Runs, check_runs
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.run import Recording, default_loss, recording
+from torchatlas.compat.tracker_names import TrackerNames
 from torchatlas.errors import (
     FileFormatError,
     InputMismatchError,
@@ -30,7 +31,7 @@ from torchatlas.errors import (
     StateError,
 )
 from torchatlas.escapes import clean
-from torchatlas.graph import Graph, GraphNode
+from torchatlas.graph import Graph, GraphNode, formats
 from torchatlas.graph.formats import as_path, suffix_of
 from torchatlas.inputs import as_call, named_tensors
 from torchatlas.interrupts import Bracket, signals_deferred
@@ -46,7 +47,7 @@ _REFUSALS = re.compile(
 _TOO_LARGE = re.compile(r"DefaultCPUAllocator|not enough memory|out of memory|can't allocate memory", re.IGNORECASE)
 
 
-class ComputationalGraphTracker(Bracket["ComputationalGraphTracker"]):
+class ComputationalGraphTracker(TrackerNames, Bracket["ComputationalGraphTracker"]):
     """Records a model's run between `start_tracking()` and `stop_tracking()`, or inside `with tracker:`.
 
     `track_tensor_ops=False` records whole module calls instead of operations, at almost no cost. Starting again after
@@ -137,9 +138,16 @@ class ComputationalGraphTracker(Bracket["ComputationalGraphTracker"]):
             "tracking": self.tracking,
         }
 
-    def export_graph(self, filepath: str | os.PathLike[str]) -> Path:
-        """Write the graph to a file whose suffix chooses the format (.json, .atlas ...). Returns the path."""
-        return self.graph.save(filepath)
+    def export_graph(self, filepath: str | os.PathLike[str], format: str | None = None) -> Path:
+        """Write the graph to a file. Returns the path.
+
+        Its suffix chooses the format (.json, .atlas ...). `format` names it where the suffix does not: "json" writes
+        JSON into a file of any name that has no suffix of another format.
+        """
+        path = as_path(filepath)
+        if format is None:
+            return self.graph.save(path)
+        return formats.save(self.graph, path, suffix="." + str(format).lower().removeprefix("."))
 
     def save_graph_png(
         self,

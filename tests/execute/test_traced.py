@@ -277,7 +277,7 @@ def test_predict_gives_inputs_output_and_hyperparameters() -> None:
     assert torch.equal(convolution.output, model.block[0](x))
     assert torch.equal(convolution["inputs"][0], x)
     assert convolution.hyperparameters["weight"] is model.block[0].weight
-    assert convolution.hyperparameters["stride"] == [1, 1]
+    assert convolution.hyperparameters["stride"] == (1, 1)
     assert next(iter(values)) == "x"
     assert torch.equal(values["output"].output, model(x))
     with pytest.raises(NodeNotFoundError, match=r"did you mean 'block\.0\.conv2d'"):
@@ -436,3 +436,44 @@ def test_what_the_check_is_for() -> None:
     with pytest.raises(CaptureError, match="does not compute what Hidden computes"):
         atlas.trace(Hidden(), torch.randn(3))
     atlas.TracedModel(Hidden(), torch.randn(3), check=False)
+
+
+# -- as DLBacktrace has it ---------------------------------------------------------------------------------------------
+
+
+def test_values_by_the_keys_of_dlbacktrace() -> None:
+    model, x = Convolution().eval(), torch.randn(2, 3, 8, 8)
+    found = atlas.trace(model, x).predict(x)["block.0.conv2d"]
+    assert found["output_values"] is found.output
+    assert torch.equal(found["input_values"][0], x)
+    assert found["layer_hyperparams"]["weight"] is model.block[0].weight
+    assert (found["node_type"], found["layer_type"], found["func_name"]) == ("call_function", "convolution", "conv2d")
+    assert found["input_sources"] == ["x"]
+    assert len(found["output_children"]) == 1
+    assert [found[key] is not None for key in found.keys()]  # noqa: SIM118  # it is no mapping
+    with pytest.raises(KeyError, match="output_values"):
+        found["layer"]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "nonsense", 3.5])
+def test_a_device_that_is_not_here(device: object) -> None:
+    if torch.cuda.is_available() and str(device).startswith("cuda"):
+        pytest.skip("it is here")
+    with pytest.raises(InvalidInputError, match=r"cannot be used here.*Leave device= out"):
+        atlas.TracedModel(Convolution().eval(), torch.randn(2, 3, 8, 8), device=device)
+
+
+class DynamicCache:
+    """What models of transformers return beside their result: a class that torch.export does not know."""
+
+
+class Caches(torch.nn.Module):
+    def forward(self, x: torch.Tensor, use_cache: bool = True) -> Any:
+        return (x + 1, DynamicCache()) if use_cache else x + 1
+
+
+def test_a_cache_in_the_output_can_be_turned_off() -> None:
+    with pytest.raises(CaptureError, match=r"use_cache=False.*fallback=\"capture\""):
+        atlas.trace(Caches().eval(), torch.ones(2))
+    traced = atlas.trace(Caches().eval(), torch.ones(2), use_cache=False)
+    assert traced(torch.ones(2), use_cache=False).tolist() == [2, 2]

@@ -78,7 +78,9 @@ def test_the_critical_path_is_the_heaviest() -> None:
         for first in graph
         if not graph.in_degree(first)
     )
-    assert found.critical_path_length == best == sum(weight[one] for one in found.critical_path)
+    assert found.span == best == sum(weight[one] for one in found.critical_path)
+    assert found.critical_path_length == len(found.critical_path) < len(report)
+    assert found.critical_path_flops == sum(report[one].flops for one in found.critical_path)
     assert all(graph.has_edge(a, b) for a, b in itertools.pairwise(found.critical_path))
     assert all(found.slack[one] == 0 for one in found.critical_path)
     off = report["block1_project"]

@@ -25,8 +25,8 @@ from torchatlas.inputs import named_tensors
 STRATEGIES = ("fusion", "op", "module")
 
 
-def pieces_of(model: nn.Module, *args: Any, strategy: str = "op", **kwargs: Any) -> Any:
-    return atlas.GraphPartitioner(strategy).partition(record(model, args, kwargs)).extract()
+def pieces_of(model: nn.Module, *args: Any, strategy: str = "op", gradients: bool | None = None, **kwargs: Any) -> Any:
+    return atlas.GraphPartitioner(strategy).partition(record(model, args, kwargs, gradients)).extract()
 
 
 def assert_same(found: Any, truth: Any) -> None:
@@ -274,8 +274,10 @@ def test_random_numbers_in_another_order_are_refused() -> None:
 
 
 def test_gradients_reach_the_parameters() -> None:
+    """Of a model in eval mode if they are asked for: else it is recorded as inference."""
     model = Finder().eval()
-    pieces = pieces_of(model, batch())
+    assert not pieces_of(model, batch())(batch())["mean"].requires_grad
+    pieces = pieces_of(model, batch(), gradients=True)
     pieces(batch())["mean"].backward()
     found = model.linear.weight.grad.clone()
     model.zero_grad()

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from torchatlas.analysis.counting import Counts, count
 from torchatlas.analysis.devices import GENERIC, Device, device_named
+from torchatlas.analysis.inference import autograd_text, captured_for_cost, recorded_with_autograd
 from torchatlas.analysis.roofline import BOUNDS, Roofline, roofline
 from torchatlas.analysis.summary import run_times
 from torchatlas.errors import AnalysisError, InvalidInputError, MissingDependencyError
@@ -22,6 +23,9 @@ from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.names import short_name
 from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class Amount:
     elementwise_flops: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    saved_for_backward_bytes: int = 0  # of the bytes written: results that only backward needs, such as pool indices
     seconds: float = 0.0  # at best, on the report's device, one op after the other
     time_ns: int | None = None  # as measured; None when nothing was timed
     uncosted: int = 0
@@ -59,6 +64,7 @@ class Amount:
             "elementwise_flops": self.elementwise_flops,
             "bytes_read": self.bytes_read,
             "bytes_written": self.bytes_written,
+            "saved_for_backward_bytes": self.saved_for_backward_bytes,
             "arithmetic_intensity": self.arithmetic_intensity,
             "seconds_at_best": self.seconds,
             "time_ns": self.time_ns,
@@ -126,6 +132,11 @@ class CostReport:
         return bool(self.uncosted)
 
     @cached_property
+    def with_autograd(self) -> bool:
+        """Whether the graph was recorded with autograd on, so that its bytes include autograd's copies."""
+        return recorded_with_autograd(self.graph)
+
+    @cached_property
     def work_weighted_intensity(self) -> float | None:
         """The mean of the operations' arithmetic intensities, each weighted by its arithmetic."""
         work, moved = self._work_and_bytes()
@@ -190,6 +201,7 @@ class CostReport:
             "device_source": self.device.source,
             "times": run_times(self.graph),
             "at_least": self.at_least,
+            "with_autograd": self.with_autograd,
             "total": self.total.to_dict(),
             "parameters": self.parameters,
             "work_weighted_intensity": self.work_weighted_intensity,
@@ -232,14 +244,31 @@ class CostReport:
         return cost_text(self)
 
 
-def cost(graph: Graph, device: Device | str | None = None, *, sizes: Mapping[str, int] | None = None) -> CostReport:
+def cost(
+    graph: Graph | nn.Module,
+    device: Device | str | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    inputs: Any = None,
+    gradients: bool | None = None,
+) -> CostReport:
     """What a graph costs: multiply-adds, other arithmetic, bytes and the best time on a device.
 
     `device` is a name ("a100-80gb"), a Device, "here" to measure this machine, or None for a generic profile.
     Symbolic sizes are those of the traced example unless `sizes` says otherwise: sizes={"s0": 256}.
+
+    A model comes with `inputs` (a tensor, a tuple of positional arguments or a dictionary of keyword arguments) and is
+    run once. In eval mode it runs as inference, without autograd; `gradients=True` runs it with autograd on.
     """
+    if inputs is not None and not isinstance(graph, Graph):
+        graph = captured_for_cost(graph, inputs, gradients)
+    elif inputs is not None or gradients is not None:
+        raise InvalidInputError("inputs= and gradients= are for a model: a graph was recorded already.")
     if not isinstance(graph, Graph):
-        raise InvalidInputError(f"cost takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...).")
+        raise InvalidInputError(
+            f"cost takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...), "
+            "or pass a model with its inputs: cost(model, inputs=x)."
+        )
     if graph.source == "autograd":
         raise AnalysisError("An autograd graph has no arguments to cost; capture the run instead: atlas.capture(...).")
     profile = device_named(device)
@@ -288,6 +317,7 @@ def _amounts(graph: Graph, counts: Counts, best: Roofline, group: Array, names: 
     seconds = np.bincount(group[known], best.seconds[known], minlength=size).tolist()
     macs, other = total(counts.macs, known), total(counts.elementwise_flops, known)
     read, written = total(counts.bytes_read, known), total(counts.bytes_written, known)
+    saved = total(counts.saved_bytes, known)
     return {
         name: Amount(
             operations[at],
@@ -295,6 +325,7 @@ def _amounts(graph: Graph, counts: Counts, best: Roofline, group: Array, names: 
             other[at],
             read[at],
             written[at],
+            saved[at],
             seconds[at],
             times[at] if was_timed[at] else None,
             operations[at] - costed[at],
@@ -322,6 +353,7 @@ def _sum(parts: Iterable[Amount]) -> Amount:
         sum(one.elementwise_flops for one in listed),
         sum(one.bytes_read for one in listed),
         sum(one.bytes_written for one in listed),
+        sum(one.saved_for_backward_bytes for one in listed),
         sum(one.seconds for one in listed),
         sum(times) if times else None,
         sum(one.uncosted for one in listed),
@@ -352,7 +384,10 @@ def cost_text(report: CostReport, *, depth: int = 2, top: int = 10) -> str:
         f"{sign}{format_bytes(total.bytes_read)} read, {format_bytes(total.bytes_written)} written, "
         f"{ratio_text(total.arithmetic_intensity)} FLOPs per byte; {format_count(report.parameters)} parameters",
         f"at best {format_seconds(total.seconds)} on {report.device.name!r} ({report.device.source})",
+        autograd_text(report.with_autograd),
     ]
+    if saved := total.saved_for_backward_bytes:
+        lines.append(f"{format_bytes(saved)} of the bytes written are results that only backward needs")
     lines += caveats(report.sizes, report.uncosted)
     modules = {path: one for path, one in report.by_module.items() if path.count(".") < depth}
     achieved = report.device is not GENERIC

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchatlas.analysis.formulas import OpCall, Operand, Work, formula_for
+from torchatlas.analysis.inference import only_for_backward
 from torchatlas.analysis.sizes import RAGGED, sizes_of
 from torchatlas.analysis.summary import operations_mask
 from torchatlas.errors import AnalysisError
@@ -25,6 +26,7 @@ class Counts:
     bytes_read: Array
     bytes_written: Array
     parallelism: Array
+    saved_bytes: Array  # of the bytes written, those that only backward needs
     is_op: Array  # whether the node is an operation at all
     uncosted: dict[str, int]  # operations without a formula, and how often they were called
     sizes: dict[str, int]  # what symbolic sizes were taken to be
@@ -74,7 +76,18 @@ def count(graph: Graph, sizes: Mapping[str, int] | None = None) -> Counts:
     rows = np.zeros((len(graph), 5), np.int64)
     rows[nodes] = found[group]
     macs, elementwise_flops, read, written, parallelism = rows.T
-    return Counts(macs, elementwise_flops, read, written, parallelism, is_op, uncosted, chosen)
+    saved = _saved(graph, operands, fresh, written)
+    return Counts(macs, elementwise_flops, read, written, parallelism, saved, is_op, uncosted, chosen)
+
+
+def _saved(graph: Graph, operands: Sequence[Operand], fresh: Array, written: Array) -> Array:
+    """Per node the bytes of results that only backward needs; -1 where nobody knows what it writes."""
+    columns = graph.columns
+    value, node = columns["output_value"], _places(columns["output_ptr"])
+    chosen = fresh & (value >= 0) & np.append(only_for_backward(graph), False)[value]
+    size = np.array([one.bytes for one in operands] or [0], np.int64)[columns["value_layout"][value[chosen]]]
+    found = np.bincount(node[chosen], size, minlength=len(graph)).astype(np.int64)
+    return np.where(written < 0, -1, np.minimum(found, written))
 
 
 def _takes(graph: Graph, node: int, marked: Array) -> bool:

@@ -165,6 +165,8 @@ def _refused(model: nn.Module, error: Exception) -> CaptureError:
     out = 'Follow the path that these inputs take with fallback="capture", or record it with atlas.capture.'
     if "data-dependent" in text or isinstance(error, GuardOnDataDependentSymNode):
         out = f"It depends on the values of tensors there: use torch.where or torch.cond. {out}"
+    if "Cache'> in output" in text:  # a model of transformers returns its keys and values unless told not to
+        out = f"Trace it without its cache: pass use_cache=False with the inputs. {out}"
     return CaptureError(
         f"torch.export cannot trace {type(model).__name__}: {type(error).__name__}: {first}{where}. {out}"
     )

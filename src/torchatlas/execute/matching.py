@@ -92,6 +92,19 @@ def looks(leaf: Any) -> Any:
     return type(leaf), leaf if isinstance(leaf, (bool, int, float, str, type(None))) else repr(leaf)
 
 
+def usable_device(device: Any) -> torch.device:
+    """The device that was asked for, if torch knows it and can use it here."""
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (AssertionError, RuntimeError, TypeError) as error:  # torch has no error class of its own for any of them
+        first = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+        raise InvalidInputError(
+            f"device={str(device)!r} cannot be used here: {first}. Leave device= out to trace the model where it is."
+        ) from error
+    return found
+
+
 def check_device(model: nn.Module, device: torch.device) -> None:
     elsewhere = {p.device.type for p in [*model.parameters(), *model.buffers()]} - {device.type}
     if elsewhere:

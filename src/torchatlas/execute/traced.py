@@ -37,6 +37,7 @@ from torchatlas.execute.matching import (
     guarded,
     looks,
     mismatch,
+    usable_device,
 )
 from torchatlas.execute.program import Taken, compiled
 from torchatlas.execute.saving import graph_with_program
@@ -81,8 +82,8 @@ class TracedModel:
             raise InvalidInputError(f"fallback={fallback!r} is not one of None, 'capture'.")
         named = dict(kwargs or {})
         if device is not None:
+            check_device(model, usable_device(device))
             args, named = _moved((args, named), torch.device(device))
-            check_device(model, torch.device(device))
         self.model, self.dynamic_shapes, self._name = model, dynamic_shapes, type(model).__name__
         self.notes: list[str] = []
         if model.training:
@@ -202,7 +203,9 @@ class TracedModel:
             if fx_name in variant.names:
                 name = variant.names[fx_name]
                 made = output if fx_name == "output" else entry.output
-                entries[name] = NodeIO(entry.inputs, made, partial(variant.hyperparameters, name, self.model))
+                entries[name] = NodeIO(
+                    entry.inputs, made, partial(variant.hyperparameters, name, self.model), variant.graph[name]
+                )
         return NodeValues(entries, output)
 
     def _saved(

@@ -7,16 +7,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchatlas.errors import NodeNotFoundError
+from torchatlas.graph import GraphNode
+from torchatlas.graph.names import short_name
 from torchatlas.registry import near_names
 
 
 @dataclass(frozen=True, eq=False)
 class NodeIO:
-    """What one node took and made in one run. Indexing by "inputs", "output", "hyperparameters" works as well."""
+    """What one node took and made in one run. Indexing by "inputs", "output", "hyperparameters" works as well.
+
+    So does indexing by the keys of DLBacktrace's `node_io`: "input_values", "output_values", "layer_hyperparams",
+    "input_sources", "output_children", "node_type", "layer_type", "func_name".
+    """
 
     inputs: tuple[Any, ...]
     output: Any
     _hyperparameters: Callable[[], dict[str, Any]] = field(repr=False)
+    node: GraphNode | None = field(default=None, repr=False)  # None for the output of a model that was not traced
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
@@ -24,9 +31,32 @@ class NodeIO:
         return self._hyperparameters()
 
     def __getitem__(self, name: str) -> Any:
-        if name not in ("inputs", "output", "hyperparameters"):
-            raise KeyError(name)
-        return getattr(self, name)
+        if name in _OF_VALUES:
+            return getattr(self, _OF_VALUES[name])
+        if self.node is None or name not in _OF_NODE:
+            raise KeyError(f"{name!r} is not one of {', '.join(self.keys())}")
+        return _OF_NODE[name](self.node)
+
+    def keys(self) -> list[str]:
+        """What it can be indexed by."""
+        return [*_OF_VALUES, *(() if self.node is None else _OF_NODE)]
+
+
+_OF_VALUES = {
+    "inputs": "inputs",
+    "output": "output",
+    "hyperparameters": "hyperparameters",
+    "input_values": "inputs",
+    "output_values": "output",
+    "layer_hyperparams": "hyperparameters",
+}
+_OF_NODE: dict[str, Callable[[GraphNode], Any]] = {
+    "input_sources": lambda node: [one.name for one in node.predecessors],
+    "output_children": lambda node: [one.name for one in node.successors],
+    "node_type": lambda node: node.op,
+    "layer_type": lambda node: str(node.operation_type),
+    "func_name": lambda node: short_name(node.operation),
+}
 
 
 class NodeValues(Mapping[str, NodeIO]):

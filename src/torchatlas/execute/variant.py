@@ -23,7 +23,7 @@ from torchatlas.errors import (
 from torchatlas.execute.following import Followed
 from torchatlas.execute.program import Edits, Failed, Program, Taken, cloned
 from torchatlas.execute.slicing import Unreachable, part
-from torchatlas.graph import Graph, GraphNode
+from torchatlas.graph import Graph, GraphNode, Value
 from torchatlas.registry import near_names
 from torchatlas.torch_private import pytree
 
@@ -93,12 +93,12 @@ class Variant:
 
     def hyperparameters(self, name: str, model: nn.Module) -> dict[str, Any]:
         """What a node was called with by name: its attributes, and weights and biases as tensors."""
-        node, constants = self.graph[name], self._constants(model)
-        found: dict[str, Any] = dict(node.attributes)
-        for value in node.inputs:
-            if value.parameter:
-                found[value.parameter.rpartition(".")[2]] = constants(value.parameter)
-        return found
+        constants = self._constants(model)
+        found = self.graph[name].hyperparameters
+        return {
+            key: constants(item.parameter) if isinstance(item, Value) and item.parameter else item
+            for key, item in found.items()
+        }
 
     # -- names -------------------------------------------------------------------------------------------------------
 

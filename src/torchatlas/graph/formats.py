@@ -53,9 +53,18 @@ def check_folder(path: Path) -> None:
     raise FileSystemError(f"Cannot write {path}: the folder {folder} does not exist. Create it first.")
 
 
-def save(graph: Any, path: Path) -> Path:
-    """Write by suffix; says which folder is missing instead of creating it."""
-    writer = _by_suffix(WRITERS, path)
+def save(graph: Any, path: Path, suffix: str | None = None) -> Path:
+    """Write by suffix; says which folder is missing instead of creating it.
+
+    `suffix` is the format of a file whose own suffix is that of no format. A file that says another one is refused:
+    nobody could read it.
+    """
+    own = suffix_of(path)
+    if suffix is not None and own in WRITERS and own != suffix:
+        raise FileFormatError(
+            f"{path.name} would hold {suffix[1:]}: give it the suffix {suffix!r}, or leave format= out."
+        )
+    writer = _by_suffix(WRITERS, path, suffix)
     check_folder(path)
     try:
         writer(graph, path)
@@ -82,8 +91,8 @@ def view(name: str, graph: Any) -> Any:
     return VIEWS[name](graph)
 
 
-def _by_suffix(formats: Registry[Any], path: Path) -> Any:
-    suffix = suffix_of(path)
+def _by_suffix(formats: Registry[Any], path: Path, suffix: str | None = None) -> Any:
+    suffix = suffix_of(path) if suffix is None else suffix
     if suffix not in formats:
         known = ", ".join(formats)
         raise FileFormatError(f"{path.name}: the suffix {suffix or '(none)'!r} is no {formats.kind}; known: {known}.")

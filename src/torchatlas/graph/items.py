@@ -10,6 +10,7 @@ from torchatlas.graph.attributes import arguments_by_name, attributes_of
 from torchatlas.graph.collectives import collective_attributes
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Layout
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role, SourceLine
+from torchatlas.graph.other_names import EdgeNames, NodeNames
 
 if TYPE_CHECKING:
     from torchatlas.graph.container import Graph
@@ -141,7 +142,7 @@ class Value(_Item):
         return clean(f"<Value {self.id}:{name} {self.dtype}{list(self.shape)} {self.role}>")
 
 
-class GraphNode(_Item):
+class GraphNode(_Item, NodeNames):
     """One thing that happened: an input arriving, an operation, an output leaving."""
 
     @property
@@ -268,46 +269,12 @@ class GraphNode(_Item):
         """The nodes its data goes to."""
         return [GraphNode(self._graph, int(node)) for node in self._graph.index.successors(self.id)]
 
-    # The words of pytorch-graph, for people who come from there.
-    @property
-    def module_name(self) -> str:
-        return self.scope.path
-
-    @property
-    def input_shapes(self) -> list[tuple[int | str, ...]]:
-        return [value.shape for value in self.inputs]
-
-    @property
-    def output_shapes(self) -> list[tuple[int | str, ...]]:
-        return [value.shape for value in self.outputs]
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        return self.attributes
-
-    @property
-    def execution_time(self) -> float | None:
-        """Seconds."""
-        return None if self.time_ns is None else self.time_ns / 1e9
-
-    @property
-    def memory_usage(self) -> int | None:
-        return self.memory_bytes
-
-    @property
-    def parent_ids(self) -> list[int]:
-        return [node.id for node in self.predecessors]
-
-    @property
-    def child_ids(self) -> list[int]:
-        return [node.id for node in self.successors]
-
     def __repr__(self) -> str:
         shapes = ", ".join(f"{value.dtype}{list(value.shape)}" for value in self.outputs)
         return clean(f"<GraphNode {self.id} {self.name}: {self.operation}{f' -> {shapes}' if shapes else ''}>")
 
 
-class GraphEdge(_Item):
+class GraphEdge(_Item, EdgeNames):
     """From `source` to `target`: data, or only an order that must be kept."""
 
     @property
@@ -342,14 +309,6 @@ class GraphEdge(_Item):
     @property
     def kind(self) -> EdgeKind:
         return EDGE_KINDS[self._number("edge_kind")]
-
-    @property
-    def edge_type(self) -> str:
-        return str(self.kind)
-
-    @property
-    def tensor_shape(self) -> tuple[int | str, ...] | None:
-        return None if self.value is None else self.value.shape
 
     def __repr__(self) -> str:
         return clean(f"<GraphEdge {self.source.name} -> {self.target.name}, {self.kind}>")

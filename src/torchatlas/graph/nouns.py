@@ -7,18 +7,36 @@ from enum import StrEnum
 
 from torchatlas.escapes import clean
 
+_FX_WORDS = {"placeholder": "input", "call_function": "op", "call_module": "op", "call_method": "op"}
+
 
 class NodeKind(StrEnum):
-    """What a node stands for. torch.fx's words (placeholder, call_function) are accepted as well."""
+    """What a node stands for. torch.fx's words (placeholder, call_function) are accepted, and equal, as well."""
 
     INPUT = "input"
     OP = "op"
     OUTPUT = "output"
 
+    @property
+    def fx_word(self) -> str:
+        """What torch.fx calls it."""
+        return {"input": "placeholder", "op": "call_function"}.get(self.value, self.value)
+
     @classmethod
     def _missing_(cls, value: object) -> NodeKind | None:
-        fx_words = {"placeholder": cls.INPUT, "call_function": cls.OP, "call_module": cls.OP, "call_method": cls.OP}
-        return fx_words.get(str(value))
+        word = _FX_WORDS.get(str(value))
+        return None if word is None else cls(word)
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, _FX_WORDS.get(other, other)) if isinstance(other, str) else NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__  # of our own word: in a set or dictionary only that is found
+
+    def __repr__(self) -> str:
+        return f"<NodeKind.{self.name}: {self.value!r}, in torch.fx {self.fx_word!r}>"
 
 
 class Phase(StrEnum):
@@ -32,7 +50,7 @@ class Phase(StrEnum):
 
 
 class OperationType(StrEnum):
-    """The category of an operation; never its phase."""
+    """The category of an operation; never its phase. Of pytorch-graph's words: torchatlas.compat.pytorch_graph."""
 
     CONVOLUTION = "convolution"
     MATMUL = "matmul"

@@ -13,6 +13,7 @@ from torchatlas.analysis.sweep import finish_times, waited_for
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph.columns import Array
 from torchatlas.partition.antichain import widest
+from torchatlas.partition.names import ConcurrencyNames
 from torchatlas.partition.report import PartitionReport, Subgraph
 from torchatlas.tables import text_table
 from torchatlas.units import format_count, format_flops, format_ns, format_seconds
@@ -22,8 +23,8 @@ WORKERS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True, eq=False)
-class ConcurrencyReport:
-    """What can run at once. Lengths are in FLOPs, seconds, nanoseconds or subgraphs, as `by` says."""
+class ConcurrencyReport(ConcurrencyNames):
+    """What can run at once. `span`, `work` and `slack` are in FLOPs, seconds, nanoseconds or subgraphs: see `by`."""
 
     num_stages: int
     stages: tuple[tuple[str, ...], ...] = field(repr=False)  # ids; in one stage none depends on another
@@ -34,8 +35,10 @@ class ConcurrencyReport:
     by: str
     critical_path: tuple[str, ...] = field(repr=False)
     critical_path_names: tuple[str, ...] = field(repr=False)
-    critical_path_length: float  # the span
-    work: float  # of all subgraphs
+    critical_path_length: int  # how many subgraphs are on it
+    critical_path_flops: int  # of matmul-like work on it: two per multiply-add
+    span: float  # what the critical path weighs: nothing finishes sooner
+    work: float  # what all subgraphs weigh
     at_least: bool  # the weight of some is unknown, and taken as nothing
     slack: dict[str, float] = field(repr=False)  # how much later each could end without making the whole longer
     speedup_bound: float | None  # work / span: no number of workers does better. None when nothing weighs
@@ -105,7 +108,9 @@ class ConcurrencyAnalyzer:
             by=self.by,
             critical_path=tuple(ids[at] for at in path),
             critical_path_names=tuple(listed[at].node_name for at in path),
-            critical_path_length=length,
+            critical_path_length=len(path),
+            critical_path_flops=sum(listed[at].flops for at in path),
+            span=length,
             work=work,
             at_least=missing,
             slack=dict(zip(ids, slack.tolist(), strict=True)),
@@ -200,8 +205,8 @@ def concurrency_text(report: ConcurrencyReport) -> str:
     lines = [
         f"{report.num_stages:,} stages, {report.max_parallel_ops_per_stage:,} subgraphs in the widest, "
         f"{report.mean_parallel_ops_per_stage:.3g} on average; at most {report.antichain_width:,} could run at once",
-        f"critical path by {report.by}: {len(report.critical_path):,} subgraphs, "
-        f"{'at least ' if report.at_least else ''}{_length(report.critical_path_length, report.by)} "
+        f"critical path by {report.by}: {report.critical_path_length:,} subgraphs, "
+        f"{'at least ' if report.at_least else ''}{_length(report.span, report.by)} "
         f"of {_length(report.work, report.by)}",
     ]
     if report.speedup_bound is not None:

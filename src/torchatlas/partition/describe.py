@@ -10,7 +10,7 @@ from torchatlas.analysis.roofline import Bound
 from torchatlas.graph import OperationType
 from torchatlas.graph.columns import Array
 from torchatlas.partition.fusion import Fusion
-from torchatlas.partition.report import Parallelism, Subgraph
+from torchatlas.partition.report import Parallelism, Reason, Subgraph
 from torchatlas.partition.traffic import Ledger, Traffic
 from torchatlas.partition.units import Units
 
@@ -60,7 +60,7 @@ class Describer:
         return Subgraph(
             node_id=self.ids[number],
             node_name=self.names.get(group[0], "") or self.units.names[main[0]],
-            operation_type=str(OperationType.VIEW if main[1] is None else self._type(main[1])),
+            operation_type=OperationType.VIEW if main[1] is None else self._type(main[1]),
             pattern=self._pattern(working),
             nodes=tuple(self.units.names[unit] for unit in group),
             ops=tuple(ops.tolist()),
@@ -72,6 +72,7 @@ class Describer:
             total_input_bytes=int(self.moved.inputs[number]),
             total_output_bytes=int(self.moved.outputs[number]),
             total_weight_bytes=int(self.moved.weights[number]),
+            saved_for_backward_bytes=int(self.moved.for_backward[number]),
             traffic_bytes=bytes_,
             unfused_bytes=unfused,
             kernels=kernels,
@@ -80,7 +81,7 @@ class Describer:
             recommended_bottleneck=bound,
             seconds=seconds,
             time_ns=int(times.sum()) if len(times) and (times >= 0).all() else None,
-            partition_reason=self._reason(number, group),
+            partition_reason=Reason(self._reason(number, group)),
             is_glue=False if self.glue is None else self.glue[number],
         )
 
@@ -151,12 +152,14 @@ class Describer:
             named = node.attributes.get("groups"), node.attributes.get("in_channels")
             groups, taken = (item if isinstance(item, int) else 0 for item in named)
         return Parallelism(
+            operation_type=self._type(op),
             batch=batch,
             channels=channels,
             spatial=spatial,
             total_threads=threads if threads >= 0 else int(np.prod(shape, dtype=np.int64)),
             is_depthwise=groups > 1 and groups == taken,
             is_grouped=groups > 1,
+            num_groups=max(groups, 1),
             vectorizable_dimension=side,
             vectorizable_size=1 if side is None else shape[side],
         )

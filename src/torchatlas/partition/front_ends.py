@@ -14,15 +14,18 @@ from torchatlas.partition.units import Units, units_of_fx, units_of_graph
 Opened = tuple[Units, str, Any, tuple[Attempt, ...]]
 
 
-def opened(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened:
-    """The units of a thing that runs, where they come from, the thing itself, and what was tried before."""
+def opened(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool | None = None) -> Opened:
+    """The units of a thing that runs, where they come from, the thing itself, and what was tried before.
+
+    `gradients` says whether it runs with autograd on; None: in training mode, not in eval mode.
+    """
     from torch import fx, nn
 
     from torchatlas.execute.recorded.run import RecordedRun
     from torchatlas.execute.traced import TracedModel
 
     if isinstance(x, fx.GraphModule):
-        return _of_fx(x, args, kwargs)
+        return _of_fx(x, args, kwargs, gradients)
     if isinstance(x, TracedModel):
         if args or kwargs:
             raise InvalidInputError("partition takes a traced model without inputs: it has its example.")
@@ -41,13 +44,14 @@ def opened(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened:
             f"partition takes a {type(x).__name__} with example inputs, partition(model, *inputs), or traced already: "
             "atlas.trace(model, *inputs)."
         )
-    return _of_model(x, args, kwargs)
+    return _of_model(x, args, kwargs, gradients)
 
 
-def _of_fx(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened:
+def _of_fx(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool | None) -> Opened:
     from torch.fx.passes.shape_prop import ShapeProp
 
     from torchatlas.capturing.fx import from_fx
+    from torchatlas.capturing.gradient_mode import running, wants_gradients
     from torchatlas.capturing.restore import Restorer
     from torchatlas.inputs import bound_arguments
 
@@ -56,18 +60,19 @@ def _of_fx(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened
         inputs.apply_defaults()
         with Restorer(module, (args, kwargs), None, whole=True):  # in training, running means are updated
             ShapeProp(module).propagate(*inputs.args)
-    graph = from_fx(module)
+    with running(wants_gradients(module, gradients)):
+        graph = from_fx(module)
     return units_of_fx(module, graph), "fx", module, ()
 
 
-def _of_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened:
+def _of_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool | None) -> Opened:
     """torch.fx keeps modules whole, torch.export takes more models, a recorded run takes all."""
     from torchatlas.execute.recorded.run import record
     from torchatlas.execute.traced import TracedModel
 
     attempts: list[Attempt] = []
     try:
-        return _of_fx(traced_by_fx(model, args, kwargs), args, kwargs)
+        return _of_fx(traced_by_fx(model, args, kwargs), args, kwargs, gradients)
     except Exception as error:  # torch.fx lets through whatever the model raises on proxies
         attempts.append(Attempt("fx", _first_line(error)))
     try:
@@ -78,7 +83,7 @@ def _of_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Open
     except CaptureError as error:
         attempts.append(Attempt("export", _first_line(error)))
     try:
-        run = record(model, args, kwargs)
+        run = record(model, args, kwargs, gradients)
         return units_of_graph(run.graph), "run", run, tuple(attempts)
     except AtlasError as error:
         tried = "; ".join(f"{one.front_end}: {one.reason}" for one in attempts)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from torchatlas.analysis.devices import Device, device_named
+from torchatlas.analysis.inference import recorded_with_autograd
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.partition.describe import Describer
@@ -32,6 +33,9 @@ class GraphPartitioner:
     itself) or "module" (calls of modules `depth` levels down); or pass `groups`, your own, as names of nodes. `device`
     is a profile that bounds and times are for, as `atlas.cost` takes it: None is one generic accelerator.
     `on_chip_bytes` is how much of an intermediate result one kernel can hold; None is the device's cache.
+
+    A model in eval mode is partitioned as inference: it runs without autograd, which would copy what operators in place
+    overwrite. `gradients=True` runs it with autograd on, `False` never; None leaves it to the mode of the model.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class GraphPartitioner:
         groups: Mapping[str, Iterable[str]] | Sequence[Iterable[str]] | None = None,
         depth: int = 2,
         on_chip_bytes: int | None = None,
+        gradients: bool | None = None,
     ) -> None:
         if strategy not in STRATEGIES:
             near = near_names(strategy, STRATEGIES)
@@ -51,7 +56,7 @@ class GraphPartitioner:
             raise InvalidInputError(f"depth={depth!r}: modules are a whole number of levels down, at least 1.")
         if on_chip_bytes is not None and not (isinstance(on_chip_bytes, int) and on_chip_bytes >= 0):
             raise InvalidInputError(f"on_chip_bytes={on_chip_bytes!r} is no number of bytes.")
-        self.strategy, self.groups, self.depth = strategy, groups, depth
+        self.strategy, self.groups, self.depth, self.gradients = strategy, groups, depth, gradients
         self.device = device_named(device)
         self.on_chip_bytes = self.device.cache_bytes if on_chip_bytes is None else on_chip_bytes
 
@@ -61,7 +66,7 @@ class GraphPartitioner:
         A plain model is taken with example inputs, `partition(model, *inputs)`: it is traced by torch.fx, else by
         torch.export, else it is run; the report says which, and why the others did not work.
         """
-        units, front_end, origin, attempts = _opened(x, args, kwargs)
+        units, front_end, origin, attempts = _opened(x, args, kwargs, self.gradients)
         found = ledger(units.graph, self.device)
         if not found.is_op.any() and not len(units):
             raise AnalysisError("There is no operation in this graph, so there is nothing to cut.")
@@ -94,6 +99,7 @@ class GraphPartitioner:
             device_source=self.device.source,
             front_end=front_end,
             attempts=attempts,
+            with_autograd=recorded_with_autograd(graph),
             total_subgraphs=len(subgraphs),
             total_flops=sum(one.flops for one in subgraphs),
             total_macs=sum(one.macs for one in subgraphs),
@@ -101,16 +107,17 @@ class GraphPartitioner:
             total_input_bytes=int(moved.inputs.sum()),
             total_output_bytes=int(moved.outputs.sum()),
             total_weight_bytes=int(moved.weights.sum()),
+            saved_for_backward_bytes=int(moved.for_backward.sum()),
             total_bytes=sum(one.traffic_bytes for one in subgraphs),
             unfused_bytes=sum(one.unfused_bytes for one in subgraphs),
             total_kernels=sum(one.kernels for one in subgraphs),
             unfused_kernels=int((operations & ~found.is_idle).sum()),
-            average_arithmetic_intensity=float((work[moves] * intensity).sum() / work[moves].sum())
+            average_arithmetic_intensity=float(intensity.mean()) if len(intensity) else None,
+            weighted_arithmetic_intensity=float((work[moves] * intensity).sum() / work[moves].sum())
             if work[moves].sum()
             else None,
-            mean_arithmetic_intensity=float(intensity.mean()) if len(intensity) else None,
             operation_type_counts=dict(kinds.most_common()),
-            subgraph_type_counts=dict(Counter(one.operation_type for one in subgraphs).most_common()),
+            subgraph_type_counts=dict(Counter(str(one.operation_type) for one in subgraphs).most_common()),
             uncosted=dict(found.counts.uncosted),
             subgraphs=tuple(subgraphs),
             boundaries=tuple(
@@ -155,7 +162,9 @@ def _reasons(
             yield (a, b), fusion.why_not(of[groups[a][0]], of[groups[b][0]])
 
 
-def _opened(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Units, str, Any, tuple[Attempt, ...]]:
+def _opened(
+    x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool | None
+) -> tuple[Units, str, Any, tuple[Attempt, ...]]:
     """The units of whatever was given, where they come from, what can run, and what was tried before."""
     if isinstance(x, (str, os.PathLike)):
         _no_inputs(args, kwargs, "a file")
@@ -165,7 +174,7 @@ def _opened(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Unit
         return units_of_graph(x), x.source, None, ()
     from torchatlas.partition.front_ends import opened  # everything else needs torch
 
-    return opened(x, args, kwargs)
+    return opened(x, args, kwargs, gradients)
 
 
 def _no_inputs(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torchatlas.analysis.roofline import Bound
 from torchatlas.analysis.summary import run_times
 from torchatlas.errors import InvalidInputError, NodeNotFoundError
-from torchatlas.graph import Graph
+from torchatlas.graph import Graph, OperationType
+from torchatlas.partition.names import ParallelismNames, ReportNames, SubgraphNames
 from torchatlas.partition.text import report_text
 from torchatlas.registry import near_names
 
@@ -17,22 +18,35 @@ if TYPE_CHECKING:
     from torchatlas.partition.extract import Pieces
 
 
+class Reason(str):
+    """Why a subgraph ends, as a sentence. `.value` is the sentence too: in branes-ai/graphs it was an enum."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> str:
+        return str(self)
+
+
 @dataclass(frozen=True, slots=True)
-class Parallelism:
+class Parallelism(ParallelismNames):
     """How the main operation of a subgraph could be divided among workers."""
 
+    operation_type: OperationType
     batch: int
     channels: int
     spatial: int  # positions: height x width, or the length of a sequence
     total_threads: int  # results that could be computed at the same time
     is_depthwise: bool
     is_grouped: bool
+    num_groups: int
     vectorizable_dimension: int | None  # of its result: the one whose elements lie side by side
     vectorizable_size: int
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        return {key: getattr(self, key) for key in self.__dataclass_fields__}
+        found = {key: getattr(self, key) for key in self.__dataclass_fields__}
+        return found | {"operation_type": str(self.operation_type)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +64,12 @@ class Boundary:
 
 
 @dataclass(frozen=True)
-class Subgraph:
+class Subgraph(SubgraphNames):
     """Some operations that go together. Sizes are in bytes, times in seconds at best on the report's device."""
 
     node_id: str  # the same from run to run
     node_name: str  # of the node that does most of the work
-    operation_type: str  # of its main operation
+    operation_type: OperationType  # of its main operation
     pattern: str  # what kinds of operation it holds: convolution+norm+activation
     nodes: tuple[str, ...]  # by name, in execution order: of torch.fx's graph if that was partitioned
     ops: tuple[int, ...] = field(repr=False)  # the ids of its operations in the report's graph
@@ -67,6 +81,7 @@ class Subgraph:
     total_input_bytes: int  # activations that come from outside
     total_output_bytes: int  # what it writes and does not only read itself
     total_weight_bytes: int  # parameters, buffers and constants, whole
+    saved_for_backward_bytes: int  # results that only backward needs; in no other figure but the traffic
     traffic_bytes: int  # what moves while it runs
     unfused_bytes: int  # what would move if each operation were a kernel of its own
     kernels: int
@@ -75,7 +90,7 @@ class Subgraph:
     recommended_bottleneck: Bound
     seconds: float
     time_ns: int | None  # as measured; None where some operation was not timed
-    partition_reason: str
+    partition_reason: Reason
     is_glue: bool = False  # it joins operations and is none: it takes no stage when stages are counted
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,6 +98,8 @@ class Subgraph:
         found = {key: getattr(self, key) for key in self.__dataclass_fields__}
         for key in ("nodes", "ops", "depends_on"):
             found[key] = list(found[key])
+        for key in ("operation_type", "partition_reason"):
+            found[key] = str(found[key])
         found["parallelism"] = None if self.parallelism is None else self.parallelism.to_dict()
         return found | {"recommended_bottleneck": self.recommended_bottleneck.value}
 
@@ -95,15 +112,16 @@ class Attempt:
     reason: str
 
 
-@dataclass(frozen=True, eq=False)
-class PartitionReport:
-    """A partition. Every operation is in exactly one subgraph; parts sum to the totals."""
+@dataclass(eq=False)
+class PartitionReport(ReportNames):
+    """A partition. Every operation is in exactly one subgraph; parts sum to the totals. Fields are set once."""
 
     strategy: str
     device: str
     device_source: str = field(repr=False)
     front_end: str  # where the graph comes from: fx, export, run or file
     attempts: tuple[Attempt, ...]  # what was tried before that
+    with_autograd: bool  # recorded with autograd on: bytes include the copies that it makes for backward
     total_subgraphs: int
     total_flops: int
     total_macs: int
@@ -111,12 +129,13 @@ class PartitionReport:
     total_input_bytes: int  # summed over subgraphs, as are the next two
     total_output_bytes: int
     total_weight_bytes: int
+    saved_for_backward_bytes: int
     total_bytes: int  # that move, with this partition
     unfused_bytes: int  # that would move with a kernel per operation: the baseline
     total_kernels: int
     unfused_kernels: int
-    average_arithmetic_intensity: float | None  # of subgraphs, each weighted by its arithmetic
-    mean_arithmetic_intensity: float | None  # the plain mean over subgraphs that move bytes
+    average_arithmetic_intensity: float | None  # the plain mean over subgraphs that move bytes
+    weighted_arithmetic_intensity: float | None  # each subgraph weighted by its arithmetic
     operation_type_counts: dict[str, int]  # of operations; those that nobody can cost are "unknown"
     subgraph_type_counts: dict[str, int]
     uncosted: dict[str, int]

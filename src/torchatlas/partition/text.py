@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchatlas.analysis.cost import caveats, ratio_text
+from torchatlas.analysis.inference import autograd_text
 from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
 
@@ -21,10 +22,15 @@ def report_text(report: PartitionReport, *, top: int = 10) -> str:
         f"and {format_flops(report.total_elementwise_flops)} of other arithmetic",
         f"{sign}{format_bytes(report.total_bytes)} moved by {report.total_kernels:,} kernels; "
         f"{format_bytes(report.unfused_bytes)} by {report.unfused_kernels:,} if each operation is one",
-        f"{ratio_text(report.average_arithmetic_intensity)} FLOPs per byte, weighted by work; "
-        f"{ratio_text(report.mean_arithmetic_intensity)} in the plain mean over subgraphs",
+        f"average arithmetic intensity {ratio_text(report.average_arithmetic_intensity)} FLOPs per byte, "
+        "the plain mean over subgraphs",
+        f"weighted arithmetic intensity {ratio_text(report.weighted_arithmetic_intensity)} FLOPs per byte, "
+        "each subgraph by its arithmetic",
         f"at best {format_seconds(report.total_seconds)} on {report.device!r} ({report.device_source})",
     ]
+    lines.append(autograd_text(report.with_autograd))
+    if report.saved_for_backward_bytes:
+        lines.append(f"{format_bytes(report.saved_for_backward_bytes)} of results that only backward needs")
     lines += caveats(report.sizes, report.uncosted)
     lines += [f"{one.front_end} did not work: {one.reason}" for one in report.attempts]
     lines += [f"note: {note}" for note in report.notes]

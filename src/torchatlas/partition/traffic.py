@@ -14,6 +14,7 @@ import numpy as np
 from torchatlas.analysis.counting import Counts, count
 from torchatlas.analysis.devices import Device
 from torchatlas.analysis.formulas import Operand
+from torchatlas.analysis.inference import only_for_backward
 from torchatlas.analysis.roofline import Roofline, roofline
 from torchatlas.analysis.sizes import RAGGED
 from torchatlas.graph import EdgeKind, Graph, NodeKind, Role
@@ -104,6 +105,11 @@ class Ledger:
         return found
 
     @cached_property
+    def only_for_backward(self) -> Array:
+        """Results that only backward needs: pool indices, statistics of norms."""
+        return only_for_backward(self.graph)
+
+    @cached_property
     def reads(self) -> tuple[Array, Array]:
         """Which node reads which value, once for each time; a view reads nothing, nor `copy_` what it overwrites."""
         columns = self.graph.columns
@@ -152,7 +158,8 @@ class Traffic:
     """What groups of ops take, make and hand to each other, in bytes."""
 
     inputs: Array  # per group: activations from outside, each memory once
-    outputs: Array  # what it writes and does not only read itself
+    outputs: Array  # what it writes and does not only read itself, but for results that only backward needs
+    for_backward: Array  # those
     weights: Array
     saved: Array  # reads and writes that a kernel made of the whole group avoids
     crossing: dict[tuple[int, int], int]  # (group, group) -> bytes that the second reads of the first
@@ -190,10 +197,16 @@ def traffic(found: Ledger, group: Array, count: int) -> Traffic:
     only_inside = _only_inside(found, value, inner)
     wrote, result = found.results
     kept = (group[wrote] >= 0) & ~only_inside[result]
-    keys, total = distinct([group[wrote][kept]], result[kept])
+    later = found.only_for_backward[result]
+
+    def written(chosen: Array) -> Array:
+        keys, total = distinct([group[wrote][chosen]], result[chosen])
+        return np.bincount(keys[:, 0], total, minlength=count).astype(np.int64)
+
     return Traffic(
         per_group(outside),
-        np.bincount(keys[:, 0], total, minlength=count).astype(np.int64),
+        written(kept & ~later),
+        written(kept & later),
         per_group(weight & (to >= 0)),
         _saved(found, node[inner], value[inner], only_inside, group, count),
         crossing,

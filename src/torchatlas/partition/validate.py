@@ -12,6 +12,7 @@ from typing import Any
 
 from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, MissingDependencyError
 from torchatlas.escapes import clean
+from torchatlas.graph import OperationType
 from torchatlas.interrupts import bracketed
 from torchatlas.partition.fx_tracing import traced_by_fx
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
@@ -274,9 +275,9 @@ def _against_paper(report: PartitionReport, known: Architecture) -> Iterator[Che
     kinds = [one.operation_type for one in report.subgraphs]
     depthwise = sum(one.parallelism is not None and one.parallelism.is_depthwise for one in report.subgraphs)
     for name, figure, right in (
-        ("convolutions", kinds.count("convolution"), known.convolutions),
+        ("convolutions", kinds.count(OperationType.CONVOLUTION), known.convolutions),
         ("depthwise convolutions", depthwise, known.depthwise),
-        ("linear layers", kinds.count("matmul"), known.linears),
+        ("linear layers", kinds.count(OperationType.MATMUL), known.linears),
         (f"blocks ({known.block})", _blocks(report, known.block), known.blocks),
     ):
         if right is not None:

@@ -423,9 +423,10 @@ def _bytes(found: _Facts) -> Iterator[str]:
     for at, one in enumerate(report.subgraphs):
         if one.total_input_bytes != found.inputs[at]:
             yield f"{one.node_id} takes {found.inputs[at]} bytes, {one.total_input_bytes} reported"
-        if one.total_output_bytes != found.outputs[at]:
-            yield f"{one.node_id} makes {found.outputs[at]} bytes, {one.total_output_bytes} reported"
-    for name in ("total_input_bytes", "total_output_bytes"):
+        made = one.total_output_bytes + one.saved_for_backward_bytes
+        if made != found.outputs[at]:
+            yield f"{one.node_id} makes {found.outputs[at]} bytes, {made} reported"
+    for name in ("total_input_bytes", "total_output_bytes", "saved_for_backward_bytes"):
         if getattr(report, name) != sum(getattr(one, name) for one in report.subgraphs):
             yield f"{name} is not the sum over subgraphs"
 

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from torchatlas.capturing import capture
+from torchatlas.capturing.gradient_mode import running, wants_gradients
 from torchatlas.capturing.replaying import fingerprint
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.run import Recording
@@ -76,6 +77,7 @@ class RecordedRun:
     kwargs: dict[str, Any] = field(repr=False)
     graph: Graph
     attributes: tuple[tuple[nn.Module, dict[str, Any]], ...] = field(repr=False)  # plain ones, as they were then
+    gradients: bool  # whether it was recorded with autograd on
 
     @cached_property
     def program(self) -> RecordedProgram:
@@ -86,7 +88,8 @@ class RecordedRun:
         from torchatlas.execute.recorded.program import program_of
 
         args, kwargs = _copied((self.args, self.kwargs))
-        kept = _run_again(self.model, args, kwargs, self.attributes)
+        with running(self.gradients):
+            kept = _run_again(self.model, args, kwargs, self.attributes)
         if kept.graph.hash != self.graph.hash:
             raise InvalidInputError(
                 f"{type(self.model).__name__} takes another path than when it was partitioned: it, its weights, its "
@@ -95,11 +98,18 @@ class RecordedRun:
         return program_of(kept.graph, kept)
 
 
-def record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedRun:
-    """Run a model once, as `atlas.capture` does, and remember how: later its pieces can run."""
+def record(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool | None = None
+) -> RecordedRun:
+    """Run a model once, as `atlas.capture` does, and remember how: later its pieces can run.
+
+    In eval mode it runs as inference, unless `gradients` asks for autograd.
+    """
     args, kwargs = _copied((args, kwargs))
     attributes = tuple((module, _plain_attributes(module)) for module in model.modules())
-    return RecordedRun(model, args, kwargs, capture(model, *args, kwargs=kwargs), attributes)
+    wanted = wants_gradients(model, gradients)
+    with running(wanted):
+        return RecordedRun(model, args, kwargs, capture(model, *args, kwargs=kwargs), attributes, wanted)
 
 
 def _plain_attributes(module: nn.Module) -> dict[str, Any]:
