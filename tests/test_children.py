@@ -68,7 +68,9 @@ def test_a_marked_test_that_hangs_or_dies_fails_alone(tmp_path: Path) -> None:
 def test_a_worker_that_hangs_is_ended_and_the_others_tests_run(tmp_path: Path) -> None:
     """What any test can do in `make test`: pyproject.toml sets the same options, with more patience."""
     command = project(tmp_path, f"{HANGS}\ndef test_hangs(): hangs()\n\ndef test_after(): pass\n")
-    (printed,) = children.run([*command, "-n", "1", "-o", "faulthandler_timeout=2"], cwd=tmp_path, limit=100, codes=(1,))
+    (printed,) = children.run(
+        [*command, "-n", "1", "-o", "faulthandler_timeout=2"], cwd=tmp_path, limit=100, codes=(1,)
+    )
     assert "FAILED test_it.py::test_hangs" in printed.out
     assert "PASSED test_it.py::test_after" in printed.out
     assert 'test_it.py", line 5 in hangs' in printed.err
