@@ -1,6 +1,7 @@
 # Everything runs inside .venv, which the first target makes. Needs Python 3.11 or newer, make and a package registry.
 PYTHON ?= python3
 WORKERS ?= 2
+LIMIT ?= 3600
 VENV := .venv
 BIN := $(VENV)/bin
 # constraints.txt pins every version, also those of the build tools: hence --no-build-isolation.
@@ -19,8 +20,12 @@ demo: $(RUNTIME) ## install what the package needs and run the demonstration
 	$(BIN)/torchatlas demo
 
 # loadscope keeps a test module in one worker, so that its fixtures are made once. One torch thread per worker.
-test: $(DEV) ## run the tests and the examples in docstrings and docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
+# pyproject.toml ends a test that hangs. If all else fails, SIGABRT to all of them: each writes where it stands and ends.
+test: $(DEV) ## run the tests and the examples in docstrings and docs, for LIMIT seconds at most
+	OMP_NUM_THREADS=1 $(if $(shell command -v timeout),timeout --signal=ABRT --kill-after=60 $(LIMIT)) \
+	  $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope || { code=$$?; \
+	  case $$code in 124|137) echo "make test: not over after $(LIMIT) s and ended; the stacks are above." >&2;; esac; \
+	  exit $$code; }
 
 lint: $(DEV) ## check style and formatting
 	$(BIN)/ruff check .

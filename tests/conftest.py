@@ -2,9 +2,14 @@
 
 from collections.abc import Iterator
 
+import children
 import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(children.plugin(), "children")
 
 
 @pytest.fixture(autouse=True)

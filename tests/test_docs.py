@@ -16,7 +16,11 @@ def blocks(page: Path) -> list[tuple[int, str]]:
     return [(text[: m.start()].count("\n") + 2, m[1]) for m in re.finditer(r"^```python\n(.*?)^```", text, re.S | re.M)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+STARTING = ("distributed.md", "pipeline.md")  # other processes, or threads of torch that talk to them
+RUN = [pytest.param(page, id=page.name, marks=[pytest.mark.child] * (page.name in STARTING)) for page in PAGES]
+
+
+@pytest.mark.parametrize("page", RUN)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "page"}

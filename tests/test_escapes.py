@@ -9,7 +9,6 @@ import csv
 import inspect
 import io
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -48,10 +47,9 @@ def test_ordinary_text_stays_and_cleaning_twice_changes_nothing() -> None:
     assert clean_text("a\nb\r\n\x1b") == "a\nb\\r\n\\x1b"
 
 
-def test_long_texts_are_quick() -> None:
-    began = time.perf_counter()
+def test_long_texts_are_no_harder() -> None:
+    """What grows with the square of the length would take hours."""
     assert len(clean("x" * 2_000_000 + "\x1b" + "大" * 2_000_000)) == 4_000_004
-    assert time.perf_counter() - began < 2
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
+import children
 import pytest
 
 EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
 
-OWN_PROCESS = {"what_is_wrong.py"}  # it looks at all tensors there are, and other tests leave some that are no more
+OWN_PROCESS = {
+    "two_ranks.py",  # it talks to another process
+    "what_is_wrong.py",  # it looks at all tensors there are, and other tests leave some that are no more
+}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
@@ -20,8 +23,8 @@ def test_it_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if example.name in OWN_PROCESS:
-        ran = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=300, check=True)
-        assert len(ran.stdout.splitlines()) >= 2
+        (printed,) = children.run([sys.executable, str(example)])
+        assert len(printed.out.splitlines()) >= 2
         return
     runpy.run_path(str(example), run_name="__main__")
     assert len(capsys.readouterr().out.splitlines()) >= 2

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import random
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import children
 import numpy as np
 import pytest
 import torch
@@ -269,18 +269,9 @@ for specimen in ZOO:
 @pytest.mark.timeout(240)
 def test_another_process_gives_the_same_graph_names_and_hash() -> None:
     here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), *sys.path]), "PYTHONHASHSEED": "123"}
-    done = subprocess.run(
-        [sys.executable, "-c", _PRINT_HASHES],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env=environment,
-        check=False,
-        cwd=here.parent,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    there = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.count(" ") == 3)
+    path = os.pathsep.join([str(here), *sys.path])
+    printed = children.python(_PRINT_HASHES, cwd=here.parent, PYTHONPATH=path, PYTHONHASHSEED="123")
+    there = dict(line.split(" ", 1) for line in printed.splitlines() if line.count(" ") == 3)
     assert len(there) == len(ZOO)
     for specimen in ZOO:
         graph = captured(specimen)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
+import children
 import pytest
 
 import torchatlas as atlas
 
 
 def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.strip()
+    return children.python(code).strip()
 
 
 def test_all_is_sorted_and_without_repetition() -> None:

@@ -267,11 +267,13 @@ def wrappers() -> None:
 
 def process_groups() -> None:
     import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
     try:
         world = torch_private.process_group_named(dist.group.WORLD.group_name)
         assert world is dist.group.WORLD
+        assert torch_private.process_groups() == [world]
         assert dist.ProcessGroup.unbox(world.boxed()).group_name == world.group_name
     finally:
         dist.destroy_process_group()
@@ -556,6 +558,7 @@ CANARIES: dict[str, Callable[[], None]] = {
     "next_sequence_nr": sequence_numbers,
     "pop_mode": popped_modes,
     "process_group_named": process_groups,
+    "process_groups": process_groups,
     "run_engine": engine_in_python,
     "sharding_propagator": sharding,
     "no_dispatch_modes": no_modes,

@@ -81,6 +81,7 @@ __all__ = [
     "pop_function_mode",
     "pop_mode",
     "process_group_named",
+    "process_groups",
     "push_function_mode",
     "push_mode",
     "pytree",
@@ -136,6 +137,11 @@ def sharding_propagator() -> Any:
 def process_group_named(name: str) -> Any:
     """The process group behind the name that functional collectives are given. RuntimeError or ValueError if none."""
     return torch.distributed.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined, arg-type]
+
+
+def process_groups() -> list[Any]:
+    """The process groups of this process; torch.distributed is initialized."""
+    return list(torch.distributed.distributed_c10d._world.pg_map)
 
 
 def restore_saved_tensor_hooks(message: str | None) -> None:

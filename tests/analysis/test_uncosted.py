@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import children
 import pytest
 import torch
 from analysis.costing import declare_operators
@@ -156,8 +156,8 @@ def test_of_other_libraries_all_that_computes_has_a_formula(namespace: str) -> N
 @pytest.mark.timeout(600)
 def test_of_torchs_own_sample_inputs_every_formula_runs() -> None:
     program = Path(__file__).with_name("op_samples.py")
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=570, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
+    (printed,) = children.run([sys.executable, str(program)], limit=570)
+    found = json.loads(printed.out.splitlines()[-1])
     assert len(found["operations"]) > 500
     assert found["failures"] == []
     assert found["uncosted"] == []

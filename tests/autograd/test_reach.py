@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import children
 import pytest
 import torch
 from torch import nn
@@ -31,26 +28,8 @@ PATIENCE = 200  # seconds
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where two processes, which find each other by a file in it, left what they saw. Neither outlives this."""
     place = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    program, started = str(Path(__file__).with_name("ranks.py")), []
-    end = time.monotonic() + PATIENCE
-    try:
-        for rank in (0, 1):
-            with (place / f"output-{rank}.txt").open("wb") as file:
-                command = [sys.executable, program, str(place), str(rank)]
-                options: dict[str, Any] = {"stdout": file, "stderr": subprocess.STDOUT, "start_new_session": True}
-                started.append(subprocess.Popen(command, cwd=place, env=environment, **options))
-        while any(process.poll() is None for process in started) and time.monotonic() < end:
-            if any(process.poll() for process in started):
-                break  # one has failed: the other would wait for it
-            time.sleep(0.05)
-    finally:
-        for process in started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    printed = "\n".join((place / f"output-{rank}.txt").read_text() for rank in (0, 1))
-    assert [process.returncode for process in started] == [0, 0], printed
+    program = str(Path(__file__).with_name("ranks.py"))
+    children.run(*([sys.executable, program, str(place), str(rank)] for rank in (0, 1)), cwd=place, limit=PATIENCE)
     return place
 
 

@@ -331,7 +331,7 @@ def test_each_call_of_a_fused_graph_is_one_op(fused: Compile) -> None:
         gradients = {value.parameter for node in graph.nodes for value in node.outputs if value.role == "gradient"}
         assert gradients == {name for name, _ in model.named_parameters()}
         assert forward.source.file == __file__
-        assert forward.time_ns > 0
+        assert forward.time_ns is not None
 
     # values
     fresh(model)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import subprocess
 import sys
 import textwrap
 from typing import Any
 
+import children
 import pytest
 import torch
 from torch import nn
@@ -116,11 +116,7 @@ MEASURE = """
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has another unit elsewhere")
 def test_two_gigabytes_of_weights_take_no_memory() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(MEASURE)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    kilobytes, weights, peak = map(int, done.stdout.split())
+    kilobytes, weights, peak = map(int, children.python(textwrap.dedent(MEASURE)).split())
     assert weights == 8 * 8192 * 8192 * 4  # 2 GiB
     assert peak > 2 * weights  # gradients as well
     assert kilobytes < 100_000

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import children
 import pytest
 import torch
 import torch.distributed as dist
@@ -38,37 +35,12 @@ each_rank = pytest.mark.parametrize("rank", RANKS)
 each_training = pytest.mark.parametrize("name", TRAINING)
 
 
-def run(*commands: list[str], cwd: Path) -> list[str]:
-    """Run programs side by side; what each printed. None of them, nor of their children, outlives this."""
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    outputs = [cwd / f"output-{number}.txt" for number in range(len(commands))]
-    started: list[subprocess.Popen[bytes]] = []
-    end = time.monotonic() + PATIENCE
-    try:
-        for command, output in zip(commands, outputs, strict=True):
-            with output.open("wb") as file:
-                options: dict[str, Any] = {"stdout": file, "stderr": subprocess.STDOUT, "start_new_session": True}
-                started.append(subprocess.Popen(command, cwd=cwd, env=environment, **options))
-        while any(process.poll() is None for process in started) and time.monotonic() < end:
-            if any(process.poll() for process in started):
-                break  # one has failed: the others would wait for it
-            time.sleep(0.05)
-    finally:
-        for process in started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    printed = [output.read_text() for output in outputs]
-    assert [process.returncode for process in started] == [0] * len(started), "\n".join(printed)
-    return printed
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where two processes left what they and their witnesses saw."""
     place = tmp_path_factory.mktemp("ranks")
     program = str(Path(__file__).with_name("ranks.py"))
-    run(*([sys.executable, program, str(place), str(rank)] for rank in RANKS), cwd=place)
+    children.run(*([sys.executable, program, str(place), str(rank)] for rank in RANKS), cwd=place, limit=PATIENCE)
     return place
 
 
@@ -370,7 +342,8 @@ dist.destroy_process_group()
 def test_torchrun_writes_a_file_per_process(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.replace("torch.full((2, 4),", "torch.full((2, 4), 1.0 *"))
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    (printed,) = run([*launch, "-m", "torchatlas", "capture", "--output", "run.atlas", "train.py"], cwd=tmp_path)
+    command = [*launch, "-m", "torchatlas", "capture", "--output", "run.atlas", "train.py"]
+    (printed,) = map("".join, children.run(command, cwd=tmp_path))
     assert sorted(path.name for path in tmp_path.glob("*.atlas")) == ["run-rank0.atlas", "run-rank1.atlas"]
     assert printed.count("Graph of a run") == 1
     for rank in RANKS:

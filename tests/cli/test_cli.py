@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import children
 import click
 import pytest
 from click.testing import CliRunner, Result
@@ -294,9 +294,9 @@ def test_a_failing_script_as_json() -> None:
 
 def test_a_real_process_prints_json_alone() -> None:
     program = [sys.executable, "-c", "from torchatlas.cli import main; main()", "capture", "--json", "script.py"]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=100, check=True)
-    assert json.loads(done.stdout)["summary"]["total_operations"] == 3
-    assert "printed by a child" in done.stderr
+    (printed,) = children.run(program)
+    assert json.loads(printed.out)["summary"]["total_operations"] == 3
+    assert "printed by a child" in printed.err
 
 
 # -- summary and demo -------------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_summary_needs_no_torch(saved: Path) -> None:
         "import sys\nfrom torchatlas.cli import main\ntry: main()\n"
         "finally: assert 'torch' not in sys.modules, 'torch was imported'"
     )
-    subprocess.run([sys.executable, "-c", program, "summary", str(saved)], check=True, timeout=60, capture_output=True)
+    children.python(program, "summary", str(saved))
 
 
 def test_summary_of_what_is_no_graph(folder: Path) -> None:

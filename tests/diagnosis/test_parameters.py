@@ -452,6 +452,7 @@ def test_a_stand_in_for_a_parameter_is_missed_only_if_it_keeps_its_gradient(give
     assert visit.findings.keys == ([] if gives else ["optimizer-misses"])
 
 
+@pytest.mark.child
 def test_sharded_parameters_that_are_gathered_to_be_used_are_trained() -> None:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import gc
 import os
-import subprocess
 import sys
 import threading
 import warnings
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import children
 import numpy as np
 import pytest
 import torch
@@ -125,11 +125,8 @@ print(bool(found), found.ops, found.outputs, found.storages)
 def test_a_file_is_verified_in_another_process(tmp_path: Path) -> None:
     graph = step()
     path, here = graph.save(tmp_path / "step.atlas"), verify(graph)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", _VERIFY, str(path)], capture_output=True, text=True, timeout=120, env=environment
-    )
-    assert done.stdout.split() == ["True", str(here.ops), str(here.outputs), str(here.storages)], done.stderr
+    printed = children.python(_VERIFY, str(path), PYTHONPATH=os.pathsep.join(sys.path))
+    assert printed.split() == ["True", str(here.ops), str(here.outputs), str(here.storages)]
     assert atlas.load(path).identical(graph)
 
 

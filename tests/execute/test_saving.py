@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import random
-import subprocess
-import sys
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
+import children
 import pytest
 import torch
 from torch import Tensor, nn
@@ -173,8 +172,7 @@ def test_a_fresh_process_needs_no_code_of_the_model(tmp_path: Path) -> None:
         "import torch, torchatlas as atlas\n"
         f"print(atlas.load({str(path)!r})(torch.arange(12.).reshape(3, 4)).double().sum().item())"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    assert float(done.stdout) == model(torch.arange(12.0).reshape(3, 4)).double().sum().item()
+    assert float(children.python(program)) == model(torch.arange(12.0).reshape(3, 4)).double().sum().item()
 
 
 # -- what cannot be saved ----------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Looking at a saved graph waits for no large library."""
 
-import subprocess
-import sys
+import children
 
 
 def test_the_formats_are_there_and_their_libraries_are_not() -> None:
@@ -16,4 +15,4 @@ import torchatlas.analysis
 loaded = {"torch", "pandas", "networkx", "pyarrow", "safetensors"} & set(sys.modules)
 assert not loaded, loaded
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    children.python(program)

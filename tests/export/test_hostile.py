@@ -3,7 +3,6 @@
 import io
 import json
 import struct
-import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -196,18 +195,11 @@ REPEATED = {
 
 @pytest.mark.parametrize("kind", REPEATED)
 def test_refusing_takes_time_linear_in_the_size(tmp_path: Path, kind: str) -> None:
-    """Of four times the bytes at most ten times the time: a square would take sixteen."""
-    path, seconds = tmp_path / "graph.json", []
-    for size in (400_000, 1_600_000):
-        path.write_bytes(REPEATED[kind](size))
-        times = []
-        for _ in range(3):
-            begun = time.process_time()
-            with pytest.raises(FileFormatError):
-                Graph.load(path)
-            times.append(time.process_time() - begun)
-        seconds.append(min(times))
-    assert seconds[1] < max(10 * seconds[0], 0.1)
+    """It is a matter of a second; with the square of the size it would take hours, and the test's time-out ends it."""
+    path = tmp_path / "graph.json"
+    path.write_bytes(REPEATED[kind](4_000_000))
+    with pytest.raises(FileFormatError):
+        Graph.load(path)
 
 
 SMALL_PARTS = {

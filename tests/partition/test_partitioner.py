@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
+import children
 import pytest
 import torch
 from partition.models import Attention, Block, Inception, Net, traced
@@ -105,13 +104,7 @@ from partition.models import Net, traced
 print(json.dumps(atlas.GraphPartitioner().partition(traced(Net(), 2, 3, 8, 8)).to_dict()))
 """
     path = Path(__file__).resolve().parent.parent
-    done = [
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=path, timeout=120,
-            env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": str(path)},
-        ).stdout
-        for seed in (1, 2)
-    ]  # fmt: skip
+    done = [children.python(code, cwd=path, PYTHONHASHSEED=seed) for seed in ("1", "2")]
     assert done[0] == done[1]
     assert json.loads(done[0])["total_subgraphs"] > 3
 
@@ -229,8 +222,7 @@ report = atlas.GraphPartitioner().partition({str(path)!r})
 atlas.ConcurrencyAnalyzer().analyze(report); atlas.pipeline_stages({str(path)!r}, 2); str(report)
 print(report.front_end, len(report), "torch" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    where, count, has_torch = done.stdout.split()
+    where, count, has_torch = children.python(code).split()
     assert (where, has_torch) == ("file", "False")
     assert int(count) > 3
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import children
 import numpy as np
 import pytest
 import torch
@@ -197,15 +196,10 @@ def partition_of_inception() -> str:
 def test_ids_are_the_same_in_another_process() -> None:
     """Sets of strings have another order there."""
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    found = subprocess.run(
-        [sys.executable, "-c", "from partition.test_validate import *; print(partition_of_inception())"],
-        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parent.parent)},
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    assert found.stdout.strip() == partition_of_inception()
-    assert "ways_0" in found.stdout
+    code = "from partition.test_validate import *; print(partition_of_inception())"
+    found = children.python(code, cwd=Path(__file__).parent.parent, PYTHONHASHSEED=seed)
+    assert found.strip() == partition_of_inception()
+    assert "ways_0" in found
 
 
 class NormBetween(nn.Module):

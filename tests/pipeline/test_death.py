@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.child, pytest.mark.slow]
 
 PROGRAM = """
 import signal, sys, torch
@@ -74,7 +74,7 @@ class Parent:
         """Whether the workers have met."""
         return any(path.name == "store" for path in self.files())
 
-    def gone(self, seconds: float) -> tuple[list[int], list[str]]:
+    def gone(self, seconds: float = 60) -> tuple[list[int], list[str]]:
         """What is left of it after so long: workers and folders."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and (self.workers() or self.folders()):
@@ -103,7 +103,7 @@ def test_nothing_is_left_of_a_pipeline_whose_parent_dies(
         assert len(parent.workers()) >= 2
         parent.process.send_signal(number)
         assert parent.process.wait(60) == -number
-        assert parent.gone(20 if torchrun else 10) == ([], [])
+        assert parent.gone() == ([], [])
     finally:
         parent.end()
 
@@ -115,7 +115,7 @@ def test_nothing_is_left_if_it_dies_before_there_are_workers(number: signal.Sign
         parent.until(lambda: bool(list(tmp_path.glob("torchatlas-pipeline-*"))))
         parent.process.send_signal(number)
         assert parent.process.wait(60) == -number
-        assert parent.gone(10) == ([], [])
+        assert parent.gone() == ([], [])
     finally:
         parent.end()
 
@@ -135,7 +135,7 @@ def test_a_handler_of_the_programs_own_decides(tmp_path: Path) -> None:
         parent.until(parent.works)
         parent.process.send_signal(signal.SIGTERM)
         assert parent.process.wait(60) == 3
-        assert parent.gone(10) == ([], [])
+        assert parent.gone() == ([], [])
     finally:
         parent.end()
 
@@ -146,6 +146,6 @@ def test_workers_end_while_they_still_import_torch(tmp_path: Path) -> None:
         parent.until(lambda: bool(parent.workers()))
         parent.process.kill()
         parent.process.wait(60)
-        assert parent.gone(10) == ([], [])
+        assert parent.gone() == ([], [])
     finally:
         parent.end()

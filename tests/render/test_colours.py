@@ -196,12 +196,54 @@ def test_the_critical_path_goes_along_the_dashed_line_where_no_round_alone_leads
     assert any(line.returning for line in way.lines)
 
 
+def test_the_critical_path_follows_a_line_out_of_a_repeat_to_where_the_dashed_one_begins() -> None:
+    """What a round hands on and what leaves the repeat is the same tensor here."""
+
+    def rounds(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made, seen = [], []
+        for _ in range(6):
+            seen.append(x.cosh())
+            x = x.sin()
+            made.append(x)
+        return torch.stack(made), torch.stack(seen)
+
+    graph = atlas.capture(rounds, torch.randn(3))
+    graph.columns["node_time_ns"][:] = 1
+    heavy = [number for number, node in enumerate(graph.nodes) if "cosh" in node.operation][3]
+    graph.columns["node_time_ns"][heavy] = 1000
+    titles, way = path(graph, "time")
+    assert titles[:4] == ["x", "sin", "cosh", "stack"]
+    titled = [frame.title for frame in way.scene.frames]
+    leaving = [line for line in way.lines if line.ends == (titled.index("sin"), None) and not line.returning]
+    assert len(leaving) == 1
+    way.lines -= frozenset(leaving)  # then the dashed line begins in the air
+    assert verify.broken(way.scene, way)[0] == "no marked lines lead from sin '' to cosh ''"
+
+
+def some_weights(count: int, seed: int) -> np.ndarray:
+    """Times that lead any way: about equal, far apart, nearly all nothing, many ties."""
+    rng = np.random.default_rng(seed)
+    kinds = (
+        lambda: rng.integers(0, 1000, count),
+        lambda: np.exp(rng.normal(0, 3, count)).astype(np.int64) + 1,
+        lambda: 1000 * (rng.random(count) < 0.1),
+        lambda: rng.integers(1, 3, count),
+    )
+    return kinds[seed % len(kinds)]()
+
+
 @pytest.mark.parametrize("specimen", ZOO, ids=str)
-def test_the_critical_path_of_every_specimen_is_one_chain(specimen: Specimen) -> None:
+def test_the_critical_path_of_every_specimen_is_one_chain_whatever_it_weighs(specimen: Specimen) -> None:
+    """What is drawn does not depend on the weights, only what is marked."""
     model, args, kwargs = specimen.build()
     graph = atlas.capture(model, *args, kwargs=kwargs, backward=specimen.trains)
-    for by in ("count", "flops", "time"):
-        assert path(graph, by)[0]
+    picture = atlas.draw(graph)
+    weights = [graph.columns["node_time_ns"], *(some_weights(len(graph), seed) for seed in range(8))]
+    for by, times in [("count", weights[0]), ("flops", weights[0]), *(("time", each) for each in weights[1:])]:
+        graph.columns["node_time_ns"][:] = times
+        way = Way(picture.outline, picture.scene, heaviest(picture.outline.tree, by))
+        assert verify.broken(picture.scene, way) == [], (by, times.tolist())
+        assert way.chain
 
 
 def test_the_legend_says_what_the_critical_path_is_measured_by() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import struct
-import subprocess
-import sys
 import zlib
 from typing import Any
 
+import children
 import numpy as np
 import pytest
 import resvg_py
@@ -254,4 +253,4 @@ import pylunasvg
 assert pylunasvg.Document is lunasvg.Document
 """
     pytest.importorskip("pylunasvg", reason="there is no wheel of it for this platform")
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    children.python(code)

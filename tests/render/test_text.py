@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import children
 import pytest
 import torch
 from render.models import HOSTILE, Layers
@@ -256,4 +255,4 @@ def test_the_view_is_there_without_torch_or_rich() -> None:
         "import sys, torchatlas.render; from torchatlas import Graph; Graph()._repr_html_();"
         "assert not {'torch', 'rich', 'click'} & set(sys.modules), 'too much was imported'"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    children.python(program)

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from torchatlas.autograd.walk import roots_of, walk
+from torchatlas.capturing.collectives import keep_groups
 from torchatlas.collector import collector_off
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph.columns import Array
@@ -152,6 +153,7 @@ def watched(observer: Observer, thread: int | None = None) -> Iterator[None]:
 def _observed(mine: _Run, running: list[_Run], observer: Observer) -> Iterator[None]:
     """Tell an observer of the nodes of one run."""
     error: BaseException | None = None
+    keep_groups()
     running.append(mine)
     try:
         observer.begin(mine.task)

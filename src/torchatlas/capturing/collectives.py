@@ -6,13 +6,17 @@ taken to be there when the call returns; only `wait_tensor` of the functional co
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from torchatlas.graph.arguments import Constant
-from torchatlas.torch_private import process_group_named
+from torchatlas.torch_private import current_autograd_node, process_group_named, process_groups
 
 # Arguments written although the schema does not say so: those that are read as well, and those that are only written.
 # tests/capturing/test_processes.py compares them with what two processes really do.
@@ -44,6 +48,8 @@ BUFFERED = frozenset({"c10d._reduce_scatter_base_.default", "c10d.reduce_scatter
 
 # Hands its argument on, wrapped in a tensor that waits when it is used and has no memory of its own.
 WRAPS = "_c10d_functional::_wrap_tensor_autograd"
+
+_OUTLIVED: weakref.WeakSet[Any] = weakref.WeakSet()  # by their process group: see keep_group
 
 _GROUP, _REDUCTION = "__torch__.torch.classes.c10d.ProcessGroup", "__torch__.torch.classes.c10d.ReduceOp"
 
@@ -82,7 +88,38 @@ def noted_group(metadata: dict[str, Any], item: Any) -> Any:
             "size": group.size(),
             "ranks": _ranks(group),
         }
+        if current_autograd_node() is not None:  # what reduces may have been called before the recording began
+            keep_groups()
     return Constant("group", group.group_name) if group is not None and not isinstance(item, str) else item
+
+
+def keep_group(attributes: Mapping[str, Any]) -> None:
+    """Let the process group of a DistributedDataParallel module live until the module's C++ half is gone.
+
+    Else letting go of a recorded module can deadlock. The C++ half (the reducer) may be the last to hold the group. It
+    destroys it with the GIL taken and waits there for gloo's threads to end. One of them may just be dropping the last
+    collective, for which it needs the GIL: tensors that a dispatch mode has seen have a Python object. And torch itself
+    puts a `contextvars` context into what it starts during a backward pass (`autograd.graph._engine_run_backward`), so
+    it deadlocks without a recording as well. A group that a Python object holds last is destroyed without the GIL.
+    """
+    group = attributes["process_group"]
+    for half in (attributes.get("reducer"), attributes.get("logger")):  # the logger holds the reducer
+        if half is not None and half not in _OUTLIVED:
+            _OUTLIVED.add(half)
+            weakref.finalize(half, _drop, group).atexit = False  # it holds the group until it runs
+
+
+def keep_groups() -> None:
+    """Do so for all modules there are. Looks through what the garbage collector follows: some 50 ms."""
+    groups = process_groups() if dist.is_available() and dist.is_initialized() else []
+    for holder in gc.get_referrers(*groups) if groups else ():
+        attributes = vars(holder) if issubclass(type(holder), DistributedDataParallel) else holder
+        if isinstance(attributes, dict) and {"process_group", "reducer"} <= attributes.keys():
+            keep_group(attributes)
+
+
+def _drop(group: Any) -> None:
+    """What is called when a C++ half is gone: nothing is left to do but to let go of the group."""
 
 
 def named_reduction(item: Any) -> Constant:

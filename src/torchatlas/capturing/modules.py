@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from torchatlas.capturing import compiled, process
+from torchatlas.capturing.collectives import keep_group
 from torchatlas.capturing.frames import recomputing, user_line
 from torchatlas.capturing.process import Cell
 from torchatlas.capturing.stream import Recorder
@@ -199,6 +201,8 @@ class Watch:
                 continue  # belongs to a tree seen earlier
             self._numbers[id(found)] = len(self.owners)
             self.owners.append(Owner(weakref.ref(found), type(found).__name__, path, root))
+            if isinstance(found, DistributedDataParallel):
+                keep_group(vars(found))
             prefix = f"{path}." if path else ""
             self._name_tensors(found, prefix, root)
             children = [(prefix + name, child) for name, child in found._modules.items() if child is not None]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from pathlib import Path
 
+import children
 import numpy as np
 import pytest
 import torch
@@ -242,14 +241,7 @@ def test_hashes_are_the_same_in_another_process() -> None:
         f"import sys; sys.path.insert(0, {str(tests)!r});"
         "from render.layout.test_tree import all_hashes; print(all_hashes())"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONHASHSEED": "7", "PYTHONPATH": str(tests.parent / "src")},
-    )
-    assert found.stdout.strip() == all_hashes()
+    assert children.python(program, PYTHONHASHSEED="7").strip() == all_hashes()
 
 
 # -- lanes -------------------------------------------------------------------------------------------------------------

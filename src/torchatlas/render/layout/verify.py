@@ -208,6 +208,7 @@ class _Marked:
     stop: int | None
     begins_within: bool  # whether it lies in the frame where it begins, and in that where it ends
     ends_within: bool
+    branches: bool = False  # whether it begins on another line
 
     @property
     def is_loose(self) -> bool:
@@ -215,16 +216,29 @@ class _Marked:
         return self.line.returning or self.line.net < 0
 
     def leads_to(self, other: _Marked) -> bool:
-        """Whether the other goes on where this one ends: within a frame that it comes to, beyond one that it leaves."""
+        """Whether the other goes on where this one ends: within a frame that it comes to, beyond one that it leaves.
+
+        The dashed line of a repeat may begin on a line that leaves the repeat."""
+        if other.branches:
+            return not self.line.returning and _passes(self.line, other.line.points[0])
         return self.stop == other.start and self.ends_within != other.begins_within
 
 
 def _marked(scene: Scene, line: Line) -> _Marked:
     if line.returning:
-        return _Marked(line, *line.ends, False, False)
+        branches = any(not other.returning and _passes(other, line.points[0]) for other in scene.lines)
+        return _Marked(line, *line.ends, False, False, branches)
     start, stop = _owner(scene, line.points[0]), _owner(scene, line.points[-1])
     within = [end is not None and scene.frames[end].depth == line.level for end in (start, stop)]
     return _Marked(line, start, stop, *within)
+
+
+def _passes(line: Line, point: Point) -> bool:
+    """Whether a point is on a line, whose pieces are level or upright."""
+    return any(
+        all(min(ends) - _NEAR < at < max(ends) + _NEAR for at, *ends in zip(point, *piece, strict=True))
+        for piece in itertools.pairwise(line.points)
+    )
 
 
 def _nest(scene: Scene, frame: Frame) -> list[int]:
@@ -240,10 +254,13 @@ def _nest(scene: Scene, frame: Frame) -> list[int]:
 def _leading(marked: list[_Marked], out: list[int], into: list[int]) -> set[Line]:
     """The marked lines that lead from one box to another, through no third; none if they do not."""
 
+    def is_first(each: _Marked) -> bool:
+        return each.start == out[0] or (each.is_loose and each.start in out)
+
     def is_last(each: _Marked) -> bool:
         return each.stop == into[0] or (each.is_loose and each.stop in into)
 
-    reached = [each for each in marked if each.start == out[0] or (each.is_loose and each.start in out)]
+    reached = [each for each in marked if is_first(each) and not each.branches]
     for each in reached:
         if each.line.returning or not is_last(each):  # what a round gets from the one before may have a line from there
             reached += [other for other in marked if each.leads_to(other) and other not in reached]
