@@ -17,6 +17,7 @@ LAYERS = [
     {"units", "registry", "tables", "collector", "files"},
     {"graph"},
     {"operations", "torch_private", "inputs"},
+    {"canaries"},
     {"capturing"},
     {"autograd", "execute"},
     {"analysis"},
@@ -25,6 +26,7 @@ LAYERS = [
     {"pipeline"},
     {"render", "export"},
     {"tracker", "demo", "torchviz", "checkpointing"},
+    {"selftest"},
     {"cli"},
     {"__main__"},
 ]
