@@ -11,7 +11,7 @@ RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench clean
+.PHONY: help demo test matrix lint types bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -26,6 +26,17 @@ test: $(DEV) ## run the tests and the examples in docstrings and docs, for LIMIT
 	  $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope || { code=$$?; \
 	  case $$code in 124|137) echo "make test: not over after $(LIMIT) s and ended; the stacks are above." >&2;; esac; \
 	  exit $$code; }
+
+# `make matrix TORCH=2.15.0` tests another torch in an environment of its own: outside the project, some 6 GB, kept for
+# the next time. TESTS selects: make matrix TORCH=2.10.0 TESTS=tests/test_laws.py. docs/versions.md holds the results.
+TORCH ?=
+TESTS ?=
+MATRIX = $${XDG_CACHE_HOME:-$$HOME/.cache}/torchatlas/torch-$(TORCH)
+
+matrix: ## run the tests with another torch: make matrix TORCH=2.15.0
+	@test -n "$(TORCH)" || { echo "Name a version: make matrix TORCH=2.15.0"; exit 1; }
+	@PYTHON="$(PYTHON)" tests/matrix.sh "$(TORCH)" "$(MATRIX)"
+	PYTHONPATH=src OMP_NUM_THREADS=1 "$(MATRIX)/bin/python" -m pytest -n $(WORKERS) --dist loadscope -p no:cacheprovider $(TESTS)
 
 lint: $(DEV) ## check style and formatting
 	$(BIN)/ruff check .

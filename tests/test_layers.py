@@ -17,6 +17,7 @@ LAYERS = [
     {"units", "registry", "tables", "collector", "files"},
     {"graph"},
     {"operations", "torch_private", "inputs"},
+    {"canaries"},
     {"capturing"},
     {"autograd", "execute"},
     {"analysis"},
@@ -26,6 +27,7 @@ LAYERS = [
     {"render", "export"},
     {"compat"},
     {"tracker", "demo", "torchviz", "checkpointing"},
+    {"selftest"},
     {"cli"},
     {"__main__"},
 ]

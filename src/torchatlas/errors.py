@@ -17,6 +17,10 @@
     └── FileFormatError            ValueError: a file is not what its name says
         └── NewerVersionError      written by a newer torchatlas
 
+and one warning:
+
+    UntestedVersionWarning         UserWarning: this version of torch was never tested
+
 A message says what happened, where, what was tried and one next step; the cause stays chained (`raise ... from`).
 
 >>> str(NodeNotFoundError("no node 'conv3'; did you mean 'conv2'?"))
@@ -112,3 +116,7 @@ class FileFormatError(AtlasError, ValueError):
 
 class NewerVersionError(FileFormatError):
     """The file was written by a newer torchatlas than this one. Upgrade torchatlas to read it."""
+
+
+class UntestedVersionWarning(UserWarning):
+    """Torch is older or newer than what torchatlas was tested with. Said once, when torchatlas first needs torch."""

@@ -28,13 +28,13 @@ _NAMES: dict[OperationType, str] = {
     ihfftn imatmul inner int4mm_packed_weight_cpu int_mm inv inverse irfft irfft2 irfftn istft kron ldl_factor ldl_solve
     linalg_cond linear linear_fp16_weight linear_fp16_weight_fp32_activation linear_int8_weight
     linear_int8_weight_fp32_activation linear_pointwise logdet lstsq lu lu_factor lu_solve lu_with_info matmul
-    matrix_exp matrix_power matrix_rank mixed_dtypes_linear mkl_linear mm mm_plus_mm mm_reduce_impl multi_dot mv orgqr
-    ormqr outer pinv pinverse qlinear qlinear_pointwise qr r2c rfft rfft2 rfftn sampled_addmm scaled_grouped_mm
-    scaled_grouped_mm_v2 scaled_mm scaled_mm_v2 semi_structured_addmm semi_structured_linear semi_structured_mm slogdet
-    smm solve solve_triangular sparse_matmul spsolve sspaddmm stft svd svdvals tensordot tensorinv tensorsolve
-    triangular_solve trilinear vdot vecdot weight_int4pack_mm weight_int4pack_mm_for_cpu
-    weight_int4pack_mm_with_scales_and_zeros weight_int8pack_mm wrapped_fbgemm_linear_fp16_weight
-    wrapped_quantized_linear wrapped_quantized_linear_prepacked""",
+    matrix_exp matrix_power matrix_rank matrix_sqrth mixed_dtypes_linear mkl_linear mm mm_plus_mm mm_reduce_impl
+    multi_dot mv orgqr ormqr outer pinv pinverse qlinear qlinear_pointwise qr r2c rfft rfft2 rfftn sampled_addmm
+    scaled_addmm scaled_grouped_mm scaled_grouped_mm_v2 scaled_mm scaled_mm_v2 semi_structured_addmm
+    semi_structured_linear semi_structured_mm slogdet smm solve solve_triangular sparse_matmul spsolve sspaddmm stft svd
+    svdvals tensordot tensorinv tensorsolve triangular_solve trilinear vdot vecdot weight_int4pack_mm
+    weight_int4pack_mm_for_cpu weight_int4pack_mm_with_scales_and_zeros weight_int8pack_mm
+    wrapped_fbgemm_linear_fp16_weight wrapped_quantized_linear wrapped_quantized_linear_prepacked""",
     # _transformer_encoder_layer_fwd is a whole layer in one kernel; attention is what it is called for.
     OperationType.ATTENTION: """
     attention efficient_attention flash_attention flash_attention_forward_no_dropout_inplace flex_attention

@@ -1,18 +1,47 @@
-"""Every private torch symbol the package uses, in one place. tests/test_torch_private.py holds a canary for each.
+"""Every private torch symbol the package uses, and all that differs between versions of torch, in one place.
 
-torch may change these in any release; when one goes, this file and its canary are what to mend.
+torch may change these in any release; when one goes, this file is what to mend. canaries/ holds a canary for each
+symbol, docs/versions.md what was tested and what a version cannot do.
 """
 
+import importlib as _importlib
+import os as _os
+import re as _re
 import sys as _sys
 import threading as _threading
+import warnings as _warnings
 from collections.abc import Callable as _Callable
 from collections.abc import Iterable as _Iterable
 from collections.abc import Iterator as _Iterator
 from types import CodeType as _CodeType
+from types import FrameType as _FrameType
 from typing import Any
 from typing import TypeVar as _TypeVar
 
 import torch
+
+from torchatlas.errors import UntestedVersionWarning as _UntestedVersionWarning
+
+TESTED = ((2, 10), (2, 15))  # the first and the last version of torch that the tests have run on
+
+
+def _warn_if_untested() -> None:
+    """Say so at the line of the user's that led here: this file is imported when torchatlas first needs torch."""
+    version = tuple(map(int, _re.findall(r"\d+", torch.__version__)[:2]))
+    if TESTED[0] <= version <= TESTED[1]:
+        return
+    first, last = (f"{major}.{minor}" for major, minor in TESTED)
+    ours = _os.path.dirname(__file__) + _os.sep, _importlib.__file__, "<frozen importlib"
+    frame, level = _sys._getframe(), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
+        level += not frame.f_code.co_filename.startswith("<")  # those are not counted
+        frame = frame.f_back
+    text = f"torchatlas was tested with torch {first} to {last}, not with {torch.__version__}."
+    _warnings.warn(f"{text} `torchatlas selftest` says what works.", _UntestedVersionWarning, stacklevel=level)
+
+
+_warn_if_untested()  # before the imports below: on such a version they may fail
+
 import torch.utils._python_dispatch as _modes
 import torch.utils._pytree as pytree
 from torch._C import _current_autograd_node as current_autograd_node
@@ -30,7 +59,7 @@ from torch._C._functorch import get_dynamic_layer_stack_depth as functorch_depth
 from torch._C._functorch import get_unwrapped as _get_unwrapped
 from torch._C._functorch import is_functorch_wrapped_tensor as _is_wrapped
 from torch._C._functorch import is_legacy_batchedtensor as is_batched
-from torch._C._functorch import pop_dynamic_layer_stack_and_undo_to_depth as undo_functorch
+from torch._C._functorch import peek_interpreter_stack as _innermost_transform
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as no_transforms
 from torch._ops import HigherOrderOperator, OpOverload, _len_torch_dispatch_stack_pre_dispatch
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
@@ -46,6 +75,7 @@ from torchatlas.interrupts import bracketed as _bracketed
 
 __all__ = [
     "COMPILED_NAME",
+    "TESTED",
     "CompilersGraph",
     "FakeCopyMode",
     "FakeTensor",
@@ -55,6 +85,7 @@ __all__ = [
     "OpOverload",
     "TorchDispatchMode",
     "UninitializedTensor",
+    "applying_frames",
     "aside",
     "compiled_inside",
     "compilers_module_call",
@@ -95,6 +126,7 @@ __all__ = [
     "top_saved_tensor_hooks",
     "undo_functorch",
     "unobserved",
+    "unpack_saved",
     "unwrapped",
     "will_be_executed",
 ]
@@ -244,6 +276,74 @@ def engine_runs(around: _Callable[..., Any]) -> _Iterator[None]:
         active = False  # somebody who came later may still be there, and put `runs` back
         if autograd._engine_run_backward is runs:
             autograd._engine_run_backward = run
+
+
+def unpack_saved(handle: Any, node: Any, slot: str) -> torch.Tensor | None:
+    """What a node saved in a slot: `result`, or `tensors[1]`. RuntimeError if it was freed or changed meanwhile.
+
+    Before 2.11 a handle cannot be unpacked by itself, but the node unpacks all of the slot.
+    """
+    if hasattr(handle, "unpack"):
+        found: torch.Tensor | None = handle.unpack()
+        return found
+    name, _, index = slot.partition("[")
+    if index and any(each is not None and each.unpack_hook is not None for each in getattr(node, f"_raw_saved_{name}")):
+        return None  # it would run the program's hooks
+    held = getattr(node, "saved_tensors" if name == "tensors" else f"_saved_{name}")
+    return held[int(index[:-1])] if index else held  # type: ignore[no-any-return]
+
+
+def applying_frames(frame: _FrameType | None) -> _Iterator[_FrameType | None]:
+    """The frames that applied the autograd Functions in whose forward a frame runs, the innermost first.
+
+    Up to 2.13 `Function.apply` is written in Python, and its frame tells. Since 2.14 it is not: a `forward` is taken
+    for applied unless that of a subclass calls it.
+    """
+    while frame is not None:
+        if _APPLY is not None:
+            if frame.f_code is _APPLY:
+                yield frame.f_back
+        elif (applied := _function_of(frame.f_code)) is not None:
+            caller = frame.f_back
+            by = None if caller is None or caller.f_code is frame.f_code else _function_of(caller.f_code)
+            if by is None or not issubclass(by, applied):
+                yield caller
+        frame = frame.f_back
+
+
+_APPLY: _CodeType | None = getattr(getattr(torch.autograd.Function.apply, "__func__", None), "__code__", None)
+_FORWARDS: dict[int, tuple[_CodeType, type | None]] = {}  # by the id of code, kept so that the id stays its own
+_MOST_FORWARDS = 10_000
+
+
+def _function_of(code: _CodeType) -> type | None:
+    """The autograd Function whose forward has this code."""
+    known = _FORWARDS.get(id(code))
+    if known is None:
+        if len(_FORWARDS) > _MOST_FORWARDS:
+            _FORWARDS.clear()
+        kinds: list[type] = [torch.autograd.Function]
+        for kind in kinds:
+            kinds += kind.__subclasses__()
+        own = (kind for kind in kinds if getattr(getattr(kind, "forward", None), "__code__", None) is code)
+        known = _FORWARDS[id(code)] = code, next(own, None)
+    return known[1]
+
+
+def undo_functorch(depth: int) -> None:
+    """Leave the transforms of torch.func that are on beyond a depth, as an exception in them would.
+
+    torch's own function for it leaves each of them twice before 2.11, and fails.
+    """
+    functorch: Any = torch._C._functorch
+    leave = {
+        functorch.TransformType.Vmap: functorch._vmap_decrement_nesting,
+        functorch.TransformType.Grad: functorch._grad_decrement_nesting,
+        functorch.TransformType.Jvp: functorch._jvp_decrement_nesting,
+        functorch.TransformType.Functionalize: functorch._func_decrement_nesting,
+    }
+    while functorch_depth() > depth:
+        leave[_innermost_transform().key()]()
 
 
 def in_transform() -> bool:

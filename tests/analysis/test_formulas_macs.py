@@ -73,7 +73,7 @@ def our_macs(run: Callable[[], Any]) -> int:
     return int(count(recorded(run)).macs.clip(0).sum())
 
 
-UNCOUNTED = {  # by torch: seen as one operation, it says nothing of the products inside
+UNCOUNTED = {  # by some versions of torch: seen as one operation, it says nothing of the products inside
     "aten._scaled_dot_product_flash_attention_for_cpu",
     "aten._scaled_dot_product_flash_attention_for_cpu_backward",
     "aten._transformer_encoder_layer_fwd",
@@ -93,7 +93,7 @@ def test_every_specimen_costs_what_torch_counts(specimen: Specimen) -> None:
 
     theirs, graph = torch_flops(run), recorded(run)
     main = graph.where(kind="op")[0].thread  # their mode does not follow into threads
-    ours = {name: flops for name, flops in our_flops(graph, main).items() if name not in UNCOUNTED}
+    ours = {name: flops for name, flops in our_flops(graph, main).items() if name not in UNCOUNTED - theirs.keys()}
     if "aten.linear" in ours:  # whole in inference mode, where they take it apart
         ours["aten.addmm"] = ours.get("aten.addmm", 0) + ours.pop("aten.linear")
     assert ours == theirs
@@ -648,6 +648,7 @@ def test_every_operation_with_a_formula_exists() -> None:
     own = ("matmul", "convolution", "attention", "recurrent", "linalg")
     known = {name.partition(".")[0].replace("::", ".") for name in torch._C._dispatch_get_all_op_names()}
     known |= {"higher_order.flex_attention", "higher_order.flex_attention_backward", "torchvision.deform_conv2d"}
+    known |= {"aten.cholesky", "aten.qr"}  # gone from newer versions of torch; files of older ones have them
     libraries = {name.partition(".")[0] for name in known} | {"prim"}
     known.add("prim.mkldnn_convolution")
     filed = [name for name in FORMULAS if FORMULAS[name].__module__.rpartition(".")[2] in own]

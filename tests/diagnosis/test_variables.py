@@ -14,9 +14,9 @@ from diagnosis.steps import net, train
 from torch import Tensor, nn
 
 import torchatlas as atlas
+from torchatlas.capturing.frames import variables_of
 from torchatlas.diagnosis import leaves
 from torchatlas.diagnosis.holders import names_of
-from torchatlas.diagnosis.leaves import variables_of
 
 
 class Thing:

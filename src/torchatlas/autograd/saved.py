@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from torchatlas.capturing.tensors import storages_of
-from torchatlas.torch_private import unobserved
+from torchatlas.torch_private import unobserved, unpack_saved
 
 _VERSIONS = re.compile(r"is at version (\d+); expected version (\d+)")
 _PREFIX = "_raw_saved_"
@@ -39,7 +39,7 @@ class Saved:
             return None
         try:
             with unobserved():  # it detaches what an op has saved of its own result
-                self.handle.unpack()
+                unpack_saved(self.handle, self.node, self.slot)
         except RuntimeError as error:
             found = _VERSIONS.search(str(error)) or _VERSIONS.search(self._asked_through_its_node())
             return int(found[2]) if found is not None else self.version
@@ -91,7 +91,7 @@ def _saved(slot: str, handle: Any, node: Any) -> Saved:
     if data is not None:
         return Saved(slot, data, "saved", handle, node)
     try:
-        empty = handle.unpack() is None  # nothing was saved there
+        empty = unpack_saved(handle, node, slot) is None  # nothing was saved there
     except RuntimeError:
         empty = False
     return Saved(slot, None, "none" if empty else "freed", handle, node)

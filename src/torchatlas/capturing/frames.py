@@ -1,11 +1,24 @@
-"""Whose code runs: the user's, or torch's, Python's and ours, which no line of a graph names."""
+"""Frames of Python: whose code runs (the user's, or torch's, Python's and ours, which no graph names), and what it holds.
+
+What differs between versions of Python is read here and nowhere else:
+- Variables. Up to 3.12 `frame.f_locals` of a function is a copy that lives as long as the call and that `locals()`
+  shares; since 3.13 (PEP 667) it is a view of the variables themselves. `variables_of` reads both.
+- Instructions. `frame.f_lasti` counts bytes, and an instruction has two; `position_of` turns it into columns. Up to
+  3.10 code had no columns, and `co_qualname` was missing; hence 3.11 is the oldest.
+- Generated frames. Since 3.12 a comprehension has no frame of its own: a line in it belongs to the function around it.
+  Nothing here depends on which.
+"""
 
 from __future__ import annotations
 
+import dis
 import functools
+import inspect
 import os
 import sys
 import types
+from itertools import islice, pairwise
+from typing import Any
 
 import torch
 
@@ -16,6 +29,8 @@ _RECOMPUTE = ("backward", "unpack_hook", "recompute_fn")
 _GRADCHECK = os.path.join(_SKIPPED[0], "autograd", "gradcheck.py")
 _DEMO = os.path.join(_SKIPPED[1], "demo.py")  # a user's program, though it comes with us
 _INDUCTOR = os.sep + "torchinductor_"  # the folder of the code that torch.compile writes
+_TAKES_LOCALS = frozenset(("locals", "vars", "eval", "exec", "f_locals"))
+_VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME")  # in the code of Python, not attributes
 USER, SKIP = 0, 1
 
 
@@ -47,6 +62,12 @@ def user_line(frame: types.FrameType | None) -> tuple[types.CodeType, int] | Non
     return None
 
 
+def position_of(code: types.CodeType, instruction: int) -> tuple[int, int, int]:
+    """The line of an instruction, and the bytes of that line it begins and ends at; all 0 if the code does not say."""
+    line, _, begin, end = next(islice(code.co_positions(), instruction // 2, None), (None, None, None, None))
+    return line or 0, begin or 0, end or 0
+
+
 def recomputing() -> bool:
     """Whether activation checkpointing is running its function again, on this stack."""
     return _is_under(sys._getframe(1), _CHECKPOINT, _RECOMPUTE)
@@ -65,3 +86,31 @@ def _is_under(frame: types.FrameType | None, file: str, functions: tuple[str, ..
             return True
         frame = frame.f_back
     return False
+
+
+def variables_of(frame: types.FrameType) -> dict[str, Any]:
+    """Before 3.13 Python copies those of a function, when they are asked for, into a dictionary that lives as long as
+    the call. It is emptied again; and not asked for, and there are none, where it may be the program's, too: locals()
+    returns it, exec() writes to it, and what a debugger has changed in it would be lost.
+    """
+    code = frame.f_code
+    if sys.version_info >= (3, 13) or not code.co_flags & inspect.CO_OPTIMIZED:
+        return dict(frame.f_locals)
+    if sys.gettrace() is not None or sys.getprofile() is not None or _takes_locals(code):
+        return {}
+    found: Any = frame.f_locals
+    copied: dict[str, Any] = dict(found)
+    if sys.getrefcount(found) <= 3:  # else somebody else reads it: from another function, by the frame
+        found.clear()
+    return copied
+
+
+@functools.lru_cache(maxsize=4096)
+def _takes_locals(code: types.CodeType) -> bool:
+    """By what it uses. pytest writes @py_builtins.locals() into tests, for what it says of an assertion that fails;
+    model.eval() is not Python's."""
+    if _TAKES_LOCALS.isdisjoint(code.co_names):
+        return False
+    used = [each for each in dis.get_instructions(code) if each.opcode in dis.hasname]
+    names = [each.argval for each in used if each.argval != "eval" or each.opname in _VARIABLES]
+    return any(name in _TAKES_LOCALS and before != "@py_builtins" for before, name in pairwise(["", *names]))

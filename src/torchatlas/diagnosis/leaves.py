@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import dis
-import functools
 import gc
-import inspect
 import sys
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from types import CodeType, FrameType, MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
-from torchatlas.capturing.frames import is_users
+from torchatlas.capturing.frames import is_users, variables_of
 from torchatlas.capturing.tensors import shape_of
 
 _TORCHS = frozenset(vars(nn.Module()))  # attributes that every module has
@@ -26,8 +22,6 @@ _DICTS, _LISTS = (dict, OrderedDict, defaultdict), (list, tuple, deque)  # these
 _DEEPEST = 3  # containers in containers
 _LONGEST = 1_000  # items of a container that is looked into: layers are few, a memory of samples is long
 _MOST_ITEMS = 10_000  # items of all containers of a module: a table of numbers may be many short lists
-_TAKES_LOCALS = frozenset(("locals", "vars", "eval", "exec", "f_locals"))
-_VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME")  # in the code of Python, not attributes
 _Place = tuple[nn.Module, str]  # which module has a parameter, and as what
 _Named = tuple[str, torch.Tensor, _Place | None]
 
@@ -241,31 +235,3 @@ def running_variables() -> Iterator[dict[str, Any]]:
         if is_users(frame.f_code.co_filename):
             yield variables_of(frame)
         frame = frame.f_back
-
-
-def variables_of(frame: FrameType) -> dict[str, Any]:
-    """Before 3.13 Python copies those of a function, when they are asked for, into a dictionary that lives as long as
-    the call. It is emptied again; and not asked for, and there are none, where it may be the program's, too: locals()
-    returns it, exec() writes to it, and what a debugger has changed in it would be lost.
-    """
-    code = frame.f_code
-    if sys.version_info >= (3, 13) or not code.co_flags & inspect.CO_OPTIMIZED:
-        return dict(frame.f_locals)
-    if sys.gettrace() is not None or sys.getprofile() is not None or _takes_locals(code):
-        return {}
-    found: Any = frame.f_locals
-    copied: dict[str, Any] = dict(found)
-    if sys.getrefcount(found) <= 3:  # else somebody else reads it: from another function, by the frame
-        found.clear()
-    return copied
-
-
-@functools.lru_cache(maxsize=4096)
-def _takes_locals(code: CodeType) -> bool:
-    """By what it uses. pytest writes @py_builtins.locals() into tests, for what it says of an assertion that fails;
-    model.eval() is not Python's."""
-    if _TAKES_LOCALS.isdisjoint(code.co_names):
-        return False
-    used = [each for each in dis.get_instructions(code) if each.opcode in dis.hasname]
-    names = [each.argval for each in used if each.argval != "eval" or each.opname in _VARIABLES]
-    return any(name in _TAKES_LOCALS and before != "@py_builtins" for before, name in pairwise(["", *names]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -18,14 +17,13 @@ from torchatlas.diagnosis.cuts import Cuts, cut_by
 from torchatlas.diagnosis.finding import Finding, Where, at, some
 from torchatlas.diagnosis.leaves import Leaf
 from torchatlas.graph import SourceLine
-from torchatlas.torch_private import FunctionNode, next_sequence_nr
+from torchatlas.torch_private import FunctionNode, applying_frames, next_sequence_nr
 
 _MOST = 3  # cuts that are named
 _MOST_APPLIED = 100_000  # Functions whose lines are remembered: what was applied long ago has no backward pass any more
 Cause = tuple[tuple[Where, ...], str, str]  # where, why, and the fix
 Named = tuple[str, int | None]  # a parameter and its storage; tensors of their own may share a name
 _LOOK_FOR = "look for detach(), no_grad, argmax or a cast to integers on that way; or freeze what is not to be trained"
-_APPLY: CodeType = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 _USE_IT = "add it to the loss, or leave it out; or freeze what is not to be trained"
 
 
@@ -155,13 +153,10 @@ class Functions:
         if number == self._latest:
             return
         self._latest = number
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code is _APPLY:
-                if (line := user_line(frame.f_back)) is not None:
-                    self._lines.setdefault(number, source_row(*line))
-                number -= 1  # of a Function that applied this one first of all
-            frame = frame.f_back
+        for frame in applying_frames(sys._getframe(1)):
+            if (line := user_line(frame)) is not None:
+                self._lines.setdefault(number, source_row(*line))
+            number -= 1  # of a Function that applied this one first of all
         while len(self._lines) > _MOST_APPLIED:
             del self._lines[next(iter(self._lines))]
 

@@ -6,12 +6,11 @@ import linecache
 import sys
 import weakref
 from dataclasses import dataclass
-from itertools import islice
 from types import CodeType
 from typing import Any
 
 from torchatlas.autograd.walk import leaf_of
-from torchatlas.capturing.frames import user_line
+from torchatlas.capturing.frames import position_of, user_line
 from torchatlas.diagnosis.backward import Pass
 from torchatlas.diagnosis.case import Case
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
@@ -82,6 +81,6 @@ class RetainGraph(Diagnosis):
         if asked is None or sum(other.line == place.line for other in self._places.values()) == 1:
             return ""
         code, instruction = asked
-        line, _, begin, end = next(islice(code.co_positions(), instruction // 2, None))
-        text = linecache.getline(code.co_filename, line or 0).encode()[begin:end].decode()  # columns are those of bytes
+        line, begin, end = position_of(code, instruction)
+        text = linecache.getline(code.co_filename, line).encode()[begin:end].decode()
         return f" by {text}" if text else ""

@@ -107,7 +107,7 @@ def distance_backward(call: OpCall) -> Work:
     """Per pair and coordinate: difference, g times difference over distance (to powers unless p is 2), add."""
     width = results(call)[0].shape[-1]
     per_element = 4 if call["p"] in (1, 2) else 8
-    return Work(elementwise_flops=per_element * call["grad"].numel * width)
+    return Work(elementwise_flops=per_element * call.inputs[0].numel * width)  # the gradient, of two names
 
 
 @formula(*aten("cov corrcoef"))

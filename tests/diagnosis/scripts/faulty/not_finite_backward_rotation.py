@@ -15,7 +15,7 @@ def rotation(v):
 
 def geodesic(a, b):
     trace = (a.transpose(1, 2) @ b).diagonal(dim1=1, dim2=2).sum(1)
-    cosine = ((trace - 1) / 2).clamp(-1, 1)
+    cosine = (trace - 1) / 2
     return torch.acos(cosine)  # finds: not-finite-backward
 
 
