@@ -212,15 +212,15 @@ class CheckedSignals(RepeatedBracket["CheckedSignals"]):
     _LONGEST_WAIT_S = 1.0
     _PAUSE = 1000  # checks: what was raised is on its way out then, through `finally` blocks that must do their work
 
-    def _begin(self) -> CheckedSignals:
+    def __init__(self) -> None:
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
         self._waiting: dict[int, None] = {}
         self._error: BaseException | None = None
         self._paused = 0
-        self._open = True
-        self._over = _thread.allocate_lock()
-        self._over.acquire()
+        self._over = threading.Event()
         self._handler = self._arrived  # one object, to be known again
+
+    def _begin(self) -> CheckedSignals:
         if threading.get_ident() == threading.main_thread().ident:
             for number in _HANDLED:
                 handler = signal.getsignal(number)
@@ -243,16 +243,14 @@ class CheckedSignals(RepeatedBracket["CheckedSignals"]):
         raise error
 
     def _arrived(self, number: int, frame: object) -> None:
-        if number in self._waiting or not self._open:
+        if number in self._waiting or self._over.is_set():
             self._handle(number)
             return
         self._waiting[number] = None
         _thread.start_new_thread(self._remind, (number,))
 
     def _remind(self, number: int) -> None:
-        if self._over.acquire(timeout=self._LONGEST_WAIT_S):
-            self._over.release()
-        elif number in self._waiting:
+        if not self._over.wait(self._LONGEST_WAIT_S) and number in self._waiting:
             _thread.interrupt_main(signal.Signals(number))
 
     def _handle(self, number: int) -> None:
@@ -267,9 +265,7 @@ class CheckedSignals(RepeatedBracket["CheckedSignals"]):
         for number, handler in reversed(self._handlers.items()):
             if signal.getsignal(number) is self._handler:
                 signal.signal(number, handler)
-        if self._open:
-            self._open = False
-            self._over.release()
+        self._over.set()
         try:
             self._deliver()
         finally:

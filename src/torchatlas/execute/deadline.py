@@ -28,13 +28,14 @@ class Deadline(CheckedSignals):
     """Raises TimeIsUp in its thread after so many seconds of computing; Ctrl-C gets out of it, too."""
 
     def __init__(self, seconds: float, tick: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
         self._seconds, self._tick = seconds, tick
+        self._since, self._thread = now(), threading.get_ident()
+        self._mine, self._outer = self.check, _checks.get(self._thread)
 
     def _begin(self) -> Deadline:
         super()._begin()
-        self._since, self._thread, self._mine = now(), threading.get_ident(), self.check
         with _patching:
-            self._outer = _checks.get(self._thread)
             _checks[self._thread] = self._mine
             Basic.__new__ = _checked_new
         return self

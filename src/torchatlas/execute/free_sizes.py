@@ -17,7 +17,7 @@ from torchatlas.escapes import clean
 from torchatlas.execute import deadline
 from torchatlas.graph import Graph
 
-BUDGET_S = 40.0
+BUDGET_S = 45.0
 
 Size = tuple[int, int]  # which input, which dimension
 
@@ -96,7 +96,7 @@ def freest(attempt: Attempt, sizes: Mapping[Size, int], budget_s: float) -> tupl
     search = _Search(attempt, budget_s)
     every = frozenset(sizes)
     for strict in (False, True):  # the former is quicker and takes more
-        if search.tried(every, strict=strict, share=0.5):
+        if search.tried(every, strict=strict, share=2 / 3):
             return search.best, {}
         if search.timed_out:
             break
