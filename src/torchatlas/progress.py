@@ -10,16 +10,16 @@ from typing import Any
 from torchatlas.escapes import clean
 from torchatlas.interrupts import Bracket
 
-_PATIENCE_S = 2.0  # what is over sooner needs no line
-
 
 class Progress(Bracket["Progress"]):
     """What is being done, and for how long by now. Whoever does it calls `tick` often; then the line keeps itself."""
 
+    PATIENCE_S = 2.0  # what is over sooner needs no line
     _shown: Any = None
 
-    def __init__(self, text: str, *, patience_s: float = _PATIENCE_S) -> None:
-        self._text, self._patience_s = text, patience_s
+    def __init__(self, text: str, *, patience_s: float | None = None) -> None:
+        self._text = text
+        self._patience_s = self.PATIENCE_S if patience_s is None else patience_s
 
     def _begin(self) -> Progress:
         self._stream = sys.stderr  # export's errors are kept from the one of the moment
@@ -42,7 +42,7 @@ class Progress(Bracket["Progress"]):
 
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         # The program's own stdout and stderr stay as they are: what runs inside may look at them.
-        self._shown = Line(
+        line = Line(
             *columns,
             console=Console(file=self._stream),
             transient=True,
@@ -51,8 +51,10 @@ class Progress(Bracket["Progress"]):
             redirect_stderr=False,
             get_time=time.monotonic,
         )
-        self._shown.tasks[self._shown.add_task(clean(self._text), total=None)].start_time = self._since
-        self._shown.start()
+        line.add_task(clean(self._text), total=None)
+        line.tasks[0].start_time = self._since
+        self._shown = line
+        line.start()
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._shown is not None:

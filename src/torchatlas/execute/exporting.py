@@ -22,7 +22,7 @@ from torchatlas.errors import CaptureError
 from torchatlas.execute.deadline import Deadline
 from torchatlas.execute.free_sizes import Size, first_line, freest
 from torchatlas.execute.recurrent import AnyLength, restored
-from torchatlas.inputs import bound_arguments
+from torchatlas.inputs import bound_arguments, named_tensors
 from torchatlas.interrupts import bracketed
 from torchatlas.progress import Progress
 from torchatlas.torch_private import (
@@ -86,7 +86,7 @@ def _exported(
 ) -> tuple[Any, tuple[str, ...]]:
     """One program, and the tensors that forward assigns to attributes. All else is as it was, also after an error."""
     parts = _parts(model)
-    with Restorer(model, (args, kwargs)), _quietly() as said, _torch_as_found():
+    with Restorer(model, (args, kwargs)), _quietly() as said, _torch_as_found((args, kwargs)):
         with Deadline(seconds, progress.tick) as deadline, nullcontext() if strict else AnyLength(deadline.check):
             program = torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes, strict=strict)
         made = sorted(_parts(model) - parts)
@@ -99,14 +99,19 @@ def _exported(
 
 
 @bracketed
-def _torch_as_found() -> Iterator[None]:
-    """A transform that was cut off stays on, and so does what it forbids."""
+def _torch_as_found(inputs: Any) -> Iterator[None]:
+    """When export fails, a transform that was cut off stays on with what it forbids, and inputs keep marks."""
     depth, hooks = functorch_depth(), saved_tensor_hooks_forbidden()
+    marks = [(vars(tensor), dict(vars(tensor))) for _, tensor in named_tensors(inputs)]
     try:
         yield
     finally:
         undo_functorch(depth)
         restore_saved_tensor_hooks(hooks)
+        for attributes, before in marks:
+            if attributes != before:
+                attributes.clear()
+                attributes.update(before)
 
 
 @bracketed

@@ -82,7 +82,7 @@ def notes_of(names: Mapping[Size, str], reasons: Mapping[Size, str]) -> list[str
     for reason, fixed in by_reason.items():
         more = ""
         if reason.startswith(_TOO_LONG):
-            more = "; a faster machine may free more, and so does more time: budget_s="
+            more = "; a faster machine may free more, and a larger budget_s"
         notes.append(f"{', '.join(fixed)} {'is' if len(fixed) == 1 else 'are'} fixed: {reason}{more}")
     return notes
 
@@ -101,13 +101,15 @@ def freest(attempt: Attempt, sizes: Mapping[Size, int], budget_s: float) -> tupl
         if search.timed_out:
             break
     first = frozenset(size for size in every if size[1] == 0)
-    for free in dict.fromkeys((first, frozenset[Size]())):
-        if free != every and search.tried(free):
+    before = {every}
+    for free in (first, frozenset[Size]()):
+        if free not in before and search.tried(free):
             break
+        before.add(free)
     else:
         raise search.errors[0]
     for group in _groups(every - free, sizes):
-        if free | group != every and search.tried(free | group, also=group):
+        if free | group not in before and search.tried(free | group, also=group):
             free |= group
     return search.best, {size: search.reasons[size] for size in sorted(every - free)}
 
@@ -134,7 +136,7 @@ class _Search:
         self, free: frozenset[Size], *, strict: bool = False, share: float = 1.0, also: Iterable[Size] = ()
     ) -> bool:
         """Whether it can be exported so. If not, that is the reason why the sizes `also`, or all of them, are fixed."""
-        seconds = min(self.budget_s * share, self.budget_s - self.spent_s) if free else math.inf
+        seconds = self.budget_s * share - self.spent_s if free else math.inf
         self.timed_out = seconds <= 0
         if not self.timed_out:
             began = deadline.now()
@@ -147,7 +149,7 @@ class _Search:
                 raise  # it was exported, and cannot be used, with whatever sizes
             except Exception as error:
                 self.errors.append(error)
-            self.spent_s += deadline.now() - began
+            self.spent_s += min(deadline.now() - began, seconds)  # who looks late at the clock takes from nobody else
         reason = f"{_TOO_LONG} {self.budget_s:g} s" if self.timed_out else f"{_FAILED}: {first_line(self.errors[-1])}"
         self.reasons.update(dict.fromkeys(also or free, reason))
         return False
