@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -24,7 +25,7 @@ from capturing.world import differences, snapshot
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas.interrupts import Bracket, bracketed, signals_deferred
+from torchatlas.interrupts import Bracket, CheckedSignals, bracketed, signals_deferred
 
 OURS = (str(Path(atlas.__file__).parent), "<plan of")
 EVERY = bool(os.environ.get("TORCHATLAS_EVERY_INTERRUPT"))
@@ -203,6 +204,104 @@ def test_a_bracket_of_a_generator_sees_what_is_raised() -> None:
     with pytest.raises(ValueError, match="here"), noting():
         raise ValueError("here")
     assert [type(each) for each in seen] == [type(None), ValueError]
+
+
+# -- signals that wait for a check -------------------------------------------------------------------------------------
+
+
+def test_a_signal_waits_for_the_next_check() -> None:
+    def work() -> None:
+        with CheckedSignals() as signals:
+            signal.raise_signal(signal.SIGINT)
+            done.append("the rest")
+            signals.check()
+            done.append("too much")
+
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == ["the rest"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_what_is_swallowed_comes_out_in_the_end(checked: bool) -> None:
+    """Also what is an Exception, from a handler of the program's: an alarm, say."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    def work() -> None:
+        with CheckedSignals() as signals:
+            signal.raise_signal(signal.SIGALRM)
+            for _ in range(2 * CheckedSignals._PAUSE + 10) if checked else ():
+                try:
+                    signals.check()
+                except TimeoutError:
+                    told.append(True)
+
+    told: list[bool] = []
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeoutError):
+            work()
+        assert len(told) == (3 if checked else 0)
+        assert signal.getsignal(signal.SIGALRM) is handler
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_without_a_check_a_signal_waits_no_longer_than_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> None:
+        with CheckedSignals():
+            signal.raise_signal(signal.SIGINT)
+            for _ in range(6000):
+                time.sleep(0.01)
+            waited.append(True)
+
+    waited: list[bool] = []
+    monkeypatch.setattr(CheckedSignals, "_LONGEST_WAIT_S", 0.01)
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert not waited
+
+
+def test_a_handler_that_raises_nothing_is_called_once() -> None:
+    called: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: called.append(number))
+    with CheckedSignals() as signals:
+        signal.raise_signal(signal.SIGINT)
+        assert not called
+        signals.check()
+        signals.check()
+    assert called == [signal.SIGINT]
+
+
+class Stubborn(nn.Module):
+    """Is interrupted while it is traced, and swallows everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            signal.raise_signal(signal.SIGINT)
+            return self.layer(x)
+        except BaseException:
+            return self.layer(x)
+
+
+def test_an_interrupt_leads_out_of_a_trace_that_swallows_it() -> None:
+    model = Stubborn().eval()
+    for _ in range(2):  # what torch and we do only once
+        with pytest.raises(KeyboardInterrupt):
+            atlas.trace(model, X)
+        if not _:
+            before = snapshot(model, X)
+    gc.collect(0)
+    found = [change for change in differences(before, snapshot(model, X)) if "weak references" not in change]
+    assert not [change for change in found if not change.startswith(FOLLOWING)]
 
 
 # -- every moment ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ ROOT = Path(torchatlas.__file__).parent
 LAYERS = [
     {"escapes"},
     {"errors", "interrupts"},
-    {"units", "registry", "tables", "collector", "files"},
+    {"units", "registry", "tables", "collector", "files", "progress"},
     {"graph"},
     {"operations", "torch_private", "inputs"},
     {"canaries"},
@@ -40,6 +40,7 @@ WITHOUT_TORCH = {
     "tables",
     "collector",
     "files",
+    "progress",
     "graph",
     "operations",
     "analysis",

@@ -9,6 +9,7 @@ them wait has a second chance (`Bracket`). Other threads handle no signals.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # what signal wraps in enums, which takes ten times as long
+import _thread
 import functools
 import signal
 import sys
@@ -199,6 +200,85 @@ def bracketed(function: Callable[_Parameters, Iterator[_Value]]) -> Callable[_Pa
         return whole(make(*args, **kwargs))
 
     return bracket
+
+
+class CheckedSignals(RepeatedBracket["CheckedSignals"]):
+    """For other people's code that must not be cut off anywhere, or that swallows what a signal's handler raises.
+
+    A signal is handled in the next `check()`, which somebody has to call often; if none comes within a second, at once.
+    What the handler raises is raised again by later checks, and at the latest on leaving. In the main thread only.
+    """
+
+    _LONGEST_WAIT_S = 1.0
+    _PAUSE = 1000  # checks: what was raised is on its way out then, through `finally` blocks that must do their work
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Callable[[int, Any], Any]] = {}
+        self._waiting: dict[int, None] = {}
+        self._error: BaseException | None = None
+        self._paused = 0
+        self._over = threading.Event()
+        self._handler = self._arrived  # one object, to be known again
+
+    def _begin(self) -> CheckedSignals:
+        if threading.get_ident() == threading.main_thread().ident:
+            for number in _HANDLED:
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._handler)
+        return self
+
+    def check(self) -> None:
+        """A moment at which an exception does no harm."""
+        if self._paused:
+            self._paused -= 1
+        elif self._waiting:
+            self._handle(next(iter(self._waiting)))
+        elif self._error is not None:  # it was swallowed
+            self._raise(self._error)
+
+    def _raise(self, error: BaseException) -> None:
+        self._paused = self._PAUSE
+        raise error
+
+    def _arrived(self, number: int, frame: object) -> None:
+        if number in self._waiting or self._over.is_set():
+            self._handle(number)
+            return
+        self._waiting[number] = None
+        _thread.start_new_thread(self._remind, (number,))
+
+    def _remind(self, number: int) -> None:
+        if not self._over.wait(self._LONGEST_WAIT_S) and number in self._waiting:
+            _thread.interrupt_main(signal.Signals(number))
+
+    def _handle(self, number: int) -> None:
+        self._waiting.pop(number, None)
+        try:
+            self._handlers[number](number, sys._getframe())
+        except BaseException as error:
+            self._error = error
+            self._raise(error)
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in reversed(self._handlers.items()):
+            if signal.getsignal(number) is self._handler:
+                signal.signal(number, handler)
+        self._over.set()
+        try:
+            self._deliver()
+        finally:
+            swallowed, self._error = self._error, None
+        if swallowed is not None and swallowed is not error:
+            raise swallowed
+
+    def _deliver(self) -> None:
+        if self._waiting:
+            try:
+                self._handle(next(iter(self._waiting)))
+            finally:
+                self._deliver()
 
 
 class Terminated(BaseException):

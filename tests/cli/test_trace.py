@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 import torchatlas as atlas
 from torchatlas.cli import main
+from torchatlas.execute.free_sizes import BUDGET_S
 
 SOURCE = """
 import torch
@@ -76,6 +77,16 @@ def test_json_is_all_that_is_printed() -> None:
     assert list(facts["sizes"].values()) == [3]
     assert facts["uncosted"] == []
     assert facts["notes"] == []
+
+
+def test_which_sizes_are_fixed_and_why() -> None:
+    result = run("trace_models.py:build", "--inputs", "2,3,8,8", "--budget", "1000")
+    assert "input[1] = 3, input[2] = 8, input[3] = 8: the model fixes it" in result.stdout
+    facts = json.loads(run("trace_models.py:build", "--inputs", "2,3,8,8", "--json").stdout)
+    batch, channels, *_ = facts["input_sizes"]
+    assert batch == {"input": "input", "dim": 0, "size": 2, "symbol": batch["symbol"], "reason": ""}
+    assert channels == {"input": "input", "dim": 1, "size": 3, "symbol": None, "reason": "the model fixes it"}
+    assert f"Default: {BUDGET_S:g}." in " ".join(run("--help").stdout.split())
 
 
 def test_fixed_sizes_and_training_mode() -> None:

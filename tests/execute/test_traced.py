@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from typing import Any
 
@@ -406,6 +407,110 @@ def test_a_module_of_several_values_is_not_edited_as_one() -> None:
     assert list(traced.predict(x, nodes=["pair"])) == ["pair.sin", "pair.cos"]
 
 
+# -- tensors that forward keeps ----------------------------------------------------------------------------------------
+
+
+class BiasCache(nn.Module):
+    """As LeViT and TinyViT: in eval mode a table of parameters is looked up once and kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.biases, self.cache = nn.Parameter(torch.randn(5)), dict[str, Tensor]()
+        self.register_buffer("places", torch.tensor([0, 4, 2]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            return x + self.biases[self.places]
+        if "cpu" not in self.cache:
+            self.cache["cpu"] = self.biases[self.places]
+        return x + self.cache["cpu"]
+
+
+class LastSeen(nn.Module):
+    """Keeps something to look at, which it never reads."""
+
+    last: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = x.softmax(-1)
+        return self.last * 2
+
+
+class SizeCache(nn.Module):
+    """As rotary embeddings: a table grows with the longest input so far."""
+
+    table: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.table is None or self.table.shape[0] < x.shape[0]:
+            self.table = torch.arange(x.shape[0]).cos()
+        return x + self.table[: x.shape[0], None]
+
+
+class Growing(nn.Module):
+    """As a cache of keys: what it has seen before is part of the result."""
+
+    seen: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = x if self.seen is None else torch.cat([self.seen, x])
+        return self.seen * 2
+
+
+class Smoothed(nn.Module):
+    """Moves by so little at a time that it would pass for rounding."""
+
+    mean: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = torch.zeros(3) if self.mean is None else self.mean * 0.99999 + x.mean(0) * 0.00001
+        return x + self.mean
+
+
+class BySizeOnly(nn.Module):
+    """Reads what it kept only when the next input has the same size."""
+
+    state: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.state is None or self.state.shape != x.shape:
+            self.state = torch.zeros_like(x)
+        self.state = self.state + x
+        return self.state
+
+
+@pytest.mark.parametrize("make", [BiasCache, LastSeen, SizeCache])
+def test_a_model_that_fills_a_cache_of_its_own_traces(make: type[nn.Module]) -> None:
+    model, x = make().eval(), torch.randn(4, 3)
+    before = {name: dict(item) if isinstance(item, dict) else item for name, item in vars(model).items()}
+    traced = atlas.trace(model, x)
+    assert vars(model) == before
+    (note,) = traced.notes
+    assert note.startswith("the model keeps tensors in self.")
+    for batch in (4, 7, 2):
+        other = torch.randn(batch, 3)
+        assert torch.equal(traced(other), model(other))
+
+
+def test_a_cache_follows_the_parameters_that_it_is_made_of() -> None:
+    model, x = BiasCache().eval(), torch.randn(4, 3)
+    traced = atlas.trace(model, x)
+    traced(x).sum().backward()
+    assert model.biases.grad is not None
+    with torch.no_grad():
+        model.biases.zero_()
+    assert torch.equal(traced(x), x)
+
+
+@pytest.mark.parametrize("make", [Growing, Smoothed, BySizeOnly])
+@pytest.mark.parametrize("check", [True, False])
+def test_a_model_whose_result_depends_on_what_it_kept_is_refused(make: type[nn.Module], check: bool) -> None:
+    model = make().eval()
+    with pytest.raises(CaptureError, match=r"assigns self\.\w+ in forward, and what it returns depends on them"):
+        atlas.TracedModel(model, torch.randn(4, 3), check=check)
+    assert not vars(model).keys() & {"seen", "mean", "state"}
+
+
 # -- the graph ---------------------------------------------------------------------------------------------------------
 
 
@@ -415,7 +520,7 @@ def test_the_graph_is_like_any_other(tmp_path: Any) -> None:
     assert traced.graph.scopes["block.0"].type == "Conv2d"
     loaded = atlas.load(traced.graph.save(tmp_path / "model.atlas"))
     assert loaded.identical(traced.graph)
-    assert repr(traced) == f"<TracedModel of Convolution: {len(traced.graph)} nodes>"
+    assert re.fullmatch(r"<TracedModel of Convolution: \d+ nodes; x \(s\d+, 3, s\d+, s\d+\)>", repr(traced))
 
 
 def test_results_of_a_device_without_float64_are_compared() -> None:

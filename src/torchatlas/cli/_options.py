@@ -16,9 +16,10 @@ import click
 
 from torchatlas.analysis.summary import summarize
 from torchatlas.errors import AtlasError, FileFormatError
-from torchatlas.escapes import clean, clean_text
+from torchatlas.escapes import clean_text
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import WRITERS, check_folder, suffix_of
+from torchatlas.progress import Progress
 
 OUR_FAILURE, THEIR_FAILURE = 2, 1
 _NOT_THE_SCRIPTS = (os.path.dirname(os.path.dirname(__file__)) + os.sep, "<plan of ", "<frozen runpy>")
@@ -160,17 +161,8 @@ def check_output(path: Path | None) -> None:
 @contextmanager
 def progress(text: str) -> Iterator[None]:
     """A spinner with the time on stderr while something long runs; nothing where stderr is no terminal."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    # The program's own stdout and stderr stay as they are: what runs inside may look at them.
-    quiet = {"redirect_stdout": False, "redirect_stderr": False}
-    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4, **quiet) as shown:  # type: ignore[arg-type]
-        shown.add_task(clean(text), total=None)
+    with Progress(text, patience_s=0) as shown:
+        shown.tick()
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 
 from torchatlas.analysis.cost import cost
 from torchatlas.cli import _target
-from torchatlas.cli._options import check_output, echo, print_json, progress, stdout_to_stderr, verb
+from torchatlas.cli._options import check_output, echo, print_json, stdout_to_stderr, verb
 from torchatlas.errors import InvalidInputError
 from torchatlas.tables import text_table
 from torchatlas.units import format_count
@@ -21,6 +22,13 @@ from torchatlas.units import format_count
 @click.option("--inputs", multiple=True, metavar="SHAPE", help="An example input: [NAME=][DTYPE:]SHAPE. Repeatable.")
 @click.option("--train", is_flag=True, help="Trace in training mode, with dropout and batch statistics.")
 @click.option("--fixed", is_flag=True, help="Fix every size to the example's.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How much longer tracing may take for sizes that may vary than with fixed ones, in seconds of computing. "
+    "Default: 45.",
+)
 @click.option("--follow", is_flag=True, help="If torch.export refuses: follow the path that these inputs take.")
 @click.option("--no-weights", is_flag=True, help="Leave the weights out of the file.")
 @click.option(
@@ -35,6 +43,7 @@ def command(
     inputs: tuple[str, ...],
     train: bool,
     fixed: bool,
+    budget: float | None,
     follow: bool,
     no_weights: bool,
     output: Path | None,
@@ -56,15 +65,16 @@ def command(
     with stdout_to_stderr(as_json), _target.program(parsed), _target.found(parsed) as item:
         model, args, kwargs = _target.model_and_example(item, parsed, inputs)
         import torchatlas as atlas
+        from torchatlas.execute.free_sizes import BUDGET_S
 
-        with progress(f"tracing {parsed}"):
-            traced = atlas.TracedModel(
-                model.train(train),
-                args,
-                dynamic_shapes=None if fixed else "auto",
-                kwargs=kwargs,
-                fallback="capture" if follow else None,
-            )
+        traced = atlas.TracedModel(
+            model.train(train),
+            args,
+            dynamic_shapes=None if fixed else "auto",
+            kwargs=kwargs,
+            fallback="capture" if follow else None,
+            budget_s=BUDGET_S if budget is None else budget,
+        )
     graph = traced.graph
     if output is not None and output.suffix == ".atlas" and graph.source == "export":
         traced.save(output, weights=not no_weights)
@@ -78,6 +88,7 @@ def command(
         "nodes": len(graph),
         "input_shapes": {name: list(shape) for name, shape in traced.input_shapes.items()},
         "sizes": graph.metadata.get("sizes", {}),
+        "input_sizes": [asdict(size) for size in traced.input_sizes],
         "operations": dict(counts.most_common()),
         "macs": report.macs,
         "uncosted": sorted(report.uncosted),
@@ -96,6 +107,11 @@ def _text(facts: dict[str, Any]) -> str:
         rows.append(("may vary", ", ".join(f"{name} ({size} here)" for name, size in facts["sizes"].items())))
     else:
         rows.append(("may vary", "no size"))
+    fixed: dict[str, list[str]] = {}
+    for size in facts["input_sizes"]:
+        if size["symbol"] is None:
+            fixed.setdefault(size["reason"], []).append(f"{size['input']}[{size['dim']}] = {size['size']}")
+    rows += [("fixed", f"{', '.join(sizes)}: {reason}") for reason, sizes in fixed.items()]
     rows += [(kind, f"{count:,}") for kind, count in facts["operations"].items()]
     if facts["uncosted"]:
         rows.append(("without a cost formula", ", ".join(facts["uncosted"])))

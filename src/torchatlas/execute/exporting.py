@@ -6,8 +6,9 @@ import io
 import logging
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, redirect_stderr
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,9 +19,12 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torchatlas.capturing.frames import is_users
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import CaptureError
+from torchatlas.execute.deadline import Deadline
+from torchatlas.execute.free_sizes import Size, first_line, freest
 from torchatlas.execute.recurrent import AnyLength, restored
-from torchatlas.inputs import bound_arguments
+from torchatlas.inputs import bound_arguments, named_tensors
 from torchatlas.interrupts import bracketed
+from torchatlas.progress import Progress
 from torchatlas.torch_private import (
     functorch_depth,
     pytree,
@@ -29,47 +33,85 @@ from torchatlas.torch_private import (
     undo_functorch,
 )
 
-_BATCH_ONLY = "torch.export could not work out how the other sizes depend on each other: only the batch may vary"
+
+@dataclass(frozen=True)
+class Exported:
+    """torch.export's program, and what must be said about it."""
+
+    program: Any
+    fixed: dict[Size, str]  # sizes that could not be freed, and why
+    assigned: tuple[str, ...]  # tensors that forward assigns to attributes, which the program does not
 
 
 def exported(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
-) -> tuple[Any, str | None]:
-    """The program, and what must be said about it.
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any,
+    *,
+    budget_s: float,
+    known: Mapping[Size, str],
+    progress: Progress,
+) -> Exported:
+    """Export it with as many sizes free as can be solved for; `known` are those that are not worth another attempt.
 
-    Non-strict first: it is quicker and takes more. If neither way takes all sizes free, then only the batch's.
+    With `dynamic_shapes` other than "auto" nothing is tried but these, for as long as it takes.
     """
-    attempts: list[tuple[Any, bool, str | None]] = [(dynamic_shapes, False, None), (dynamic_shapes, True, None)]
-    if dynamic_shapes == "auto":
-        every, first_only = (_shapes_of(model, args, kwargs, partial(_free, most=most)) for most in (None, 1))
-        attempts = [(every, False, None), (every, True, None)]
-        if first_only != every:  # export must solve for sizes, and cannot always: googlenet's pools that round up, say
-            attempts.append((first_only, False, _BATCH_ONLY))
-    first: Exception | None = None
-    for shapes, strict, note in attempts:
-        depth, parts = functorch_depth(), _parts(model)
-        hooks = saved_tensor_hooks_forbidden()
-        lengths = nullcontext() if strict else AnyLength()
-        with Restorer(model, (args, kwargs)), _quietly() as said:
-            try:
-                with lengths:
-                    program = torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes, strict=strict)
-            except Exception as error:  # export raises whatever the model, or the tracer, raises
-                first = first or error
-                undo_functorch(depth)  # a transform that was interrupted stays on
-                restore_saved_tensor_hooks(hooks)
-                continue
-            made = sorted(_parts(model) - parts)
-        if made:
-            raise CaptureError(
-                f"{type(model).__name__} makes {', '.join(made)} in forward, which a traced program cannot do. "
-                "Make them in __init__, or run the model once before."
-            )
-        _check_state(model, said)
-        restored(program)
-        return program, note
-    assert first is not None
-    raise _refused(model, first) from first
+    name, leaves = type(model).__name__, pytree.tree_leaves((args, kwargs))
+    sizes = {(n, dim): size for n, leaf in enumerate(leaves) for dim, size in _may_vary(leaf)}
+    sizes = {size: count for size, count in sizes.items() if dynamic_shapes == "auto" and size not in known}
+
+    named = bound(model, args, kwargs) if dynamic_shapes == "auto" else {}
+
+    def attempt(free: frozenset[Size], strict: bool, seconds: float) -> tuple[Any, tuple[str, ...]]:
+        progress.now(f"tracing {name}: {_described(free, sizes)}")
+        shapes = dynamic_shapes
+        if dynamic_shapes == "auto":
+            chosen = {(id(leaves[n]), dim) for n, dim in free}
+            shapes = _mapped(partial(_free, chosen=chosen), named)
+        return _exported(model, args, kwargs, shapes, strict, seconds, progress)
+
+    try:
+        (program, assigned), fixed = freest(attempt, sizes, budget_s)
+    except CaptureError:
+        raise
+    except Exception as error:  # export raises whatever the model, or the tracer, raises
+        raise _refused(model, error) from error
+    restored(program)
+    return Exported(program, {**known, **fixed}, assigned)
+
+
+def _exported(
+    model: nn.Module, args: Any, kwargs: Any, shapes: Any, strict: bool, seconds: float, progress: Progress
+) -> tuple[Any, tuple[str, ...]]:
+    """One program, and the tensors that forward assigns to attributes. All else is as it was, also after an error."""
+    parts = _parts(model)
+    with Restorer(model, (args, kwargs)), _quietly() as said, _torch_as_found((args, kwargs)):
+        with Deadline(seconds, progress.tick) as deadline, nullcontext() if strict else AnyLength(deadline.check):
+            program = torch.export.export(model, args, kwargs or None, dynamic_shapes=shapes, strict=strict)
+        made = sorted(_parts(model) - parts)
+    if made:
+        raise CaptureError(
+            f"{type(model).__name__} makes {', '.join(made)} in forward, which a traced program cannot do. "
+            "Make them in __init__, or run the model once before."
+        )
+    return program, _assigned(said)
+
+
+@bracketed
+def _torch_as_found(inputs: Any) -> Iterator[None]:
+    """When export fails, a transform that was cut off stays on with what it forbids, and inputs keep marks."""
+    depth, hooks = functorch_depth(), saved_tensor_hooks_forbidden()
+    marks = [(vars(tensor), dict(vars(tensor))) for _, tensor in named_tensors(inputs)]
+    try:
+        yield
+    finally:
+        undo_functorch(depth)
+        restore_saved_tensor_hooks(hooks)
+        for attributes, before in marks:
+            if attributes != before:
+                attributes.clear()
+                attributes.update(before)
 
 
 @bracketed
@@ -109,29 +151,35 @@ def _parts(model: nn.Module) -> set[str]:
     return {name for group in groups for name, _ in group}
 
 
-def _check_state(model: nn.Module, said: list[str]) -> None:
-    """Tensors that forward assigns to attributes, not to buffers, would stay as they were, wrong in the second run."""
+def _assigned(said: list[str]) -> tuple[str, ...]:
+    """The attributes that forward assigns tensors to, as export's warning names them."""
+    found: dict[str, None] = {}
     for warning in said:
-        head, found, _ = warning.partition(" assigned during export")
-        names = [word.strip(",") for word in head.split() if word.startswith("self.")] if found else []
+        head, told, _ = warning.partition(" assigned during export")
+        names = [word.strip(",") for word in head.split() if word.startswith("self.")] if told else []
         # a recurrent module lists its weights once more; export puts its own in their place while it traces
-        if names := [name for name in names if "._flat_weights[" not in name]:
-            raise CaptureError(
-                f"{type(model).__name__} assigns {', '.join(names)} in forward, which a traced program cannot do. "
-                "Register such tensors with register_buffer and write to them."
-            )
+        found.update(dict.fromkeys(name for name in names if "._flat_weights[" not in name))
+    return tuple(sorted(found))
 
 
-def _free(leaf: Any, most: int | None) -> Any:
-    """The dimensions of a tensor that may vary, among the first `most`. Export would fix those of size 1."""
+def _may_vary(leaf: Any) -> Iterator[Size]:
+    """The dimensions of a tensor that may vary, and their sizes. Export would fix those of size 1."""
+    if isinstance(leaf, torch.Tensor) and not leaf.is_nested:
+        yield from ((dim, size) for dim, size in enumerate(leaf.shape) if size != 1)
+
+
+def _free(leaf: Any, chosen: set[Size]) -> Any:
     if not isinstance(leaf, torch.Tensor) or leaf.is_nested:
         return None
-    return {dim: torch.export.Dim.AUTO for dim, size in enumerate(leaf.shape[:most]) if size != 1}
+    return {dim: torch.export.Dim.AUTO for dim in range(leaf.dim()) if (id(leaf), dim) in chosen}
 
 
-def _shapes_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], free: Callable[[Any], Any]) -> Any:
-    """What may vary, in the structure that export wants: by name, as the model's signature binds the arguments."""
-    return _mapped(free, bound(model, args, kwargs))
+def _described(free: frozenset[Size], sizes: Mapping[Size, int]) -> str:
+    """What an attempt is about, for the line on the terminal."""
+    if len(free) == len(sizes):
+        return "all sizes free" if free else "all sizes as given"
+    dims = sorted({dim for _, dim in free})
+    return f"dimension{'s' * (len(dims) > 1)} {', '.join(map(str, dims))} free" if dims else "all sizes fixed"
 
 
 def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
@@ -157,8 +205,7 @@ def bound(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> di
 
 
 def _refused(model: nn.Module, error: Exception) -> CaptureError:
-    text = str(error)
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__).rstrip(".")
+    text, first = str(error), first_line(error)
     stack = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in stack if frame.line and is_users(frame.filename)]
     where = f", at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""

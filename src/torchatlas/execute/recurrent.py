@@ -24,10 +24,16 @@ _OPERATORS = torch.library.Library("torchatlas_recurrent", "DEF")
 class AnyLength(TorchFunctionMode):
     """While it is open, calls of recurrent layers look at shapes only.
 
-    Export runs a layer in Python, step by step, and so assumes as many steps as the example has.
+    Export runs a layer in Python, step by step, and so assumes as many steps as the example has. `check` is called
+    before every torch function.
     """
 
+    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self._check = check
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._check()
         name = getattr(func, "__name__", "")
         if name in _STATES and func == getattr(torch, name) and _is_padded(args, kwargs):
             func = getattr(torch.ops.torchatlas_recurrent, name).default

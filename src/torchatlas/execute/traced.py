@@ -26,6 +26,7 @@ from torchatlas.errors import (
 from torchatlas.escapes import clean
 from torchatlas.execute.exporting import exported
 from torchatlas.execute.following import NOTE, Followed, captured_path
+from torchatlas.execute.free_sizes import BUDGET_S, FOLLOWED, InputSize, Size, input_sizes, notes_of, why_fixed
 from torchatlas.execute.likeness import copied, count_not_finite, difference, gradient_notes, gradients_of
 from torchatlas.execute.loading import holds_program, loaded, model_name, signature_of
 from torchatlas.execute.matching import (
@@ -45,6 +46,7 @@ from torchatlas.execute.value_files import ValueFile
 from torchatlas.execute.values import NodeIO, NodeValues
 from torchatlas.execute.variant import Variant, place, structured
 from torchatlas.graph import Graph, GraphNode
+from torchatlas.progress import Progress
 from torchatlas.torch_private import FakeTensor, export_guards, pytree
 
 _MOST_TRACES = 8  # of one model, for inputs that the first one does not serve
@@ -60,6 +62,9 @@ class TracedModel:
     `fallback="capture"` takes a model that torch.export refuses: it then runs itself, along the path that the example
     took, and inputs for which it takes another one are refused.
 
+    `budget_s` limits how much longer tracing may take than with all sizes fixed, in seconds of computing: which sizes
+    can be free is found by trying, and torch.export may need hours for some. `input_sizes` says what came of it.
+
     Sizes of 0 or 1, and sizes for which the model takes another path, need a trace of their own: it is made when they
     come, in the mode (training or not) of the first. `graph` is that of the first.
     """
@@ -74,12 +79,15 @@ class TracedModel:
         kwargs: Mapping[str, Any] | None = None,
         check: bool = True,
         fallback: str | None = None,
+        budget_s: float = BUDGET_S,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InvalidModelError(f"a traced model is made of a torch.nn.Module, not {type(model).__name__}.")
         args = tuple(input_for_graph) if isinstance(input_for_graph, (tuple, list)) else (input_for_graph,)
         if fallback not in (None, "capture"):
             raise InvalidInputError(f"fallback={fallback!r} is not one of None, 'capture'.")
+        if not budget_s >= 0:
+            raise InvalidInputError(f"budget_s={budget_s!r} is no number of seconds.")
         named = dict(kwargs or {})
         if device is not None:
             check_device(model, usable_device(device))
@@ -90,10 +98,14 @@ class TracedModel:
             self.notes.append("traced in training mode: dropout and batch statistics are part of the graph")
         self._modes = {name: module.training for name, module in model.named_modules()}
         self._served: dict[Any, Variant] = {}  # what inputs look like -> the trace that serves them
+        self._budget_s, self._fixed = budget_s, dict[Size, str]()  # sizes that could not be freed: not tried again
+        self._assigned: set[str] = set()  # attributes in which forward keeps tensors
         try:
             self._variants = self._traced(args, named)
             if check:
                 self._check(args, named)
+            if self._assigned:
+                self._check_kept(args, named)
         except CaptureError:
             if fallback is None:
                 raise
@@ -122,6 +134,11 @@ class TracedModel:
     def input_shapes(self) -> dict[str, tuple[int | str, ...]]:
         """The shape of each tensor given, with symbols for the sizes that may be others: {"x": ("s0", 3, 224, 224)}."""
         return {node.name: tuple(node.outputs[0].shape) for node in self.graph.where(kind="input")}
+
+    @property
+    def input_sizes(self) -> tuple[InputSize, ...]:
+        """Every size of every tensor given: free, under which symbol, or fixed, and why."""
+        return input_sizes(self.graph)
 
     @property
     def topological_order(self) -> list[GraphNode]:
@@ -321,14 +338,18 @@ class TracedModel:
             raise InputMismatchError(
                 f"{problem} The model was traced {_MOST_TRACES} times already, for other sizes: make a new TracedModel."
             )
+        variant = None
         with Restorer(self.model, (args, kwargs)):
             for name, module in self.model.named_modules():
                 module.training = self._modes.get(name, module.training)
             try:
                 variant = self._variant(args, kwargs, args, kwargs)
+                self._variants.append(variant)
+                if self._assigned:
+                    self._check_kept(args, kwargs)
             except CaptureError as error:
+                self._variants = [other for other in self._variants if other is not variant]
                 raise InputMismatchError(f"{problem} It cannot be traced for these either: {error}") from error
-        self._variants.append(variant)
         return variant
 
     def _flat(self, variant: Variant, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -376,6 +397,10 @@ class TracedModel:
     def _followed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variant:
         """The path that the example takes, for what export refuses."""
         graph = captured_path(self.model, args, kwargs)
+        shapes = {node.name: node.outputs[0].shape for node in graph.where(kind="input")}
+        graph.metadata["fixed_sizes"] = [
+            [name, dim, FOLLOWED] for name, shape in shapes.items() for dim in range(len(shape))
+        ]
         self.notes.append(NOTE)
         names = {node.name: node.name for node in graph.nodes}
         return Variant(Followed(self.model, graph), graph, names, in_spec=None, out_spec=None, leaves=[], guards=[])
@@ -407,18 +432,58 @@ class TracedModel:
             note = f"differs from the model by up to {apart:.2g}: it takes a fused path there that is not traced"
             self._note(note)
 
+    def _check_kept(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What forward keeps in attributes must not change what it returns later: the program keeps nothing.
+
+        So the model is called several times in a row: with the example, with other values, and with a larger batch.
+        """
+        kept = f"{', '.join(sorted(self._assigned)[:3])}{' ...' * (len(self._assigned) > 3)}"
+        calls, results = [(args, kwargs), *_others((args, kwargs), self.first.leaves)], []
+        for run in (self.model, self):
+            made: list[Any] = []
+            with Restorer(self.model, (args, kwargs), None, whole=True), torch.random.fork_rng(devices=[]):
+                for call_args, call_kwargs in calls:
+                    try:
+                        made.append(copied(run(*call_args, **call_kwargs)))
+                    except Exception as error:
+                        made.append(error)
+                        break  # inputs that the model does not take tell nothing
+            results.append(made)
+        apart: list[float | None] = []
+        for wanted, got in zip(*results, strict=False):
+            if isinstance(wanted, Exception):
+                break
+            failed = isinstance(got, Exception)
+            apart.append(None if failed else difference(*map(pytree.tree_leaves, (wanted, got))))
+        if None in apart or (apart[0] == 0.0 and any(apart)):  # what was exact stays exact
+            raise CaptureError(
+                f"{self._name} assigns {kept} in forward, and what it returns depends on them, which a traced "
+                "program cannot do. Register such tensors with register_buffer and write to them."
+            )
+        self._note(f"the model keeps tensors in {kept}; the traced model keeps none, and computes them every time")
+
     def _note(self, note: str) -> None:
+        if note in self.notes:
+            return
         self.notes.append(note)
         for variant in self._variants:
             variant.graph.notes.append(note)
 
     def _variant(self, args: Any, kwargs: Any, example_args: Any, example_kwargs: Any) -> Variant:
-        program, note = exported(self.model, args, kwargs, self.dynamic_shapes)
-        if note is not None and note not in self.notes:
-            self.notes.append(note)
+        with Progress(f"tracing {self._name}") as progress:
+            made = exported(
+                self.model,
+                args,
+                kwargs,
+                self.dynamic_shapes,
+                budget_s=self._budget_s,
+                known=self._fixed,
+                progress=progress,
+            )
+        program, self._fixed = made.program, made.fixed
+        self._assigned.update(made.assigned)
         flat = pytree.tree_leaves((args, kwargs))
         graph, numbers = graph_of_export(program, self.model, pytree.tree_leaves((example_args, example_kwargs)))
-        graph.notes += self.notes
         names = {fx_name: graph.nodes[number].name for fx_name, number in numbers.items()}
         specs = program.graph_signature.input_specs
         own = {spec.arg.name: spec.target for spec in specs if spec.kind.name != "USER_INPUT"}
@@ -426,6 +491,7 @@ class TracedModel:
         leaves = [
             (node.name, expected(node.meta.get("val", given))) for node, given in zip(placeholders, flat, strict=True)
         ]
+        self._say_sizes(graph, [names.get(name, name) for name, _ in leaves], flat)
         constants = dict(program.constants)
         example = guarded(self.model, args, kwargs)
         guards = [(text, compile(text, "<what export assumed>", "eval")) for text in export_guards(program)]
@@ -440,8 +506,24 @@ class TracedModel:
             raise CaptureError(f"torch.export assumed what its own example does not keep: {broken}")
         return variant
 
+    def _say_sizes(self, graph: Graph, names: list[str], flat: list[Any]) -> None:
+        """Why sizes are fixed: in the graph, and in a note where it is not the model that fixes them."""
+        known = {(n, dim): f"{names[n]}[{dim}]" for n, leaf in enumerate(flat) for dim in range(len(_shape(leaf)))}
+        for note in notes_of(known, self._fixed):
+            if note not in self.notes:
+                self.notes.append(note)
+        graph.notes += self.notes
+        fixed = []
+        for n, leaf in enumerate(flat):
+            for dim, size in enumerate(graph[names[n]].outputs[0].shape if _shape(leaf) else ()):
+                if not isinstance(size, str):
+                    reason = self._fixed.get((n, dim)) or why_fixed(size, self.dynamic_shapes)
+                    fixed.append([names[n], dim, reason])
+        graph.metadata["fixed_sizes"] = fixed
+
     def __repr__(self) -> str:
-        return f"<TracedModel of {clean(self._name)}: {len(self.graph):,} nodes>"
+        inputs = [f"{name} ({', '.join(map(str, shape))})" for name, shape in self.input_shapes.items()]
+        return clean(f"<TracedModel of {self._name}: {len(self.graph):,} nodes; {', '.join(inputs) or 'no inputs'}>")
 
 
 def trace(
@@ -449,12 +531,13 @@ def trace(
     *args: Any,
     dynamic_shapes: Any = "auto",
     fallback: str | None = None,
+    budget_s: float = BUDGET_S,
     kwargs: Mapping[str, Any] | None = None,
     **model_kwargs: Any,
 ) -> TracedModel:
     """Trace a model with example inputs; see TracedModel."""
     named = {**(kwargs or {}), **model_kwargs}
-    return TracedModel(model, args, dynamic_shapes=dynamic_shapes, kwargs=named, fallback=fallback)
+    return TracedModel(model, args, dynamic_shapes=dynamic_shapes, kwargs=named, fallback=fallback, budget_s=budget_s)
 
 
 def called_as(traced: TracedModel, signature: inspect.Signature) -> Any:
@@ -481,6 +564,27 @@ def _widened(tree: Any, ones: set[tuple[int, int]]) -> Any:
         for n, leaf in enumerate(leaves)
     ]
     return pytree.tree_unflatten(wider, spec)
+
+
+def _others(tree: Any, expectations: list[tuple[str, Any]]) -> list[Any]:
+    """The same arguments with other values, and then with twice the batch if that is free."""
+    leaves, spec = pytree.tree_flatten(tree)
+    other = [_other(leaf) for leaf in leaves]
+    first = [
+        expectation.shape[0] if _shape(leaf) else ""
+        for leaf, (_, expectation) in zip(leaves, expectations, strict=True)
+    ]
+    batch = next((size for size in first if size and not size.isdecimal()), None)
+    twice = [torch.cat([leaf, leaf]) if size == batch else leaf for leaf, size in zip(other, first, strict=True)]
+    return [pytree.tree_unflatten(made, spec) for made in ([other, twice] if batch else [other])]
+
+
+def _other(leaf: Any) -> Any:
+    """Other values of the same kind: indices stay in their range."""
+    if not isinstance(leaf, torch.Tensor) or leaf.is_nested:
+        return leaf
+    moved = leaf.detach().flatten().roll(1).view(leaf.shape)
+    return moved * 0.5 if moved.is_floating_point() else moved
 
 
 def _moved(tree: Any, device: torch.device) -> Any:

@@ -36,6 +36,7 @@ class _Known(Struct):
     resized: list[tuple[_Count, _Count, _Count, _Count]] = []  # storage, node, bytes before and after
     fx_nodes: dict[str, list[_Count]] = {}
     sizes: dict[str, _Count] = {}
+    fixed_sizes: list[tuple[str, _Count, str]] = []  # of a traced model's inputs: name, dimension, why
     program: dict[str, Any] = {}
     replay: dict[str, Any] = {}
 

@@ -1,0 +1,161 @@
+"""Which sizes of the inputs torch.export can leave free: found by trying, within a time.
+
+All at once first, which is what most models take. Then only the first dimensions, which are batches mostly; if not
+even those, none. Then what is left, dimension by dimension: a size and its like in other inputs (ids and mask, say)
+together. Attempts that come to nothing may take hours, and are what the budget limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchatlas.errors import CaptureError
+from torchatlas.escapes import clean
+from torchatlas.execute import deadline
+from torchatlas.graph import Graph
+
+BUDGET_S = 45.0
+
+Size = tuple[int, int]  # which input, which dimension
+
+FOLLOWED = "the model runs itself: other sizes are taken if they lead along the same path"
+_FAILED = "torch.export fails with it free"
+_TOO_LONG = "not solved for within"
+
+
+@dataclass(frozen=True)
+class InputSize:
+    """One size of one tensor that a model is given: what may be there, or why nothing else may."""
+
+    input: str
+    dim: int
+    size: int | None  # of the example; None: not kept in the file
+    symbol: str | None  # None: it is fixed. Sizes with the same symbol are the same
+    reason: str = ""  # why it is fixed
+
+    @property
+    def free(self) -> bool:
+        return self.symbol is not None
+
+    def __str__(self) -> str:
+        size = "?" if self.size is None else self.size
+        if self.symbol is not None:
+            return f"{self.input}[{self.dim}] = {size}: free, {self.symbol}"
+        return f"{self.input}[{self.dim}] = {size}: fixed" + (f", {self.reason}" if self.reason else "")
+
+
+def input_sizes(graph: Graph) -> tuple[InputSize, ...]:
+    """All sizes of the inputs of a traced model's graph."""
+    example = graph.metadata.get("sizes", {})
+    reasons = {(name, dim): reason for name, dim, reason in graph.metadata.get("fixed_sizes", ())}
+    found = []
+    for node in graph.where(kind="input"):
+        for dim, size in enumerate(node.outputs[0].shape):
+            if isinstance(size, str):
+                found.append(InputSize(node.name, dim, example.get(size), clean(size)))
+            else:
+                found.append(InputSize(node.name, dim, size, None, clean(reasons.get((node.name, dim), ""))))
+    return tuple(found)
+
+
+def why_fixed(size: int, dynamic_shapes: Any) -> str:
+    """Why a size is fixed in a program that torch.export made."""
+    if dynamic_shapes is None:
+        return "dynamic_shapes=None fixes it"
+    if dynamic_shapes != "auto":
+        return "dynamic_shapes or the model fixes it"
+    if size == 0:
+        return "torch.export fixes a size of 0"
+    return "1 in the example, and the model does not take it wider" if size == 1 else "the model fixes it"
+
+
+def notes_of(names: Mapping[Size, str], reasons: Mapping[Size, str]) -> list[str]:
+    """What is to be said of sizes that could not be freed: one sentence for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for size, reason in reasons.items():
+        if reason.startswith((_FAILED, _TOO_LONG)):
+            by_reason.setdefault(reason, []).append(names[size])
+    notes = []
+    for reason, fixed in by_reason.items():
+        more = ""
+        if reason.startswith(_TOO_LONG):
+            more = "; a faster machine may free more, and a larger budget_s"
+        notes.append(f"{', '.join(fixed)} {'is' if len(fixed) == 1 else 'are'} fixed: {reason}{more}")
+    return notes
+
+
+# Exports with some sizes free, strictly or not, within so many seconds. Raises TimeIsUp, or whatever export raises.
+Attempt = Callable[[frozenset[Size], bool, float], Any]
+
+
+def freest(attempt: Attempt, sizes: Mapping[Size, int], budget_s: float) -> tuple[Any, dict[Size, str]]:
+    """What the best attempt made, and why sizes that are not free in it are fixed. Raises what the first one raised."""
+    search = _Search(attempt, budget_s)
+    every = frozenset(sizes)
+    for strict in (False, True):  # the former is quicker and takes more
+        if search.tried(every, strict=strict, share=2 / 3):
+            return search.best, {}
+        if search.timed_out:
+            break
+    first = frozenset(size for size in every if size[1] == 0)
+    before = {every}
+    for free in (first, frozenset[Size]()):
+        if free not in before and search.tried(free):
+            break
+        before.add(free)
+    else:
+        raise search.errors[0]
+    for group in _groups(every - free, sizes):
+        if free | group not in before and search.tried(free | group, also=group):
+            free |= group
+    return search.best, {size: search.reasons[size] for size in sorted(every - free)}
+
+
+def _groups(left: Iterable[Size], sizes: Mapping[Size, int]) -> list[frozenset[Size]]:
+    """Dimensions of the same number and size, in the order of their numbers."""
+    groups: dict[tuple[int, int], set[Size]] = {}
+    for size in sorted(left, key=lambda size: (size[1], size[0])):
+        groups.setdefault((size[1], sizes[size]), set()).add(size)
+    return [frozenset(group) for group in groups.values()]
+
+
+@dataclass
+class _Search:
+    attempt: Attempt
+    budget_s: float
+    spent_s: float = 0.0  # on what came to nothing
+    timed_out: bool = False  # the last attempt
+    best: Any = None
+    reasons: dict[Size, str] = field(default_factory=dict)
+    errors: list[Exception] = field(default_factory=list)
+
+    def tried(
+        self, free: frozenset[Size], *, strict: bool = False, share: float = 1.0, also: Iterable[Size] = ()
+    ) -> bool:
+        """Whether it can be exported so. If not, that is the reason why the sizes `also`, or all of them, are fixed."""
+        seconds = self.budget_s * share - self.spent_s if free else math.inf
+        self.timed_out = seconds <= 0
+        if not self.timed_out:
+            began = deadline.now()
+            try:
+                self.best = self.attempt(free, strict, seconds)
+                return True
+            except deadline.TimeIsUp:
+                self.timed_out = True
+            except CaptureError:
+                raise  # it was exported, and cannot be used, with whatever sizes
+            except Exception as error:
+                self.errors.append(error)
+            self.spent_s += min(deadline.now() - began, seconds)  # who looks late at the clock takes from nobody else
+        reason = f"{_TOO_LONG} {self.budget_s:g} s" if self.timed_out else f"{_FAILED}: {first_line(self.errors[-1])}"
+        self.reasons.update(dict.fromkeys(also or free, reason))
+        return False
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line without a full stop."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__).rstrip(".")
