@@ -11,8 +11,8 @@ What fails must be named, in backquotes, by a row of docs/limits.md that says "p
 something is not. Each model has a process of its own; one thread. timm's models are left out if they have more than
 100 million parameters, or if one of the checks takes more than 10 seconds of CPU time or 8 GB.
 
-timm is no dependency: `make timm` installs it, and without it the others run. `--results FILE` writes a line of JSON
-for each check; with `--continue`, a later run leaves out what FILE holds already, and its summary is of all.
+timm is no dependency: `make timm` installs it, and without it the others run. With `--results FILE`, a line of JSON is
+written for each check; a run that is started again leaves out what FILE holds, and its summary is of all of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
@@ -192,7 +192,7 @@ def proved(graph: atlas.Graph) -> dict[str, Any]:
         "verdict": verdict_on(proof),
         "ops": proof.replayed,
         "compared": proof.outputs + proof.storages,
-        "uncosted": dict(atlas.cost(graph).uncosted),
+        "uncosted": uncosted_in(graph),
         "defects": drawn_wrong(graph),
     }
 
@@ -207,6 +207,10 @@ def verdict_on(proof: Verification) -> str:
     if CHANGED in proof.patches:  # the rest was compared, but something ran that was not recorded
         return f"memory {CHANGED}: {proof.patches[CHANGED]} times"
     return "equal" if proof else str(proof)
+
+
+def uncosted_in(graph: atlas.Graph) -> dict[str, int]:
+    return dict(atlas.cost(graph).uncosted)
 
 
 def drawn_wrong(graph: atlas.Graph) -> list[str]:
@@ -320,6 +324,10 @@ def explained(check: Check, limits: str) -> bool:
     return check.fails and f"`{check.model}`" in limits
 
 
+def unexplained(found: list[Check], limits: str) -> list[Check]:
+    return [one for one in found if one.fails and not explained(one, limits)]
+
+
 def line(found: list[Check], limits: str) -> str:
     """What was found of one model."""
     words = [f"{one.words}{' (see docs/limits.md)' * explained(one, limits)}" for one in found]
@@ -328,42 +336,37 @@ def line(found: list[Check], limits: str) -> str:
 
 
 def table(found: list[Check], limits: str) -> str:
-    """How many models of each catalogue passed what."""
-    titles = (
-        "catalogue, models, forward equal, step equal, all costed, drawn without defects, traced equal, refused by "
-        "export, left out, explained, unexplained, ops replayed, compared"
-    )
-    rows = [f"| {titles.replace(', ', ' | ')} |", "|---" * len(titles.split(", ")) + "|"]
-    for catalogue in dict.fromkeys(one.catalogue for one in found):
-        rows.append(
-            f"| {catalogue} | " + " | ".join(totals([c for c in found if c.catalogue == catalogue], limits)) + " |"
-        )
-    rows.append("| all | " + " | ".join(totals(found, limits)) + " |")
-    return "\n".join(rows)
+    """How many models of each catalogue passed what, and the names of those that were left out."""
+    groups = {name: [one for one in found if one.catalogue == name] for name in CATALOGUES}
+    counts = {name: totals(group, limits) for name, group in {**groups, "all": found}.items() if group}
+    titles = list(counts["all"]) if counts else []
+    rows = [["catalogue", *titles], ["---"] * (len(titles) + 1)]
+    rows += [[name, *(f"{count[title]:,}" for title in titles)] for name, count in counts.items()]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
-def totals(found: list[Check], limits: str) -> Iterator[str]:
-    by_model: dict[str, dict[str, Check]] = {}
+def totals(found: list[Check], limits: str) -> dict[str, int]:
+    """Counts of models, then of checks and what they compared."""
+    models: dict[str, list[Check]] = {}
     for one in found:
-        by_model.setdefault(one.model, {})[one.mode] = one
-    captures = [{mode: one for mode, one in checks.items() if mode != "trace"} for checks in by_model.values()]
-    ran = [[one for one in checks.values() if one.ops] for checks in captures]
-    count = Counter(f"{one.mode} {'equal' if one.equal else 'refused' if one.refused else ''}" for one in found)
-    numbers = [
-        len(by_model),
-        count["forward equal"],
-        count["training equal"],
-        sum(bool(checks) and not any(one.uncosted for one in checks) for checks in ran),
-        sum(bool(checks) and not any(one.defects for one in checks) for checks in ran),
-        count["trace equal"],
-        count["trace refused"],
-        sum(any(one.left_out for one in checks.values()) for checks in captures),
-        sum(explained(one, limits) for one in found),
-        sum(one.fails and not explained(one, limits) for one in found),
-        sum(one.ops for one in found if one.mode != "trace"),
-        sum(one.compared for one in found if one.mode != "trace"),
-    ]
-    return (f"{number:,}" for number in numbers)
+        models.setdefault(one.model, []).append(one)
+    captures = [[one for one in checks if one.mode != "trace"] for checks in models.values()]
+    ran = [checks for checks in captures if checks and not any(one.left_out for one in checks)]
+    equal = Counter(one.mode for one in found if one.equal)
+    return {
+        "models": len(models),
+        "left out": len([checks for checks in captures if any(one.left_out for one in checks)]),
+        "forward equal": equal["forward"],
+        "step equal": equal["training"],
+        "costed": len([checks for checks in ran if all(one.ops and not one.uncosted for one in checks)]),
+        "drawn": len([checks for checks in ran if all(one.ops and not one.defects for one in checks)]),
+        "traced equal": equal["trace"],
+        "not traced": len([one for one in found if one.mode == "trace" and (one.refused or one.left_out)]),
+        "explained": len([one for one in found if explained(one, limits)]),
+        "unexplained": len(unexplained(found, limits)),
+        "ops replayed": sum(one.ops for one in found if one.mode != "trace"),
+        "compared": sum(one.compared for one in found if one.mode != "trace"),
+    }
 
 
 def chosen(words: list[str]) -> list[Entry]:
@@ -379,43 +382,49 @@ def chosen(words: list[str]) -> list[Entry]:
     return [every[name] for name in dict.fromkeys(name for names in named for name in names)]
 
 
+def run(entries: list[Entry], modes: Sequence[str], seconds: float, results: Path | None) -> Iterator[list[Check]]:
+    """The checks of each model that the file of results does not hold yet. It is written to after each model."""
+    done = {(one.model, one.mode) for one in read(results)}
+    for entry in entries:
+        wanted = [mode for mode in modes if mode != "training" or entry.trains]
+        left = [mode for mode in wanted if (entry.name, mode) not in done]
+        if not left:
+            continue
+        found = list(checks(entry, left, seconds))
+        if results is not None:
+            with results.open("a") as file:
+                file.writelines(json.dumps(asdict(one)) + "\n" for one in found)
+        yield found
+
+
+def read(results: Path | None) -> list[Check]:
+    if results is None or not results.exists():
+        return []
+    return [Check(**json.loads(text)) for text in results.read_text().splitlines()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="torchvision, transformers, timm, or models of them")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument("--seconds", type=float, default=600, help="for one model; then its process is ended")
-    parser.add_argument("--results", type=Path, help="a file of JSON lines, one for each check")
-    parser.add_argument("--continue", dest="go_on", action="store_true", help="leave out what --results holds")
+    parser.add_argument("--results", type=Path, help="a file of JSON lines, one for each check; a run goes on with it")
     options = parser.parse_args()
-    if options.go_on and options.results is None:
-        parser.error("--continue needs --results FILE")
-    found: list[Check] = []
-    if options.go_on and options.results.exists():
-        found = [Check(**json.loads(text)) for text in options.results.read_text().splitlines()]
-    elif options.results is not None:
-        options.results.write_text("")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     load_transformers().logging.set_verbosity_error()
+    entries = chosen(options.names)
     for mode in MODES:
         check(CATALOGUES["transformers"]["gpt2"], mode)  # once here: what it imports late, no process has to import
     gc.freeze()
-    limits, began, done = named_limits(), time.perf_counter(), {(one.model, one.mode) for one in found}
-    for entry in chosen(options.names):
-        modes = [
-            mode for mode in options.modes if (mode != "training" or entry.trains) and (entry.name, mode) not in done
-        ]
-        if not modes:
-            continue
-        new = list(checks(entry, modes, options.seconds))
+    limits, began, found = named_limits(), time.perf_counter(), read(options.results)
+    for new in run(entries, options.modes, options.seconds, options.results):
         found += new
         print(line(new, limits), flush=True)
-        if options.results is not None:
-            with options.results.open("a") as file:
-                file.writelines(json.dumps(asdict(one)) + "\n" for one in new)
     print(table(found, limits))
+    print("\n".join(f"not explained: {one.model}: {one.words}" for one in unexplained(found, limits)))
     print(f"{time.perf_counter() - began:.0f} s, torch {torch.__version__}, one thread.")
-    sys.exit(any(one.fails and not explained(one, limits) for one in found))
+    sys.exit(bool(unexplained(found, limits)))
 
 
 if __name__ == "__main__":
