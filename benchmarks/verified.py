@@ -26,10 +26,9 @@ import signal
 import sys
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -46,6 +45,7 @@ from torchatlas.render.layout import verify
 from torchatlas.render.picture import draw
 from torchatlas.torch_private import pytree
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from corpus import (
@@ -62,56 +62,17 @@ from corpus import (
 )
 from support import load_transformers
 
+from benchmarks.verified_results import Check, line, named_limits, read, table, unexplained, write_page
+
 CATALOGUES = {
     "torchvision": torchvision_models.MODELS,
     "transformers": transformers_models.MODELS,
     "timm": timm_models.MODELS,
 }
 MODES = ("forward", "training", "trace")
-LIMITS = Path(__file__).resolve().parent.parent / "docs" / "limits.md"
 WIDTH = 256  # of what narrow_vgg makes narrow: 4,096 else
 CPU_SECONDS = {"timm": 10}  # for one check; beyond it, a model is left out. The others take as long as they take.
 MOST_BYTES = 8 * 10**9  # for the process of a model
-
-
-@dataclass(frozen=True)
-class Check:
-    """One capture of a model and its proof, cost and picture; or one trace, compared with the model."""
-
-    catalogue: str
-    model: str
-    mode: str
-    verdict: str  # "equal", or the first thing that is not
-    ops: int = 0
-    compared: int = 0  # outputs of ops, and storages from outside as they are in the end
-    uncosted: dict[str, int] = field(default_factory=dict)
-    defects: list[str] = field(default_factory=list)  # of the picture
-    seconds: float = 0.0  # of CPU time
-    peak_bytes: int = 0
-
-    @property
-    def equal(self) -> bool:
-        return self.verdict == "equal"
-
-    @property
-    def left_out(self) -> bool:
-        return self.verdict.startswith("left out: ")
-
-    @property
-    def refused(self) -> bool:
-        """A trace that torch.export does not make: no fault."""
-        return self.mode == "trace" and self.verdict.startswith("refused: ")
-
-    @property
-    def fails(self) -> bool:
-        return not (self.left_out or self.refused) and not (self.equal and not self.uncosted and not self.defects)
-
-    @property
-    def words(self) -> str:
-        found = [f"{self.ops:,} ops", f"{self.compared:,} compared", self.verdict]
-        found += [f"uncosted: {', '.join(self.uncosted)}"] if self.uncosted else []
-        found += [f"drawn with {len(self.defects)} defects: {self.defects[0]}"] if self.defects else []
-        return f"{self.mode}: {', '.join(found)}"
 
 
 def narrow_vgg(build: Callable[[], Call]) -> Call:
@@ -311,64 +272,6 @@ def checks(entry: Entry, modes: list[str], seconds: float) -> Iterator[Check]:
             yield Check(catalogue, entry.name, left.pop(0), verdict)
 
 
-# -- what is shown -----------------------------------------------------------------------------------------------------
-
-
-def named_limits() -> str:
-    """What docs/limits.md says is captured partly or not at all: the first cells of those rows."""
-    rows = [line.strip("|").split("|") for line in LIMITS.read_text().splitlines()]
-    return "\n".join(cells[0] for cells in rows if len(cells) == 4 and cells[1].strip() in ("partly", "not"))
-
-
-def explained(check: Check, limits: str) -> bool:
-    return check.fails and f"`{check.model}`" in limits
-
-
-def unexplained(found: list[Check], limits: str) -> list[Check]:
-    return [one for one in found if one.fails and not explained(one, limits)]
-
-
-def line(found: list[Check], limits: str) -> str:
-    """What was found of one model."""
-    words = [f"{one.words}{' (see docs/limits.md)' * explained(one, limits)}" for one in found]
-    peak = max(one.peak_bytes for one in found) / 1e9
-    return f"{found[0].model}: {'; '.join(words)}; {sum(one.seconds for one in found):.1f} s, {peak:.1f} GB"
-
-
-def table(found: list[Check], limits: str) -> str:
-    """How many models of each catalogue passed what, and the names of those that were left out."""
-    groups = {name: [one for one in found if one.catalogue == name] for name in CATALOGUES}
-    counts = {name: totals(group, limits) for name, group in {**groups, "all": found}.items() if group}
-    titles = list(counts["all"]) if counts else []
-    rows = [["catalogue", *titles], ["---"] * (len(titles) + 1)]
-    rows += [[name, *(f"{count[title]:,}" for title in titles)] for name, count in counts.items()]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
-
-
-def totals(found: list[Check], limits: str) -> dict[str, int]:
-    """Counts of models, then of checks and what they compared."""
-    models: dict[str, list[Check]] = {}
-    for one in found:
-        models.setdefault(one.model, []).append(one)
-    captures = [[one for one in checks if one.mode != "trace"] for checks in models.values()]
-    ran = [checks for checks in captures if checks and not any(one.left_out for one in checks)]
-    equal = Counter(one.mode for one in found if one.equal)
-    return {
-        "models": len(models),
-        "left out": len([checks for checks in captures if any(one.left_out for one in checks)]),
-        "forward equal": equal["forward"],
-        "step equal": equal["training"],
-        "costed": len([checks for checks in ran if all(one.ops and not one.uncosted for one in checks)]),
-        "drawn": len([checks for checks in ran if all(one.ops and not one.defects for one in checks)]),
-        "traced equal": equal["trace"],
-        "not traced": len([one for one in found if one.mode == "trace" and (one.refused or one.left_out)]),
-        "explained": len([one for one in found if explained(one, limits)]),
-        "unexplained": len(unexplained(found, limits)),
-        "ops replayed": sum(one.ops for one in found if one.mode != "trace"),
-        "compared": sum(one.compared for one in found if one.mode != "trace"),
-    }
-
-
 def chosen(words: list[str]) -> list[Entry]:
     """The entries that the words name, by catalogue or one by one and in their order; all of them without words."""
     every = {name: entry for catalogue in CATALOGUES.values() for name, entry in catalogue.items()}
@@ -397,18 +300,13 @@ def run(entries: list[Entry], modes: Sequence[str], seconds: float, results: Pat
         yield found
 
 
-def read(results: Path | None) -> list[Check]:
-    if results is None or not results.exists():
-        return []
-    return [Check(**json.loads(text)) for text in results.read_text().splitlines()]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="torchvision, transformers, timm, or models of them")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument("--seconds", type=float, default=600, help="for one model; then its process is ended")
     parser.add_argument("--results", type=Path, help="a file of JSON lines, one for each check; a run goes on with it")
+    parser.add_argument("--write", action="store_true", help="put the results into docs/verified.md")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -422,6 +320,8 @@ def main() -> None:
         found += new
         print(line(new, limits), flush=True)
     print(table(found, limits))
+    if options.write:
+        write_page(found, CATALOGUES, timm_models.families())
     print("\n".join(f"not explained: {one.model}: {one.words}" for one in unexplained(found, limits)))
     print(f"{time.perf_counter() - began:.0f} s, torch {torch.__version__}, one thread.")
     sys.exit(bool(unexplained(found, limits)))

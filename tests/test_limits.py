@@ -19,7 +19,8 @@ from corpus import Entry, timm_models
 from torch import nn
 
 import torchatlas as atlas
-from benchmarks import verified
+from benchmarks import verified, verified_results
+from benchmarks.verified_results import Check
 
 ROOT = Path(__file__).parent.parent
 PAGE = [line for line in (ROOT / "docs" / "limits.md").read_text().splitlines() if line.startswith("| ")]
@@ -177,13 +178,13 @@ def too_large() -> Any:
 
 @FORKS
 def test_a_process_that_dies_is_a_verdict_and_the_page_excuses_by_name() -> None:
-    limits = verified.named_limits()
+    limits = verified_results.named_limits()
     for name, is_explained in (("a model that no row names", False), ("quantized_resnet18-int8", True)):
         (found,) = verified.checks(entry(EndsTheProcess, name), ["forward"], 60)
         assert found.verdict == "its process ended with code 3"
-        assert verified.explained(found, limits) is is_explained
-        assert verified.unexplained([found], limits) == ([] if is_explained else [found])
-        assert ("(see docs/limits.md)" in verified.line([found], limits)) is is_explained
+        assert verified_results.explained(found, limits) is is_explained
+        assert verified_results.unexplained([found], limits) == ([] if is_explained else [found])
+        assert ("(see docs/limits.md)" in verified_results.line([found], limits)) is is_explained
 
 
 @FORKS
@@ -211,7 +212,7 @@ def test_a_run_goes_on_where_its_results_end(tmp_path: Path) -> None:
     assert run("forward", among=entries[:1]) == [("one", "forward")]
     assert run("forward", "training") == [("one", "training"), ("two", "forward")]
     assert run("forward", "training") == []
-    found = verified.read(results)
+    found = verified_results.read(results)
     assert [(one.model, one.mode, one.verdict) for one in found] == [
         ("one", "forward", "equal"),
         ("one", "training", "equal"),
@@ -222,34 +223,34 @@ def test_a_run_goes_on_where_its_results_end(tmp_path: Path) -> None:
 
 def test_the_table_counts_models_by_what_they_passed() -> None:
     found = [
-        verified.Check("timm", "good", "forward", "equal", ops=3, compared=4),
-        verified.Check("timm", "good", "training", "equal", ops=30, compared=40),
-        verified.Check("timm", "good", "trace", "equal", ops=2),
-        verified.Check("timm", "slow", "forward", "equal", ops=3, compared=4),
-        verified.Check("timm", "slow", "training", "left out: more than 10 s"),
-        verified.Check("timm", "uncosted", "forward", "equal", ops=1, uncosted={"mylib.op": 1}),
-        verified.Check("timm", "ugly", "forward", "equal", ops=1, defects=["a box on a box"]),
-        verified.Check("timm", "ugly", "trace", "refused: no"),
-        verified.Check("torchvision", "other", "forward", "output 0 of add differs", ops=1),
-        verified.Check("torchvision", "quantized_resnet18-int8", "forward", "cannot", ops=0),
+        Check("timm", "good", "forward", "equal", ops=3, compared=4),
+        Check("timm", "good", "training", "equal", ops=30, compared=40),
+        Check("timm", "good", "trace", "equal", ops=2),
+        Check("timm", "slow", "forward", "equal", ops=3, compared=4),
+        Check("timm", "slow", "training", "left out: more than 10 s"),
+        Check("timm", "uncosted", "forward", "equal", ops=1, uncosted={"mylib.op": 1}),
+        Check("timm", "ugly", "forward", "equal", ops=1, defects=["a box on a box"]),
+        Check("timm", "ugly", "trace", "refused: no"),
+        Check("torchvision", "other", "forward", "output 0 of add differs", ops=1),
+        Check("torchvision", "quantized_resnet18-int8", "forward", "cannot", ops=0),
     ]
-    limits = verified.named_limits()
-    timm = verified.totals([one for one in found if one.catalogue == "timm"], limits)
+    limits = verified_results.named_limits()
+    timm = verified_results.totals([one for one in found if one.catalogue == "timm"], limits)
     passed = ("models", "left out", "forward equal", "step equal", "costed", "drawn", "traced equal", "not traced")
     assert [timm[title] for title in passed] == [4, 1, 4, 1, 2, 2, 1, 1]
     assert [timm[title] for title in ("explained", "unexplained", "ops replayed", "compared")] == [0, 2, 38, 48]
-    assert verified.totals(found, limits)["explained"] == 1
-    lines = verified.table(found, limits).splitlines()
-    assert [text.split(" | ")[0] for text in lines] == ["| catalogue", "| ---", "| torchvision", "| timm", "| all"]
+    assert verified_results.totals(found, limits)["explained"] == 1
+    lines = verified_results.table(found, limits).splitlines()
+    assert [text.split(" | ")[0] for text in lines] == ["| catalogue", "| ---", "| timm", "| torchvision", "| all"]
     assert len({text.count("|") for text in lines}) == 1
 
 
 def test_the_page_excuses_no_model_that_is_not_in_a_catalogue() -> None:
     """Only int8 models: a name that nobody runs any more would excuse nothing."""
     models = {name for catalogue in ("torchvision", "transformers") for name in verified.CATALOGUES[catalogue]}
-    excused = {name for name in models if f"`{name}`" in verified.named_limits()}
+    excused = {name for name in models if f"`{name}`" in verified_results.named_limits()}
     assert excused == {name for name in models if name.endswith("-int8")}
-    assert set(re.findall(r"`(\w+-int8)`", verified.named_limits())) == excused
+    assert set(re.findall(r"`(\w+-int8)`", verified_results.named_limits())) == excused
 
 
 def test_models_made_smaller_are_in_a_catalogue() -> None:

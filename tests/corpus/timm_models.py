@@ -26,16 +26,17 @@ MOST_PARAMETERS = 100_000_000  # a proof of a training step holds ten copies of 
 
 
 class TooLarge(Exception):
-    """The model is left out; the message says how large it is."""
+    """The model is left out."""
 
 
 def families() -> dict[str, list[str]]:
-    """The names of all models, by the module of timm that defines them."""
+    """The names of all models by the module of timm that defines them."""
     if importlib.util.find_spec("timm") is None:
         return {}
     load_torchvision()  # timm imports it, and it does not import where its operators are missing
     timm = importlib.import_module("timm")
-    return {module: timm.list_models(module=module) for module in timm.list_modules()}
+    modules = {module: timm.list_models(module=module) for module in timm.list_modules()}
+    return {module: [PREFIX + name for name in names] for module, names in modules.items()}
 
 
 def rounds() -> Iterator[str]:
@@ -64,7 +65,7 @@ def smallest(name: str) -> tuple[tuple[int, ...], dict[str, Any]]:
         settings: Any = model.default_cfg
         count = sum(parameter.numel() for parameter in model.parameters())
         if count > MOST_PARAMETERS:
-            raise TooLarge(f"{count / 1e6:,.0f} million parameters")
+            raise TooLarge(f"more than {MOST_PARAMETERS // 10**6} million parameters")
         channels, *own = settings["input_size"]
         for side in (side for side in SIDES if side < own[0]):
             picture = torch.empty(BATCH, channels, side, side)
@@ -95,7 +96,7 @@ def takes(model: nn.Module, picture: torch.Tensor) -> bool:
 
 def entries() -> Iterator[Entry]:
     for name in rounds():
-        yield Entry(PREFIX + name, partial(build, name))
+        yield Entry(name, partial(build, name.removeprefix(PREFIX)))
 
 
 MODELS = {entry.name: entry for entry in entries()}
