@@ -11,7 +11,7 @@ RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix lint types bench clean
+.PHONY: help demo test matrix lint types bench timm clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -48,6 +48,10 @@ types: $(DEV) ## check types (mypy, strict)
 bench: $(DEV) ## run every benchmarks/bench_*.py
 	@ls benchmarks/bench_*.py >/dev/null 2>&1 || { echo "There are no benchmarks/bench_*.py yet."; exit 1; }
 	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+# --no-deps: it would bring a torch and a torchvision of its own. What else it needs, transformers has brought.
+timm: $(DEV) ## install timm for benchmarks/verified.py
+	@$(PIP_INSTALL) --no-deps timm
 
 clean: ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
