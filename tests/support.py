@@ -10,7 +10,15 @@ import pytest
 import torch
 from torch import nn
 
+from torchatlas.torch_private import version_can
+
 _torchvision_operators: torch.library.Library | None = None
+
+
+def needs(row: str) -> None:
+    """Skip the test if this version of torch cannot do what a row of docs/versions.md names."""
+    if not version_can(row):
+        pytest.skip(f"docs/versions.md, {row}: torch {torch.__version__} is too old")
 
 
 def load_torchvision() -> ModuleType:
