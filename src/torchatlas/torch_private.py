@@ -24,6 +24,8 @@ from torchatlas.errors import UntestedVersionWarning as _UntestedVersionWarning
 
 TESTED = ((2, 10), (2, 15))  # the first and the last version of torch that the tests have run on
 SINCE = {  # what older versions cannot do: rows of docs/versions.md, where each is explained
+    "aten._foreach_mm": (2, 13),
+    "aten.linalg__powsum": (2, 11),
     "trace-caught-errors": (2, 14),
 }
 

@@ -20,7 +20,7 @@ REFUSED = {
     "data_dependent_branch": "depends on the values of tensors",
     "data_dependent_loop": "depends on the values of tensors",
     "mixture_of_experts": "depends on the values of tensors",
-    "own_generator": "numbers of its own generator",
+    "own_generator": "numbers of its own generator|torch._C.Generator",
     "worker_thread": "fake tensor in the exported program",
     "swallowed_error": "cannot trace SwallowsErrors",
     "backward_inside_forward": "fake tensor in the exported program",
