@@ -10,7 +10,20 @@ import pytest
 import torch
 from torch import nn
 
+from torchatlas.torch_private import SINCE, version_can
+
 _torchvision_operators: torch.library.Library | None = None
+
+
+def needs(row: str) -> None:
+    """Skip the test if docs/versions.md has such a row, and this version of torch cannot do what it names."""
+    if row in SINCE and not version_can(row):
+        pytest.skip(f"docs/versions.md, {row}: torch {torch.__version__} is too old")
+
+
+def either(module: Any, new: str, old: str) -> Any:
+    """A function that newer versions of torch call by another name; they warn of the old one."""
+    return getattr(module, new, None) or getattr(module, old)
 
 
 def load_torchvision() -> ModuleType:

@@ -11,7 +11,7 @@ import torchatlas
 from torchatlas import torch_private
 from torchatlas.canaries import CANARIES
 
-NOT_TORCHS = {"TESTED"}  # names of our own
+NOT_TORCHS = {"SINCE", "TESTED", "version_can"}  # names of our own
 SOURCE = Path(torchatlas.__file__).parent
 
 
@@ -22,6 +22,12 @@ def test_canary(symbol: str) -> None:
 
 def test_every_symbol_has_a_canary() -> None:
     assert set(torch_private.__all__) - NOT_TORCHS <= set(CANARIES.names())
+
+
+def test_what_versions_cannot_do_is_documented() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "versions.md").read_text()
+    rows = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
+    assert rows == set(torch_private.SINCE)
 
 
 def test_all_is_complete() -> None:

@@ -128,7 +128,7 @@ _NAMES: dict[OperationType, str] = {
     # Copies, creates or rearranges. sort, topk, unique, searchsorted and nms are here: they pick and reorder;
     # scatter_add and index_add too, for the scatter outweighs the sum.
     OperationType.MOVEMENT: """
-    NumToTensor all_gather_copy_in
+    NumToTensor all_gather_copy_in chunk_cat_mixed_dtype
     alloc_from_pool arange argsort argwhere as_strided_scatter as_tensor autocast_to_full_precision
     autocast_to_reduced_precision bartlett_window bfloat16 blackman_window block_diag bool bucketize byte cartesian_prod
     cast_Byte cast_Char cast_Double cast_Float cast_Half cast_Int cast_Long cast_Short cat chalf channel_shuffle char

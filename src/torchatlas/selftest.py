@@ -68,12 +68,16 @@ def selftest() -> SelftestReport:
     except ImportError as error:  # torch lacks a symbol: the work below says so, too, wherever it is needed
         canaries = [Check("imports", False, _in_one_line(error), 0.0)]
     else:
-        canaries = _tried((name, _silent(CANARIES[name])) for name in CANARIES.names())
+        canaries = _tried((name, _told(CANARIES[name])) for name in CANARIES.names())
     return SelftestReport(torch.__version__, platform.python_version(), tuple(canaries), tuple(_tried(WORK.items())))
 
 
-def _silent(canary: Callable[[], None]) -> Callable[[], str]:
-    return lambda: canary() or ""
+def _told(canary: Callable[[], None]) -> Callable[[], str]:
+    def run() -> str:
+        canary()
+        return ""
+
+    return run
 
 
 def _tried(checks: Iterable[tuple[str, Callable[[], str]]]) -> list[Check]:
@@ -136,7 +140,8 @@ def autograd_walk() -> str:
     loss = _loss(model(tokens))
     graph = autograd_graph(loss)
     debug_backward(loss).run()
-    assert all(torch.equal(mine.grad, theirs) for mine, theirs in zip(parameters, expected, strict=True))
+    found = [parameter.grad for parameter in parameters]
+    assert all(mine is not None and torch.equal(mine, one) for mine, one in zip(found, expected, strict=True))
     return f"{len(graph)} nodes; the debugger's gradients are torch's"
 
 

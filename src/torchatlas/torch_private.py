@@ -23,12 +23,25 @@ import torch
 from torchatlas.errors import UntestedVersionWarning as _UntestedVersionWarning
 
 TESTED = ((2, 10), (2, 15))  # the first and the last version of torch that the tests have run on
+SINCE = {  # what older versions cannot do: rows of docs/versions.md, where each is explained
+    "aten._foreach_mm": (2, 13),
+    "aten.linalg__powsum": (2, 11),
+    "trace-caught-errors": (2, 14),
+}
+
+
+def version_can(row: str) -> bool:
+    """Whether this version of torch can do what a row of docs/versions.md names."""
+    return _version() >= SINCE[row]
+
+
+def _version() -> tuple[int, ...]:
+    return tuple(map(int, _re.findall(r"\d+", torch.__version__)[:2]))
 
 
 def _warn_if_untested() -> None:
     """Say so at the line of the user's that led here: this file is imported when torchatlas first needs torch."""
-    version = tuple(map(int, _re.findall(r"\d+", torch.__version__)[:2]))
-    if TESTED[0] <= version <= TESTED[1]:
+    if TESTED[0] <= _version() <= TESTED[1]:
         return
     first, last = (f"{major}.{minor}" for major, minor in TESTED)
     ours = _os.path.dirname(__file__) + _os.sep, _importlib.__file__, "<frozen importlib"
@@ -75,6 +88,7 @@ from torchatlas.interrupts import bracketed as _bracketed
 
 __all__ = [
     "COMPILED_NAME",
+    "SINCE",
     "TESTED",
     "CompilersGraph",
     "FakeCopyMode",
@@ -128,6 +142,7 @@ __all__ = [
     "unobserved",
     "unpack_saved",
     "unwrapped",
+    "version_can",
     "will_be_executed",
 ]
 

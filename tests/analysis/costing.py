@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -78,6 +79,7 @@ def declare_operators() -> None:
         "torch.ao.quantization.fx._decomposed",
         "torch.distributed._functional_collectives",
         "torch.distributed.fsdp",
-        "torch.nn.modules.linear_cross_entropy",
+        "torch.nn.modules.linear_cross_entropy",  # not in the oldest versions
     ):
-        import_module(module)
+        if find_spec(module) is not None:
+            import_module(module)

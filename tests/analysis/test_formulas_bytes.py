@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from analysis.costing import EIGHT, LOGITS, SQUARE, TARGETS, Run, X, Y, backward, cost_of, recorded, whole
+from support import either
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -198,17 +199,20 @@ def world() -> Iterator[None]:
 def collectives() -> dict[str, tuple[Callable[[Tensor], Any], int, int]]:
     from torch.distributed import _functional_collectives as functional
 
+    gather = either(dist, "all_gather_single", "all_gather_into_tensor")
+    scatter = either(dist, "reduce_scatter_single", "reduce_scatter_tensor")
+    gather_tensor = either(functional, "all_gather_single", "all_gather_tensor")
     return {  # of a tensor of 24 bytes, in a world of four
         "all_reduce": (lambda x: dist.all_reduce(x), 24, 24),
         "broadcast": (lambda x: dist.broadcast(x, 0), 24, 24),
         "all_gather": (lambda x: dist.all_gather([torch.empty(2, 3) for _ in range(4)], x), 24, 96),
-        "all_gather_single": (lambda x: dist.all_gather_single(torch.empty(8, 3), x), 24, 96),
-        "reduce_scatter_single": (lambda x: dist.reduce_scatter_single(x, torch.empty(8, 3)), 96, 24),
+        "all_gather_single": (lambda x: gather(torch.empty(8, 3), x), 24, 96),
+        "reduce_scatter_single": (lambda x: scatter(x, torch.empty(8, 3)), 96, 24),
         "all_to_all": (lambda x: dist.all_to_all_single(torch.empty(4, 3), torch.empty(4, 3)), 48, 48),
         "send": (lambda x: dist.send(x, 1), 24, 0),
         "recv": (lambda x: dist.recv(x, 1), 0, 24),
         "barrier": (lambda x: dist.barrier(), 0, 0),
-        "functional": (lambda x: functional.all_gather_single(x, 0, dist.group.WORLD).sum(), 24, 96),
+        "functional": (lambda x: gather_tensor(x, 0, dist.group.WORLD).sum(), 24, 96),
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import support
 import torch
 from analysis.costing import (
     EIGHT,
@@ -318,6 +319,7 @@ TABLES = POINTWISE + ACTIVATIONS + NORMS + REDUCTIONS + POOLS + LOSSES + OTHERS
 @pytest.mark.filterwarnings("ignore:index_reduce\\(\\) is in beta:UserWarning")
 @pytest.mark.parametrize(("operation", "run", "flops"), TABLES, ids=[f"{one[0]}-{one[2]}" for one in TABLES])
 def test_flops_are_those_worked_out_by_hand(operation: str, run: Run, flops: int) -> None:
+    support.needs(f"aten.{operation}")
     assert cost_of(run, operation)[0] == flops
 
 
@@ -417,7 +419,17 @@ def test_formulas_are_filed_under_names_that_exist() -> None:
     known |= {name.rstrip("_") for name in known}
     ours = [name for name in FORMULAS if FORMULAS[name].__module__.rpartition(".")[2] in ELEMENTWISE]
     assert len(ours) > 800
-    assert [name for name in ours if name not in known and not name.startswith("torchvision.")] == []
+    missing = {name for name in ours if name not in known and not name.startswith("torchvision.")}
+    assert missing <= set(NEWER.split())
+
+
+NEWER = """
+_c10d_functional._wrap_tensor_autograd _c10d_functional.batch_p2p_ops _c10d_functional.irecv _c10d_functional.isend
+aten._foreach_powsum aten._philox_key_fold_in aten._philox_key_split aten._philox_normal aten._philox_uniform
+aten._upsample_lanczos2d_aa aten._upsample_lanczos2d_aa_backward aten.linalg__powsum aten.miopen_ctc_loss
+c10d.check_for_nan c10d_functional.batch_p2p_ops c10d_functional.irecv c10d_functional.isend
+torch_nn._linear_cross_entropy_batch_chunked torch_nn._linear_cross_entropy_batch_chunked_no_reduction
+"""  # what the oldest versions of torch do not have
 
 
 ELEMENTWISE = [

@@ -421,7 +421,7 @@ def test_dispatch_modes_of_the_thread_are_taken_along() -> None:
 
 
 def test_function_modes_of_the_thread_are_taken_along() -> None:
-    """They see that backward is called, and nothing inside of it: torch turns them off there."""
+    """As by torch: newer versions let them see that backward is called, and turn them off in it; older ones do not."""
     mode = Function()
 
     def look() -> tuple[int, int]:
@@ -430,7 +430,10 @@ def test_function_modes_of_the_thread_are_taken_along() -> None:
         return mode.passes, mode.calls - before
 
     with mode:
-        assert seen_in_backward(look) == [(1, 0), (2, 0), (3, 0)]
+        found = seen_in_backward(look)
+    passes, inside = found[0]
+    assert (passes > 0) != (inside > 0)
+    assert found == [(passes * count, inside) for count in (1, 2, 3)]
     assert mode.entered == 1
 
 

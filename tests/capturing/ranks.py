@@ -30,6 +30,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchatlas as atlas
 
+# Newer versions of torch have other names for these, and warn of the old ones.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+gathered = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
+scattered = getattr(functional, "reduce_scatter_single", None) or functional.reduce_scatter_tensor
+
 LEFT_OUT = ("profiler.", "prim.")
 
 
@@ -274,13 +280,13 @@ def calls(rank: int) -> dict[str, tuple[Callable[[], Any], list[torch.Tensor]]]:
         "all_reduce": (lambda: dist.all_reduce(x[0], dist.ReduceOp.MAX), [x[0]]),
         "all_reduce_async": (lambda: dist.all_reduce(x[1], async_op=True).wait(), [x[1]]),
         "all_gather": (lambda: dist.all_gather(a[:2], a[2]), a),
-        "all_gather_single": (lambda: dist.all_gather_single(y[0], x[2]), [y[0], x[2]]),
+        "all_gather_single": (lambda: all_gather_single(y[0], x[2]), [y[0], x[2]]),
         "broadcast": (lambda: dist.broadcast(x[3], 1), [x[3]]),
         "reduce": (lambda: dist.reduce(x[4], 0), [x[4]]),
         "gather": (lambda: dist.gather(b[2], b[:2] if first else None, 0), b),
         "scatter": (lambda: dist.scatter(c[2], c[:2] if first else None, 0), c),
         "reduce_scatter": (lambda: dist.reduce_scatter(z[0], [z[1], z[2]]), z[:3]),
-        "reduce_scatter_single": (lambda: dist.reduce_scatter_single(z[3], x[5]), [z[3], x[5]]),
+        "reduce_scatter_single": (lambda: reduce_scatter_single(z[3], x[5]), [z[3], x[5]]),
         "all_to_all_single": (lambda: dist.all_to_all_single(x[6], x[7]), x[6:8]),
         "send": (lambda: transfer(False, x[8]), [x[8]]),
         "isend": (lambda: transfer(True, x[9]), [x[9]]),
@@ -288,11 +294,11 @@ def calls(rank: int) -> dict[str, tuple[Callable[[], Any], list[torch.Tensor]]]:
         "any_source": (lambda: dist.send(x[12], 1) if first else dist.recv(x[12]), [x[12]]),
         "coalesced_all_reduce": (lambda: coalesced(dist.all_reduce, (x[13],), (x[14],)), x[13:15]),
         "coalesced_all_gather": (
-            lambda: coalesced(dist.all_gather_single, (y[1], x[15]), (y[2], x[16])),
+            lambda: coalesced(all_gather_single, (y[1], x[15]), (y[2], x[16])),
             [*y[1:3], *x[15:17]],
         ),
         "coalesced_reduce_scatter": (
-            lambda: coalesced(dist.reduce_scatter_single, (z[4], x[17]), (z[5], x[18])),
+            lambda: coalesced(reduce_scatter_single, (z[4], x[17]), (z[5], x[18])),
             [*z[4:6], *x[17:19]],
         ),
         "barrier": (dist.barrier, []),
@@ -326,8 +332,8 @@ def talk_functional(rank: int, folder: Path) -> None:
     def run() -> list[torch.Tensor]:
         made = [
             functional.all_reduce(x, "sum", world),
-            functional.all_gather_single(x, 0, world),
-            functional.reduce_scatter_single(x, "avg", 0, world),
+            gathered(x, 0, world),
+            scattered(x, "avg", 0, world),
             functional.all_to_all_single(x, None, None, world),
             functional.broadcast(x, 1, world),
         ]

@@ -13,14 +13,14 @@ from torch import nn
 from zoo import ZOO, Specimen
 
 import torchatlas as atlas
-from torchatlas.torch_private import pytree
+from torchatlas.torch_private import pytree, version_can
 
 # What torch.export cannot trace, and why.
 REFUSED = {
     "data_dependent_branch": "depends on the values of tensors",
     "data_dependent_loop": "depends on the values of tensors",
     "mixture_of_experts": "depends on the values of tensors",
-    "own_generator": "numbers of its own generator",
+    "own_generator": "numbers of its own generator|torch._C.Generator",
     "worker_thread": "fake tensor in the exported program",
     "swallowed_error": "cannot trace SwallowsErrors",
     "backward_inside_forward": "fake tensor in the exported program",
@@ -32,6 +32,8 @@ REFUSED = {
     "module_made_in_forward": "makes second",
     "dataclass_in_dataclass_out": "Unsupported input type",
 }
+if version_can("trace-caught-errors"):
+    del REFUSED["swallowed_error"]
 MODULES = [specimen for specimen in ZOO if isinstance(specimen.build()[0], nn.Module)]
 TRACED = [specimen for specimen in MODULES if specimen.name not in REFUSED]
 NOT_EXACT = {"transformer_layer_fast_path"}  # the fused kernel is not traced; a note says so

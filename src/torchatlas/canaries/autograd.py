@@ -137,7 +137,8 @@ def every_run_of_the_engine() -> None:
 def executed_nodes() -> None:
     x, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     left, right = x.sin(), w.cos()
-    loss, found = (left * right).sum(), []
+    loss = (left * right).sum()
+    found: list[bool] = []
     assert loss.grad_fn is not None
     loss.grad_fn.register_prehook(
         lambda _: found.extend(torch_private.will_be_executed(t.grad_fn) for t in (left, right))
@@ -172,7 +173,7 @@ def after_nodes() -> None:
     x = torch.ones(2, requires_grad=True)
     own, other = x.exp(), x.sin()
     told: list[str] = []
-    own.grad_fn.register_hook(lambda made, taken: told.append("own"))  # type: ignore[union-attr]
+    own.grad_fn.register_hook(lambda made, taken: told.append("own"))
     register = torch.autograd.Function._register_hook
     hooks = {0: lambda made, taken: told.append("ours")}
     handles = torch_private.hang_post_hooks([own.grad_fn, other.grad_fn], hooks)

@@ -1,4 +1,4 @@
-"""Frames of Python: whose code runs (the user's, or torch's, Python's and ours, which no graph names), and what it holds.
+"""Frames of Python: whose code runs (the user's; or torch's, Python's and ours, which no graph names), with what in it.
 
 What differs between versions of Python is read here and nowhere else:
 - Variables. Up to 3.12 `frame.f_locals` of a function is a copy that lives as long as the call and that `locals()`
