@@ -12,6 +12,7 @@ from dataclasses import FrozenInstanceError
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
+from torchatlas.escapes import clean
 from torchatlas.graph import OperationType
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class SubgraphNames:
         return self.internal_bytes / self.unfused_bytes if self.unfused_bytes else 0.0
 
     def partition_reasoning_summary(self) -> str:
-        return f"Partition reason: {self.partition_reason}"
+        return clean(f"Partition reason: {self.partition_reason}")
 
 
 class ReportNames:
