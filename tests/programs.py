@@ -162,6 +162,8 @@ def main() -> int:
             print(f"program {seed}: {faults[0].splitlines()[0]}", flush=True)
             if len(failed) <= options.most:
                 print(report(program, faults), flush=True)
+        if (done := seed + 1 - options.first) % 100 == 0 and done < options.count:
+            print(f"{done:,} programs, {counted['ops']:,} ops, failed: {len(failed)}", file=sys.stderr, flush=True)
     seconds = time.perf_counter() - began
     print(f"{options.count:,} programs, {counted['ops']:,} ops, {seconds:.0f} s; failed: {len(failed)} {failed[:50]}")
     print(", ".join(f"{name}: {count:,}" for name, count in Counter(counted).most_common()))
