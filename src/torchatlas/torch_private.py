@@ -26,6 +26,7 @@ TESTED = ((2, 10), (2, 15))  # the first and the last version of torch that the 
 SINCE = {  # what older versions cannot do: rows of docs/versions.md, where each is explained
     "aten._foreach_mm": (2, 13),
     "aten.linalg__powsum": (2, 11),
+    "dtensor-first-step": (2, 11),
     "trace-caught-errors": (2, 14),
 }
 

@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchatlas as atlas
+from torchatlas.torch_private import FakeTensor
 
 # Newer versions of torch have other names for these, and warn of the old ones.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -53,6 +54,8 @@ class Witness(TorchDispatchMode):
         self._sizes: list[dict[weakref.ref[Any], int]] = []  # per op
         self._storages: dict[int, weakref.ref[Any]] = {}
         self._met: set[weakref.ref[Any]] = set()
+        before = list(before)
+        self._fake = any(isinstance(tensor, FakeTensor) for tensor in before)  # else those are what DTensor tries out
         for tensor in before:
             self._reference(tensor)
 
@@ -60,8 +63,9 @@ class Witness(TorchDispatchMode):
         if any(issubclass(kind, (DTensor, functional.AsyncCollectiveTensor)) for kind in types):
             return NotImplemented  # what runs inside comes by, op by op
         out = func(*args, **(kwargs or {}))
-        if not str(func).startswith(LEFT_OUT):
-            taken = tensors((args, kwargs or {}))
+        taken = tensors((args, kwargs or {}))
+        tried = not self._fake and any(isinstance(tensor, FakeTensor) for tensor in [*taken, *tensors(out)])
+        if not str(func).startswith(LEFT_OUT) and not tried:
             self.operations.append(str(func))
             self.taken.append([tensor.untyped_storage()._cdata for tensor in taken])
             self._met.update(self._reference(tensor) for tensor in [*taken, *tensors(out)])

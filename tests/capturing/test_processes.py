@@ -15,6 +15,7 @@ from typing import Any
 
 import children
 import pytest
+import support
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -444,11 +445,21 @@ def check_sharded(graph: Graph) -> None:
     assert ROOT_BYTES + BLOCK_BYTES < (graph.peak_bytes or 0) < 3 * (ROOT_BYTES + BLOCK_BYTES)
 
 
+def clear_sharding_cache() -> None:
+    """Have DTensor try everything out again. Older versions have a function for each of its two caches."""
+    from torch.distributed.tensor import debug
+
+    names = [name for name in vars(debug) if name.startswith("_clear_") and name.endswith("sharding_prop_cache")]
+    assert names
+    for name in names:
+        getattr(debug, name)()
+
+
 def test_fsdp_of_1024_on_fake_tensors_is_recorded(mesh: Any) -> None:
     """Beside a run that only the witness sees, after it: by then DTensor need not try out ops any more."""
+    support.needs("dtensor-first-step")
     from capturing.ranks import Witness, local, uncollected
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: torch.Tensor) -> None:
         model(tokens).logsumexp(-1).mean().backward()
@@ -458,7 +469,7 @@ def test_fsdp_of_1024_on_fake_tensors_is_recorded(mesh: Any) -> None:
         tokens = torch.zeros(1, 64, dtype=torch.int64)
         models = [sharded(mesh), sharded(mesh)]
         optimizers = [torch.optim.AdamW(model.parameters()) for model in models]
-        _clear_sharding_prop_cache()
+        clear_sharding_cache()
         with atlas.recording(models[0]) as rec:
             step(models[0], optimizers[0], tokens)
         with Witness([tokens, *map(local, models[1].parameters())]) as witness:
@@ -481,12 +492,12 @@ def test_fsdp_of_1024_is_captured_without_weights(mesh: Any) -> None:
 
 
 def test_what_dtensor_tries_out_is_not_recorded(mesh: Any) -> None:
-    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+    support.needs("dtensor-first-step")
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     model = parallelize_module(nn.Sequential(nn.Linear(4, WORLD)), mesh, {"0": ColwiseParallel()})
     x = torch.ones(2, 4)
-    _clear_sharding_prop_cache()
+    clear_sharding_cache()
     first, second = (atlas.capture(model, x, backward=True) for _ in range(2))
     assert first == second
     assert {node.outputs[0].shape for node in first.where(operation="addmm")} == {(2, 1)}
