@@ -71,7 +71,7 @@ class Exporter:
         (IMAGE, {WIDTH: 99}, set(), False, [BATCH, HEIGHT], {WIDTH: "not solved for within 30 s"}, 3),
         (IMAGE, {HEIGHT: 99, WIDTH: 99}, set(), False, [BATCH], {HEIGHT: "not solved", WIDTH: "not solved"}, 3),
         (IMAGE, {HEIGHT: 15}, {WIDTH}, False, [BATCH], {WIDTH: "not solved", HEIGHT: "not solved"}, 4),
-        (IMAGE, {BATCH: 99}, set(), False, [], {size: "not solved" for size in IMAGE}, 3),
+        (IMAGE, {BATCH: 99}, set(), False, [], dict.fromkeys(IMAGE, "not solved"), 3),
         (IMAGE, {}, {BATCH}, False, [HEIGHT, WIDTH], {BATCH: "fails with it free"}, 6),
         (TEXT, {}, {(0, 1)}, False, [(0, 0), (1, 0)], {(0, 1): "fails", (1, 1): "fails"}, 3),
         ({}, {}, set(), False, [], {}, 1),
