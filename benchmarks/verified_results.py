@@ -16,6 +16,7 @@ LIMITS, PAGE = ROOT / "docs" / "limits.md", ROOT / "docs" / "verified.md"
 BEGIN, END = "<!-- begin: python benchmarks/verified.py --write -->", "<!-- end -->"
 Catalogues = Mapping[str, Iterable[str]]  # of names of models
 Families = Mapping[str, Iterable[str]]
+UNFINISHED = "not done after"
 PACKAGES = ("torch", "torchvision", "transformers", "timm")
 
 
@@ -41,6 +42,11 @@ class Check:
     @property
     def left_out(self) -> bool:
         return self.verdict.startswith("left out: ")
+
+    @property
+    def unfinished(self) -> bool:
+        """It ran out of wall time: a fault of this run, but no result to keep."""
+        return self.verdict.startswith(UNFINISHED)
 
     @property
     def refused(self) -> bool:

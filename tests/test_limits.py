@@ -221,6 +221,15 @@ def test_a_run_goes_on_where_its_results_end(tmp_path: Path) -> None:
     assert found[0].ops > 0
 
 
+@FORKS
+def test_what_ran_out_of_wall_time_fails_and_is_tried_again(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    (found,) = verified.run([entry(layer)], ["forward"], 0, results)
+    assert [(one.verdict, one.fails) for one in found] == [("not done after 0 s", True)]
+    (found,) = verified.run([entry(layer)], ["forward"], 200, results)
+    assert [one.verdict for one in found] == ["equal"]
+
+
 def test_the_table_counts_models_by_what_they_passed() -> None:
     found = [
         Check("timm", "good", "forward", "equal", ops=3, compared=4),
