@@ -164,7 +164,7 @@ def test_two_lines_that_change_places_do_not_lie_on_each_other() -> None:
 
 def test_an_end_finds_the_only_free_place_of_a_crowded_box() -> None:
     """The box is so wide that the free place is far from where the line comes down."""
-    taken = list(range(60, 396, 8))
+    taken = list(range(60, 400, 8))
     at = _beside(396.0, [float(place) for place in taken], 12.0, 396.0)
     assert 12 <= at <= 53
     assert all(abs(at - place) >= _APART for place in taken)
