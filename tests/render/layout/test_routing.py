@@ -17,6 +17,7 @@ from torchatlas.render.layout.routing import (
     _SAME,
     Placed,
     _assigned,
+    _beside,
     _pairs,
     _price,
     _ring,
@@ -159,6 +160,14 @@ def test_two_lines_that_change_places_do_not_lie_on_each_other() -> None:
     enters, leaves = {(1, "a"): 20.0, (1, "b"): 80.0}, {(0, "a"): 80.0, (0, "b"): 20.0}
     placed = place(Problem([(100.0, 30.0)] * 2, [(0, 1, "a"), (0, 1, "b")], enters, leaves))
     assert shared(placed) == []
+
+
+def test_an_end_finds_the_only_free_place_of_a_crowded_box() -> None:
+    """The box is so wide that the free place is far from where the line comes down."""
+    taken = list(range(60, 400, 8))
+    at = _beside(396.0, [float(place) for place in taken], 12.0, 396.0)
+    assert 12 <= at <= 53
+    assert all(abs(at - place) >= _APART for place in taken)
 
 
 def test_many_lines_into_one_box_have_room() -> None:

@@ -271,8 +271,8 @@ def _by_box(ends: dict[tuple[int, Net], float]) -> dict[int, list[float]]:
 
 
 def _beside(at: float, taken: list[float], low: float, high: float) -> float:
-    """The free place nearest to one."""
-    for step in range(1, 60):
+    """The free place nearest to one, anywhere on the box."""
+    for step in range(1, 2 * int((high - low) / 4) + 4):
         place = at + (step // 2) * 4 * (1 if step % 2 else -1)
         if low <= place <= high and all(abs(place - other) >= _APART for other in taken):
             taken.append(place)
