@@ -105,7 +105,7 @@ class Marked:
     def __init__(self) -> None:
         self._child: Child | None = None
         self._tests: list[str] = []  # that the child runs
-        self._reports: dict[str, list[dict[str, Any]]] = {}
+        self._reports: dict[str, list[dict[str, Any]]] = {}  # by test: that it has begun, then its reports
         self._file = tempfile.NamedTemporaryFile("r")  # noqa: SIM115
 
     @pytest.hookimpl(tryfirst=True)
@@ -128,13 +128,15 @@ class Marked:
         if self._child is None or item.nodeid not in self._tests:
             self._start(item)
         assert self._child is not None
-        end = time.monotonic() + limit
+        began, patience = time.monotonic(), LIMIT  # to start
         while True:
-            over, late = self._child.process.poll() is not None, time.monotonic() > end
+            over, late = self._child.process.poll() is not None, time.monotonic() > began + patience
             self._read()
+            if patience is not limit and item.nodeid in self._reports:
+                began, patience = time.monotonic(), limit
             if any(data["when"] == "teardown" for data in self._reports.get(item.nodeid, ())):
                 read = item.config.hook.pytest_report_from_serializable
-                return [read(config=item.config, data=data) for data in self._reports.pop(item.nodeid)]
+                return [read(config=item.config, data=data) for data in self._reports.pop(item.nodeid)[1:]]
             if over or late:
                 why = "its process ended" if over else f"not over after {limit:g} s"
                 text = "\n".join([f"{why}; where it stood:", *self._end()])
@@ -177,8 +179,13 @@ class Reporting:
     def pytest_configure(self, config: pytest.Config) -> None:
         self._config = config
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._write({"nodeid": nodeid, "when": "start"})
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        self._write(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))
+
+    def _write(self, data: dict[str, Any]) -> None:
         with open(self._file, "a") as file:
             file.write(pickle.dumps(data).hex() + "\n")  # JSON would make lists of tuples
 

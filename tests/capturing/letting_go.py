@@ -158,7 +158,7 @@ def main() -> None:
     for name in names:
         for number in range(rounds):
             # One that hangs holds the GIL; this needs none. The other rank waits in vain, and ends the same way.
-            faulthandler.dump_traceback_later(60, exit=True)
+            faulthandler.dump_traceback_later(150, exit=True)
             meeting = f"file://{folder}/{name}-{number}"
             dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
             PROGRAMS[name](rank)

@@ -13,7 +13,7 @@ import pytest
 
 PROGRAM = Path(__file__).with_name("letting_go.py")
 ROUNDS = int(os.environ.get("TORCHATLAS_ROUNDS", "3"))
-LIMIT = 120 + 15.0 * ROUNDS
+LIMIT = 500 + 30.0 * ROUNDS  # what waits for an idle processor waits long on a busy one
 # fmt: off
 PROGRAMS = [
     "ddp", "modules_only", "backward_only", "born_and_gone_within", "captured", "recorded_backward", "debugged",
