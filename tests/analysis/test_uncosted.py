@@ -75,7 +75,7 @@ gpt_neox gptj led llama longformer mamba mixtral mobilebert opt phi3 qwen3_moe r
 whisper xlnet
 """
 # What some of them do when they are imported.
-scripted = pytest.mark.filterwarnings("ignore:`torch.jit.script(_method)?` is deprecated:DeprecationWarning")
+scripted = pytest.mark.filterwarnings("ignore:`torch.jit.script(_method)?` is deprecated")
 
 
 def step(entry: Entry) -> Graph:

@@ -122,7 +122,7 @@ def test_a_compiled_model_is_one_node_for_each_call() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # kernels are compiled if no cache has them
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_a_model_that_inductor_compiled() -> None:
     compiled_is_the_same("inductor")
 

@@ -42,7 +42,7 @@ import torchatlas as atlas
 from torchatlas.graph import Graph, GraphNode
 
 pytestmark = [  # torch says these to itself: in forward mode, in linearize, in a checkpoint inside a reentrant one
-    pytest.mark.filterwarnings("ignore:`torch.jit.script(_method)?` is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script(_method)?` is deprecated"),
     pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node with no underlying reference:UserWarning"),
     pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True:UserWarning"),
 ]

@@ -26,7 +26,7 @@ from torchatlas.graph import Graph
 Compile = Callable[..., Any]
 
 # torch says it of itself, when parts of torch.compile are loaded
-loads_scripted_code = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+loads_scripted_code = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 
 
 class Net(nn.Module):
@@ -377,7 +377,7 @@ def test_a_compiled_graph_that_raises_is_the_op_that_failed() -> None:
 # -- TorchScript -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.(script|trace|trace_method)` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.(script|trace|trace_method)` is deprecated")
 @pytest.mark.parametrize("how", ["script", "trace"])
 def test_the_ops_of_torchscript_belong_to_the_module_that_was_called(how: str) -> None:
     class Around(nn.Module):
@@ -408,7 +408,7 @@ def test_the_ops_of_torchscript_belong_to_the_module_that_was_called(how: str) -
         assert {value.parameter for node in inside for value in node.inputs} >= {"net.first.weight", "net.second.bias"}
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_a_scripted_function() -> None:
     function = torch.jit.script(_scripted)
     x = torch.ones(3)

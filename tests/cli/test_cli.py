@@ -220,13 +220,13 @@ def test_our_errors_are_one_line_and_exit_code_2(arguments: list[str], says: str
 def test_a_failing_model_ends_with_1_and_its_place() -> None:
     result = run("capture", "cli_models:net", "--inputs", "3,5")
     assert result.exit_code == 1
-    assert "RuntimeError: mat1 and mat2" in result.stderr
+    assert "mat1 and mat2 shapes cannot be multiplied" in result.stderr
     assert "aten.addmm.default in first at" in result.stderr
     assert "Traceback" not in result.stderr
     shown = run("capture", "cli_models:net", "--inputs", "3,5", "--traceback")
     assert shown.exit_code == 1
     assert shown.stderr.startswith("Traceback (most recent call last):")
-    assert "RuntimeError: mat1 and mat2" in shown.stderr
+    assert "mat1 and mat2 shapes cannot be multiplied" in shown.stderr
 
 
 def test_errors_as_json_too() -> None:
@@ -278,7 +278,7 @@ def test_a_failing_script_shows_its_own_traceback_and_keeps_the_graph(folder: Pa
     assert result.exit_code == 1
     assert "Traceback (most recent call last)" in result.stderr
     assert "torch.mm(x, torch.randn(2, 2))" in result.stderr
-    assert "RuntimeError: mat1 and mat2" in result.stderr
+    assert "mat1 and mat2 shapes cannot be multiplied" in result.stderr
     assert "torchatlas" not in result.stderr
     assert "4 nodes were recorded before and are in graph.json" in result.stderr
     assert len(atlas.load(folder / "graph.json")) == 4
@@ -288,7 +288,8 @@ def test_a_failing_script_as_json() -> None:
     result = run("capture", "--json", "script.py", "--fail")
     assert result.exit_code == 1
     content = json.loads(result.stdout)
-    assert content["failure"].startswith("RuntimeError: mat1")
+    assert content["failure"].startswith("RuntimeError: ")
+    assert "mat1" in content["failure"]
     assert content["summary"]["total_nodes"] == 4
 
 

@@ -30,7 +30,7 @@ class TestTorchvision:
     @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
     @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor, torch.quantize_per_channel:UserWarning")
     @pytest.mark.filterwarnings("ignore:must run observer before calling calculate_qparams:UserWarning")
-    @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+    @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
     @pytest.mark.timeout(400)  # takes seconds, but on a busy machine two gigabytes are slow to get
     @pytest.mark.parametrize("entry", TORCHVISION.values(), ids=str)
     def test_the_recording_is_what_ran(self, entry: Entry) -> None:
@@ -43,7 +43,7 @@ class TestTransformers:
         known = load_transformers().CONFIG_MAPPING
         assert len({known[name] for name in TRANSFORMERS}) == len(TRANSFORMERS) > 60
 
-    @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # its own, at import
+    @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # its own, at import
     @pytest.mark.parametrize("entry", TRANSFORMERS.values(), ids=str)
     def test_the_recording_is_what_ran(self, entry: Entry) -> None:
         assert differences(watch(entry)) == []

@@ -40,7 +40,7 @@ QUICK = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # transformers, at import
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # transformers, at import
 @pytest.mark.parametrize("name", QUICK)
 def test_one_trace_serves_other_sizes(name: str) -> None:
     outcome = run(ARCHITECTURES[name])

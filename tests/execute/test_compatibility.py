@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def test_it_says_whether_a_model_traces_and_leaves_it_as_found(specimen: Specime
     assert bool(report) == (specimen.name not in REFUSED)
     assert (report.reason == "") == bool(report)
     if not report:
-        assert REFUSED[specimen.name] in report.reason
+        assert re.search(REFUSED[specimen.name], report.reason)
         assert report.reason in str(report).replace("\n", " ") or "no: " in str(report)
     assert (report.value_bytes is None) == (report.memory_reason != "")
 
