@@ -347,9 +347,10 @@ def test_what_numpy_writes_is_kept_and_told() -> None:
 
 
 def test_a_lazy_module_that_gets_its_parameters_in_inference_mode() -> None:
-    x, model = torch.ones(3, 4), nn.Sequential(nn.LazyLinear(4), nn.LazyLinear(2))
+    x = torch.ones(3, 4)
 
     def program() -> None:
+        model = nn.LazyLinear(4)
         with torch.inference_mode():
             model(x)
 
