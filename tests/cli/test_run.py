@@ -90,7 +90,7 @@ def test_random_inputs_by_shape() -> None:
     ("arguments", "message"),
     [
         (["m.atlas"], r"m.atlas takes x ('s"),
-        (["m.atlas", "--inputs", "2,5"], "the model fixes it to 4"),
+        (["m.atlas", "--inputs", "2,5"], "this trace fixes it to 4"),
         (["m.atlas", "--inputs", "2,4", "--node", "frist"], "did you mean 'first'"),
         (["m.atlas", "--data", "nowhere.safetensors"], "nowhere.safetensors"),
         (["nowhere.atlas", "--inputs", "2,4"], "nowhere.atlas"),

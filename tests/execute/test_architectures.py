@@ -134,7 +134,7 @@ def test_a_recurrent_layer_takes_any_length(
             for one, other in zip(torch.autograd.grad(got[0].sum(), parameters), gradients, strict=True):
                 assert torch.equal(one, other)
     assert not exports
-    with pytest.raises(InputMismatchError, match="dimension 2; the model fixes it to 8"):
+    with pytest.raises(InputMismatchError, match="dimension 2; this trace fixes it to 8"):
         traced(torch.randn(3, 6, 9))
 
 

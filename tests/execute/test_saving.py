@@ -135,7 +135,7 @@ def test_inputs_are_checked_as_before(tmp_path: Path) -> None:
     loaded = atlas.load(path)
     with pytest.raises(InputMismatchError, match=r"has dtype torch\.float64"):
         loaded(torch.randn(2, 4).double())
-    with pytest.raises(InputMismatchError, match="the model fixes it to 4"):
+    with pytest.raises(InputMismatchError, match="this trace fixes it to 4"):
         loaded(torch.randn(2, 5))
     with pytest.raises(InvalidInputError, match="traced with the inputs x"):
         loaded(torch.randn(2, 4), scale=3.0)

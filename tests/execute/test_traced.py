@@ -113,7 +113,7 @@ def test_a_trace_made_later_keeps_the_mode_of_the_first() -> None:
 
 def test_without_dynamic_shapes_all_sizes_are_fixed() -> None:
     traced = atlas.trace(nn.Linear(4, 2), torch.randn(3, 4), dynamic_shapes=None)
-    with pytest.raises(InputMismatchError, match=r"input input has size 5 in dimension 0; the model fixes it to 3"):
+    with pytest.raises(InputMismatchError, match=r"input input has size 5 in dimension 0; this trace fixes it to 3"):
         traced(torch.randn(5, 4))
 
 
@@ -173,7 +173,7 @@ def test_a_model_keyword_that_is_ours_goes_in_kwargs() -> None:
 @pytest.mark.parametrize(
     ("bad", "error", "words"),
     [
-        ((torch.zeros(2, 5),), InputMismatchError, "input x has size 5 in dimension 1; the model fixes it to 4"),
+        ((torch.zeros(2, 5),), InputMismatchError, "input x has size 5 in dimension 1; this trace fixes it to 4"),
         ((torch.zeros(2, 4, dtype=torch.long),), InputMismatchError, "input x has dtype torch.int64"),
         ((torch.zeros(4),), InputMismatchError, "input x has 1 dimensions"),
         ((torch.zeros(2, 4, device="meta"),), InputMismatchError, "input x is on meta"),

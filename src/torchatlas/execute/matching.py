@@ -58,7 +58,8 @@ def mismatch(leaves: list[tuple[str, Any]], flat: list[Any]) -> str | None:
         for dim, (size, fixed) in enumerate(zip(given.shape, wanted.shape, strict=True)):
             if fixed.isdecimal():
                 if size != int(fixed):
-                    return f"input {name} has size {size} in dimension {dim}; the model fixes it to {fixed}."
+                    why = "(traced.input_sizes says why)"
+                    return f"input {name} has size {size} in dimension {dim}; this trace fixes it to {fixed} {why}."
             elif fixed.isidentifier():
                 if known.setdefault(fixed, size) != size:
                     other = known[fixed]
