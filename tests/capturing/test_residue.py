@@ -1008,7 +1008,7 @@ def train():
         x.sum().backward()
     del x
 
-threading.stack_size(512 * 1024)  # of 8 MB it takes some 40,000 ops
+threading.stack_size(512 * 1024)  # with the usual 8 MB, 40,000 ops pass and 60,000 do not
 thread = threading.Thread(target=train)
 thread.start()
 thread.join()
@@ -1017,10 +1017,11 @@ thread.join()
 
 @pytest.mark.parametrize("asks", [True, False])
 def test_torch_frees_a_graph_whose_nodes_were_asked_for_on_the_stack(asks: bool) -> None:
-    """Why a recorded backward pass may not be deeper: who runs is asked at every op, and torch 2.13 keeps the answer.
+    """Why a recorded backward pass may not be deeper: the recorder asks which node runs, and torch keeps the answer.
 
-    If this fails, torch has mended it: take the row out of docs/limits.md.
+    torch does so since 2.13. If this fails, torch has mended it: correct the row in docs/limits.md.
     """
+    keeps = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
     command = [sys.executable, "-c", DEEP, *(["asks"] if asks else [])]
     done = subprocess.run(command, capture_output=True, timeout=120, check=False)
-    assert (done.returncode != 0) == asks
+    assert (done.returncode != 0) == (asks and keeps)
