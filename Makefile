@@ -36,7 +36,7 @@ MATRIX = $${XDG_CACHE_HOME:-$$HOME/.cache}/torchatlas/torch-$(TORCH)
 matrix: ## run the tests with another torch: make matrix TORCH=2.15.0
 	@test -n "$(TORCH)" || { echo "Name a version: make matrix TORCH=2.15.0"; exit 1; }
 	@PYTHON="$(PYTHON)" tests/matrix.sh "$(TORCH)" "$(MATRIX)"
-	PYTHONPATH=src OMP_NUM_THREADS=1 "$(MATRIX)/bin/python" -m pytest -n $(WORKERS) --dist loadscope -p no:cacheprovider $(TESTS)
+	PYTHONPATH="$(CURDIR)/src" OMP_NUM_THREADS=1 "$(MATRIX)/bin/python" -m pytest -n $(WORKERS) --dist loadscope -p no:cacheprovider $(TESTS)
 
 lint: $(DEV) ## check style and formatting
 	$(BIN)/ruff check .
