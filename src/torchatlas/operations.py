@@ -128,40 +128,39 @@ _NAMES: dict[OperationType, str] = {
     # Copies, creates or rearranges. sort, topk, unique, searchsorted and nms are here: they pick and reorder;
     # scatter_add and index_add too, for the scatter outweighs the sum.
     OperationType.MOVEMENT: """
-    NumToTensor all_gather_copy_in chunk_cat_mixed_dtype
-    alloc_from_pool arange argsort argwhere as_strided_scatter as_tensor autocast_to_full_precision
-    autocast_to_reduced_precision bartlett_window bfloat16 blackman_window block_diag bool bucketize byte cartesian_prod
-    cast_Byte cast_Char cast_Double cast_Float cast_Half cast_Int cast_Long cast_Short cat chalf channel_shuffle char
-    chunk_cat clone coalesce col2im collapse column_stack combinations concat concatenate constant_pad_nd contiguous
-    convert_element_type convert_indices_from_coo_to_csr convert_indices_from_csr_to_coo convert_weight_to_int4pack
-    convert_weight_to_int4pack_for_cpu copy copy_from copy_from_and_resize copy_sparse_to_sparse copy_strided copy_to
-    cpu cslt_compress cuda cudnn_rnn_flatten_weight device_put diag diag_embed diagflat diagonal_scatter dim_arange
-    double dstack dyn_quant_pack_4bit_weight efficientzerotensor empty empty_affine_quantized empty_like
-    empty_per_channel_affine_quantized empty_permuted empty_quantized empty_strided expand_dims_copy eye
-    fbgemm_linear_quantize_weight fbgemm_pack_gemm_matrix_fp16 fbgemm_pack_quantized_matrix fftfreq fftshift fill
-    fill_diagonal flatten_dense_tensors flip fliplr flipud float fold from_file full full_like gather half
-    hamming_window hann_window hstack ifftshift im2col index index_add index_copy index_fill index_put index_put_impl
-    index_reduce index_select int int_repr iota is_nonzero item jagged_to_padded_dense kaiser_window lazy_clone linspace
-    local_scalar_dense logspace long lu_unpack make_per_channel_quantized_tensor make_per_tensor_quantized_tensor
-    masked_scatter masked_select maximum_value minimum_value mkl_reorder_linear_weight mkldnn_reorder_conv2d_weight
-    mkldnn_reorder_conv3d_weight mkldnn_reshape mkldnn_transpose msort narrow_copy nested_from_padded
-    nested_from_padded_and_nested_example nested_from_padded_tensor nested_select nested_tensor_from_mask
-    nested_tensor_from_mask_left_aligned nested_tensor_from_tensor_list nested_to_padded_tensor new_empty
-    new_empty_strided new_full new_ones new_tensor new_zeros new_zeros_with_same_feature_meta nms nonzero nonzero_numpy
-    nonzero_static numpy one_hot ones ones_like pack_padded_sequence pad pad_circular pad_enum pad_packed_sequence
-    pad_sequence padded_dense_to_jagged pin_memory pixel_shuffle pixel_unshuffle put range reflection_pad
-    reorder_convolution_transpose_weight reorder_convolution_weight reorder_linear_weight
-    reorder_mkldnn_rnn_layer_weight repeat repeat_interleave replication_pad reshape_copy resize resize_as
-    resize_as_sparse resize_output resize_storage_bytes rev rfftfreq roll rot90 row_stack rowwise_prune scalar_tensor
-    scatter scatter_add scatter_reduce searchsorted select_scatter semi_structured_apply semi_structured_apply_dense
-    semi_structured_tile setitem shape_as_tensor short slice_scatter sort sparse_bsc_tensor sparse_bsr_tensor
-    sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor sparse_mask sparse_mask_projection
-    sparse_resize sparse_resize_and_clear spdiags stack take take_along_dim tensor tile to to_copy to_cpu to_dense
-    to_mkldnn to_padded_tensor to_sparse to_sparse_bsc to_sparse_bsr to_sparse_csc to_sparse_csr
-    to_sparse_semi_structured tolist topk tril_indices triu_indices type type_as unique unique2 unique_consecutive
-    unique_dim unique_dim_consecutive unsafe_index unsafe_index_put unsafe_masked_index
-    unsafe_masked_index_put_accumulate vander vstack wrapped_fbgemm_pack_gemm_matrix_fp16 wrapped_linear_prepack zero
-    zeros zeros_like""",
+    NumToTensor all_gather_copy_in alloc_from_pool arange argsort argwhere as_strided_scatter as_tensor
+    autocast_to_full_precision autocast_to_reduced_precision bartlett_window bfloat16 blackman_window block_diag bool
+    bucketize byte cartesian_prod cast_Byte cast_Char cast_Double cast_Float cast_Half cast_Int cast_Long cast_Short cat
+    chalf channel_shuffle char chunk_cat chunk_cat_mixed_dtype clone coalesce col2im collapse column_stack combinations
+    concat concatenate constant_pad_nd contiguous convert_element_type convert_indices_from_coo_to_csr
+    convert_indices_from_csr_to_coo convert_weight_to_int4pack convert_weight_to_int4pack_for_cpu copy copy_from
+    copy_from_and_resize copy_sparse_to_sparse copy_strided copy_to cpu cslt_compress cuda cudnn_rnn_flatten_weight
+    device_put diag diag_embed diagflat diagonal_scatter dim_arange double dstack dyn_quant_pack_4bit_weight
+    efficientzerotensor empty empty_affine_quantized empty_like empty_per_channel_affine_quantized empty_permuted
+    empty_quantized empty_strided expand_dims_copy eye fbgemm_linear_quantize_weight fbgemm_pack_gemm_matrix_fp16
+    fbgemm_pack_quantized_matrix fftfreq fftshift fill fill_diagonal flatten_dense_tensors flip fliplr flipud float fold
+    from_file full full_like gather half hamming_window hann_window hstack ifftshift im2col index index_add index_copy
+    index_fill index_put index_put_impl index_reduce index_select int int_repr iota is_nonzero item
+    jagged_to_padded_dense kaiser_window lazy_clone linspace local_scalar_dense logspace long lu_unpack
+    make_per_channel_quantized_tensor make_per_tensor_quantized_tensor masked_scatter masked_select maximum_value
+    minimum_value mkl_reorder_linear_weight mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight mkldnn_reshape
+    mkldnn_transpose msort narrow_copy nested_from_padded nested_from_padded_and_nested_example
+    nested_from_padded_tensor nested_select nested_tensor_from_mask nested_tensor_from_mask_left_aligned
+    nested_tensor_from_tensor_list nested_to_padded_tensor new_empty new_empty_strided new_full new_ones new_tensor
+    new_zeros new_zeros_with_same_feature_meta nms nonzero nonzero_numpy nonzero_static numpy one_hot ones ones_like
+    pack_padded_sequence pad pad_circular pad_enum pad_packed_sequence pad_sequence padded_dense_to_jagged pin_memory
+    pixel_shuffle pixel_unshuffle put range reflection_pad reorder_convolution_transpose_weight
+    reorder_convolution_weight reorder_linear_weight reorder_mkldnn_rnn_layer_weight repeat repeat_interleave
+    replication_pad reshape_copy resize resize_as resize_as_sparse resize_output resize_storage_bytes rev rfftfreq roll
+    rot90 row_stack rowwise_prune scalar_tensor scatter scatter_add scatter_reduce searchsorted select_scatter
+    semi_structured_apply semi_structured_apply_dense semi_structured_tile setitem shape_as_tensor short slice_scatter
+    sort sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor
+    sparse_csr_tensor sparse_mask sparse_mask_projection sparse_resize sparse_resize_and_clear spdiags stack take
+    take_along_dim tensor tile to to_copy to_cpu to_dense to_mkldnn to_padded_tensor to_sparse to_sparse_bsc
+    to_sparse_bsr to_sparse_csc to_sparse_csr to_sparse_semi_structured tolist topk tril_indices triu_indices type
+    type_as unique unique2 unique_consecutive unique_dim unique_dim_consecutive unsafe_index unsafe_index_put
+    unsafe_masked_index unsafe_masked_index_put_accumulate vander vstack wrapped_fbgemm_pack_gemm_matrix_fp16
+    wrapped_linear_prepack zero zeros zeros_like""",
     # Draws random numbers; dropout too, and its backward.
     OperationType.RANDOM: """
     alpha_dropout bernoulli binomial cauchy cudnn_init_dropout_state dropout exponential feature_alpha_dropout

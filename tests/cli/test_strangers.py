@@ -48,7 +48,10 @@ QUIET = {
     "validate": "torch.fx refuses such names",
     "verify": "counts; only what differs is named",
 }
-WITHOUT = {"demo": "runs a model of ours, and writes files named by us"}
+WITHOUT = {
+    "demo": "runs a model of ours, and writes files named by us",
+    "selftest": "runs models of ours, and names nothing else",
+}
 
 
 @pytest.fixture(scope="module")
