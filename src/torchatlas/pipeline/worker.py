@@ -65,11 +65,11 @@ def _work(folder: Path, job: Job, rank: int) -> None:
     loss = _loss(folder, job, program, device)
     losses: list[torch.Tensor] = []
     output: Any = None
+    schedule = _schedule(job, stages, loss)
     for _ in range(job.warm_up + 1):
         for stage in stages:
             stage.submod.zero_grad()
         losses.clear()
-        schedule = _schedule(job, stages, loss)
         dist.barrier()
         actions.clear()
         last = job.stages - 1 in mine
