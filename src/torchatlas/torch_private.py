@@ -131,6 +131,7 @@ __all__ = [
     "push_function_mode",
     "push_mode",
     "pytree",
+    "registration_hooks",
     "remove_mode",
     "restore_saved_tensor_hooks",
     "run_engine",
@@ -190,6 +191,13 @@ def process_group_named(name: str) -> Any:
 def process_groups() -> list[Any]:
     """The process groups of this process; torch.distributed is initialized."""
     return list(torch.distributed.distributed_c10d._world.pg_map)
+
+
+def registration_hooks() -> list[dict[int, Any]]:
+    """The hooks, of all modules, that are told of new buffers, parameters and submodules."""
+    module: Any = torch.nn.modules.module
+    kinds = ("buffer", "parameter", "module")
+    return [getattr(module, f"_global_{kind}_registration_hooks") for kind in kinds]
 
 
 def restore_saved_tensor_hooks(message: str | None) -> None:

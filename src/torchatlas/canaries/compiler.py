@@ -140,3 +140,19 @@ def sharding() -> None:
     import torch.distributed.tensor  # noqa: F401  # it is loaded on demand
 
     assert callable(torch_private.sharding_propagator()._propagate_tensor_meta_non_cached)
+
+
+@CANARIES.add("registration_hooks")
+def hooks_of_all_modules() -> None:
+    from torch.nn.modules.module import register_module_buffer_registration_hook
+
+    before = [set(registry) for registry in torch_private.registration_hooks()]
+    handle = register_module_buffer_registration_hook(lambda module, name, buffer: None)
+    assert [
+        set(registry) - known for registry, known in zip(torch_private.registration_hooks(), before, strict=True)
+    ] == [
+        {handle.id},
+        set(),
+        set(),
+    ]
+    handle.remove()

@@ -28,6 +28,7 @@ from torchatlas.progress import Progress
 from torchatlas.torch_private import (
     functorch_depth,
     pytree,
+    registration_hooks,
     restore_saved_tensor_hooks,
     saved_tensor_hooks_forbidden,
     undo_functorch,
@@ -100,9 +101,13 @@ def _exported(
 
 @bracketed
 def _torch_as_found(inputs: Any) -> Iterator[None]:
-    """When export fails, a transform that was cut off stays on with what it forbids, and inputs keep marks."""
+    """When export fails, a transform that was cut off stays on with what it forbids, and inputs keep marks.
+
+    Before torch 2.11 the hooks that watch modules for new buffers and parameters stay as well.
+    """
     depth, hooks = functorch_depth(), saved_tensor_hooks_forbidden()
     marks = [(vars(tensor), dict(vars(tensor))) for _, tensor in named_tensors(inputs)]
+    registered = [(registry, set(registry)) for registry in registration_hooks()]
     try:
         yield
     finally:
@@ -112,6 +117,9 @@ def _torch_as_found(inputs: Any) -> Iterator[None]:
             if attributes != before:
                 attributes.clear()
                 attributes.update(before)
+        for registry, known in registered:
+            for added in set(registry) - known:
+                del registry[added]
 
 
 @bracketed
