@@ -27,6 +27,8 @@ SINCE = {  # what older versions cannot do: rows of docs/versions.md, where each
     "aten._foreach_mm": (2, 13),
     "aten.linalg__powsum": (2, 11),
     "dtensor-first-step": (2, 11),
+    "fake-collectives": (2, 11),
+    "pipeline-integers": (2, 13),
     "trace-caught-errors": (2, 14),
 }
 

@@ -481,6 +481,7 @@ def test_fsdp_of_1024_on_fake_tensors_is_recorded(mesh: Any) -> None:
 
 
 def test_fsdp_of_1024_is_captured_without_weights(mesh: Any) -> None:
+    support.needs("fake-collectives")
     graph = atlas.capture(
         lambda: sharded(mesh),
         torch.zeros(1, 64, dtype=torch.int64),
