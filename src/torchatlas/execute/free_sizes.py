@@ -66,10 +66,12 @@ def why_fixed(size: int, dynamic_shapes: Any) -> str:
     if dynamic_shapes is None:
         return "dynamic_shapes=None fixes it"
     if dynamic_shapes != "auto":
-        return "dynamic_shapes or the model fixes it"
+        return "dynamic_shapes, the model or an operator of torch fixes it"
     if size == 0:
         return "torch.export fixes a size of 0"
-    return "1 in the example, and the model does not take it wider" if size == 1 else "the model fixes it"
+    if size == 1:
+        return "1 in the example, and the model does not take it wider"
+    return "the model or an operator of torch fixes it"  # export does not tell which
 
 
 def notes_of(names: Mapping[Size, str], reasons: Mapping[Size, str]) -> list[str]:
