@@ -62,6 +62,27 @@ def user_line(frame: types.FrameType | None) -> tuple[types.CodeType, int] | Non
     return None
 
 
+def program_line(frame: types.FrameType | None) -> tuple[types.FrameType | None, types.FrameType | None]:
+    """The nearest frame of the program itself, and the nearest of an installed package if that one lies between.
+
+    Trainers are installed packages: their loop is called by the line that people wrote.
+    """
+    library = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if code_kind(file) == USER:
+            if not is_installed(file):
+                return frame, library
+            library = library or frame
+        frame = frame.f_back
+    return library, None
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to an installed package: one that is edited in place counts as the user's."""
+    return f"site-packages{os.sep}" in file or f"dist-packages{os.sep}" in file
+
+
 def position_of(code: types.CodeType, instruction: int) -> tuple[int, int, int]:
     """The line of an instruction, and the bytes of that line it begins and ends at; all 0 if the code does not say."""
     line, _, begin, end = next(islice(code.co_positions(), instruction // 2, None), (None, None, None, None))

@@ -18,6 +18,7 @@ from torchatlas.interrupts import bracketed
 from torchatlas.torch_private import engine_runs, functorch_depth
 
 if TYPE_CHECKING:
+    from torchatlas.diagnosis.case import Case
     from torchatlas.diagnosis.visit import Visit
 
 
@@ -35,12 +36,16 @@ class Pass:
 def backward_passes(visit: Visit) -> AbstractContextManager[None]:
     """Tell a visit of every backward pass of this thread; not of what a node runs inside of one."""
     thread, inside = threading.get_ident(), False
-    listening = [each.node_runs for each in visit.diagnoses if type(each).node_runs is not Diagnosis.node_runs]
 
     def around(run: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if inside or threading.get_ident() != thread or not all(map(_is_real, outputs)):
             return run(outputs, *args, **kwargs)
-        with watched(_pass(outputs, args, kwargs)):
+        try:
+            found = _pass(outputs, args, kwargs)
+        except Exception as error:
+            visit.failed(error)
+            return run(outputs, *args, **kwargs)
+        with watched(found):
             return run(outputs, *args, **kwargs)
 
     @bracketed
@@ -50,10 +55,13 @@ def backward_passes(visit: Visit) -> AbstractContextManager[None]:
         handles: list[Any] = []
         inside = True
         try:
-            case = visit.backward_begins(found)
-            try:
+            case: Case | None = None
+            with visit.guarded():
+                case = visit.backward_begins(found)
+                listening = [each for each in visit.diagnoses if type(each).node_runs is not Diagnosis.node_runs]
                 for number, node in enumerate(found.nodes if listening else ()):
-                    handles.append(node.register_prehook(partial(_tell, listening, found, number)))
+                    handles.append(node.register_prehook(partial(_tell, visit, listening, found, number)))
+            try:
                 yield
             except BaseException as raised:
                 error = raised
@@ -62,16 +70,22 @@ def backward_passes(visit: Visit) -> AbstractContextManager[None]:
                 for handle in handles:
                     handle.remove()
                 inside = False
-                visit.backward_ends(case, found, error)
+                if case is not None:
+                    with visit.guarded():
+                        visit.backward_ends(case, found, error)
         finally:
             inside = False
 
     return engine_runs(around)
 
 
-def _tell(listening: list[Callable[..., None]], found: Pass, node: int, gradients: Gradients) -> None:
-    for tell in listening:
-        tell(found, node, gradients)
+def _tell(visit: Visit, listening: list[Diagnosis], found: Pass, node: int, gradients: Gradients) -> None:
+    for each in list(listening):
+        try:
+            each.node_runs(found, node, gradients)
+        except Exception as error:
+            visit.failed(error, each)
+            listening.remove(each)
 
 
 def _pass(outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pass:

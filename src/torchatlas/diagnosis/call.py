@@ -32,11 +32,21 @@ from torchatlas.graph import Graph
 
 @overload
 def doctor(
-    losses: None = None, *, model: nn.Module | None = None, forward: None = None, only: Iterable[str] | None = None
+    losses: None = None,
+    *,
+    model: nn.Module | None = None,
+    forward: None = None,
+    only: Iterable[str] | None = None,
+    ignore: Iterable[str] | None = None,
 ) -> Visit: ...
 @overload
 def doctor(
-    losses: Any, *, model: nn.Module | None = None, forward: Graph | None = None, only: Iterable[str] | None = None
+    losses: Any,
+    *,
+    model: nn.Module | None = None,
+    forward: Graph | None = None,
+    only: Iterable[str] | None = None,
+    ignore: Iterable[str] | None = None,
 ) -> Findings: ...
 def doctor(
     losses: Any = None,
@@ -44,22 +54,26 @@ def doctor(
     model: nn.Module | None = None,
     forward: Graph | None = None,
     only: Iterable[str] | None = None,
+    ignore: Iterable[str] | None = None,
 ) -> Findings | Visit:
     """What is wrong with a training step, or with a loss before backward runs.
 
     `with atlas.doctor() as visit:` watches any code, one step or a whole training, and changes nothing that it does;
     then `visit.findings`. `atlas.doctor(loss)` looks at the graph behind a loss, or several, and runs nothing: with a
     `model` it finds parameters that get no gradient; `forward`, a recording of the forward pass, gives the lines.
-    `only` names the diagnosis to make, or several.
+    `only` names the fault to look for, or several; `ignore` those to leave out. A comment in a line of the program,
+    `# atlas: ignore not-zeroed`, does the same for what is found there.
     """
     only = [only] if isinstance(only, str) else only
+    ignored = [ignore] if isinstance(ignore, str) else list(ignore or ())
     if losses is None:
         if forward is not None:
             raise InvalidInputError("forward= is for doctor(loss); `with doctor():` records what runs by itself.")
-        return Visit(model, only)
+        return Visit(model, only, ignored)
     given = [losses] if isinstance(losses, torch.Tensor) else list(losses) if isinstance(losses, Iterable) else []
     if not given or not all(isinstance(loss, torch.Tensor) for loss in given):
         raise InvalidInputError(f"doctor takes a loss or several, not {type(losses).__name__}: doctor(loss).")
-    chosen = list(CHECKS) if only is None else list(only)
+    ignored = [key for key in ignored if CHECKS[key] is not None]  # an unknown one is refused
+    chosen = [key for key in (CHECKS if only is None else only) if key not in ignored]
     case = Case(given, model, lambda: forward)
     return Findings([finding for name in chosen for finding in CHECKS[name](case)], tuple(chosen))

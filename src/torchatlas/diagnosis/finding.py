@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any, overload
 
 from torchatlas.escapes import clean
@@ -13,18 +16,28 @@ from torchatlas.tables import text_lines
 _TOLD_ONCE = ("no-gradient", "optimizer-misses")  # at the end, each: two of one line are two
 
 
+class Severity(StrEnum):
+    """How bad a finding is, the worst first."""
+
+    ERROR = "error"  # results are wrong, or nothing is learnt
+    WARNING = "warning"  # waste or risk
+    NOTE = "note"  # good to know
+
+
 @dataclass(frozen=True)
 class Where:
     """A place in the program and what happened there."""
 
     what: str
     source: SourceLine | None = None
+    library: SourceLine | None = None  # the line of an installed package that the program's line led to
 
     def __str__(self) -> str:
         if self.source is None:
             return clean(self.what)
         text = f" ({self.source.text})" if self.source.text else ""
-        return clean(f"{self.what}, {self.source}{text}")
+        library = f", by {self.library}" if self.library is not None else ""
+        return clean(f"{self.what}, {self.source}{text}{library}")
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,9 @@ class Finding:
     why: str
     fix: str
     times: int = 1  # how often it was seen
+    severity: Severity = Severity.ERROR
+    explains: tuple[str, ...] = ()  # keys of findings that follow from this one
+    follows: tuple[Finding, ...] = ()  # from this one
 
     @property
     def lines(self) -> list[tuple[str, int]]:
@@ -45,15 +61,38 @@ class Finding:
 
     def __str__(self) -> str:
         often = f" ({self.times:,} times)" if self.times > 1 else ""
-        lines = [f"{self.key}: {self.what}{often}", *(f"  {place}" for place in self.where)]
-        return text_lines([*lines, f"  why: {self.why}", f"  fix: {self.fix}"])
+        lines = [f"{self.severity}[{self.key}]: {self.what}{often}", *(f"  {place}" for place in self.where)]
+        lines += [f"  why: {self.why}", f"  fix: {self.fix}"]
+        return text_lines([*lines, *(f"  so also {each.key}: {each.what}" for each in self.follows)])
+
+
+@dataclass(frozen=True)
+class OwnFailure:
+    """An exception of torchatlas itself: what it did not look for any more after that."""
+
+    keys: tuple[str, ...]
+    error: Exception
+
+    def __str__(self) -> str:
+        frame = extract_tb(self.error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}:{frame.lineno}"
+        return clean(f"{type(self.error).__name__}: {self.error} ({place}), while it looked for {', '.join(self.keys)}")
 
 
 class Findings(Sequence[Finding]):
     """What was found, the checks that ran, and those that could not run to the end. False when nothing was found."""
 
-    def __init__(self, found: Iterable[Finding], checks: tuple[str, ...], not_judged: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        found: Iterable[Finding],
+        checks: tuple[str, ...],
+        not_judged: tuple[str, ...] = (),
+        failures: tuple[OwnFailure, ...] = (),
+        ended_by: str = "",
+    ) -> None:
         self._found, self.checks, self.not_judged = list(found), checks, not_judged
+        self.failures = failures  # of torchatlas itself
+        self.ended_by = ended_by  # the class of the exception by which the program ended
 
     @overload
     def __getitem__(self, index: int) -> Finding: ...
@@ -72,18 +111,38 @@ class Findings(Sequence[Finding]):
     def keys(self) -> list[str]:
         return [finding.key for finding in self._found]
 
+    @property
+    def worst(self) -> Severity | None:
+        """The severity of the worst; None if there is no finding."""
+        return next((one for one in Severity if any(finding.severity is one for finding in self._found)), None)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "findings": [asdict(finding) for finding in self._found],
             "checks": list(self.checks),
             "not_judged": list(self.not_judged),
+            "own_failures": list(map(str, self.failures)),
         }
 
     def __str__(self) -> str:
-        lines = list(map(str, self._found)) or [f"no fault found; looked for: {', '.join(self.checks)}"]
+        lines = list(map(str, self._found))
         if self.not_judged:
-            lines.append(f"not judged, as the program did not run to its end: {', '.join(self.not_judged)}")
-        return "\n".join(lines)
+            why = "the program did not run to its end" if self.ended_by else "torchatlas failed"
+            lines.append(f"not judged, as {why}: {', '.join(self.not_judged)}")
+        lines += [f"torchatlas itself failed, not the program: {failure}" for failure in self.failures]
+        return "\n".join([*lines, self.summary])
+
+    @property
+    def summary(self) -> str:
+        """The last line of the report."""
+        counts = [(one, sum(finding.severity is one for finding in self._found)) for one in Severity]
+        found = ", ".join(f"{count:,} {one}{'s' * (count > 1)}" for one, count in counts if count)
+        if self.ended_by:
+            ended = clean(f"the program ended with {self.ended_by}")
+            return f"{found}; {ended}" if found else f"{ended}; no fault was found that explains it"
+        if found:
+            return found
+        return f"no fault found; looked for: {', '.join(self.checks)}" if self.checks else "nothing was looked for"
 
     __repr__ = __str__
 
@@ -95,6 +154,20 @@ def merged(found: Iterable[Finding]) -> list[Finding]:
         same = finding.key, tuple(finding.lines) or finding.what, finding.what if finding.key in _TOLD_ONCE else ""
         once[same] = replace(once[same], times=once[same].times + finding.times) if same in once else finding
     return list(once.values())
+
+
+def explained(found: Iterable[Finding]) -> list[Finding]:
+    """One cause is told once: what follows from another finding stands below it."""
+    found = list(found)
+    below: set[int] = set()
+    told: dict[int, Finding] = {}
+    for finding in found:
+        if finding.explains and id(finding) not in below:
+            follows = [one for one in found if one.key in finding.explains and one is not finding]
+            follows = [one for one in follows if id(one) not in below and id(one) not in told]
+            below |= set(map(id, follows))
+            told[id(finding)] = replace(finding, follows=(*finding.follows, *follows))
+    return [told.get(id(finding), finding) for finding in found if id(finding) not in below]
 
 
 def at(what: str, node: GraphNode) -> Where:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -16,12 +17,12 @@ from torch import nn
 
 from torchatlas.capturing import process
 from torchatlas.capturing.describe import source_row
-from torchatlas.capturing.frames import user_line
+from torchatlas.capturing.frames import program_line
 from torchatlas.capturing.run import Recording
 from torchatlas.diagnosis.backward import Pass, backward_passes
 from torchatlas.diagnosis.case import Case
 from torchatlas.diagnosis.diagnosis import DIAGNOSES, Diagnosis
-from torchatlas.diagnosis.finding import Finding, Findings, Where, merged
+from torchatlas.diagnosis.finding import Finding, Findings, OwnFailure, Severity, Where, explained, merged
 from torchatlas.diagnosis.leaves import Leaf, Leaves
 from torchatlas.errors import StateError
 from torchatlas.graph import Graph, GraphNode, Phase
@@ -35,18 +36,24 @@ _MAKING = [PHASES.index(Phase.FORWARD), PHASES.index(Phase.OTHER)]  # nodes of a
 _MOST_OPS = 200_000  # of a recording; then another begins, and what is older than that one is forgotten
 # What only a whole program can show: a step, a gradient or a use of a result may just not have come yet.
 _AT_END = ("graph-kept", "no-gradient", "optimizer-misses", "retain-graph", "train-mode")
+_IGNORE = re.compile(r"#\s*atlas:\s*ignore\b([\w\s,-]*)")  # a comment of the program, with keys or for all of them
 
 
 class Visit(Bracket["Visit"]):
     """Watches what runs between entering and leaving; `findings` is what was wrong with it."""
 
-    def __init__(self, model: nn.Module | None = None, only: Iterable[str] | None = None) -> None:
-        self.checks = tuple(DIAGNOSES) if only is None else tuple(only)
+    def __init__(
+        self, model: nn.Module | None = None, only: Iterable[str] | None = None, ignore: Iterable[str] = ()
+    ) -> None:
+        ignored = {key for key in ignore if DIAGNOSES[key] is not None}  # an unknown one is refused
+        self.checks = tuple(key for key in (DIAGNOSES if only is None else only) if key not in ignored)
         kinds = dict.fromkeys(DIAGNOSES[key] for key in self.checks)
         self.model = model
         self.steps = 0  # of all optimizers
         self.ops = 0
         self.diagnoses = [kind(self) for kind in kinds]
+        self.failures: list[OwnFailure] = []  # of ours: the program goes on without the diagnosis that failed
+        self._op_listeners = [each for each in self.diagnoses if type(each).op_ran is not Diagnosis.op_ran]
         self._found: list[Finding] = []
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._recordings: list[Recording] = []  # the running one last
@@ -60,6 +67,8 @@ class Visit(Bracket["Visit"]):
         self._open = ExitStack()
         self._state = "new"
         self.complete = True  # unless it ended by an exception
+        self.error: BaseException | None = None  # by which it ends, while `at_end` is told: nobody may keep it
+        self.ended_by = ""  # its class
 
     # -- what the program's author sees --------------------------------------------------------------------------------
 
@@ -68,14 +77,18 @@ class Visit(Bracket["Visit"]):
         """What was found; while it runs, so far."""
         order = {key: place for place, key in enumerate(self.checks)}
         looked_for = tuple(key for key in self.checks if key not in self.not_judged)
-        found = sorted(merged(self._found), key=lambda finding: order[finding.key])
-        return Findings(found, looked_for, self.not_judged)
+        found = [finding for finding in merged(self._found) if not _is_ignored(finding)]
+        found = sorted(explained(found), key=lambda finding: (_WORST.index(finding.severity), order[finding.key]))
+        return Findings(found, looked_for, self.not_judged, tuple(self.failures), self.ended_by)
 
     @property
     def not_judged(self) -> tuple[str, ...]:
-        """What could not be looked for to the end, as the program did not get there, and was not found before."""
+        """What could not be looked for to the end, and was not found before: the program did not get there, or the
+        diagnosis failed."""
+        failed = {key for failure in self.failures for key in failure.keys}
+        unjudged = failed if self.complete else failed.union(_AT_END)
         found = {finding.key for finding in self._found}
-        return tuple(key for key in self.checks if not self.complete and key in _AT_END and key not in found)
+        return tuple(key for key in self.checks if key in unjudged and key not in found)
 
     def _begin(self) -> Visit:
         if self._state != "new":
@@ -96,8 +109,11 @@ class Visit(Bracket["Visit"]):
         try:
             self._open.close()
             self.complete = error is None or _is_success(error)
+            if error is not None and not self.complete:
+                self.error, self.ended_by = error, type(error).__name__
             self._tell("at_end", self.complete)
         finally:
+            self.error = None
             self._close(error)
 
     def _close(self, error: BaseException | None) -> None:
@@ -106,7 +122,7 @@ class Visit(Bracket["Visit"]):
             if recording.running:
                 recording.stop(error)
         self._state = "over"
-        self.diagnoses, self._recordings = [], []
+        self.diagnoses, self._op_listeners, self._recordings = [], [], []
         self._graphs = {}
 
     def __str__(self) -> str:
@@ -165,9 +181,12 @@ class Visit(Bracket["Visit"]):
 
     @staticmethod
     def line(what: str) -> Where:
-        """The user's line that runs."""
-        found = user_line(sys._getframe(1))
-        return Where(what, None if found is None else source_row(*found))
+        """The program's line that runs, with that of the installed package it has called, if it has."""
+        rows = (
+            None if frame is None else source_row(frame.f_code, frame.f_lasti)
+            for frame in program_line(sys._getframe(1))
+        )
+        return Where(what, *rows)
 
     def roots(self) -> list[nn.Module]:
         """The modules that were called and that no other module called."""
@@ -223,17 +242,41 @@ class Visit(Bracket["Visit"]):
         self.recordings += 1
 
     def _tell(self, what: str, *args: Any) -> None:
-        for each in self.diagnoses:
-            getattr(each, what)(*args)
+        for each in list(self.diagnoses):
+            try:
+                getattr(each, what)(*args)
+            except Exception as error:
+                self.failed(error, each)
+
+    def failed(self, error: Exception, diagnosis: Diagnosis | None = None) -> None:
+        """Code of ours has raised: note it, and go on without the diagnosis. The program never sees it.
+
+        Without a diagnosis it is the visit itself that failed, and all of them may have missed something.
+        """
+        self.failures.append(OwnFailure(self.checks if diagnosis is None else diagnosis.keys, error))
+        gone = self.diagnoses if diagnosis is None else [diagnosis]
+        self.diagnoses = [each for each in self.diagnoses if each not in gone]
+        self._op_listeners[:] = [each for each in self._op_listeners if each not in gone]
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Nothing that the visit does by itself may reach the program."""
+        try:
+            yield
+        except Exception as error:
+            self.failed(error)
 
     def _around(self, plan: Any, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        listening = [each.op_ran for each in self.diagnoses if type(each).op_ran is not Diagnosis.op_ran]
+        listeners = self._op_listeners  # of which a diagnosis that fails is taken out
 
         def observed(args: Any, kwargs: Any) -> Any:
             out = run(args, kwargs)
             self.ops += 1
-            for tell in listening:
-                tell(plan, args, kwargs, out)
+            try:
+                for each in listeners:
+                    each.op_ran(plan, args, kwargs, out)
+            except Exception as error:
+                self.failed(error, each)
             return out
 
         return observed
@@ -269,6 +312,20 @@ def _is_success(error: BaseException) -> bool:
     return error.code is None or (isinstance(error.code, int) and error.code == 0)
 
 
+_WORST = list(Severity)
+
+
+def _is_ignored(finding: Finding) -> bool:
+    """Whether a comment in a line that it names says so: `# atlas: ignore`, or `# atlas: ignore not-zeroed`."""
+    for place in finding.where:
+        written = None if place.source is None else _IGNORE.search(place.source.text)
+        if written is not None and finding.key in (
+            re.split(r"[\s,]+", written[1].strip()) if written[1].strip() else [finding.key]
+        ):
+            return True
+    return False
+
+
 def _elsewhere(line: Where, file: str) -> Where | None:
     return line if line.source is not None and line.source.file != file else None
 
@@ -296,22 +353,26 @@ class _Listener:
 
     @never_compiled
     def _arrives(self, module: Any, args: Any, kwargs: Any) -> None:
-        self.visit.call_begins(module, args, kwargs)
+        with self.visit.guarded():
+            self.visit.call_begins(module, args, kwargs)
 
     @never_compiled
     def _leaves(self, module: Any, result: Any) -> None:
-        self.visit.call_ends(module, result)
+        with self.visit.guarded():
+            self.visit.call_ends(module, result)
 
     def step_begins(self, cell: process.Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         self.visit._in_step = False
-        self.visit._tell("before_step", optimizer, _parameters(optimizer))
+        with self.visit.guarded():
+            self.visit._tell("before_step", optimizer, _parameters(optimizer))
         self.visit._in_step = True
         return args, kwargs
 
     def step_ends(self, cell: process.Cell, optimizer: Any) -> None:
         self.visit._in_step = False
         self.visit.steps += 1
-        self.visit._tell("after_step", optimizer, _parameters(optimizer))
+        with self.visit.guarded():
+            self.visit._tell("after_step", optimizer, _parameters(optimizer))
 
     def backward_called(self, inner: Any, cell: process.Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
         return inner(tensors, *args, **kwargs)
