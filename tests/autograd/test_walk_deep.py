@@ -1,4 +1,4 @@
-"""Graphs that are deep: walked without recursion, and freed afterwards without ending the process."""
+"""Graphs that are deep: walked without recursion, recorded, and freed afterwards without ending the process."""
 
 from __future__ import annotations
 
@@ -45,3 +45,32 @@ ENDINGS = {
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_deep_graph_is_freed(ending: str) -> None:
     assert children.python(PROGRAM + ENDINGS[ending] + "\nprint('fine')\n") == "fine\n"
+
+
+RECORDED = f"""
+import gc, sys, time, torch, torchatlas as atlas
+torch.set_num_threads(1)
+x = torch.ones(1, requires_grad=True)
+def program():
+    y = x
+    for _ in range({NODES}):
+        y = y.sin()
+    return y.sum()
+"""
+PASSES = {
+    "backward": "with atlas.recording() as rec:\n    program().backward()",
+    "grad": "with atlas.recording() as rec:\n    torch.autograd.grad(program(), x)",
+    "made before": "y = program()\nwith atlas.recording() as rec:\n    y.backward()\ndel y",
+    "after another": "with atlas.recording() as rec:\n    x.cos().backward()\n    program().backward()",
+    "kept by a pass": (
+        "with atlas.recording() as rec:\n    y = program()\n    y.backward(retain_graph=True)\n    (y + x).backward()\n"
+        "    del y"
+    ),
+}
+
+
+@pytest.mark.parametrize("passes", PASSES)
+def test_a_deep_graph_whose_backward_pass_was_recorded_is_freed(passes: str) -> None:
+    """Each op of it asks torch which node runs."""
+    ending = f"\nassert len(rec.graph) > {NODES}\ngc.collect()\ntime.sleep(0.3)\nprint('fine')\n"
+    assert children.python(RECORDED + PASSES[passes] + ending) == "fine\n"

@@ -1017,9 +1017,9 @@ thread.join()
 
 @pytest.mark.parametrize("asks", [True, False])
 def test_torch_frees_a_graph_whose_nodes_were_asked_for_on_the_stack(asks: bool) -> None:
-    """Why a recorded backward pass may not be deeper: the recorder asks which node runs, and torch keeps the answer.
+    """Why capturing/deep_graphs.py exists: the recorder asks which node runs, and torch keeps the answer.
 
-    torch does so since 2.13. If this fails, torch has mended it: correct the row in docs/limits.md.
+    torch does so since 2.13. If this fails, torch has mended it.
     """
     keeps = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
     command = [sys.executable, "-c", DEEP, *(["asks"] if asks else [])]

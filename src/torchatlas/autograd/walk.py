@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchatlas.autograd.lifetime import keep_until_freed
+from torchatlas.capturing.deep_graphs import keep_until_freed
 from torchatlas.errors import AnalysisError, InvalidInputError
 
 FIRST = 1 << 62  # before all others: what accumulates gradients runs as soon as it can

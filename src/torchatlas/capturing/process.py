@@ -18,10 +18,13 @@ from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from torchatlas.capturing import shadows
+from torchatlas.capturing.deep_graphs import DeepPasses
 from torchatlas.torch_private import (
     CompilersGraph,
     compiled_inside,
     compilers_module_call,
+    engine_runs,
+    functorch_depth,
     inductor_backend,
     inductor_graph,
     never_compiled,
@@ -86,6 +89,7 @@ def _install() -> None:
     try:
         _patch_module_call()
         _patch_backward()
+        _watch_engine()
         _patch_compiled_graphs()
         _patch_saved_tensors_hooks()
         _patch_data()
@@ -164,6 +168,28 @@ def _patch_backward() -> None:
         return inner(tensors, *args, **kwargs)
 
     _replace(torch.autograd, "backward", backward)
+
+
+def _watch_engine() -> None:
+    """Before every run of autograd's engine in a recorded thread: see deep_graphs.py."""
+    passes: dict[int, DeepPasses] = {}  # by thread
+
+    def around(run: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _here() and functorch_depth() == 0:
+            keeps_graph, creates_graph = (*args, None, None)[1:3]
+            roots = [root for output in outputs if (root := _root(output)) is not None]
+            here = passes.setdefault(threading.get_ident(), DeepPasses())
+            here.begins(roots, bool(keeps_graph or creates_graph))
+        return run(outputs, *args, **kwargs)
+
+    watching = engine_runs(around)
+    _UNDO.append(lambda: watching.__exit__(None, None, None))
+    watching.__enter__()
+
+
+def _root(output: Any) -> Any:
+    """The node that a backward pass begins with."""
+    return output.node if isinstance(output, torch.autograd.graph.GradientEdge) else output.grad_fn
 
 
 def _patch_saved_tensors_hooks() -> None:

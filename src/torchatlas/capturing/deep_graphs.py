@@ -1,10 +1,11 @@
 """Freeing deep graphs that Python has looked at.
 
 torch frees a graph without recursion, unless Python has touched its nodes: then each node frees the next one inside of
-its own destructor, and at 50,000 nodes in a row the stack is gone. So whoever walks a deep graph cuts it into slabs by
-depth. The nodes of a slab are held by those before it that lead into it: when the last of these is freed, recursion
-ends there, and the slab is let go of a little later, from its beginning to its end, each node alone. Whatever part of a
-graph lives on, as the program may hold a tensor in the middle of it, keeps what is behind it safe as well.
+its own destructor, and at 50,000 nodes in a row the stack is gone. So whoever walks a deep graph, or records a backward
+pass through it (each op asks which node runs), cuts it into slabs by depth. The nodes of a slab are held by those
+before it that lead into it: when the last of these is freed, recursion ends there, and the slab is let go of a little
+later, from its beginning to its end, each node alone. Whatever part of a graph lives on, as the program may hold a
+tensor in the middle of it, keeps what is behind it safe as well.
 """
 
 from __future__ import annotations
@@ -22,8 +23,53 @@ from typing import Any
 import numpy as np
 
 _DEEP = 2_000  # nodes in a row that can be freed by recursion on the smallest of stacks
+_MAYBE_DEEP = 10_000  # nodes of which a graph can consist at the most before it is walked
+_OF_LEAVES = 1 << 62  # the nodes of leaves have a larger number
 _KEY = "torchatlas keeps what is behind this node"
 _PATIENCE = 0.05  # seconds that the destructor of a node has to finish
+
+
+class DeepPasses:
+    """The backward passes of a recording in one thread: the graph of one that may be deep is made safe before it runs.
+
+    How many nodes a graph can have is known without a walk: they are numbered as they are made, and those from before a
+    pass that kept nothing are in no later graph.
+    """
+
+    def __init__(self) -> None:
+        self._first = 0  # the number of the first node that a graph can have
+
+    def begins(self, roots: list[Any], keeps_graph: bool) -> None:
+        numbers = [number for root in roots if (number := root._sequence_nr()) < _OF_LEAVES]
+        if not numbers:
+            return
+        if max(numbers) - self._first > _MAYBE_DEEP:
+            _make_safe(roots)
+        if not keeps_graph:
+            self._first = max(self._first, *numbers)
+
+
+def _make_safe(roots: list[Any]) -> None:
+    """Walk all nodes behind some, each after those that lead to it."""
+    following: dict[Any, list[Any]] = {}
+    waiting: dict[Any, int] = dict.fromkeys(roots, 0)
+    for node in (reached := list(waiting)):
+        following[node] = [target for target, _ in node.next_functions if target is not None]
+        for target in following[node]:
+            if target not in waiting:
+                reached.append(target)
+            waiting[target] = waiting.get(target, 0) + 1
+    order = [node for node in reached if not waiting[node]]
+    source, came = list[int](), list[Any]()
+    for place, node in enumerate(order):
+        for target in following[node]:
+            source.append(place)
+            came.append(target)
+            waiting[target] -= 1
+            if not waiting[target]:
+                order.append(target)
+    number = {node: place for place, node in enumerate(order)}
+    keep_until_freed(roots, order, source, [number[target] for target in came])
 
 
 def keep_until_freed(roots: Iterable[Any], nodes: list[Any], source: list[int], target: list[int]) -> None:
