@@ -15,7 +15,7 @@ from typing import Any
 
 ROOM_BYTES = 4 << 30  # that a worker may take beyond what it has at the start
 MOST_SECONDS = 5.0  # of processor time for one case
-_PATIENCE = 4  # times that, by the clock: others use this machine as well
+_STILL_SECONDS = 300.0  # without an answer: others use this machine as well, but what waits for nothing hangs
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class _Worker:
         self._process.start()
         theirs.close()
         self.case: int | None = None
-        self._since = 0.0
+        self._since = self._used = 0.0
 
     def give(self, case: int | None) -> None:
-        self.case, self._since = case, time.monotonic()
+        self.case, self._since, self._used = case, time.monotonic(), self._processor_seconds()
         if case is not None:
             self.pipe.send(case)
 
@@ -79,9 +79,17 @@ class _Worker:
             return Outcome(self.case, f"the process died: {why}", failed=True)
 
     def overdue(self) -> Outcome | None:
-        if self.case is None or time.monotonic() - self._since < MOST_SECONDS * _PATIENCE:
+        if self.case is None:
             return None
-        return Outcome(self.case, f"no answer after {MOST_SECONDS * _PATIENCE:.0f} seconds", failed=True)
+        if self._processor_seconds() - self._used > 2 * MOST_SECONDS:
+            return Outcome(self.case, f"no answer after {2 * MOST_SECONDS:.0f} seconds of processor time", failed=True)
+        if time.monotonic() - self._since > _STILL_SECONDS:
+            return Outcome(self.case, f"no answer after {_STILL_SECONDS:.0f} seconds", failed=True)
+        return None
+
+    def _processor_seconds(self) -> float:
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def end(self) -> None:
         self._process.kill()

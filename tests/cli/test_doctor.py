@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit(4)\n")
     monkeypatch.chdir(tmp_path)
+    linecache.clearcache()  # scripts of other tests have the same names
     return tmp_path
 
 
@@ -54,7 +56,10 @@ def test_a_healthy_script() -> None:
 def test_a_fault_and_its_line() -> None:
     result = doctor("train.py")
     assert result.exit_code == 3
-    assert "not-zeroed: the gradients of weight, bias still hold those of an earlier step (2 times)" in result.stdout
+    assert (
+        "error[not-zeroed]: the gradients of weight, bias still hold those of an earlier step (2 times)"
+        in result.stdout
+    )
     assert "train.py:14 in <module> (optimizer.step())" in result.stdout
     assert "fix: call optimizer.zero_grad()" in result.stdout
 
@@ -122,7 +127,7 @@ def test_a_script_that_ends_by_leaving_is_judged_as_a_whole(folder: Path, code: 
     (folder / "main.py").write_text(LEAVES)
     result = doctor("main.py", code)
     assert result.exit_code == 3, result.output
-    assert "optimizer-misses: other.weight, other.bias get gradients" in result.stdout
+    assert "error[optimizer-misses]: other.weight, other.bias get gradients" in result.stdout
     assert "not judged" not in result.stdout
     found = json.loads(doctor("--json", "main.py", code).stdout)
     assert (found["failure"], found["checks"], found["not_judged"]) == (None, list(DIAGNOSES), [])
@@ -133,9 +138,10 @@ def test_a_script_that_is_cut_short_is_not_judged_as_a_whole(folder: Path, code:
     (folder / "main.py").write_text(LEAVES)
     result = doctor("main.py", code)
     assert result.exit_code == exit_code
-    looked_for, not_judged = result.stdout.splitlines()[-2:]
+    not_judged, ended = result.stdout.splitlines()[-2:]
     whole = ["graph-kept", "no-gradient", "optimizer-misses", "retain-graph", "train-mode"]
-    assert looked_for == f"no fault found; looked for: {', '.join(key for key in DIAGNOSES if key not in whole)}"
+    kind = {"raise": "ValueError", "interrupt": "KeyboardInterrupt"}.get(code, "SystemExit")
+    assert ended == f"the program ended with {kind}; no fault was found that explains it"
     assert not_judged == f"not judged, as the program did not run to its end: {', '.join(whole)}"
     found = json.loads(doctor("--json", "main.py", code).stdout)
     assert (found["checks"], found["not_judged"]) == ([key for key in DIAGNOSES if key not in whole], whole)
@@ -147,3 +153,80 @@ def test_the_last_words_of_a_script_are_heard(folder: Path) -> None:
     assert result.exit_code == 1
     assert result.stderr == "no data found\n"
     assert json.loads(doctor("--json", "says.py").stdout)["failure"] == "SystemExit: no data found"
+
+
+def test_the_report_begins_on_a_line_of_its_own(folder: Path) -> None:
+    (folder / "dots.py").write_text("print('...', end='')\n")
+    assert doctor("dots.py").stdout.startswith("...\nno fault found")
+
+
+def test_what_is_ignored_is_not_looked_for() -> None:
+    result = doctor("--ignore", "not-zeroed", "train.py")
+    assert result.exit_code == 0, result.output
+    assert "not-zeroed" not in result.stdout
+    assert "did you mean 'not-zeroed'" in doctor("--ignore", "not-zero", "train.py").stderr
+
+
+@pytest.mark.parametrize(
+    ("comment", "code"), [("not-zeroed", 0), ("in-place, not-zeroed", 0), ("", 0), ("in-place", 3)]
+)
+def test_a_comment_in_the_line_says_that_it_is_meant(folder: Path, comment: str, code: int) -> None:
+    marked = HEALTHY.replace("optimizer.step()", f"optimizer.step()  # atlas: ignore {comment}")
+    (folder / "train.py").write_text(marked)
+    assert doctor("train.py").exit_code == code
+
+
+def test_the_exit_code_is_that_of_the_worst_finding(folder: Path) -> None:
+    retains = HEALTHY.replace("loss.backward()", "loss.backward(retain_graph=True)")
+    (folder / "train.py").write_text(retains)
+    warned, both = doctor("train.py", "--zero"), doctor("train.py")
+    assert (warned.exit_code, warned.stdout.splitlines()[-1]) == (4, "1 warning")
+    assert (both.exit_code, both.stdout.splitlines()[-1]) == (3, "1 error, 1 warning")
+    noted = "import torch\nx = torch.ones(5000, 5000, requires_grad=True)\n(x.exp() * 2).sum().backward()\n"
+    (folder / "note.py").write_text(noted)
+    note = doctor("--only", "saved-memory", "note.py")
+    assert (note.exit_code, note.stdout.splitlines()[-1]) == (0, "1 note")
+
+
+def test_a_failure_of_ours_is_told_as_ours_and_the_program_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(DIAGNOSES["not-zeroed"], "before_step", fails)
+    result = doctor("train.py", "--zero")
+    assert "trained" in result.stdout
+    assert result.exit_code == 2
+    own, last = result.stdout.splitlines()[-2:]
+    assert own.startswith("torchatlas itself failed, not the program: ValueError: a bug (test_doctor.py:")
+    assert own.endswith("while it looked for not-zeroed")
+    assert last.startswith("no fault found; looked for: ")
+    assert "not-zeroed" not in last
+    assert "Traceback" not in result.stderr
+    assert 'raise ValueError("a bug")' in doctor("--traceback", "train.py", "--zero").stderr
+
+
+@pytest.mark.parametrize("event", ["op_ran", "module_called", "before_backward", "node_runs", "after_step", "at_end"])
+def test_a_failure_in_any_event_leaves_the_program_alone(monkeypatch: pytest.MonkeyPatch, event: str) -> None:
+    def fails(*args: object) -> None:
+        raise ZeroDivisionError
+
+    for kind in {DIAGNOSES[key] for key in DIAGNOSES}:
+        monkeypatch.setattr(kind, event, fails)
+    result = doctor("train.py", "--zero")
+    alone = doctor("--only", "in-place", "train.py", "--zero")
+    assert result.stdout.splitlines()[0] == alone.stdout.splitlines()[0]
+    assert "torchatlas itself failed" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "hint"),
+    [
+        ("print('hello')", True),
+        ("import argparse\nargparse.ArgumentParser().parse_args()", True),
+        ("import argparse\np = argparse.ArgumentParser()\np.add_argument('--json')\np.parse_args()", False),
+    ],
+)
+def test_an_option_after_the_script_gets_a_hint(folder: Path, script: str, hint: bool) -> None:
+    (folder / "some.py").write_text(script)
+    result = doctor("some.py", "--json", "x")
+    assert ("torchatlas doctor --json some.py" in result.stderr) == hint, result.stderr

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from traceback import format_exception
 
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import THEIR_FAILURE, echo, print_exception, print_json, stdout_to_stderr, verb
+from torchatlas.cli._options import (
+    OUR_FAILURE,
+    THEIR_FAILURE,
+    echo,
+    print_exception,
+    print_json,
+    stdout_to_stderr,
+    verb,
+)
 from torchatlas.errors import InvalidInputError
 
-FOUND = 3
+EXIT_CODES = {"error": 3, "warning": 4}  # by the worst finding; notes alone are no reason to fail
+_READS_ARGUMENTS = re.compile(
+    r"argv|argparse|click|typer|fire|docopt|absl|hydra|HfArgumentParser|parse_args|simple_parsing"
+)
+_ARGUMENT_ERROR = 2  # how argparse and click end a program
 
 
 def _list(context: click.Context) -> None:
@@ -24,6 +38,7 @@ def _list(context: click.Context) -> None:
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
 @click.option("--only", multiple=True, metavar="KEY", help="Look for this fault only. Repeatable.")
+@click.option("--ignore", multiple=True, metavar="KEY", help="Do not look for this fault. Repeatable.")
 @click.option(
     "--list",
     is_flag=True,
@@ -33,14 +48,20 @@ def _list(context: click.Context) -> None:
     help="Print the keys of all faults that are looked for.",
 )
 @verb
-def command(script: str, arguments: tuple[str, ...], only: tuple[str, ...], as_json: bool) -> None:
+def command(
+    script: str, arguments: tuple[str, ...], only: tuple[str, ...], ignore: tuple[str, ...], as_json: bool
+) -> None:
     """Run SCRIPT unchanged and say what is wrong with its training: what, where, why, and the fix.
 
-    What follows SCRIPT are its own arguments. Exit code 0: nothing was found; 3: something was; 1: the script failed.
+    What follows SCRIPT are its own arguments. A line of it that ends with "# atlas: ignore KEY" is not told of.
+
+    Exit code 0: nothing was found, or notes alone; 3: an error was found; 4: a warning and no error; 1: the script
+    failed; 2: torchatlas failed, and found nothing before.
 
     \b
     torchatlas doctor train.py --epochs 1
     torchatlas doctor --only in-place --only no-gradient train.py
+    torchatlas doctor --ignore saved-memory train.py
     torchatlas doctor --json train.py
     """
     import torchatlas as atlas
@@ -50,7 +71,7 @@ def command(script: str, arguments: tuple[str, ...], only: tuple[str, ...], as_j
         raise InvalidInputError(f"{script} is no script; doctor runs scripts: torchatlas doctor train.py.")
     ended: BaseException | None = None
     with stdout_to_stderr(as_json), _target.program(target, arguments):
-        visit = atlas.doctor(only=only or None)
+        visit = atlas.doctor(only=only or None, ignore=ignore)
         try:
             with visit:
                 _target.run_script(target)
@@ -60,13 +81,36 @@ def command(script: str, arguments: tuple[str, ...], only: tuple[str, ...], as_j
                 echo(str(error.code), err=True)  # as Python does
         except BaseException as error:  # also an interrupt: what was found until then is told
             ended = error
+    findings = visit.findings
     failure = None if ended is None else f"{type(ended).__name__}: {ended}"
     if as_json:
-        print_json({"target": script, "failure": failure, **visit.findings.to_dict()})
+        print_json({"target": script, "failure": failure, **findings.to_dict()})
     elif ended is not None and not isinstance(ended, SystemExit):
         print_exception(ended)
+    if click.get_current_context().params["traceback"]:
+        for own in findings.failures:
+            echo("".join(format_exception(own.error)), nl=False, err=True)
+    if misplaced := _misplaced(script, arguments, ended):
+        echo(
+            f"{misplaced} went to {script}. What is meant for torchatlas comes before it: "
+            f"torchatlas doctor {misplaced} {script}",
+            err=True,
+        )
     if not as_json:
-        echo(str(visit))
+        echo(f"\n{findings}")  # on a line of its own, whatever the script printed last
     if isinstance(ended, KeyboardInterrupt):
         sys.exit(130)
-    sys.exit(THEIR_FAILURE if ended is not None else FOUND if visit.findings else 0)
+    if ended is not None:
+        sys.exit(THEIR_FAILURE)
+    sys.exit(EXIT_CODES.get(findings.worst or "", OUR_FAILURE if findings.failures else 0))
+
+
+def _misplaced(script: str, arguments: tuple[str, ...], ended: BaseException | None) -> str:
+    """An option of ours that was written after the script, which does not seem to know it."""
+    ours = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
+    given = next((argument for argument in arguments if argument.partition("=")[0] in ours), "")
+    if not given:
+        return ""
+    refused = isinstance(ended, SystemExit) and ended.code == _ARGUMENT_ERROR
+    with open(script, encoding="utf-8", errors="replace") as file:
+        return given if refused or not _READS_ARGUMENTS.search(file.read()) else ""
