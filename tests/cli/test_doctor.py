@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import linecache
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit(4)\n")
     monkeypatch.chdir(tmp_path)
-    linecache.clearcache()  # scripts of other tests have the same names
     return tmp_path
 
 
@@ -172,8 +170,8 @@ def test_what_is_ignored_is_not_looked_for() -> None:
 )
 def test_a_comment_in_the_line_says_that_it_is_meant(folder: Path, comment: str, code: int) -> None:
     marked = HEALTHY.replace("optimizer.step()", f"optimizer.step()  # atlas: ignore {comment}")
-    (folder / "train.py").write_text(marked)
-    assert doctor("train.py").exit_code == code
+    (folder / f"marked{len(comment)}.py").write_text(marked)  # a name of its own: lines of equal code are remembered
+    assert doctor(f"marked{len(comment)}.py").exit_code == code
 
 
 def test_the_exit_code_is_that_of_the_worst_finding(folder: Path) -> None:
