@@ -518,3 +518,17 @@ def test_of_what_is_forgotten_it_does_not_say_never(monkeypatch: pytest.MonkeyPa
     (finding,) = visit.findings
     assert finding.key == "no-gradient"
     assert finding.why == "they were not used lately; what is older is forgotten"
+
+
+def test_equal_code_of_two_files_has_two_lines(tmp_path: Path) -> None:
+    """Python takes code that differs in the file alone for equal."""
+    lines = []
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text("def make(x):\n    return x.sin()\n")
+        make = runpy.run_path(str(tmp_path / name))["make"]
+        with atlas.recording() as rec:
+            make(torch.ones(2))
+        source = rec.graph["sin"].source
+        assert source is not None
+        lines.append(Path(source.file).name)
+    assert lines == ["one.py", "two.py"]

@@ -147,12 +147,16 @@ def _size(size: Any) -> int | str:
     return size if type(size) is int else (str(size) if isinstance(size, (str, torch.SymInt)) else int(size))
 
 
-@functools.lru_cache(maxsize=4096)  # it keeps the code objects
 def source_row(code: types.CodeType, instruction: int) -> SourceLine:
     """The line of a code object that an instruction belongs to."""
+    return _source_row(code, instruction, code.co_filename)
+
+
+@functools.lru_cache(maxsize=4096)  # it keeps the code objects
+def _source_row(code: types.CodeType, instruction: int, file: str) -> SourceLine:
+    """Equal code of two files compares equal: the file is part of the key."""
     line = code.co_firstlineno
     for start, end, number in code.co_lines():
         if start <= instruction < end and number is not None:
             line = number
-    text = linecache.getline(code.co_filename, line).strip()
-    return SourceLine(code.co_filename, line, code.co_qualname, text)
+    return SourceLine(file, line, code.co_qualname, linecache.getline(file, line).strip())
