@@ -194,9 +194,10 @@ def test_a_failure_of_ours_is_told_as_ours_and_the_program_goes_on(monkeypatch: 
     result = doctor("train.py", "--zero")
     assert "trained" in result.stdout
     assert result.exit_code == 2
-    own, last = result.stdout.splitlines()[-2:]
+    own, not_judged, last = result.stdout.splitlines()[-3:]
     assert own.startswith("torchatlas itself failed, not the program: ValueError: a bug (test_doctor.py:")
     assert own.endswith("while it looked for not-zeroed")
+    assert not_judged == "not judged, as torchatlas failed: not-zeroed"
     assert last.startswith("no fault found; looked for: ")
     assert "not-zeroed" not in last
     assert "Traceback" not in result.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, overload
 
+from torchatlas.diagnosis.notebook import findings_html
 from torchatlas.escapes import clean
 from torchatlas.graph import GraphNode, SourceLine
 from torchatlas.tables import text_lines
@@ -125,12 +126,19 @@ class Findings(Sequence[Finding]):
         }
 
     def __str__(self) -> str:
-        lines = list(map(str, self._found))
+        return "\n".join([*map(str, self._found), *self.closing_lines])
+
+    def _repr_html_(self) -> str:
+        return findings_html(self)
+
+    @property
+    def closing_lines(self) -> list[str]:
+        """What the report ends with: what was not judged, what failed, and the sum of it."""
+        lines = [f"torchatlas itself failed, not the program: {failure}" for failure in self.failures]
         if self.not_judged:
             why = "the program did not run to its end" if self.ended_by else "torchatlas failed"
             lines.append(f"not judged, as {why}: {', '.join(self.not_judged)}")
-        lines += [f"torchatlas itself failed, not the program: {failure}" for failure in self.failures]
-        return "\n".join([*lines, self.summary])
+        return [*lines, self.summary]
 
     @property
     def summary(self) -> str:

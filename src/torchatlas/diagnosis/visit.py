@@ -128,6 +128,9 @@ class Visit(Bracket["Visit"]):
     def __str__(self) -> str:
         return str(self.findings)
 
+    def _repr_html_(self) -> str:
+        return self.findings._repr_html_()
+
     # -- what diagnoses ask --------------------------------------------------------------------------------------------
 
     def report(self, finding: Finding) -> None:
