@@ -77,3 +77,15 @@ def test_of_a_model() -> None:
     result = run("torch.nn:Flatten", "--inputs", "2,3,4")
     assert result.exit_code == 0, result.output
     assert run("torch.nn:Flatten", "--inputs", "2,3,4", "--device", "a1000").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [((), "recorded with autograd"), (("--gradients",), "recorded with autograd"), (("--no-gradients",), "as inference")],
+)
+def test_with_or_without_autograd(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    """The model is in training mode, so that by default autograd is on."""
+    (tmp_path / "targets.py").write_text(TARGETS)
+    result = run(f"{tmp_path / 'targets.py'}:net", "--inputs", "2,4", *options)
+    assert result.exit_code == 0, result.output
+    assert said in result.stdout

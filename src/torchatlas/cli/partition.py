@@ -25,6 +25,9 @@ from torchatlas.partition.text import report_text
 @click.option("--depth", type=click.IntRange(min=1), default=2, show_default=True, help="Of modules: how far down.")
 @click.option("--by", type=click.Choice(WEIGHTS), default="flops", show_default=True, help="What a path sums.")
 @click.option("--workers", type=click.IntRange(min=1), multiple=True, help="So many; may be repeated.")
+@click.option(
+    "--gradients/--no-gradients", default=None, help="Run a model with autograd on, or off.  [default: on in train mode]"
+)
 @click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help="Subgraphs to list.")
 @verb
 def command(
@@ -34,6 +37,7 @@ def command(
     depth: int,
     by: str,
     workers: tuple[int, ...],
+    gradients: bool | None,
     top: int,
     as_json: bool,
 ) -> None:
@@ -46,7 +50,7 @@ def command(
     torchatlas partition step.atlas --strategy op --json
     torchatlas partition models.gpt:build --inputs int64:2,16 --device h100-sxm --workers 4
     """
-    partitioner = GraphPartitioner(strategy, device, depth=depth)
+    partitioner = GraphPartitioner(strategy, device, depth=depth, gradients=gradients)
     runs = given.backward or given.optimizer or given.fake or given.warmup or given.repeat > 1 or by == "time"
     report = None if runs else _traced(given, partitioner, as_json)
     if report is None:
