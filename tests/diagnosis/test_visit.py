@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import torchatlas as atlas
 from torchatlas.diagnosis import visit as visits
+from torchatlas.diagnosis.finding import Finding, explained
 from torchatlas.diagnosis.gradient_flow import rms
 from torchatlas.errors import InvalidInputError, StateError, UnknownNameError
 
@@ -532,3 +533,47 @@ def test_equal_code_of_two_files_has_two_lines(tmp_path: Path) -> None:
         assert source is not None
         lines.append(Path(source.file).name)
     assert lines == ["one.py", "two.py"]
+
+
+TRAINER = """
+def fit(model, optimizer, batches):
+    for batch in batches:
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_under_a_trainer_of_a_package_the_programs_own_line_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site-packages" / "some_trainer"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(TRAINER)
+    monkeypatch.syspath_prepend(str(package.parent))
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import some_trainer, torch\nnet = torch.nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), 0.1)\n"
+        "some_trainer.fit(net, optimizer, [torch.ones(2, 4)] * 3)\n"
+    )
+    visit = atlas.doctor()
+    with visit:
+        runpy.run_path(str(script))
+    (finding,) = visit.findings
+    (place,) = finding.where
+    assert finding.key == "not-zeroed"
+    assert place.source is not None
+    assert place.library is not None
+    assert (Path(place.source.file).name, place.source.line) == ("train.py", 4)
+    assert (Path(place.library.file).parent.name, place.library.line) == ("some_trainer", 6)
+    assert f"train.py:4 in <module> ({place.source.text}), by {place.library}" in str(finding)
+
+
+def test_one_cause_is_told_once_with_what_follows_below() -> None:
+    cause = Finding("nothing-changes", "a", (), "why", "fix", explains=("no-gradient", "nothing-changes"))
+    others = [Finding("no-gradient", name, (), "", "") for name in ("b", "c")]
+    (told,) = explained([others[0], cause, others[1]])
+    assert (told.key, [one.what for one in told.follows]) == ("nothing-changes", ["b", "c"])
+    assert "so also no-gradient: b\n" in str(told)
+    assert explained(others) == others

@@ -81,7 +81,11 @@ def test_of_a_model() -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [((), "recorded with autograd"), (("--gradients",), "recorded with autograd"), (("--no-gradients",), "as inference")],
+    [
+        ((), "recorded with autograd"),
+        (("--gradients",), "recorded with autograd"),
+        (("--no-gradients",), "as inference"),
+    ],
 )
 def test_with_or_without_autograd(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
     """The model is in training mode, so that by default autograd is on."""

@@ -26,7 +26,9 @@ from torchatlas.partition.text import report_text
 @click.option("--by", type=click.Choice(WEIGHTS), default="flops", show_default=True, help="What a path sums.")
 @click.option("--workers", type=click.IntRange(min=1), multiple=True, help="So many; may be repeated.")
 @click.option(
-    "--gradients/--no-gradients", default=None, help="Run a model with autograd on, or off.  [default: on in train mode]"
+    "--gradients/--no-gradients",
+    default=None,
+    help="Run a model with autograd on, or off.  [default: on in train mode]",
 )
 @click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help="Subgraphs to list.")
 @verb
