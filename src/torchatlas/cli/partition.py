@@ -28,7 +28,7 @@ from torchatlas.partition.text import report_text
 @click.option(
     "--gradients/--no-gradients",
     default=None,
-    help="Run a model with autograd on, or off.  [default: on in train mode]",
+    help="Run a model with autograd on, or off.  [default: by its mode]",
 )
 @click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help="Subgraphs to list.")
 @verb
