@@ -140,17 +140,23 @@ def tables_of_file(rng: random.Random, seed: Seed) -> bytes:
     header = json.loads(members["header.json"])
     tables = header["tables"]
     for _ in range(rng.choice([1, 1, 2])):
-        if rng.random() < 0.35 and tables["operations"]:
-            row = rng.choice(tables["operations"])
+        if rng.random() < 0.35 and _rows(tables, "operations", dict):
+            row = rng.choice(_rows(tables, "operations", dict))
             row[rng.choice(["name", "type"])] = rng.choice([*programs.NAMES, *programs.TYPES])
-        elif rng.random() < 0.5 and tables["arguments"]:
-            row = rng.randrange(len(tables["arguments"]))
-            tables["arguments"][row] = mutated_text(rng, tables["arguments"][row])
+        elif rng.random() < 0.5 and (texts := _rows(tables, "arguments", str)):
+            row = rng.randrange(len(texts))
+            tables["arguments"][row] = mutated_text(rng, texts[row])
         else:
             table = rng.choice([name for name in tables if tables[name]])
             tables[table] = mutated(rng, tables[table])
     members["header.json"] = json.dumps(header, separators=(",", ":")).encode()
     return write_members(members)
+
+
+def _rows(tables: dict[str, Any], name: str, kind: type) -> list[Any]:
+    """The rows of a table, unless an earlier change has made something else of it."""
+    rows = tables[name]
+    return rows if isinstance(rows, list) and all(isinstance(row, kind) for row in rows) else []
 
 
 def values_of_file(rng: random.Random, seed: Seed) -> bytes:
