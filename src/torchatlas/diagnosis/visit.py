@@ -374,6 +374,10 @@ class _Listener:
         with self.visit.guarded():
             self.visit._tell("after_step", optimizer, _parameters(optimizer))
 
+    def scheduler_stepped(self, scheduler: Any) -> None:
+        with self.visit.guarded():
+            self.visit._tell("scheduler_stepped", scheduler)
+
     def backward_called(self, inner: Any, cell: process.Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
         return inner(tensors, *args, **kwargs)
 
