@@ -144,8 +144,12 @@ class _Clips:
         self._used: Gradients = {}  # by a step, since the last backward pass
         self._unscaled: Gradients = {}  # since the last backward pass
         self._clipped: dict[int, tuple[weakref.ref[torch.Tensor], Where]] = {}  # and not unscaled so far
-        self._late: list[tuple[Where, Gradients]] = []  # clipped after they were used, since the last backward pass
-        self._early: list[tuple[Where, list[weakref.ref[torch.Tensor]]]] = []  # parameters without gradients then
+        self._late: deque[tuple[Where, Gradients]] = deque(
+            maxlen=_MOST_KNOWN
+        )  # clipped after they were used, since the last backward pass
+        self._early: deque[tuple[Where, list[weakref.ref[torch.Tensor]]]] = deque(
+            maxlen=_MOST_KNOWN
+        )  # no gradients yet
 
     def clipped(self, found: Clipping, line: Where) -> None:
         clip = self._lines.setdefault(line, _Clip())
@@ -173,7 +177,8 @@ class _Clips:
     def backward(self) -> None:
         for line in dict.fromkeys(line for line, _ in self._late):
             self._lines[line].useless += 1
-        self._late, self._used, self._unscaled = [], {}, {}
+        self._used, self._unscaled = {}, {}
+        self._late.clear()
         self._sure = bool(self._lines)
 
     def step(self, parameters: list[torch.Tensor]) -> None:
@@ -185,7 +190,8 @@ class _Clips:
         trained = {id(each) for each in mine.values()}
         for line, early in self._early:
             self._lines[line].useless += any(id(held()) in trained for held in early)
-        self._early, self._clipped = [], {}
+        self._clipped = {}
+        self._early.clear()
 
     def stepped(self, parameters: list[torch.Tensor]) -> None:
         if self._lines:
