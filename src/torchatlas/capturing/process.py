@@ -274,10 +274,9 @@ def _patch_threads() -> None:
 
 
 def _patch_schedulers() -> None:
-    """Steps of learning-rate schedulers that the program asks for: not that of a constructor, nor of inner schedulers."""
+    """Steps of learning-rate schedulers that the program asks for: not of constructors, nor of inner schedulers."""
 
     def noted(original: Any) -> Any:
-        @functools.wraps(original)
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(scheduler, *args, **kwargs)
             if not is_compiling():
@@ -286,7 +285,7 @@ def _patch_schedulers() -> None:
             return result
 
         step.__code__ = step.__code__.replace(co_filename=_NO_FRAME)
-        return compiled_inside(step)
+        return functools.update_wrapper(compiled_inside(step), original)
 
     kinds = [kind for kind in vars(lr_scheduler).values() if isinstance(kind, type)]
     for kind in dict.fromkeys(kind for kind in kinds if issubclass(kind, lr_scheduler.LRScheduler)):

@@ -21,7 +21,7 @@ from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
 from torchatlas.diagnosis.finding import Finding, Where, some
 from torchatlas.diagnosis.leaves import Leaf, running_variables
 from torchatlas.diagnosis.not_finite import plain
-from torchatlas.diagnosis.order import UNSCALES, clipping
+from torchatlas.diagnosis.order import UNSCALES, Clipping, clipping
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.names import short_name
 from torchatlas.torch_private import unobserved
@@ -34,10 +34,12 @@ _FEWEST_SKIPPED = 10  # steps: a scaler may begin too high, and then halves its 
 _FEWEST_RESETS = 2  # without them gradients may be gathered for a step that has not come yet
 _SAMPLE = 64  # numbers of a tensor that are remembered
 _MOST_RUNS = 100
-_ARITHMETIC = frozenset(
-    "add add_ addcdiv addcdiv_ addcmul addcmul_ alias clone detach div div_ lerp lerp_ mul mul_ neg neg_ rsub sub sub_ "
-    "_to_copy".split()
-)
+# fmt: off
+_ARITHMETIC = frozenset({
+    "_to_copy", "add", "add_", "addcdiv", "addcdiv_", "addcmul", "addcmul_", "alias", "clone", "detach", "div", "div_",
+    "lerp", "lerp_", "mul", "mul_", "neg", "neg_", "rsub", "sub", "sub_",
+})
+# fmt: on
 
 
 class Numbers:
@@ -121,9 +123,8 @@ class NothingChanges(Diagnosis):
             return
         if short_name(plan.name) == UNSCALES:
             self._skips.checked(args[1], self.visit.line("step of the scaler"))
-        elif (found := clipping(plan, args)) is not None and found.gradients and found.limit <= _SMALL_LIMIT:
-            if _was_clipped(short_name(plan.name), found.gradients, found.limit, args):
-                self._clips[self.visit.line("clipping")] = found.limit
+        elif (found := clipping(plan, args)) is not None and _made_small(found, plan, args):
+            self._clips[self.visit.line("clipping")] = found.limit
 
     def before_backward(self, case: Case, found: Pass) -> None:
         if found.accumulates and not self._changed:
@@ -269,12 +270,14 @@ class NothingChanges(Diagnosis):
         return None
 
 
-def _was_clipped(name: str, gradients: list[torch.Tensor], limit: float, args: Any) -> bool:
-    """Whether clipping has made some gradients smaller: not if they were smaller than the limit before."""
+def _made_small(clip: Clipping, plan: Plan, args: Any) -> bool:
+    """Whether clipping has made gradients very small: not if they were smaller than the limit before."""
+    if clip.limit > _SMALL_LIMIT:
+        return False
     with unobserved():
-        if "mul" in name:
+        if "mul" in plan.name and clip.gradients:
             return float(args[1]) < 0.5
-        return any(float(each.abs().max()) > 0.5 * limit for each in gradients if each.numel())
+        return any(float(each.abs().max()) > 0.5 * clip.limit for each in clip.gradients if each.numel())
 
 
 def _has_changed(numbers: Numbers, same: float = _SAME) -> bool:
@@ -408,15 +411,14 @@ class _Unstepped:
         """Something was made of parameters and their gradients, and nothing took it."""
         if self._recording != self._visit.recordings or not self._storages:
             return None
-        graph = self._visit.graph
-        updates = {names: op for names, op in _updates(graph, self._storages)}
+        updates = dict(_updates(self._visit.graph, self._storages))
         if not updates:
             return None
         last = max(updates.values(), key=lambda op: op.id)
         return _finding(
             f"{some(list(updates))} never changed: the updates went elsewhere",
             (Where(f"computed by {last.name}", last.source),),
-            "the new numbers were given to a variable, or written to a copy, and the parameters still hold the old ones",
+            "the new numbers were given to a variable, or written to a copy; the parameters hold the old ones",
             "write to the parameters in place: with torch.no_grad(): p -= lr * p.grad",
         )
 

@@ -123,10 +123,9 @@ class ZeroGradients(Diagnosis):
     def at_end(self, complete: bool) -> None:
         groups: dict[int, list[tuple[Leaf, _Suspect]]] = {}
         for leaf, suspect in self._suspects.items():
-            stop = suspect.stop
-            if complete and stop is not None and not suspect.unexplained and not leaf.moved:
-                if suspect.steps >= _FEWEST_STEPS:
-                    groups.setdefault(stop.number, []).append((leaf, suspect))
+            certain = complete and not suspect.unexplained and not leaf.moved and suspect.steps >= _FEWEST_STEPS
+            if certain and suspect.stop is not None:
+                groups.setdefault(suspect.stop.number, []).append((leaf, suspect))
         for group in groups.values():
             self._report(group)
 
