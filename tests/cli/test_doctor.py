@@ -134,7 +134,8 @@ def test_a_script_that_is_cut_short_is_not_judged_as_a_whole(folder: Path, code:
     result = doctor("main.py", code)
     assert result.exit_code == exit_code
     looked_for, not_judged = result.stdout.splitlines()[-2:]
-    whole = ["graph-kept", "no-gradient", "optimizer-misses", "retain-graph", "train-mode"]
+    whole = ["graph-kept", "no-gradient", "nothing-changes", "optimizer-misses", "retain-graph", "train-mode"]
+    whole.append("zero-gradients")
     assert looked_for == f"no fault found; looked for: {', '.join(key for key in DIAGNOSES if key not in whole)}"
     assert not_judged == f"not judged, as the program did not run to its end: {', '.join(whole)}"
     found = json.loads(doctor("--json", "main.py", code).stdout)

@@ -195,8 +195,8 @@ class NothingChanges(Diagnosis):
             self._look(run)
         found = list(self._decayed(runs))
         if not found and not self._changed:
-            cause = self._skips.finding() or self._of_steps(runs)
-            if cause is None and not runs:
+            cause = self._skips.finding() if self._skips.times else self._of_steps(runs)
+            if not runs and not self._skips.times:
                 cause = self._unstepped.finding()
             found = [] if cause is None else [cause]
         for finding in found[:1]:

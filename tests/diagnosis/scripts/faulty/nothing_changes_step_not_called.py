@@ -14,6 +14,6 @@ for step in range(6):
     optimizer.zero_grad()
     loss.backward()  # finds: nothing-changes
     nn.utils.clip_grad_norm_(rnn.parameters(), 1.0)
-    optimizer.step  # noqa: B018
+    optimizer.step
     scheduler.step()
     print(step, round(loss.item(), 4))
