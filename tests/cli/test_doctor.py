@@ -137,7 +137,8 @@ def test_a_script_that_is_cut_short_is_not_judged_as_a_whole(folder: Path, code:
     result = doctor("main.py", code)
     assert result.exit_code == exit_code
     not_judged, ended = result.stdout.splitlines()[-2:]
-    whole = ["graph-kept", "no-gradient", "optimizer-misses", "retain-graph", "train-mode"]
+    whole = ["graph-kept", "no-gradient", "nothing-changes", "optimizer-misses", "retain-graph", "train-mode"]
+    whole.append("zero-gradients")
     kind = {"raise": "ValueError", "interrupt": "KeyboardInterrupt"}.get(code, "SystemExit")
     assert ended == f"the program ended with {kind}; no fault was found that explains it"
     assert not_judged == f"not judged, as the program did not run to its end: {', '.join(whole)}"

@@ -163,6 +163,8 @@ class Watch:
         if node is not None and recomputing():
             self.recorder.stream.append(("recomputed", node._sequence_nr()))
 
+    def scheduler_stepped(self, scheduler: Any) -> None: ...
+
     def data_set(self, tensor: Any) -> None:
         self.recorder.forget(tensor)
 

@@ -6,7 +6,9 @@ each kind, and it asks which recordings the calling thread is part of. A thread 
 
 from __future__ import annotations
 
+import functools
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from torch.compiler import is_compiling
+from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from torchatlas.capturing import shadows
@@ -38,6 +41,7 @@ Cell = list[Any]  # the running call of one thread in one recording, and the use
 # A recorded op leaves a few objects the collector follows beside the program's own: with its first threshold raised
 # by this factor the collector runs as often, counted in the program's ops, as under a mode that records nothing.
 COLLECTOR_PACE = 10
+_NO_FRAME = "<frozen importlib._bootstrap>"  # Python leaves such frames out when it looks for the line of a warning
 
 
 class Watcher(Protocol):
@@ -49,6 +53,7 @@ class Watcher(Protocol):
     def may_have_recomputed(self) -> None: ...
     def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]: ...
     def step_ends(self, cell: Cell, optimizer: Any) -> None: ...
+    def scheduler_stepped(self, scheduler: Any) -> None: ...
     def data_set(self, tensor: Any) -> None: ...
     def before_resize(self, storage: Any) -> None: ...
     def after_resize(self, storage: Any) -> None: ...
@@ -99,6 +104,7 @@ def _install() -> None:
         _patch_threads()
         _UNDO.append(register_optimizer_step_pre_hook(_step_begins).remove)
         _UNDO.append(register_optimizer_step_post_hook(_step_ends).remove)
+        _patch_schedulers()
         _pace_collector()
     except BaseException:  # something that this torch does not have
         _take_away()
@@ -291,6 +297,34 @@ def _patch_threads() -> None:
 
     _replace(threading.Thread, "start", start_noted)
     _replace(threading.Thread, "_bootstrap_inner", bootstrap_joined)
+
+
+def _patch_schedulers() -> None:
+    """Steps of learning-rate schedulers that the program asks for: not of constructors, nor of inner schedulers."""
+
+    def noted(original: Any) -> Any:
+        def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(scheduler, *args, **kwargs)
+            if not is_compiling():
+                for watch, _ in () if _in_scheduler() else _here():
+                    watch.scheduler_stepped(scheduler)
+            return result
+
+        step.__code__ = step.__code__.replace(co_filename=_NO_FRAME)
+        return functools.update_wrapper(compiled_inside(step), original)
+
+    kinds = [kind for kind in vars(lr_scheduler).values() if isinstance(kind, type)]
+    for kind in dict.fromkeys(kind for kind in kinds if issubclass(kind, lr_scheduler.LRScheduler)):
+        if "step" in vars(kind):
+            _replace(kind, "step", noted(vars(kind)["step"]))
+
+
+def _in_scheduler() -> bool:
+    """Whether torch's own code for schedulers has called what runs."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename != lr_scheduler.__file__:
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
 
 
 def _joined(thread: threading.Thread, watches: Watches) -> list[Any]:

@@ -19,9 +19,12 @@ from torchatlas.diagnosis import (  # noqa: F401  # each adds its diagnosis, in 
     no_gradient,
     not_finite,
     not_zeroed,
+    nothing_changes,
     optimizer_misses,
+    order,
     retain_graph,
     saved_memory,
+    zero_gradients,
 )
 from torchatlas.diagnosis.case import CHECKS, Case
 from torchatlas.diagnosis.finding import Findings

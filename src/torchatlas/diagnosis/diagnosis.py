@@ -9,6 +9,7 @@ from torchatlas.registry import Registry
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
 
     from torchatlas.autograd.tasks import Gradients
     from torchatlas.capturing.plans import Plan
@@ -43,6 +44,9 @@ class Diagnosis:
     def before_step(self, optimizer: Optimizer, parameters: list[Tensor]) -> None: ...
 
     def after_step(self, optimizer: Optimizer, parameters: list[Tensor]) -> None: ...
+
+    def scheduler_stepped(self, scheduler: LRScheduler) -> None:
+        """After a step of a learning-rate scheduler that the program asked for."""
 
     def at_end(self, complete: bool) -> None:
         """When the visit ends; `complete` unless by an exception: then much may only not have happened yet."""

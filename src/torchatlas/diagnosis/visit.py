@@ -35,7 +35,15 @@ _OP = KINDS.index(NodeKind.OP)
 _MAKING = [PHASES.index(Phase.FORWARD), PHASES.index(Phase.OTHER)]  # nodes of autograd
 _MOST_OPS = 200_000  # of a recording; then another begins, and what is older than that one is forgotten
 # What only a whole program can show: a step, a gradient or a use of a result may just not have come yet.
-_AT_END = ("graph-kept", "no-gradient", "optimizer-misses", "retain-graph", "train-mode")
+_AT_END = (
+    "graph-kept",
+    "no-gradient",
+    "nothing-changes",
+    "optimizer-misses",
+    "retain-graph",
+    "train-mode",
+    "zero-gradients",
+)
 _IGNORE = re.compile(r"#\s*atlas:\s*ignore\b([\w\s,-]*)")  # a comment of the program, with keys or for all of them
 
 
@@ -376,6 +384,10 @@ class _Listener:
         self.visit.steps += 1
         with self.visit.guarded():
             self.visit._tell("after_step", optimizer, _parameters(optimizer))
+
+    def scheduler_stepped(self, scheduler: Any) -> None:
+        with self.visit.guarded():
+            self.visit._tell("scheduler_stepped", scheduler)
 
     def backward_called(self, inner: Any, cell: process.Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
         return inner(tensors, *args, **kwargs)
