@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from torchatlas.diagnosis import (  # noqa: F401  # each adds its diagnosis, in the order in which they are told
+    broadcast_in_loss,
     data_write,
     freed_graph,
     from_loss,
