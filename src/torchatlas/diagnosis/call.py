@@ -11,6 +11,7 @@ from torch import nn
 from torchatlas.diagnosis import (  # noqa: F401  # each adds its diagnosis, in the order in which they are told
     broadcast_in_loss,
     data_write,
+    dropout_in_eval,
     freed_graph,
     from_loss,
     gradient_flow,
