@@ -9,12 +9,15 @@ import torch
 from torch import nn
 
 from torchatlas.diagnosis import (  # noqa: F401  # each adds its diagnosis, in the order in which they are told
+    broadcast_in_loss,
     data_write,
+    dropout_in_eval,
     freed_graph,
     from_loss,
     gradient_flow,
     graph_kept,
     in_place,
+    loss_mismatch,
     modes,
     no_gradient,
     not_finite,
