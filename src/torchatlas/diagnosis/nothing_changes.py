@@ -21,7 +21,7 @@ from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
 from torchatlas.diagnosis.finding import Finding, Where, some
 from torchatlas.diagnosis.leaves import Leaf, running_variables
 from torchatlas.diagnosis.not_finite import plain
-from torchatlas.diagnosis.order import UNSCALES, Clipping, clipping
+from torchatlas.diagnosis.order import Clipping, clipping, unscales
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.names import short_name
 from torchatlas.torch_private import unobserved
@@ -34,6 +34,7 @@ _FEWEST_SKIPPED = 10  # steps: a scaler may begin too high, and then halves its 
 _FEWEST_RESETS = 2  # without them gradients may be gathered for a step that has not come yet
 _SAMPLE = 64  # numbers of a tensor that are remembered
 _MOST_RUNS = 100
+_SAME_TENSOR = ("alias", "detach")
 # fmt: off
 _ARITHMETIC = frozenset({
     "_to_copy", "add", "add_", "addcdiv", "addcdiv_", "addcmul", "addcmul_", "alias", "clone", "detach", "div", "div_",
@@ -72,11 +73,11 @@ class Numbers:
 
 
 def _summary(tensor: torch.Tensor) -> tuple[torch.Tensor, float, float]:
-    flat = tensor.detach().flatten()
-    flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
-    sample = flat[:: max(len(flat) // _SAMPLE, 1)].double().clone().cpu()
-    wide = torch.float64 if flat.device.type != "mps" else torch.float32
-    return sample, float(flat.sum(dtype=wide)), float(flat.abs().sum(dtype=wide))
+    """A few numbers, the sum of all, and the sum of their sizes."""
+    numbers = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    sample = numbers.flatten()[:: max(numbers.numel() // _SAMPLE, 1)].clone().cpu().double()
+    wide = torch.float64 if numbers.device.type != "mps" else torch.float32
+    return sample, float(numbers.sum(dtype=wide)), float(torch.linalg.vector_norm(numbers, 1, dtype=wide))
 
 
 def _share(part: float, whole: float) -> float:
@@ -97,6 +98,7 @@ class _Run:
     empty: bool = True  # nothing has had a gradient
     idle: int = 0  # steps since the learning rate has become almost 0
     idle_numbers: Numbers | None = None
+    schedulers: dict[Where, None] = field(default_factory=dict)  # of its learning rate: where they step
     clips: dict[Where, float] = field(default_factory=dict)  # that made gradients smaller, and the limit
 
 
@@ -114,14 +116,13 @@ class NothingChanges(Diagnosis):
         self._clips: dict[Where, float] = {}  # since the last step
         self._skips = _Skips()
         self._unstepped = _Unstepped(visit)
-        self._schedulers: dict[Where, None] = {}
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
         if self._changed:
             return
-        if short_name(plan.name) == UNSCALES:
+        if unscales(plan):
             self._skips.checked(args[1], self.visit.line("step of the scaler"))
         elif (found := clipping(plan, args)) is not None and _made_small(found, plan, args):
             self._clips[self.visit.line("clipping")] = found.limit
@@ -140,7 +141,7 @@ class NothingChanges(Diagnosis):
         if run.empty:
             run.empty = all(each.grad is None for each in parameters)
             run.frozen = run.frozen and run.empty and not any(each.requires_grad for each in parameters)
-        rate = max((_number(group.get("lr", 1.0)) for group in optimizer.param_groups), default=0.0)
+        rate = max((_rate(group) for group in optimizer.param_groups), default=0.0)
         run.highest = max(run.highest, rate)
         run.idle = run.idle + 1 if rate <= _IDLE * run.highest and run.highest else 0
         if run.idle == 1:
@@ -167,8 +168,9 @@ class NothingChanges(Diagnosis):
             run.numbers, self._changed = None, True
 
     def scheduler_stepped(self, scheduler: Any) -> None:
-        if len(self._schedulers) < _MOST_RUNS:
-            self._schedulers.setdefault(self.visit.line("scheduler.step()"))
+        run = self._runs.get(id(scheduler.optimizer))
+        if run is not None:
+            run.schedulers.setdefault(self.visit.line("scheduler.step()"))
 
     def _run(self, optimizer: Any, parameters: list[torch.Tensor]) -> _Run:
         run = self._runs.get(id(optimizer))
@@ -212,7 +214,7 @@ class NothingChanges(Diagnosis):
             ):
                 yield _finding(
                     f"no parameter changes any more in the last {run.idle:,} of {run.steps:,} steps",
-                    (*self._schedulers, run.line),
+                    (*run.schedulers, run.line),
                     f"the learning rate has decayed from {run.highest:.3g} to almost 0",
                     "decay it more slowly: a scheduler counts its own steps, so one that was meant for epochs must "
                     "not step with each batch",
@@ -224,7 +226,7 @@ class NothingChanges(Diagnosis):
             return None
         lines = tuple(dict.fromkeys(run.line for run in runs))[:3]
         graded = self._unstepped.names()
-        if all(run.empty and run.loose for run in runs) and graded:
+        if all(run.empty and run.loose for run in runs) and graded and self._unstepped.are_same(2):
             return _finding(
                 f"{steps:,} steps were taken with parameters of no model, and none with those of the model that is "
                 f"trained: {some(graded)}",
@@ -247,7 +249,7 @@ class NothingChanges(Diagnosis):
         if all(run.highest == 0 for run in runs):
             return _finding(
                 f"no parameter changed in {steps:,} steps",
-                (*lines, *self._schedulers),
+                (*lines, *(line for run in runs[:3] for line in run.schedulers)),
                 "the learning rate was 0 at each of them",
                 "give the optimizer a learning rate above 0; if a scheduler sets it, look at what it computes "
                 "(a division of integers, a warm-up that is stepped once an epoch)",
@@ -286,11 +288,11 @@ def _has_changed(numbers: Numbers, same: float = _SAME) -> bool:
     return change is not None and change > same
 
 
-def _number(rate: Any) -> float:
-    if not isinstance(rate, torch.Tensor):
-        return float(rate)
+def _rate(group: dict[str, Any]) -> float:
+    """The learning rate of a group; 1 if the optimizer finds its own."""
+    rate = group.get("lr")
     with unobserved():
-        return float(rate)
+        return 1.0 if rate is None else float(rate)
 
 
 def is_power_of_two(count: int) -> bool:
@@ -367,6 +369,11 @@ class _Unstepped:
         if change is not None:
             self._same_at = -1 if change > 0 else self._passes
 
+    def are_same(self, passes: int) -> bool:
+        """Whether they were seen to be as they were at first, after at least so many passes."""
+        self._look()
+        return self._same_at >= passes
+
     def pass_ends(self, line: Where | None) -> None:
         self._line = self._line or line
         if self._visit.steps or not is_power_of_two(self._passes):
@@ -394,10 +401,11 @@ class _Unstepped:
         self._stepped |= {id(each) for each in parameters if id(each) in self._leaves}
 
     def finding(self) -> Finding | None:
-        self._look()
-        if self._same_at < _FEWEST_PASSES:
+        if not self.are_same(_FEWEST_PASSES):
             return None
-        if self._held is not None and not self._inputs and self._resets >= _FEWEST_RESETS and self._line is not None:
+        if self._held is not None and self._line is not None:
+            if self._inputs or self._resets < _FEWEST_RESETS or self._are_read():
+                return None
             optimizer, names = self._held
             return _finding(
                 f"{some(names)} got gradients in {self._passes:,} backward passes, and no step was ever taken",
@@ -405,7 +413,23 @@ class _Unstepped:
                 f"{optimizer} holds them, and its step() is never called",
                 "call optimizer.step() after loss.backward(), with parentheses",
             )
-        return self._by_hand() if self._held is None else None
+        return self._by_hand()
+
+    def _are_read(self) -> bool:
+        """Whether gradients were taken for something else than their norms: then they may be what it is all for."""
+        if self._recording != self._visit.recordings:
+            return True
+        graph = self._visit.graph
+        cuts = Cuts(graph)
+        waiting = [node for _, gradient in self._storages for node in cuts.users(gradient)]
+        while waiting:
+            node = graph.nodes[waiting.pop()]
+            name = short_name(node.operation)
+            if name in _SAME_TENSOR:
+                waiting += graph.index.successors(node.id).tolist()
+            elif "norm" not in name:
+                return True
+        return False
 
     def _by_hand(self) -> Finding | None:
         """Something was made of parameters and their gradients, and nothing took it."""

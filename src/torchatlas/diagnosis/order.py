@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import weakref
@@ -22,10 +23,10 @@ from torchatlas.diagnosis.finding import Finding, Severity, Where
 from torchatlas.graph.names import short_name
 from torchatlas.torch_private import unobserved
 
-UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
+_UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
 _WRITES = ("mul_", "_foreach_mul_", "clamp_", "_foreach_clamp_min_")  # each clipped gradient goes through one of them
 _NO_GRADIENTS = "lift_fresh"  # clip_grad_norm_ without gradients returns torch.tensor(0.0)
-_OPS = frozenset((*_WRITES, _NO_GRADIENTS))
+_OPS = frozenset((*_WRITES, _NO_GRADIENTS, _UNSCALES))
 _CLIP_GRAD = torch.nn.utils.clip_grad.__file__
 _FEWEST_TIMES = 2
 _FEWEST_MADE, _MOST_STEPS = 8, 10  # optimizers over the same parameters, and steps of each
@@ -44,15 +45,27 @@ class Clipping:
 
 def clipping(plan: Plan, args: Any) -> Clipping | None:
     """The call of torch's clipping in which an op runs."""
-    name = short_name(plan.name)
-    if name not in _OPS or (frame := _clipping_frame(sys._getframe(1))) is None:
+    name = _relevant(plan.name)
+    if name is None or name == _UNSCALES or (frame := _clipping_frame(sys._getframe(1))) is None:
         return None
     variables = variables_of(frame)
-    limit = float(variables.get("max_norm", variables.get("clip_value", math.inf)))
+    with unobserved():  # it may be a tensor
+        limit = float(variables.get("max_norm", variables.get("clip_value", math.inf)))
     if name == _NO_GRADIENTS:
         parameters = [each for each in variables.get("parameters", ()) if isinstance(each, torch.Tensor)]
         return Clipping(limit, [], parameters) if parameters else None
     return Clipping(limit, list(args[0]) if isinstance(args[0], (list, tuple)) else [args[0]], [])
+
+
+@functools.cache
+def _relevant(operation: str) -> str | None:
+    """The short name of an op that clips or unscales gradients, or may do so."""
+    name = short_name(operation)
+    return name if name in _OPS else None
+
+
+def unscales(plan: Plan) -> bool:
+    return _relevant(plan.name) == _UNSCALES
 
 
 def _clipping_frame(frame: FrameType | None) -> FrameType | None:
@@ -76,7 +89,7 @@ class Order(Diagnosis):
         self._remakes: dict[tuple[int, int], _Remakes] = {}  # by the first parameter and how many there are
 
     def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
-        if plan.name.endswith("unscale_.default") and short_name(plan.name) == UNSCALES:
+        if unscales(plan):
             self._clips.unscaled(args[0], args[2])
         elif (found := clipping(plan, args)) is not None and math.isfinite(found.limit):
             self._clips.clipped(found, self.visit.line("clipping"))

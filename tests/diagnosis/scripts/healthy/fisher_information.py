@@ -17,5 +17,6 @@ def fisher(model, samples):
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # for the next task
 information = fisher(model, [torch.randn(5, 4) for _ in range(6)])
 print({name: round(value.sum().item(), 4) for name, value in information.items()})
