@@ -167,7 +167,22 @@ def test_breakpoints_on_gradients() -> None:
     with atlas.debug_backward((x.sqrt() * 2).sum()) as dbg:
         stop = dbg.run_until(nan=True)
         assert stop is not None
-        assert stop.name == "AccumulateGrad"
+        assert stop.name == "SqrtBackward0"  # not the one after it
+        assert stop.made is not None
+        assert [each.tolist() for each in stop.made if each is not None] == [[math.inf, 0.5]]
+        assert [each.tolist() for each in stop.gradients if each is not None] == [[2.0, 2.0]]
+        assert repr(stop).startswith("<Stop after #2 SqrtBackward0")
+        assert [node.name for node in dbg.ready] == ["AccumulateGrad"]
+        assert dbg.executed[-1] == "SqrtBackward0"
+        with pytest.raises(InvalidInputError, match="SqrtBackward0 has run already: step once"):
+            dbg.replace(torch.ones(2))
+        stop = dbg.step()
+        assert stop is not None
+        assert (stop.name, stop.made) == ("AccumulateGrad", None)
+        dbg.replace(torch.ones(2))
+        assert dbg.run() is None
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 1.0]
     x = torch.ones(4, requires_grad=True)
     with atlas.debug_backward((x * 3e38).sum()) as dbg:  # finite, but their sum is not
         assert dbg.run_until(nan=True) is None
@@ -183,6 +198,77 @@ def test_breakpoints_on_gradients() -> None:
     with atlas.debug_backward((x * 100 * 100).sum()) as dbg:
         stop = dbg.run_until("AccumulateGrad", above=1e6)
         assert stop is None
+
+
+def test_every_node_that_makes_nan_and_none_that_hands_it_on() -> None:
+    x, y = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
+    with atlas.debug_backward(((x * 3).sqrt() * 2 + (y * 3).sqrt()).sum()) as dbg:
+        dbg.break_at(nan=True)
+        stops = []
+        while (stop := dbg.run()) is not None:
+            stops.append((stop.operation, stop.made is not None))
+    assert stops == [("SqrtBackward0", True)] * 2
+    assert x.grad is not None
+
+
+def test_a_node_that_is_asked_for_at_a_stop_before_it() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    with atlas.debug_backward((x.sqrt() * 2).sum()) as dbg:
+        dbg.run_until("SqrtBackward0")
+        stop = dbg.run_until(nan=True)
+        assert stop is not None
+        assert (stop.name, stop.number) == ("SqrtBackward0", 2)
+        assert dbg.run_until(nan=True) is None
+
+
+def test_nan_from_outside_is_where_it_arrives() -> None:
+    x = torch.ones(2, requires_grad=True)
+    hidden = x * 2
+    hidden.register_hook(lambda gradient: gradient * math.nan)
+    with atlas.debug_backward((hidden.sin() * 3).sum()) as dbg:
+        dbg.break_at(nan=True)
+        stop = dbg.run()
+        assert stop is not None
+        assert (stop.name, stop.made) == ("MulBackward0_1", None)
+        assert dbg.run() is None
+    with atlas.debug_backward(x * 2, torch.tensor([1.0, math.inf])) as dbg:
+        stop = dbg.run_until(nan=True)
+        assert stop is not None
+        assert (stop.name, stop.made) == ("MulBackward0", None)
+
+
+def test_nan_made_inside_of_a_checkpoint_is_told_once() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    hidden = checkpoint(lambda x: (x * 2).sqrt(), x, use_reentrant=True)
+    with atlas.debug_backward(hidden.sum()) as dbg:
+        dbg.break_at(nan=True)
+        stops = []
+        while (stop := dbg.run()) is not None:
+            stops.append(stop.operation)
+    assert stops == ["SqrtBackward0"]
+
+
+def test_nan_does_not_change_what_is_computed() -> None:
+    grads = []
+    for watch in (False, True):
+        net = model()
+        with atlas.debug_backward(net(torch.ones(3, 4)).square().sum()) as dbg:
+            if watch:
+                dbg.break_at(nan=True)
+            dbg.run()
+        grads.append([p.grad for p in net.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True) if a is not None and b is not None)
+
+
+def test_a_name_that_is_part_of_others_is_explained() -> None:
+    net = model()
+    with atlas.recording(net) as rec:
+        loss = net(torch.ones(3, 4)).square().sum()
+    with atlas.debug_backward(loss, model=net, forward=rec.graph) as dbg:
+        with pytest.raises(NodeNotFoundError, match=r"named 'tanh'; did you mean 'TanhBackward0'\?"):
+            dbg.run_until("tanh")
+        with pytest.raises(NodeNotFoundError, match=r"named 'xyz'; there are AccumulateGrad, Addmm.*, 0\.bias"):
+            dbg.break_at("xyz")
 
 
 def test_a_gradient_can_be_replaced() -> None:
@@ -508,7 +594,7 @@ def test_things_may_be_given_for_their_names() -> None:
         with pytest.raises(InvalidInputError, match="a name or a function, not Linear"):
             dbg.break_at(nn.Linear)
     dbg = atlas.debug_backward(net(torch.ones(1, 4)).sum(), model=net)
-    with pytest.raises(NodeNotFoundError, match=r"named '2'\. Modules are known with forward="):
+    with pytest.raises(NodeNotFoundError, match=r"named '2'; did you mean '2\.bias' .* Modules are known with"):
         dbg.break_at(net[2])
     dbg = atlas.debug_backward(net(torch.ones(1, 4)).sum())
     with pytest.raises(InvalidInputError, match=r"which of the modules this Linear is .* pass model="):

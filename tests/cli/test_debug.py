@@ -65,9 +65,14 @@ def test_a_debugged_script_computes_what_it_computes_alone(folder: Path) -> None
 def test_breakpoints_and_commands_from_outside() -> None:
     result = debug("", "--break", "nan", "-c", "grads", "-c", "run", "worse.py")
     assert result.exit_code == 0, result.output
-    assert "AccumulateGrad" in result.stdout
-    assert "[not finite]" in result.stdout
-    assert "2 not finite" in result.stdout or "1 not finite" in result.stdout
+    stops = [line for line in result.stdout.splitlines() if "-> #" in line]
+    assert len(stops) == 1
+    assert stops[0].startswith(
+        "-> #2 SqrtBackward0: gradient [2], worse.py:3 in <module>; it has run, and what it made"
+    )
+    assert stops[0].endswith("[not finite]")
+    assert "0: float32[2] norm 2.828, min 2, max 2\n" in result.stdout
+    assert "made 0: float32[2] norm inf, min 1, max inf, 1 not finite" in result.stdout
     twice = debug("run\nrun\nrun\n", "-b", "TanhBackward0", "train.py")
     assert twice.stdout.count("-> #") == 2
 
@@ -171,6 +176,15 @@ def test_breakpoints_that_never_came_are_told() -> None:
     assert told[0].startswith("this breakpoint never came: TanBackward0; did you mean ")
     assert "'TanhBackward0'" in told[0]
     assert told[1] == "this breakpoint never came: norm above 1e+09"
+
+
+def test_names_that_are_not_there_are_explained() -> None:
+    result = debug("until tanh\nuntil xyz\nbreak Weight\nrun\n", "train.py")
+    assert "named 'tanh'; did you mean 'TanhBackward0'?" in result.stdout
+    assert "named 'xyz'; there are AccumulateGrad, AddmmBackward0, PowBackward0, " in result.stdout
+    assert "named 'Weight'; did you mean '0.weight' or '2.weight'?" in result.stdout
+    never = debug("run\n", "-b", "xyz", "train.py")
+    assert "this breakpoint never came: xyz; there are AccumulateGrad, AddmmBackward0, " in never.stdout
 
 
 def test_a_breakpoint_counts_where_another_one_came_first() -> None:

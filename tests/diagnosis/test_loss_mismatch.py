@@ -83,6 +83,13 @@ HEALTHY: dict[str, Loss] = {
     "probabilities of classes": lambda s, y: F.binary_cross_entropy(s.softmax(1), F.one_hot(y, 4).float()),
     "one of a set": lambda s, y: F.binary_cross_entropy(s.softmax(0), torch.eye(6)[:, :4]),
     "policy": lambda s, y: -torch.distributions.Categorical(s.softmax(1)).log_prob(y).mean(),
+    "missing labels": lambda s, y: (
+        F.binary_cross_entropy_with_logits(s[:, 0], y - 1.0, reduction="none") * (y > 0)
+    ).sum(),
+    "missing labels by weight": lambda s, y: F.binary_cross_entropy_with_logits(
+        s[:, 0], y.clamp(max=2) - 1.0, (y > 0).float()
+    ),
+    "cross entropy by hand": lambda s, y: s.logsumexp(1).mean() + F.nll_loss(s, y),
     "a little outside": lambda s, y: F.binary_cross_entropy_with_logits(s[:, 0], (y > 1) * 1.2 - 0.1),
 }
 
@@ -117,10 +124,12 @@ REFUSED: dict[str, tuple[Loss, str]] = {
     "a column of classes": (lambda s, y: F.cross_entropy(s, y[:, None]), "a dimension too many"),
     "no such class": (lambda s, y: F.cross_entropy(s, y + 4), "no output for"),
     "scores": (lambda s, y: F.binary_cross_entropy(s, s.detach().sigmoid()), "numbers outside of [0, 1]"),
+    "classes for numbers": (lambda s, y: F.mse_loss(s, y.float()), "of another shape"),
     "another shape": (lambda s, y: F.binary_cross_entropy(s.sigmoid(), y.float()), "of another shape"),
 }
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_torch_refuses_is_explained(name: str) -> None:
     loss, told = REFUSED[name]

@@ -104,9 +104,11 @@ class Console(cmd.Cmd):
         return True
 
     def do_until(self, arg: str) -> bool:
-        """until NAME | nan | zero | above X: run until this node, operation, module, parameter or gradient comes."""
-        test, number = self.session.condition(**condition_of(arg)).test, self.session.stopped().number
-        self.session.go(until=lambda stop: stop.number != number and test(stop))
+        """until NAME | nan | zero | above X: run until this node, operation, module, parameter or gradient comes.
+
+        nan alone: until a node has made NaN or infinity of finite gradients; grads then shows both.
+        """
+        self.session.go_until(self.session.condition(**condition_of(arg)))
         return True
 
     def do_run(self, arg: str) -> bool:
@@ -146,10 +148,12 @@ class Console(cmd.Cmd):
         self._say(f"-> {self.session.stopped()}")
 
     def do_grads(self, arg: str) -> None:
-        """grads: the gradients that arrive at it."""
+        """grads: the gradients that arrive at it; and those that it made, if it has run."""
         stop = self.session.stopped()
         for number, gradient in enumerate(stop.gradients):
             self._say(f"{number}: {_described(gradient, stop.name)}")
+        for number, gradient in enumerate(stop.made or ()):
+            self._say(f"made {number}: {_described(gradient, stop.name)}")
 
     def do_ready(self, arg: str) -> None:
         """ready: nodes that have all their gradients, the next first (a model of the engine's queue)."""

@@ -109,11 +109,11 @@ class Debugger(Bracket["Debugger"]):
 
         A node of `graph`, a parameter and, with `model`, a module may be given in the place of their names.
         `above`, `nan` and `zero` ask of the gradients that arrive: a norm above a number, something not finite, only
-        zeros.
+        zeros. `nan` alone stops at the node that makes NaN or infinity of finite gradients, after it ran: its stop has
+        what it `made`.
         """
-        begun = self._session.stop
-        test = self._session.condition(what, above=above, nan=nan, zero=zero).test
-        return self._go(until=lambda stop: test(stop) and stop.number != (begun.number if begun else -1))
+        self._session.go_until(self._session.condition(what, above=above, nan=nan, zero=zero))
+        return self._worker.go_on()
 
     def run(self) -> Stop | None:
         """Run to the next breakpoint, or to the end."""
@@ -141,7 +141,7 @@ class Debugger(Bracket["Debugger"]):
 
     @property
     def current(self) -> Stop | None:
-        """The node that is about to run; None before the first step and after the end."""
+        """The node that is about to run, or has just made a NaN; None before the first step and after the end."""
         return self._session.stop
 
     @property

@@ -27,12 +27,13 @@ from torchatlas.torch_private import no_transforms, unobserved
 
 @dataclass(eq=False, repr=False)
 class Stop:
-    """A node that is about to run."""
+    """A node that is about to run; or one that has just run, if it made NaN or infinity of finite gradients."""
 
     place: Place
     node: GraphNode  # in the graph of its task: name, module, line
     number: int  # how many ran before it
     gradients: Gradients  # what arrives at it; nothing if it was passed by and failed
+    made: Gradients | None = None  # of that, if it has run
 
     @property
     def name(self) -> str:
@@ -72,10 +73,11 @@ class Stop:
         where = f" in {self.module}" if self.module else ""
         line = f", {self.node.source}" if self.node.source is not None else ""
         leaf = f" of {self.parameter}" if self.parameter else ""
-        return clean(f"#{self.number} {self.name}{leaf}{where}{arrives}{line}")
+        made = "" if self.made is None else "; it has run, and what it made is not finite"
+        return clean(f"#{self.number} {self.name}{leaf}{where}{arrives}{line}{made}")
 
     def __repr__(self) -> str:
-        return f"<Stop before {self}>"
+        return f"<Stop {'before' if self.made is None else 'after'} {self}>"
 
 
 def numbers_at(gradient: torch.Tensor, name: str) -> torch.Tensor:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import nn
 
 from torchatlas.autograd.figures import all_finite
 from torchatlas.autograd.given import counted, whole_number
-from torchatlas.autograd.place import Place, Stop
+from torchatlas.autograd.place import Place, Stop, numbers_at
 from torchatlas.autograd.tasks import Gradients, Task
 from torchatlas.autograd.text import shape_text
 from torchatlas.autograd.walk import leaf_of
@@ -26,10 +27,13 @@ from torchatlas.errors import InvalidInputError, NodeNotFoundError, StateError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.registry import near_names
-from torchatlas.torch_private import FakeTensor, unobserved, will_be_executed
+from torchatlas.torch_private import FakeTensor, engine_run_id, unobserved, will_be_executed
 
 Test = Callable[[Stop], bool]
 _BUILDS_INSIDE = "CheckpointFunctionBackward"
+_SUGGESTED, _LISTED = 3, 12  # names
+_ENDS = ("Backward0", "Backward1", "Backward", "AccumulateGrad")  # operations
+_NUMBERED = re.compile(r"(Backward\d*|Grad)_\d+$|\.(\w+Backward\d*|AccumulateGrad)$")
 
 
 class Aborted(Exception):
@@ -43,6 +47,7 @@ class Breakpoint:
     text: str
     test: Test
     name: str | None = None  # the one that a node, operation, module or parameter must have
+    origin: bool = False  # where NaN or infinity is made, and not wherever it arrives
     hits: int = 0  # how often it came
 
     def __str__(self) -> str:
@@ -76,14 +81,29 @@ class Session:
         self.interrupted = False
         self._steps = 0  # that are left before the next stop; -1: none but breakpoints stop it
         self._until: Test | None = None
+        self._until_origin = False
+        self._seen: set[int] = set()  # tasks in which something not finite was seen: from there it is handed on
+        self._made_inside: set[int] = set()  # tasks whose running node has run one that made it
+        self._from_outside = False  # it arrives at the current node, and no node has made it
+        self._handles: dict[int, Any] = {}  # of the hooks after nodes, by task
+        self._finite: bool | None = None  # what arrives there; None: nobody has looked
         self._replacement: Gradients | None = None
         self._turn, self._stopped = threading.RLock(), False
 
     # -- where to stop -----------------------------------------------------------------------------------------------
 
-    def go(self, *, steps: int = -1, until: Test | None = None) -> None:
-        """What to do when the engine goes on."""
-        self._steps, self._until = steps, until
+    def go(self, *, steps: int = -1, until: Test | None = None, origin: bool = False) -> None:
+        """What to do when the engine goes on. `origin`: also ask `until` after nodes that make NaN or infinity."""
+        self._steps, self._until, self._until_origin = steps, until, origin
+
+    def go_until(self, condition: Breakpoint) -> None:
+        """To the next place where a condition holds, other than this one."""
+        here = None if self.stop is None or self.stop.made is not None else self.stop.number
+
+        def comes(stop: Stop) -> bool:
+            return (stop.made is not None or stop.number != here) and condition.test(stop)
+
+        self.go(until=comes, origin=condition.origin)
 
     def breakpoint(
         self, what: Any = None, *, above: float | None = None, nan: bool = False, zero: bool = False
@@ -93,7 +113,10 @@ class Session:
     def condition(
         self, what: Any = None, *, above: float | None = None, nan: bool = False, zero: bool = False
     ) -> Breakpoint:
-        """A place by name (node, operation, module or parameter) or a function of a Stop; and what arrives there."""
+        """A place by name (node, operation, module or parameter) or a function of a Stop; and what arrives there.
+
+        `nan` alone is the node that makes NaN or infinity of finite gradients, after it ran.
+        """
         tests: list[tuple[str, Test]] = []
         name = self._name_of(what)
         if name is not None:
@@ -104,14 +127,17 @@ class Session:
         if above is not None:
             limit = _number(above)
             tests.append((f"norm above {limit:g}", lambda stop: stop.norm() > limit))
-        if nan:
-            tests.append(("not finite", lambda stop: not all(map(all_finite, stop.dense()))))
+        origin = nan and what is None and above is None and not zero
+        if origin:
+            tests.append(("not finite", lambda stop: stop.made is not None or self._from_outside))
+        elif nan:
+            tests.append(("not finite", lambda stop: not _are_finite(stop, stop.gradients)))
         if zero:
             tests.append(("zero", lambda stop: any(not g.any() for g in stop.dense())))
         if not tests:
             raise InvalidInputError("say where to stop: a name, a function, above=, nan=True or zero=True.")
         text = ", ".join(text for text, _ in tests)
-        return Breakpoint(text, lambda stop: all(test(stop) for _, test in tests), name)
+        return Breakpoint(text, lambda stop: all(test(stop) for _, test in tests), name, origin)
 
     def _name_of(self, what: Any) -> str | None:
         """Things that have a name in the graph may be given themselves. None: a function, or nothing."""
@@ -145,7 +171,7 @@ class Session:
         known = self._known_names(list(self.places.values()))
         hidden = _BUILDS_INSIDE in known  # what a checkpoint will run is not there yet
         if known and name not in known and not hidden:
-            hint = _did_you_mean(name, known) or "."
+            hint = _did_you_mean(name, known)
             if self.forward is None:
                 hint += " Modules are known with forward=, a recording of the forward pass."
             raise NodeNotFoundError(f"no node, operation, module or parameter is named {name!r}{hint}")
@@ -162,7 +188,7 @@ class Session:
         left = [each for each in self.breakpoints if not each.hits]
         known = self._known_names(list(self.places.values())[:1]) if any(each.name for each in left) else set()
         return [
-            each.text + (_did_you_mean(each.name, known) if each.name and each.name not in known else "")
+            each.text + (_did_you_mean(each.name, known) if each.name and known and each.name not in known else "")
             for each in left
         ]
 
@@ -245,24 +271,86 @@ class Session:
             candidates = [(n, found) for n, found in nodes if task.accumulates or leaf_of(found) is None]
             place.wanted = {n for n, found in candidates if will_be_executed(found)}
         if self._wants_to_stop():
-            self.interrupted, self._stopped = False, True
-            try:
-                self.pause()
-            finally:
-                self._stopped = False
-            if self.aborting:
-                raise Aborted
+            self._pause_here()
         changed, self._replacement = self._replacement, None
+        if changed is not None:
+            self._finite = None
+        self._watch_result(task, node, gradients if changed is None else changed)
         # Who holds a gradient that is accumulated has it copied: the leaf cannot take it over.
         self._here, self._stop, self._passed = None, None, True
         self._order.append((task.number, node))
         return changed
 
+    def _pause_here(self) -> None:
+        self.interrupted, self._stopped = False, True
+        try:
+            self.pause()
+        finally:
+            self._stopped = False
+        if self.aborting:
+            raise Aborted
+
+    def _watch_result(self, task: Task, node: int, gradients: Gradients) -> None:
+        """Have the engine call us again after this node, if somebody wants to know who makes what is not finite."""
+        running = task.nodes[node]
+        if not self._wants_origins() or leaf_of(running) is not None:
+            return
+        stop = self._stop_at(self.places[task.number], node, self.executed, gradients)
+        if self._finite is None:
+            self._finite = _are_finite(stop, gradients)
+        if not self._finite:
+            return
+        engine_run = engine_run_id()
+
+        def after(made: Gradients, taken: Gradients) -> None:
+            if engine_run_id() == engine_run:  # a run inside of this one may go through the same node
+                handle.remove()
+                with self._turn:
+                    self._after(task, replace(stop, made=made))
+
+        handle = running.register_hook(after)
+        self._handles[task.number] = handle
+
+    def _after(self, task: Task, stop: Stop) -> None:
+        if self.aborting:
+            raise Aborted
+        assert stop.made is not None
+        if _are_finite(stop, stop.made):
+            return
+        self._seen.add(task.number)
+        if task.outer is not None:
+            self._made_inside.add(task.outer)
+        if task.number in self._made_inside:
+            self._made_inside.discard(task.number)
+            return
+        with unobserved():
+            came = [each for each in self.breakpoints if each.origin and each.test(stop)]
+            for each in came:
+                each.hits += 1
+            self.hit = came[0] if came else None
+            if not came and not (self._until_origin and self._until is not None and self._until(stop)):
+                return
+        self._here, self._stop, self._passed = None, stop, False
+        self._pause_here()
+        self._here, self._stop, self._passed = None, None, True
+
+    def _wants_origins(self) -> bool:
+        return self._until_origin or any(each.origin for each in self.breakpoints)
+
+    def _look_for_origins(self, stop: Stop) -> None:
+        task = stop.place.task.number
+        self._finite = _are_finite(stop, stop.gradients)
+        self._from_outside = not self._finite and task not in self._seen
+        if not self._finite:
+            self._seen.add(task)
+
     def _wants_to_stop(self) -> bool:
-        self.hit = None
+        self.hit, self._finite, self._from_outside = None, None, False
         if self.breakpoints or self._until is not None:
             stop = self.stopped()
             with unobserved():  # the program's modes are not to see what conditions compute
+                if self._wants_origins():
+                    self._look_for_origins(stop)
                 came = [each for each in self.breakpoints if each.test(stop)]
                 for each in came:
                     each.hits += 1
@@ -274,6 +362,10 @@ class Session:
         return self._steps == 0 or self.interrupted
 
     def end(self, task: Task, error: BaseException | None) -> None:
+        if (handle := self._handles.pop(task.number, None)) is not None:
+            handle.remove()  # its node has raised
+        self._seen.discard(task.number)
+        self._made_inside.discard(task.number)
         if error is None:  # else it is where it happened
             self.over()
 
@@ -287,6 +379,10 @@ class Session:
 
     def replace(self, gradient: torch.Tensor, index: int = 0) -> None:
         """Have the current node take another gradient."""
+        if self.stopped().made is not None:
+            raise InvalidInputError(
+                f"{self.stopped().name} has run already: step once, and replace what arrives at the next node."
+            )
         arriving, number = list(self.stopped().gradients), whole_number(index, "the index of a gradient")
         if not 0 <= number < len(arriving):
             arrive = counted(len(arriving), "gradient") + (" arrives" if len(arriving) == 1 else " arrive")
@@ -322,8 +418,24 @@ def _number(above: Any) -> float:
 
 
 def _did_you_mean(name: str, known: set[str]) -> str:
-    near = " or ".join(map(repr, near_names(name, known)))
-    return f"; did you mean {near}?" if near else ""
+    """Names that are near or hold the name, and what else there is."""
+    single = sorted((one for one in known if not _is_numbered(one)), key=lambda one: (not one.endswith(_ENDS), one))
+    holding = [one for one in single if name.lower() in one.lower()]
+    near = list(dict.fromkeys([*holding, *near_names(name, known)]))[:_SUGGESTED]
+    if near:
+        return f"; did you mean {' or '.join(map(repr, near))}?"
+    more = f" and {len(single) - _LISTED} more" if len(single) > _LISTED else ""
+    return f"; there are {', '.join(single[:_LISTED])}{more}." if single else "."
+
+
+def _is_numbered(name: str) -> bool:
+    """Whether it is one node of several of an operation, which is a name, too: 2.AddmmBackward0, AddmmBackward0_3."""
+    return _NUMBERED.search(name) is not None
+
+
+def _are_finite(stop: Stop, gradients: Gradients) -> bool:
+    with unobserved():
+        return all(all_finite(numbers_at(each, stop.name)) for each in gradients if each is not None)
 
 
 def _is_called(stop: Stop, name: str) -> bool:

@@ -50,6 +50,7 @@ class Mismatch:
     nodes: tuple[tuple[str, Any], ...]
     why: str
     fix: str
+    normalised_by: str = ""  # none if there is such a node: cross_entropy is nll_loss of scores and a logsumexp
 
 
 @diagnosis
@@ -61,10 +62,12 @@ class LossMismatch(Diagnosis):
         self._told: dict[Any, Finding] = {}  # each pass of a loop has the same: its lines are read once
 
     def before_backward(self, case: Case, found: Pass) -> None:
-        for node in found.nodes:
-            look = _LOOKS.get(kind_of(node))
-            for mismatch in () if look is None else look(node):
-                self._tell(case, mismatch)
+        kinds = [kind_of(node) for node in found.nodes]
+        for node, kind in zip(found.nodes, kinds, strict=True):
+            if kind in _LOOKS:
+                for mismatch in _LOOKS[kind](node):
+                    if not (mismatch.normalised_by and mismatch.normalised_by in kinds):
+                        self._tell(case, mismatch)
 
     def _tell(self, case: Case, mismatch: Mismatch) -> None:
         first = sequence_nr(mismatch.nodes[0][1])
@@ -123,6 +126,7 @@ def _looks_at_nll(loss: Any) -> Iterator[Mismatch]:
             "it takes the number of the right class, with the sign turned, for the loss: without log_softmax that can "
             "fall without end, and no class is compared with the others",
             "use cross_entropy on the scores, or nll_loss on log_softmax(scores, dim=1)",
+            "Logsumexp",
         )
 
 
@@ -139,7 +143,8 @@ def _looks_at_bce_with_logits(loss: Any) -> Iterator[Mismatch]:
     if kind_of(made) in _SQUASHED:
         yield _squashed(made, loss, "binary_cross_entropy_with_logits", 0)
     target = _saved(loss, "target")
-    if target is not None and target.numel():
+    masked = int(loss._saved_reduction) == 0 or _saved(loss, "weight") is not None  # some targets may not count
+    if target is not None and target.numel() and not masked:
         with unobserved():
             low, high = float(target.min()), float(target.max())
         if low <= -1 or high >= 2:  # labels a little outside, as some GANs have, are on purpose
@@ -339,6 +344,12 @@ _REFUSALS = (
         "the loss gets targets of another shape than the input",
         "each number of the input has a target of its own",
         "squeeze(-1) the input, or unsqueeze(-1) the targets",
+    ),
+    (
+        r"The size of tensor a \(\d+\) must match the size of tensor b",
+        "the loss gets targets of another shape than the input",
+        "each number of the input has a target of its own; class numbers are for cross_entropy",
+        "give both the same shape, or use cross_entropy(scores, class numbers)",
     ),
 )
 
