@@ -91,7 +91,7 @@ class Modes(Diagnosis):
 
     def _model(self, module: nn.Module) -> Model:
         model = self._models.setdefault(module, Model(type(module).__name__))
-        if model.recording != self.visit.recordings:
+        if model.recording != self.visit.recordings or not model.storages:  # lazy parameters have none at first
             model.storages, model.recording = self._storages(module.parameters()), self.visit.recordings
         return model
 

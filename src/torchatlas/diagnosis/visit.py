@@ -29,7 +29,7 @@ from torchatlas.graph import Graph, GraphNode, Phase
 from torchatlas.graph.columns import KINDS, PHASES
 from torchatlas.graph.nouns import NodeKind
 from torchatlas.interrupts import Bracket
-from torchatlas.torch_private import never_compiled
+from torchatlas.torch_private import UninitializedTensor, never_compiled
 
 _OP = KINDS.index(NodeKind.OP)
 _MAKING = [PHASES.index(Phase.FORWARD), PHASES.index(Phase.OTHER)]  # nodes of autograd
@@ -150,7 +150,9 @@ class Visit(Bracket["Visit"]):
         return known[1]
 
     def storage_of(self, tensor: torch.Tensor) -> int | None:
-        """The storage of a tensor in `graph`."""
+        """The storage of a tensor in `graph`; a lazy parameter has none yet."""
+        if isinstance(tensor, UninitializedTensor):
+            return None
         return self._recordings[-1].storage_id(tensor)
 
     def maker_of(self, sequence_nr: int) -> GraphNode | None:
