@@ -100,11 +100,11 @@ from torch import nn
 
 
 def main(code):
-    net, other = nn.Linear(4, 1), nn.Linear(4, 1)
+    net, other = nn.Linear(4, 1), nn.Linear(1, 1)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for step in range(3):
         optimizer.zero_grad()
-        (net(torch.ones(3, 4)) + other(torch.ones(3, 4))).sum().backward()
+        other(net(torch.ones(3, 4))).sum().backward()
         optimizer.step()
     if code == "raise":
         raise ValueError("no more data")
@@ -122,7 +122,7 @@ def test_a_script_that_ends_by_leaving_is_judged_as_a_whole(folder: Path, code: 
     (folder / "main.py").write_text(LEAVES)
     result = doctor("main.py", code)
     assert result.exit_code == 3, result.output
-    assert "optimizer-misses: other.weight, other.bias get gradients" in result.stdout
+    assert "optimizer-misses]: other.weight, other.bias get gradients" in result.stdout
     assert "not judged" not in result.stdout
     found = json.loads(doctor("--json", "main.py", code).stdout)
     assert (found["failure"], found["checks"], found["not_judged"]) == (None, list(DIAGNOSES), [])

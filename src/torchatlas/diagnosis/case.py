@@ -33,6 +33,7 @@ class Case:
     caller_of: Callable[[GraphNode], Where | None] = lambda node: None  # the line that called the model an op ran in
     known_nodes: list[Any] | None = None  # if somebody has walked them already
     whole: bool = True  # whether the recording holds all that ran
+    call_of: Callable[[GraphNode], Where | None] = lambda node: None  # the same line, in whichever file
 
     @cached_property
     def nodes(self) -> list[Any]:
@@ -68,9 +69,13 @@ class Case:
 
     def leaves(self) -> set[int]:
         """The storages of leaves that require a gradient: of the model, and of all that is known by now."""
+        return {storage for storage, trained in self.parameters().items() if trained}
+
+    def parameters(self) -> dict[int, bool]:
+        """The storages of all parameters, and whether they require a gradient."""
         known = [] if self.model is None else list(self.model.parameters())
-        found = {self.storage_of(leaf) for leaf in [*known, *self.others()] if leaf.requires_grad}
-        return {storage for storage in found if storage is not None}
+        found = [(self.storage_of(leaf), leaf.requires_grad) for leaf in [*known, *self.others()]]
+        return {storage: trained for storage, trained in found if storage is not None}
 
     def here(self) -> tuple[Where, ...]:
         return () if self.line is None else (self.line,)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -166,7 +166,7 @@ def _known(sizes: Mapping[int, float]) -> dict[int, float]:
     return {node: size for node, size in sizes.items() if size > 0 and math.isfinite(size)}
 
 
-def _differ(sizes: Mapping[Hashable, float], fewest: int) -> bool:
+def _differ(sizes: Mapping[int, float], fewest: int) -> bool:
     return len(sizes) >= fewest and max(sizes.values()) >= _FACTOR * min(sizes.values())
 
 

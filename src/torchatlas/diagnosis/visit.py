@@ -218,12 +218,15 @@ class Visit(Bracket["Visit"]):
 
     def caller_of(self, node: GraphNode) -> Where | None:
         """The program's line that called the model in which an op of `graph` ran, if that is in another file."""
+        line = self.call_of(node)
+        return None if line is None or node.source is None else _elsewhere(line, node.source.file)
+
+    def call_of(self, node: GraphNode) -> Where | None:
+        """The program's line that called the model in which an op of `graph` ran."""
         ordinal = self._first_op + int((self.graph.columns["node_kind"][: node.id + 1] == _OP).sum())
         calls = self._calls if self._call is None else [*self._calls, (self._call[0], self.ops, self._call[1])]
         place = bisect_right(calls, ordinal, key=lambda call: call[0]) - 1
-        if place < 0 or node.source is None or ordinal > calls[place][1]:
-            return None
-        return _elsewhere(calls[place][2], node.source.file)
+        return None if place < 0 or ordinal > calls[place][1] else calls[place][2]
 
     @property
     def caller(self) -> Where | None:
@@ -290,9 +293,10 @@ class Visit(Bracket["Visit"]):
             lambda: self.graph,
             self.storage_of,
             self.line("backward"),
-            self._parameters,
+            self.parameters,
             self.caller_of,
             found.nodes,
+            call_of=self.call_of,
         )
         self._tell("before_backward", case, found)
         return case
@@ -302,7 +306,8 @@ class Visit(Bracket["Visit"]):
         if self._recordings[-1].length > _MOST_OPS:
             self._begin_recording()
 
-    def _parameters(self) -> Iterator[torch.Tensor]:
+    def parameters(self) -> Iterator[torch.Tensor]:
+        """Of the modules that were called."""
         for module in self.roots():
             yield from module.parameters()
 
