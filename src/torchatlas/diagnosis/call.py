@@ -15,6 +15,7 @@ from torchatlas.diagnosis import (  # noqa: F401  # each adds its diagnosis, in 
     gradient_flow,
     graph_kept,
     in_place,
+    kept_state,
     modes,
     no_gradient,
     not_finite,

@@ -64,8 +64,15 @@ class Case:
             return []
         if storages is None:
             storages = {v.storage.id for v in [*op.inputs, *op.outputs] if v.storage is not None}
-        later = (node for node in self.forward.where(kind="op") if node.id > op.id and node.writes)
-        return [node for node in later if {s.id for i in node.writes if (s := node.inputs[i].storage)} & storages]
+        return [node for node, written in self._writers if node.id > op.id and not written.isdisjoint(storages)]
+
+    @cached_property
+    def _writers(self) -> list[tuple[GraphNode, set[int]]]:
+        """The ops that write, and to which storages."""
+        if self.forward is None:
+            return []
+        writers = [node for node in self.forward.where(kind="op") if node.writes]
+        return [(node, {s.id for i in node.writes if (s := node.inputs[i].storage)}) for node in writers]
 
     def leaves(self) -> set[int]:
         """The storages of leaves that require a gradient: of the model, and of all that is known by now."""

@@ -33,6 +33,15 @@ def loss_without_grad(case: Case) -> Iterator[Finding]:
     for number, loss in enumerate(case.losses):
         if not loss.requires_grad:
             which = f"loss {number}" if len(case.losses) > 1 else "the loss"
+            if frozen := _frozen(case, loss):
+                yield Finding(
+                    "loss-without-grad",
+                    f"{which} does not require a gradient: all {frozen:,} parameters behind it are frozen",
+                    (*cut_off(case, loss), *_made(case, loss), *case.here()),
+                    "requires_grad is False for each of them",
+                    "unfreeze what is to be trained, after all freezing: model.requires_grad_(True), or its head's",
+                )
+                continue
             yield Finding(
                 "loss-without-grad",
                 f"{which} does not require a gradient",
@@ -41,6 +50,25 @@ def loss_without_grad(case: Case) -> Iterator[Finding]:
                 "detached or integer tensors, or from data alone",
                 "compute it from parameters, with gradients enabled; look for detach(), .data, .item() and numpy",
             )
+
+
+def _frozen(case: Case, loss: torch.Tensor) -> int:
+    """How many parameters a loss was computed from, if none of them requires a gradient."""
+    if case.forward is None or (storage := case.storage_of(loss)) is None:
+        return 0
+    parameters, cuts = case.parameters(), Cuts(case.forward)
+    before = cuts.before(cuts.makers((), [storage]))
+    used = [trained for each, trained in parameters.items() if not before.isdisjoint(cuts.users(each))]
+    return 0 if any(used) or any(parameters.values()) else len(used)
+
+
+def _made(case: Case, loss: torch.Tensor) -> list[Where]:
+    """The line that made a loss."""
+    if case.forward is None or (storage := case.storage_of(loss)) is None:
+        return []
+    columns = case.forward.columns
+    makers = [node for node in columns["value_producer"][columns["value_storage"] == storage].tolist() if node >= 0]
+    return [at("the loss was made by", case.forward.nodes[min(makers)])] if makers else []
 
 
 def cut_off(case: Case, loss: torch.Tensor) -> list[Where]:
@@ -76,11 +104,7 @@ def no_gradient(case: Case) -> Iterator[Finding]:
 def loss_was_made(case: Case, loss: torch.Tensor) -> list[Where]:
     """The line that made a loss which is a leaf, and those that cut it off."""
     places = cut_off(case, loss)
-    if case.forward is not None and (storage := case.storage_of(loss)) is not None:
-        columns = case.forward.columns
-        makers = [node for node in columns["value_producer"][columns["value_storage"] == storage].tolist() if node >= 0]
-        ops = [case.forward.nodes[min(makers)]] if makers else []
-        places += [at("the loss was made by", op) for op in ops if op.source not in [each.source for each in places]]
+    places += [place for place in _made(case, loss) if place.source not in [each.source for each in places]]
     return [*places, *case.here()]
 
 

@@ -35,7 +35,7 @@ _OP = KINDS.index(NodeKind.OP)
 _MAKING = [PHASES.index(Phase.FORWARD), PHASES.index(Phase.OTHER)]  # nodes of autograd
 _MOST_OPS = 200_000  # of a recording; then another begins, and what is older than that one is forgotten
 # What only a whole program can show: a step, a gradient or a use of a result may just not have come yet.
-_AT_END = ("graph-kept", "no-gradient", "optimizer-misses", "retain-graph", "train-mode")
+_AT_END = ("graph-kept", "kept-state", "no-gradient", "optimizer-misses", "retain-graph", "train-mode")
 _IGNORE = re.compile(r"#\s*atlas:\s*ignore\b([\w\s,-]*)")  # a comment of the program, with keys or for all of them
 
 
@@ -133,6 +133,11 @@ class Visit(Bracket["Visit"]):
     def report(self, finding: Finding) -> None:
         if finding.key in self.checks:
             self._found.append(finding)
+
+    @property
+    def found(self) -> list[Finding]:
+        """What was reported, as often as it was."""
+        return self._found
 
     @property
     def graph(self) -> Graph:
