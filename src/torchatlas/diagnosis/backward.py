@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -13,13 +14,18 @@ import torch
 from torch import nn
 
 from torchatlas.autograd.tasks import Gradients, reached, starting_node
+from torchatlas.autograd.walk import sequence_nr
+from torchatlas.capturing.frames import user_line
 from torchatlas.diagnosis.diagnosis import Diagnosis
 from torchatlas.interrupts import bracketed
-from torchatlas.torch_private import engine_runs, functorch_depth
+from torchatlas.torch_private import engine_runs, functorch_depth, next_sequence_nr
 
 if TYPE_CHECKING:
     from torchatlas.diagnosis.case import Case
     from torchatlas.diagnosis.visit import Visit
+
+
+_FULL_WALKS = 4  # of a graph that grows, before it is walked less often
 
 
 @dataclass(eq=False)
@@ -31,17 +37,58 @@ class Pass:
     retains: bool  # retain_graph, and not because of create_graph
     creates: bool
     accumulates: bool  # into .grad; else gradients are returned
+    carried: tuple[Any, ...] = ()  # of a retained graph: nodes that new ones lead to, from before the last such pass
+    roots: tuple[Any, ...] = ()
+    partial: bool = False  # `nodes` are the new ones alone: the graph grows with every pass
+
+
+class Growth:
+    """Of the graphs that one place in the program has backward retain, pass after pass.
+
+    A graph that grows with every pass is walked as a whole when the number of passes has doubled, and else as far as it
+    is new: to walk it each time would take the square of the program's time.
+    """
+
+    def __init__(self) -> None:
+        self.passes, self._first_new, self._nodes = 0, 0, 0
+
+    def look(self, found: Pass, roots: list[Any]) -> None:
+        new, old = _new(roots, self._first_new) if self._first_new else ([], [])
+        found.carried, found.roots = tuple(old), tuple(roots)
+        self.passes = self.passes + 1 if old else 0
+        found.partial = self.passes > _FULL_WALKS and self.passes & (self.passes - 1) != 0
+        found.nodes = new if found.partial else reached(roots)
+        if old and not found.partial:
+            self.passes, self._nodes = (self.passes if len(found.nodes) > self._nodes else 0), len(found.nodes)
+        self._first_new = next_sequence_nr()
+
+
+def _new(roots: list[Any], first: int) -> tuple[list[Any], list[Any]]:
+    """The nodes behind some that were made since a number, and the older ones that they lead to; leaves are new."""
+    found, old = dict.fromkeys(roots), dict[Any, None]()
+    waiting = list(found)
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if node is None or node in found or node in old:
+                continue
+            if sequence_nr(node) < first:
+                old[node] = None
+            else:
+                found[node] = None
+                waiting.append(node)
+    return list(found), list(old)
 
 
 def backward_passes(visit: Visit) -> AbstractContextManager[None]:
     """Tell a visit of every backward pass of this thread; not of what a node runs inside of one."""
     thread, inside = threading.get_ident(), False
+    growth: dict[Any, Growth] = {}  # by the place in the program
 
     def around(run: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if inside or threading.get_ident() != thread or not all(map(_is_real, outputs)):
             return run(outputs, *args, **kwargs)
         try:
-            found = _pass(outputs, args, kwargs)
+            found = _pass(outputs, args, kwargs, growth)
         except Exception as error:
             visit.failed(error)
             return run(outputs, *args, **kwargs)
@@ -88,13 +135,18 @@ def _tell(visit: Visit, listening: list[Diagnosis], found: Pass, node: int, grad
             listening.remove(each)
 
 
-def _pass(outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pass:
+def _pass(outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], growth: dict[Any, Growth]) -> Pass:
     _, keep_graph, create_graph = (*args, None, None)[:3]
     losses = [output for output in outputs if isinstance(output, torch.Tensor)]
     edges = [output for output in outputs if not isinstance(output, torch.Tensor)]
-    roots = dict.fromkeys(starting_node(output) for output in [*losses, *edges] if _has_graph(output))
+    roots = list(dict.fromkeys(starting_node(output) for output in [*losses, *edges] if _has_graph(output)))
     retains = bool(keep_graph) and not create_graph
-    return Pass(losses, reached(list(roots)), retains, bool(create_graph), bool(kwargs.get("accumulate_grad", True)))
+    found = Pass(losses, [], retains, bool(create_graph), bool(kwargs.get("accumulate_grad", True)))
+    if retains and found.accumulates:
+        growth.setdefault(user_line(sys._getframe(1)), Growth()).look(found, roots)
+    else:
+        found.nodes = reached(roots)
+    return found
 
 
 def _is_real(output: Any) -> bool:

@@ -17,6 +17,7 @@ from torchatlas.diagnosis import (  # noqa: F401  # each adds its diagnosis, in 
     gradient_flow,
     graph_kept,
     in_place,
+    kept_state,
     loss_mismatch,
     modes,
     no_gradient,

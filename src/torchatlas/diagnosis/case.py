@@ -33,6 +33,7 @@ class Case:
     caller_of: Callable[[GraphNode], Where | None] = lambda node: None  # the line that called the model an op ran in
     known_nodes: list[Any] | None = None  # if somebody has walked them already
     whole: bool = True  # whether the recording holds all that ran
+    call_of: Callable[[GraphNode], Where | None] = lambda node: None  # the same line, in whichever file
 
     @cached_property
     def nodes(self) -> list[Any]:
@@ -63,14 +64,25 @@ class Case:
             return []
         if storages is None:
             storages = {v.storage.id for v in [*op.inputs, *op.outputs] if v.storage is not None}
-        later = (node for node in self.forward.where(kind="op") if node.id > op.id and node.writes)
-        return [node for node in later if {s.id for i in node.writes if (s := node.inputs[i].storage)} & storages]
+        return [node for node, written in self._writers if node.id > op.id and not written.isdisjoint(storages)]
+
+    @cached_property
+    def _writers(self) -> list[tuple[GraphNode, set[int]]]:
+        """The ops that write, and to which storages."""
+        if self.forward is None:
+            return []
+        writers = [node for node in self.forward.where(kind="op") if node.writes]
+        return [(node, {s.id for i in node.writes if (s := node.inputs[i].storage)}) for node in writers]
 
     def leaves(self) -> set[int]:
         """The storages of leaves that require a gradient: of the model, and of all that is known by now."""
+        return {storage for storage, trained in self.parameters().items() if trained}
+
+    def parameters(self) -> dict[int, bool]:
+        """The storages of all parameters, and whether they require a gradient."""
         known = [] if self.model is None else list(self.model.parameters())
-        found = {self.storage_of(leaf) for leaf in [*known, *self.others()] if leaf.requires_grad}
-        return {storage for storage in found if storage is not None}
+        found = [(self.storage_of(leaf), leaf.requires_grad) for leaf in [*known, *self.others()]]
+        return {storage: trained for storage, trained in found if storage is not None}
 
     def here(self) -> tuple[Where, ...]:
         return () if self.line is None else (self.line,)

@@ -24,10 +24,10 @@ _SHAPES = re.compile(r"(empty|zeros|ones|full|rand|randn|randint)_like|new_(empt
 
 
 class Cuts:
-    """The ops of a recording, and where they cut gradients off."""
+    """The ops of a recording, and where they cut gradients off. `parameters` are storages."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, parameters: Iterable[int] = ()) -> None:
+        self.graph, self._parameters = graph, set(parameters)
         self._forward = np.isin(graph.columns["node_phase"], _PROGRAM)
         self._carries = (graph.columns["node_sequence_nr"] >= 0) & self._forward
 
@@ -56,12 +56,61 @@ class Cuts:
             found += [int(producers.max())] if len(producers) and producers.max() >= 0 else []
         return found
 
+    @cached_property
+    def _set_parameters(self) -> set[int]:
+        """The ops that made or changed parameters: initialisations, copies, steps."""
+        columns = self.graph.columns
+        return set(columns["value_producer"][np.isin(columns["value_storage"], list(self._parameters))].tolist())
+
+    @cached_property
+    def _of_parameters_alone(self) -> set[int]:
+        """The ops that took nothing but parameters, and what came of these: views, norms, copies."""
+        columns, found = self.graph.columns, set[int]()
+        ptr, inputs = columns["input_ptr"].tolist(), columns["input_value"]
+        from_parameter = np.isin(columns["value_storage"][inputs], list(self._parameters)).tolist()
+        producers = columns["value_producer"][inputs].tolist()
+        for node in np.flatnonzero(self._forward).tolist():
+            places = range(ptr[node], ptr[node + 1])
+            if places and all(from_parameter[place] or producers[place] in found for place in places):
+                found.add(node)
+        return found
+
+    def uses(self, storage: int | None) -> list[int]:
+        """The ops that bring a parameter, or what came of it, together with data."""
+        seen = set(self.users(storage))
+        waiting, found = list(seen), []
+        while waiting:
+            node = waiting.pop()
+            if node not in self._of_parameters_alone:
+                found.append(node)
+                continue
+            after = {each for each in self.graph.index.successors(node).tolist() if self._forward[each]} - seen
+            seen |= after
+            waiting += after
+        return sorted(found)
+
+    def end_of(self, nodes: Collection[int]) -> int:
+        """The last op that what some ops made led to, with gradients."""
+        return max(self._carried_on(nodes) | set(nodes))
+
+    def behind(self, storages: Iterable[int | None]) -> set[int]:
+        """The ops that take, with gradients, what others made of some storages."""
+        return self._carried_on({node for storage in storages for node in self.users(storage)})
+
+    def _carried_on(self, nodes: Iterable[int]) -> set[int]:
+        found, waiting = set[int](), [node for node in nodes if self._carries[node]]
+        while waiting:
+            after = {each for each in self.graph.index.successors(waiting.pop()).tolist() if self._carries[each]}
+            waiting += after - found
+            found |= after
+        return found
+
     def before(self, nodes: Iterable[int]) -> set[int]:
-        """These ops, and all whose data went into them."""
+        """These ops, and all whose data went into them; not into parameters."""
         found, waiting = set(nodes), list(nodes)
         while waiting:
             for node in self.graph.index.predecessors(waiting.pop()).tolist():
-                if node not in found:
+                if node not in found and node not in self._set_parameters:
                     found.add(node)
                     waiting.append(node)
         return found
@@ -148,6 +197,14 @@ class Cuts:
         return short_name(self.graph.tables.operations[int(self.graph.columns["node_operation"][node])].name)
 
 
+_DISABLED = "cut because gradients were disabled (no_grad, inference_mode, set_grad_enabled(False)):"
+
+
+def gradients_were_disabled(node: GraphNode) -> bool:
+    """Whether an op cuts for no reason of its own."""
+    return cut_by(node).what.startswith(_DISABLED)
+
+
 def cut_by(node: GraphNode) -> Where:
     """Where it was cut, and by what."""
     name = short_name(node.operation)
@@ -160,4 +217,4 @@ def cut_by(node: GraphNode) -> Where:
     made = [value.dtype for value in node.outputs]
     if made and not any(dtype.startswith(("float", "bfloat", "complex")) for dtype in made):
         return at(f"cut by a result of {made[0]}:", node)
-    return at("cut because gradients were disabled (no_grad, inference_mode, set_grad_enabled(False)):", node)
+    return at(_DISABLED, node)

@@ -19,7 +19,7 @@ from torchatlas.diagnosis.finding import Finding, at
 from torchatlas.diagnosis.in_place import written_by
 from torchatlas.torch_private import FakeTensor, FunctionNode, next_sequence_nr
 
-_MOST_KEPT = 2_000_000
+_MOST_KEPT = 20_000
 Part = tuple[torch.dtype, Layout]
 
 
@@ -34,6 +34,7 @@ class DataWrite(Diagnosis):
         self._written: dict[int, dict[Part, tuple[int, int, int | None]]] = {}
         self._numbers: list[int] = []  # autograd's, as they rose
         self._ops: list[int] = []  # and the first op that ran under each
+        self._told: set[tuple[int, str]] = set()  # autograd's number of a node, and the slot
 
     def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
         number = next_sequence_nr() - 1
@@ -67,7 +68,8 @@ class DataWrite(Diagnosis):
                     for other, (op, at_number, storage) in self._written.get(_address(saved.data), {}).items()
                     if (at_number > number if own else op > self._made(number)) and _touches(other, part)
                 ]
-                if written and saved.expected_version() == saved.version:
+                if written and (number, saved.slot) not in self._told and saved.expected_version() == saved.version:
+                    self._told.add((number, saved.slot))
                     self._report(case, node, saved, written)
 
     def _made(self, number: int) -> int:
@@ -94,9 +96,10 @@ class DataWrite(Diagnosis):
         )
 
     def after_step(self, optimizer: Any, parameters: Any) -> None:
-        if len(self._ops) > _MOST_KEPT:
+        if len(self._ops) > _MOST_KEPT:  # what is older was made in a recording that is forgotten
             del self._numbers[: _MOST_KEPT // 2], self._ops[: _MOST_KEPT // 2]
             oldest = self._numbers[0]
+            self._told = {(number, slot) for number, slot in self._told if number > oldest}
             self._written = {
                 address: parts
                 for address, parts in self._written.items()

@@ -22,6 +22,8 @@ class Diagnosis:
     """One kind of fault, or a few that show in the same events. What it finds goes to `visit.report`."""
 
     keys: ClassVar[tuple[str, ...]]
+    # Those that only a program that ran to its end shows: a step, a gradient or a use of a result may be yet to come.
+    whole: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, visit: Visit) -> None:
         self.visit = visit

@@ -70,6 +70,7 @@ class Dropped:
 @diagnosis
 class DropoutInEval(Diagnosis):
     keys = ("dropout-in-eval",)
+    whole = keys
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from torchatlas.autograd.tasks import reached
 from torchatlas.diagnosis.backward import Pass
 from torchatlas.diagnosis.case import CHECKS, Case
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
 from torchatlas.diagnosis.finding import Finding
+from torchatlas.diagnosis.in_place import written_leaf
 
 
 @diagnosis
@@ -19,8 +23,15 @@ class FailsInBackward(Diagnosis):
 
     def after_backward(self, case: Case, found: Pass, error: BaseException | None) -> None:
         if error is not None:
+            if found.partial:
+                whole = replace(case, known_nodes=reached(list(found.roots)))
+                self._suspected += CHECKS["in-place"](whole)
             for finding in self._suspected:
                 self.visit.report(finding)
+
+    def at_end(self, complete: bool) -> None:
+        for finding in written_leaf(self.visit.error):
+            self.visit.report(finding)
 
 
 @diagnosis

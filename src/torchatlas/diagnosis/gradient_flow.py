@@ -1,10 +1,16 @@
-"""Gradients that shrink or grow by orders of magnitude on their way back through the layers."""
+"""Gradients that shrink or grow by orders of magnitude on their way back through the layers.
+
+Only what lies on one path through the graph of autograd is compared, one layer behind the other: parallel branches, and
+weights against biases, may well differ. Layers are alike if their nodes are of one type.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,7 +19,7 @@ from torchatlas.autograd.walk import leaf_of
 from torchatlas.diagnosis.backward import Pass
 from torchatlas.diagnosis.case import Case, short
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
-from torchatlas.diagnosis.finding import Finding
+from torchatlas.diagnosis.finding import Finding, Severity
 from torchatlas.diagnosis.not_finite import plain
 from torchatlas.torch_private import unobserved
 
@@ -21,6 +27,7 @@ _FACTOR = 1e6
 _SURE = 1e-12
 _FEWEST_LAYERS = 6
 _FEWEST_REPEATS = 8
+_MOST_AT_ONCE = 0.5  # of the change, in orders of magnitude: more between two neighbours is a gate or a scale
 _EACH_LAYER = "each layer multiplies them by its own factor"
 
 
@@ -28,9 +35,13 @@ _EACH_LAYER = "each layer multiplies them by its own factor"
 class GradientFlow(Diagnosis):
     keys = ("vanishing", "exploding")
 
+    def __init__(self, visit: Any) -> None:
+        super().__init__(visit)
+        self._suspected = 0  # passes: their paths are looked at each time the number has doubled
+
     def before_backward(self, case: Case, found: Pass) -> None:
-        self._weights: list[tuple[torch.Tensor, float]] = []  # as their gradients arrive: the last layer's first
-        self._repeated: dict[tuple[str, tuple[int, ...]], list[float]] = {}
+        self._weights: dict[int, float] = {}  # by the node of the leaf: the size of its gradient
+        self._repeated: dict[tuple[str, tuple[int, ...]], dict[int, float]] = {}
         kinds = Counter(type(node) for node in found.nodes)
         self._often = {kind for kind, count in kinds.items() if count >= _FEWEST_REPEATS}
 
@@ -41,27 +52,36 @@ class GradientFlow(Diagnosis):
         ran = found.nodes[node]
         leaf = leaf_of(ran)
         if leaf is not None and leaf.dim() >= 2:
-            self._weights.append((leaf, rms(gradient)))
+            self._weights[node] = rms(gradient)
         elif leaf is None and type(ran) in self._often:
-            self._repeated.setdefault((short(ran), tuple(gradient.shape)), []).append(rms(gradient))
+            self._repeated.setdefault((short(ran), tuple(gradient.shape)), {})[node] = rms(gradient)
 
     def after_backward(self, case: Case, found: Pass, error: BaseException | None) -> None:
-        weights = [(leaf, size) for leaf, size in self._weights if size > 0 and math.isfinite(size)]
-        self._weights = []  # they are the program's to keep
-        quarter = max(len(weights) // 4, 1)
-        if len(weights) >= _FEWEST_LAYERS:
-            late = statistics.median(size for _, size in weights[:quarter])
-            early = statistics.median(size for _, size in weights[-quarter:])
-            if early * _FACTOR <= late or early >= late * _FACTOR:
-                self._report(case, weights[-1][0], weights[0][0], early, late)
+        weights = _known(self._weights)
+        repeated = {kind: _known(sizes) for kind, sizes in self._repeated.items()}
+        wide = [kind for kind, sizes in repeated.items() if _differ(sizes, _FEWEST_REPEATS)]
+        if not _differ(weights, _FEWEST_LAYERS) and not wide:
+            return
+        self._suspected += 1
+        if self._suspected & (self._suspected - 1):
+            return
+        paths = Paths(found.nodes)
+        layers = paths.layers(weights)
+        for kind in dict.fromkeys(type(found.nodes[layer]) for layer in layers):
+            alike = {layer: weights[leaf] for layer, leaf in layers.items() if type(found.nodes[layer]) is kind}
+            chain = paths.longest(alike) if _differ(alike, _FEWEST_LAYERS) else []
+            if len(chain) >= _FEWEST_LAYERS and (ends := _ends([alike[layer] for layer in chain])) is not None:
+                first, last = (leaf_of(found.nodes[layers[layer]]) for layer in (chain[-1], chain[0]))
+                self._report(case, first, last, *ends)
                 return
-        for (name, _), sizes in self._repeated.items():
-            known = [size for size in sizes if size > 0 and math.isfinite(size)]
-            if len(known) >= _FEWEST_REPEATS and max(known[-len(known) // 4 :]) >= known[0] * _FACTOR:
-                self._report_repeats(case, name, known, layers=len({id(leaf) for leaf, _ in weights}))
+        for name, shape in wide:
+            sizes = repeated[name, shape]
+            steps = [sizes[node] for node in paths.longest(sizes)]
+            if len(steps) >= _FEWEST_REPEATS and (ends := _ends(steps)) is not None and ends[0] > ends[1]:
+                self._report_repeats(case, name, steps, layers=len(weights))
                 return
 
-    def _report(self, case: Case, first: torch.Tensor, last: torch.Tensor, early: float, late: float) -> None:
+    def _report(self, case: Case, first: Any, last: Any, early: float, late: float) -> None:
         what = "vanish" if early < late else "explode"
         self.visit.report(
             Finding(
@@ -72,6 +92,7 @@ class GradientFlow(Diagnosis):
                 _EACH_LAYER,
                 "residual connections, normalisation, an initialisation that fits the activation, ReLU or GELU "
                 "instead of sigmoid or tanh",
+                severity=Severity.WARNING,
             )
         )
 
@@ -86,8 +107,77 @@ class GradientFlow(Diagnosis):
                 "clip gradients, shorten the recurrence (detach), or use gates, normalisation or orthogonal weights"
                 if recurrent
                 else "an initialisation that fits the activation, normalisation, residual connections, clipping",
+                severity=Severity.WARNING,
             )
         )
+
+
+class Paths:
+    """Which nodes of a pass lie behind which, seen from the loss."""
+
+    def __init__(self, nodes: list[Any]) -> None:
+        number = {node: place for place, node in enumerate(nodes)}
+        following = [node.next_functions for node in nodes]
+        self._targets = [[number[node] for node, _ in each if node in number] for each in following]
+        self._inputs = list(map(len, following))  # also those that lead nowhere: data
+        self._sources: list[list[int]] = [[] for _ in nodes]
+        for place, targets in enumerate(self._targets):
+            for target in targets:
+                self._sources[target].append(place)
+
+    def layers(self, leaves: Mapping[int, Any]) -> dict[int, int]:
+        """The node that uses each of some leaves -> the leaf. What is used several times has no place of its own."""
+        found: dict[int, int] = {}
+        for leaf in leaves:
+            node = leaf
+            while len(self._sources[node]) == 1 and (node == leaf or self._inputs[node] == 1):
+                node = self._sources[node][0]
+            if node != leaf and self._inputs[node] > 1:
+                found.setdefault(node, leaf)
+        return found
+
+    def longest(self, sites: Mapping[int, Any]) -> list[int]:
+        """As many of some nodes as one path has, beginning at the loss."""
+        waiting = list(map(len, self._sources))
+        ready = [node for node, count in enumerate(waiting) if not count]
+        best: dict[int, tuple[int, int]] = {}  # how many sites a path to a node has, and the last of them
+        before: dict[int, int] = {}
+        while ready:
+            node = ready.pop()
+            count, last = best.get(node, (0, -1))
+            if node in sites:
+                before[node], count, last = last, count + 1, node
+                best[node] = count, last
+            for target in self._targets[node]:
+                if count > best.get(target, (0, -1))[0]:
+                    best[target] = count, last
+                waiting[target] -= 1
+                if not waiting[target]:
+                    ready.append(target)
+        chain = []
+        _, node = max(best.values(), default=(0, -1))
+        while node >= 0:
+            chain.append(node)
+            node = before[node]
+        return chain[::-1]
+
+
+def _known(sizes: Mapping[int, float]) -> dict[int, float]:
+    return {node: size for node, size in sizes.items() if size > 0 and math.isfinite(size)}
+
+
+def _differ(sizes: Mapping[int, float], fewest: int) -> bool:
+    return len(sizes) >= fewest and max(sizes.values()) >= _FACTOR * min(sizes.values())
+
+
+def _ends(sizes: list[float]) -> tuple[float, float] | None:
+    """The sizes near the input and near the loss, if they differ much and did not change at one place alone."""
+    quarter = max(len(sizes) // 4, 1)
+    late, early = statistics.median(sizes[:quarter]), statistics.median(sizes[-quarter:])
+    change = math.log(early / late)
+    steps = [math.log(after / before) for before, after in pairwise(sizes)]
+    largest = max(step if change > 0 else -step for step in steps)
+    return (early, late) if abs(change) >= math.log(_FACTOR) and largest <= _MOST_AT_ONCE * abs(change) else None
 
 
 def rms(tensor: torch.Tensor) -> float:

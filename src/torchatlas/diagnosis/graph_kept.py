@@ -18,7 +18,7 @@ from torchatlas.autograd.walk import leaf_of, sequence_nr
 from torchatlas.diagnosis.backward import Pass
 from torchatlas.diagnosis.case import Case, short
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
-from torchatlas.diagnosis.finding import Finding, Where, at, some
+from torchatlas.diagnosis.finding import Finding, Severity, Where, at, some
 from torchatlas.diagnosis.holders import names_of
 from torchatlas.diagnosis.not_finite import tensors_in
 from torchatlas.graph import GraphNode, SourceLine
@@ -84,6 +84,7 @@ class Graph:
 @diagnosis
 class GraphKept(Diagnosis):
     keys = ("graph-kept",)
+    whole = keys
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
@@ -252,6 +253,7 @@ def _finding(
         + f": {format_bytes(_saved_bytes(nodes))} saved for backward, {len(nodes):,} nodes",
         (*(at("the tensor that holds them was made by", op) for op in made_by), *line),
         *reason,
+        severity=Severity.WARNING,
     )
 
 

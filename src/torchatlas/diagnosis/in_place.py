@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from traceback import walk_tb
 
 from torchatlas.autograd.saved import saved_by
+from torchatlas.capturing.describe import source_row
+from torchatlas.capturing.frames import is_installed, is_users
 from torchatlas.capturing.tensors import shape_of
 from torchatlas.diagnosis.case import CHECKS, Case, short
 from torchatlas.diagnosis.finding import Finding, Where, at
 from torchatlas.graph import GraphNode, Phase, SourceLine
 
+_OF_LEAF = re.compile(r"leaf Variable that requires grad.*in-place operation")
 _COPY = "write to a copy (x = x * 2 instead of x.mul_(2), x.clone() before x[...] =), or after backward"
 _AFTER_STEP = "run this backward pass before the optimizer's step, or compute the loss anew after it"
 
@@ -32,6 +37,24 @@ def in_place(case: Case) -> Iterator[Finding]:
                 "backward needs the numbers that were there when it was saved, and refuses to run",
                 _AFTER_STEP if any(writer.phase is Phase.OPTIMIZER for writer in writers) else _COPY,
             )
+
+
+def written_leaf(error: BaseException | None) -> Iterator[Finding]:
+    """An exception of torch about a leaf that was written to: that is raised at once, and by no backward pass."""
+    if error is None or not _OF_LEAF.search(str(error)):
+        return
+    last = None
+    for frame, _ in walk_tb(error.__traceback__):
+        if is_users(frame.f_code.co_filename) and not is_installed(frame.f_code.co_filename):
+            last = frame
+    places = [] if last is None else [Where("written to", source_row(last.f_code, last.f_lasti))]
+    yield Finding(
+        "in-place",
+        "a leaf that requires a gradient was written to in place",
+        tuple(places),
+        "autograd needs the leaf as it was, to give it a gradient",
+        "make a new tensor (x = x + 1 instead of x += 1); an update of a parameter by hand goes under torch.no_grad()",
+    )
 
 
 def written_by(writers: list[GraphNode]) -> Iterator[Where]:

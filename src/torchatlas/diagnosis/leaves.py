@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import sys
 import weakref
 from collections import OrderedDict, defaultdict, deque
@@ -22,24 +23,47 @@ _DICTS, _LISTS = (dict, OrderedDict, defaultdict), (list, tuple, deque)  # these
 _DEEPEST = 3  # containers in containers
 _LONGEST = 1_000  # items of a container that is looked into: layers are few, a memory of samples is long
 _MOST_ITEMS = 10_000  # items of all containers of a module: a table of numbers may be many short lists
+_FEW = 1_000  # leaves, before those that are gone are forgotten
 _Place = tuple[nn.Module, str]  # which module has a parameter, and as what
 _Named = tuple[str, torch.Tensor, _Place | None]
+
+
+@dataclass(eq=False)
+class Model:
+    """A whole model, also after it is gone."""
+
+    name: str  # among the others: the variable that holds it, or its class
+    alone: bool = False  # no other that has parameters was called
 
 
 @dataclass(eq=False)
 class Leaf:
     """A tensor that gets gradients, or could."""
 
-    name: str
+    path: str  # in its model, or the variable that holds it
     of_module: bool  # a parameter, and not a tensor of its own
     reference: weakref.ref[torch.Tensor]
     requires_grad: bool
     number: int  # in the order of the models and their parameters
+    shape: tuple[int, ...] = ()
     storage: int | None = None  # in the recording that ran when it was last looked at
     place: tuple[weakref.ref[nn.Module], str] | None = None  # the module that had it when it was found, and as what
     reached: bool = False  # a gradient has come to it
     zero: bool = False  # one was seen that was zero
     moved: bool = False  # one that was not zero
+    since: int = 0  # steps that were taken before the first came
+    model: Model | None = None  # the whole one
+    listed: bool = False  # in a plain list or dict of the model
+    replaced: bool = False  # an optimizer has it, and its module another in its place
+
+    @property
+    def name(self) -> str:
+        """With the model's, if there are several."""
+        return self.path if self.model is None or self.model.alone else f"{self.model.name}.{self.path}"
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
 
     def registered(self) -> torch.Tensor | None:
         """What the module has in its place now."""
@@ -53,11 +77,15 @@ class Leaves:
 
     def __init__(self) -> None:
         self._known: dict[int, Leaf] = {}  # by id, which another tensor may get after this one
-        self._models: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()  # what they are called
+        self._models: weakref.WeakKeyDictionary[nn.Module, Model] = weakref.WeakKeyDictionary()
+        self._roots = 0  # that were called when it was last looked
         self._count = 0
+        self._most = _FEW
 
     def of(self, tensor: torch.Tensor, roots: Collection[nn.Module]) -> Leaf:
         found = self._find(tensor)
+        if len(roots) != self._roots:
+            self._count_models(roots)
         if found is None:
             variables = _variables()
             if isinstance(tensor, nn.Parameter):  # no other is found in modules, and to look at all objects takes long
@@ -78,10 +106,23 @@ class Leaves:
         found = self._known.get(id(tensor))
         return found if found is not None and found.reference() is tensor else None
 
+    def _count_models(self, roots: Collection[nn.Module]) -> None:
+        """The names of parameters need no model as long as one alone was called."""
+        self._roots = len(roots)
+        first = [next(nn.Module.parameters(root), None) for root in roots]
+        known = [leaf for each in first if each is not None and (leaf := self._find(each)) is not None]
+        if len({leaf.model for leaf in known}) > 1:
+            for model in self._models.values():
+                model.alone = False
+
     def _add(self, tensor: torch.Tensor, name: str, of_module: bool, place: _Place | None = None) -> Leaf:
         self._count += 1
+        if len(self._known) >= self._most:  # an id may come again, a tensor does not
+            self._known = {key: leaf for key, leaf in self._known.items() if leaf.reference() is not None}
+            self._most = 2 * len(self._known) + _FEW
         held = None if place is None else (weakref.ref(place[0]), place[1])
-        found = Leaf(name, of_module, weakref.ref(tensor), tensor.requires_grad, self._count, place=held)
+        shape = tuple(shape_of(tensor))
+        found = Leaf(name, of_module, weakref.ref(tensor), tensor.requires_grad, self._count, shape, place=held)
         self._known[id(tensor)] = found
         return found
 
@@ -98,26 +139,28 @@ class Leaves:
         held = _held_by([*called, *tops], {id(top) for top in tops if id(top) not in variables})
         tops = [top for top in tops if id(top) not in held]
         trained = [top for top in called if id(top) not in held and next(nn.Module.parameters(top), None) is not None]
-        only = trained[0] if len(trained) == 1 else None
+        for model in self._models.values():
+            model.alone = False
+        for top in trained[:1] if len(trained) == 1 else ():
+            self._model(top, variables).alone = True
         for top in tops:
-            self._add_all(top, only, variables, _registered(top))
+            self._add_all(top, variables, _registered(top), listed=False)
         for top in tops:
-            self._add_all(top, only, variables, _in_containers(top, held))
+            self._add_all(top, variables, _in_containers(top, held), listed=True)
 
-    def _add_all(
-        self, top: nn.Module, only: nn.Module | None, variables: dict[int, str], named: Iterator[_Named]
-    ) -> None:
+    def _add_all(self, top: nn.Module, variables: dict[int, str], named: Iterator[_Named], listed: bool) -> None:
         for name, parameter, place in named:
             if self._find(parameter) is None:
-                path = name if top is only else f"{self._called(top, variables)}.{name}"
-                self._add(parameter, path, of_module=True, place=place)
+                leaf = self._add(parameter, name, of_module=True, place=place)
+                leaf.model, leaf.listed = self._model(top, variables), listed
 
-    def _called(self, top: nn.Module, variables: dict[int, str]) -> str:
+    def _model(self, top: nn.Module, variables: dict[int, str]) -> Model:
         """What a model is called among the others: once and for all."""
         if top not in self._models:
-            name, taken = variables.get(id(top), type(top).__name__), set(self._models.values())
+            name = variables.get(id(top), type(top).__name__)
+            taken = {model.name for model in self._models.values()}
             numbered = (name if number == 0 else f"{name}_{number}" for number in range(len(taken) + 1))
-            self._models[top] = next(each for each in numbered if each not in taken)
+            self._models[top] = Model(next(each for each in numbered if each not in taken))
         return self._models[top]
 
 

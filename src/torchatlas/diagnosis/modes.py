@@ -59,6 +59,7 @@ class Call:
 @diagnosis
 class Modes(Diagnosis):
     keys = ("train-mode", "eval-mode")
+    whole = ("train-mode",)
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
@@ -91,7 +92,7 @@ class Modes(Diagnosis):
 
     def _model(self, module: nn.Module) -> Model:
         model = self._models.setdefault(module, Model(type(module).__name__))
-        if model.recording != self.visit.recordings:
+        if model.recording != self.visit.recordings or not model.storages:  # lazy parameters have none at first
             model.storages, model.recording = self._storages(module.parameters()), self.visit.recordings
         return model
 

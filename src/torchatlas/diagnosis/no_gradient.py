@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,18 +14,18 @@ from torchatlas.autograd.walk import leaf_of, sequence_nr
 from torchatlas.capturing.describe import source_row
 from torchatlas.capturing.frames import is_users, user_line
 from torchatlas.diagnosis.case import CHECKS, Case
-from torchatlas.diagnosis.cuts import Cuts, cut_by
+from torchatlas.diagnosis.cuts import Cuts, cut_by, gradients_were_disabled
 from torchatlas.diagnosis.finding import Finding, Where, at, some
 from torchatlas.diagnosis.leaves import Leaf
-from torchatlas.graph import SourceLine
+from torchatlas.graph import Graph, GraphNode, SourceLine
 from torchatlas.torch_private import FunctionNode, applying_frames, next_sequence_nr
 
 _MOST = 3  # cuts that are named
 _MOST_APPLIED = 100_000  # Functions whose lines are remembered: what was applied long ago has no backward pass any more
-Cause = tuple[tuple[Where, ...], str, str]  # where, why, and the fix
 Named = tuple[str, int | None]  # a parameter and its storage; tensors of their own may share a name
 _LOOK_FOR = "look for detach(), no_grad, argmax or a cast to integers on that way; or freeze what is not to be trained"
-_USE_IT = "add it to the loss, or leave it out; or freeze what is not to be trained"
+_NOT_IN_LOSS = "{it} {was} used, but the result does not lead to the loss"
+_USE_IT = "add it to the loss, or call backward() of it, or leave it out; or freeze what is not to be trained"
 
 
 @CHECKS.add("loss-without-grad")
@@ -32,17 +33,46 @@ def loss_without_grad(case: Case) -> Iterator[Finding]:
     for number, loss in enumerate(case.losses):
         if not loss.requires_grad:
             which = f"loss {number}" if len(case.losses) > 1 else "the loss"
+            if frozen := _frozen(case, loss):
+                yield Finding(
+                    "loss-without-grad",
+                    f"{which} does not require a gradient: all {frozen:,} parameters behind it are frozen",
+                    (*cut_off(case, loss), *_made(case, loss), *case.here()),
+                    "requires_grad is False for each of them",
+                    "unfreeze what is to be trained, after all freezing: model.requires_grad_(True), or its head's",
+                )
+                continue
             yield Finding(
                 "loss-without-grad",
                 f"{which} does not require a gradient",
-                (*_cuts(case, loss), *case.here()),
+                (*cut_off(case, loss), *case.here()),
                 "it was computed with gradients disabled (no_grad, inference_mode, set_grad_enabled(False)), from "
                 "detached or integer tensors, or from data alone",
                 "compute it from parameters, with gradients enabled; look for detach(), .data, .item() and numpy",
             )
 
 
-def _cuts(case: Case, loss: torch.Tensor) -> list[Where]:
+def _frozen(case: Case, loss: torch.Tensor) -> int:
+    """How many parameters a loss was computed from, if none of them requires a gradient."""
+    if case.forward is None or (storage := case.storage_of(loss)) is None:
+        return 0
+    parameters, cuts = case.parameters(), Cuts(case.forward)
+    before = cuts.before(cuts.makers((), [storage]))
+    used = [trained for each, trained in parameters.items() if not before.isdisjoint(cuts.users(each))]
+    return 0 if any(used) or any(parameters.values()) else len(used)
+
+
+def _made(case: Case, loss: torch.Tensor) -> list[Where]:
+    """The line that made a loss."""
+    if case.forward is None or (storage := case.storage_of(loss)) is None:
+        return []
+    columns = case.forward.columns
+    makers = [node for node in columns["value_producer"][columns["value_storage"] == storage].tolist() if node >= 0]
+    return [at("the loss was made by", case.forward.nodes[min(makers)])] if makers else []
+
+
+def cut_off(case: Case, loss: torch.Tensor) -> list[Where]:
+    """The lines that cut a loss off from parameters."""
     if case.forward is None or (storage := case.storage_of(loss)) is None:
         return []
     cuts = Cuts(case.forward)
@@ -50,7 +80,10 @@ def _cuts(case: Case, loss: torch.Tensor) -> list[Where]:
     lines: dict[Any, Where] = {}  # one line may have many ops
     for node in found:
         lines.setdefault(node.source or node.id, cut_by(node))
-    return list(lines.values())[:_MOST]
+    calls = [case.call_of(node) for node in found[:_MOST] if gradients_were_disabled(node)]
+    told = list(lines.values())[:_MOST]
+    called = dict.fromkeys(line for line in calls if line is not None)
+    return [*told, *(line for line in called if line.source not in [place.source for place in told])]
 
 
 @CHECKS.add("no-gradient")
@@ -68,34 +101,97 @@ def no_gradient(case: Case) -> Iterator[Finding]:
     yield from without_gradient(case, missing, roots)
 
 
-def without_gradient(case: Case, missing: Sequence[Named], roots: Iterable[int]) -> Iterator[Finding]:
-    """Why some parameters get none; those with one cause are one finding."""
+def loss_was_made(case: Case, loss: torch.Tensor) -> list[Where]:
+    """The line that made a loss which is a leaf, and those that cut it off."""
+    places = cut_off(case, loss)
+    places += [place for place in _made(case, loss) if place.source not in [each.source for each in places]]
+    return [*places, *case.here()]
+
+
+def without_gradient(
+    case: Case, missing: Sequence[Named], roots: Iterable[int], others: bool = True
+) -> Iterator[Finding]:
+    """Why some parameters get none; those with one cause are one finding.
+
+    If there are no `others` that their optimizer has gradients for, a loss that they lead to may have been forgotten.
+    """
     if not missing:
         return
     if case.forward is None:
         names = [name for name, _ in missing]
         yield _finding(names, case.here(), "no path from the loss leads to {it}", _LOOK_FOR)
         return
-    cuts = Cuts(case.forward)
+    known = {storage for _, storage in missing if storage is not None}
+    cuts = Cuts(case.forward, case.parameters().keys() | known)
     into = cuts.before(cuts.makers(roots))
-    causes: dict[Any, tuple[list[str], tuple[Where, ...], str, str]] = {}
+    causes: dict[Any, tuple[list[str], list[Where], str, str]] = {}
+    ends: dict[Any, list[int]] = {}  # the last uses of what leads nowhere, by the line where that ends
     for name, storage in missing:
-        users = cuts.users(storage)
-        cut = cuts.after(users, into)
-        if cut is not None:
+        cut = cuts.after(cuts.users(storage), into)
+        if cut is not None and (others or not _ends_in_a_number(cuts, cuts.uses(storage), into)):
+            key, place = _cut_at(case, cut), cut_by(cut)
             called = case.caller_of(cut)  # for a model of a library the program's own line comes first
-            places = (*([] if called is None else [called]), cut_by(cut))
-            cause: Cause = places, "what came of {it} was cut off from the loss", _LOOK_FOR
-        elif users:
-            last = case.forward.nodes[max(users)]
-            cause = (at("last used by", last),), "{it} {was} used, but the result does not lead to the loss", _USE_IT
+            places = [*([] if called is None else [called]), place]
+            cause = causes.setdefault(key, ([], places, "what came of {it} was cut off from the loss", _LOOK_FOR))
+            if place.source not in [each.source for each in cause[1]] and len(cause[1]) < _MOST:
+                cause[1].append(place)
+        elif uses := cuts.uses(storage) or _in_a_model(case, case.forward, cuts.users(storage)):
+            end = case.forward.nodes[cuts.end_of(uses)]
+            key = "leads nowhere", end.source or end.id
+            ends.setdefault(key, [end.id]).append(max(uses))
+            cause = causes.setdefault(key, ([], [], _NOT_IN_LOSS, _USE_IT))
         else:
             never = "{it} {was} never used" if case.whole else "{it} {was} not used lately; what is older is forgotten"
-            cause = case.here(), never, "call the module in forward; or remove or freeze it"
-        lines = tuple(place.source or place.what for place in cause[0][:1])  # one line may use many parameters
-        causes.setdefault((lines, cause[1]), ([], *cause))[0].append(name)
+            fix = "call the module in forward; or remove or freeze it"
+            cause = causes.setdefault("never", ([], list(case.here()), never, fix))
+        cause[0].append(name)
+    for key, (last, *uses) in ends.items():
+        used, ended = case.forward.nodes[max(uses)], case.forward.nodes[last]
+        places = [at("last used by", used), at("the result ends at", ended)]
+        causes[key][1].extend(places[:1] if places[0].source == places[1].source else places)
     for names, places, why, fix in causes.values():
-        yield _finding(names, places, why, fix)
+        yield _finding(names, tuple(places), why, fix)
+
+
+def _ends_in_a_number(cuts: Cuts, uses: list[int], into: Collection[int]) -> bool:
+    """Whether what came of some ops ends in a loss, with gradients, that no backward pass began from."""
+    end = cuts.graph.nodes[cuts.end_of(uses)] if uses else None
+    return end is not None and end.id not in into and [math.prod(value.shape) for value in end.outputs] == [1]
+
+
+def _in_a_model(case: Case, graph: Graph, users: list[int]) -> list[int]:
+    """The last of some ops if a model ran it: whoever looks at parameters from outside of it (state_dict, a norm for
+    the log, a copy) does not use them."""
+    return users[-1:] if users and case.call_of(graph.nodes[users[-1]]) is not None else []
+
+
+def _cut_at(case: Case, cut: GraphNode) -> Any:
+    """One line may cut many parameters off; where gradients are disabled, every layer of a model does."""
+    if gradients_were_disabled(cut):
+        called = case.call_of(cut)
+        return "disabled", cut.source if called is None else called.source
+    return "cut", cut.source or cut.id
+
+
+def no_pass(names: list[str], step: Where, returned: bool) -> Finding:
+    """No backward pass has added to any gradient."""
+    if returned:
+        why = "torch.autograd.grad returns gradients, and nobody has put them into .grad, where the step looks for them"
+        return _finding(names, (step,), why, "call loss.backward(), or set .grad of each parameter before the step")
+    why = "no backward pass ran: the step has nothing to go by"
+    return _finding(names, (step,), why, "call loss.backward() before optimizer.step()")
+
+
+def made_anew(names: list[str], places: Iterable[Where]) -> Finding:
+    """The loss that backward began from was a new leaf."""
+    return _finding(
+        names,
+        tuple(places),
+        "the loss was made anew of its numbers, or of results without gradients, and only then told to require a "
+        "gradient: backward began and ended there",
+        "call backward() of the loss itself: leave out torch.tensor(loss, requires_grad=True), requires_grad_(), "
+        "detach() and .data; compute it with gradients enabled",
+    )
 
 
 def only_zeros(case: Case, zeros: Sequence[Named], roots: Iterable[int]) -> Iterator[Finding]:

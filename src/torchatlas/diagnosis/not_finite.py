@@ -27,6 +27,7 @@ from torchatlas.torch_private import current_autograd_node, functorch_depth, uno
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
 _NOT_FILLED = ("empty", "new_empty", "resize")
 _MOST_EVENTS = 32
+_ANOMALY = "returned nan values"  # of torch.autograd.set_detect_anomaly
 _SCALER = "_amp_foreach_non_finite_check_and_unscale_"  # looks for overflows itself, and skips the step
 
 
@@ -89,7 +90,8 @@ class NotFinite(Diagnosis):
             self._leaves.append(leaf)
 
     def after_backward(self, case: Case, found: Pass, error: BaseException | None) -> None:
-        if self._loss_is_finite and self._leaves:
+        anomaly = error is not None and _ANOMALY in str(error)
+        if self._loss_is_finite and (self._leaves or anomaly):
             self._pending.append(self._backward(case, found))
         self._events, self._leaves = [], []
 
@@ -128,9 +130,11 @@ class NotFinite(Diagnosis):
             op = self.visit.maker_of(event.node[1])
             told = f"{_told(event)}, in {event.node[0]}"
             where.append(Where(told, None) if op is None else at(f"{told}, of", op))
+        names = some([self.visit.name(leaf) for leaf in self._leaves])
+        what = f"the gradient of {names}" if names else "a gradient, at which anomaly detection stopped,"
         return Finding(
             "not-finite-backward",
-            f"the loss is finite, the gradient of {some([self.visit.name(leaf) for leaf in self._leaves])} is not",
+            f"the loss is finite, {what} is not",
             (*where, *case.here()),
             "the derivative is infinite there (sqrt, norm or a power at 0, acos at 1), or 0 times infinity",
             "move the argument away from there (eps inside), and give torch.where harmless numbers in the branch "

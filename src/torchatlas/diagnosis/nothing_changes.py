@@ -107,6 +107,7 @@ class NothingChanges(Diagnosis):
     """Looks at the parameters before the first step and after the 1st, 2nd, 4th, 8th ..., until they have changed."""
 
     keys = ("nothing-changes",)
+    whole = keys
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)

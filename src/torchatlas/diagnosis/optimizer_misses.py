@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from torchatlas.autograd.walk import leaf_of, sequence_nr
 from torchatlas.diagnosis.backward import Pass
 from torchatlas.diagnosis.case import Case
+from torchatlas.diagnosis.cuts import Cuts
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
-from torchatlas.diagnosis.finding import Finding, Where, some
-from torchatlas.diagnosis.leaves import Leaf
-from torchatlas.diagnosis.no_gradient import Functions, only_zeros, without_gradient
+from torchatlas.diagnosis.finding import Finding, Severity, Where, some
+from torchatlas.diagnosis.leaves import Leaf, Model
+from torchatlas.diagnosis.no_gradient import Functions, loss_was_made, made_anew, no_pass, only_zeros, without_gradient
 from torchatlas.diagnosis.not_finite import plain
 from torchatlas.torch_private import unobserved
 
 _FEWEST_STEPS = 2
 _MOST_PASSES = 1_000
+_FEW = 0.25  # numbers that are trained, of those that are not
 
 
 @diagnosis
@@ -26,6 +31,7 @@ class Trained(Diagnosis):
     """Looks at the end: a branch that is not taken every time gets its gradients another time."""
 
     keys = ("optimizer-misses", "no-gradient")
+    whole = keys
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
@@ -41,6 +47,19 @@ class Trained(Diagnosis):
         self._roots: deque[int] = deque(maxlen=_MOST_PASSES)  # of backward passes, the latest: autograd's numbers
         self._in_pass: dict[int, Leaf] = {}  # the leaves of the pass that runs, by the node that adds to their gradient
         self._functions = Functions()
+        self._returned = False  # whether gradients were asked for that are not added to .grad
+        self._passed = 0  # passes in all that are
+        self._anew: dict[Where | None, list[Where]] = {}  # by line: of passes that began and ended at the loss, why
+        self._called: weakref.WeakKeyDictionary[nn.Module, Called] = weakref.WeakKeyDictionary()
+        self._called_for: dict[Leaf, list[Called]] = {}  # of parameters that no optimizer has
+
+    def module_called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        called = self._called.setdefault(module, Called())
+        if torch.is_grad_enabled():
+            called.with_gradients += 1
+            called.trains = called.trains and module.training
+        else:
+            called.without += 1
 
     def op_ran(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
         if not self._in_pass and not torch.is_grad_enabled() and not self.visit.in_step:
@@ -48,9 +67,13 @@ class Trained(Diagnosis):
 
     def before_backward(self, case: Case, found: Pass) -> None:
         self._now = None  # if a step runs, its closure asks for this pass, and what was there before does not count
+        self._returned = self._returned or not found.accumulates
         if not found.accumulates:
             return
-        self._passes += 1
+        self._passes, self._passed = self._passes + 1, self._passed + 1
+        for loss in found.losses:
+            if loss.grad_fn is None and loss.requires_grad and case.line not in self._anew:
+                self._anew[case.line] = loss_was_made(case, loss)
         self._roots += [sequence_nr(loss.grad_fn) for loss in found.losses if loss.grad_fn is not None]
         tensors = {number: leaf_of(node) for number, node in enumerate(found.nodes)}
         self._in_pass = {number: self.visit.leaf(leaf) for number, leaf in tensors.items() if leaf is not None}
@@ -68,7 +91,8 @@ class Trained(Diagnosis):
         self._came[leaf] = self._passes, moves
 
     def _reaches(self, leaf: Leaf) -> None:
-        leaf.reached = True
+        if not leaf.reached:
+            leaf.reached, leaf.since = True, self.visit.steps
         if leaf.of_module:
             self._reached.setdefault(leaf)
 
@@ -91,7 +115,23 @@ class Trained(Diagnosis):
             if parameter.grad is not None:  # whoever put it there
                 self._reaches(leaf)
                 leaf.moved = leaf.moved or (leaf.zero and _moves(parameter.grad))
-        self._stand_ins |= {leaf for leaf in self._reached if leaf not in self._stepped and self._is_stand_in(leaf)}
+            elif not leaf.reached and not leaf.listed:
+                leaf.replaced = isinstance(parameter, nn.Parameter) and leaf.registered() is not parameter
+        others = [(leaf, leaf.reference()) for leaf in self._reached if leaf not in self._stepped]
+        missed = {leaf: tensor for leaf, tensor in others if tensor is not None}
+        self._stand_ins |= {leaf for leaf, _ in others if self._is_stand_in(leaf)}
+        self._look_at(missed)
+
+    def _look_at(self, missed: dict[Leaf, torch.Tensor]) -> None:
+        """While they are there."""
+        for leaf, tensor in missed.items():
+            leaf.storage = self.visit.storage_of(tensor)
+        new = {id(tensor): leaf for leaf, tensor in missed.items() if leaf not in self._called_for}
+        self._called_for |= {leaf: [] for leaf in new.values()}
+        for module, called in self._called.items() if new else ():
+            for parameter in module.parameters():
+                if id(parameter) in new:
+                    self._called_for[new[id(parameter)]].append(called)
 
     def _emptied(self, leaves: dict[Leaf, torch.Tensor]) -> bool:
         """Whether backward has made gradients for a step that now finds none, or zeros.
@@ -127,29 +167,31 @@ class Trained(Diagnosis):
             for leaves, _ in self._optimizers
             if not any(leaf.reached or leaf in self._perhaps for leaf in leaves)
         ]
+        case = Case(
+            [],
+            None,
+            lambda: self.visit.graph,
+            self.visit.storage_of,
+            others=self.visit.parameters,
+            caller_of=self.visit.caller_of,
+            whole=self.visit.recordings == 1,
+            call_of=self.visit.call_of,
+        )
         if missed and any(leaf.of_module for leaf in self._stepped):
-            self._report_missed([leaf.name for leaf in sorted(missed, key=lambda leaf: leaf.number)], bool(idle))
+            self._judge_missed(case, sorted(missed, key=lambda leaf: leaf.number), bool(idle))
         missing = [
             leaf
             for leaf in self._stepped
             if not leaf.reached and leaf not in self._perhaps and leaf.requires_grad
             if not (missed and _replaced(leaf, idle))
         ]
-        case = Case(
-            [],
-            None,
-            lambda: self.visit.graph,
-            self.visit.storage_of,
-            self._optimizers[-1][1],
-            caller_of=self.visit.caller_of,
-            whole=self.visit.recordings == 1,
-        )
+        told: set[Leaf] = set()
+        for leaves, line in self._optimizers:  # each parameter with the step that would change it
+            own = [leaf for leaf in missing if leaf in leaves and leaf not in told]
+            told.update(own)
+            if own:
+                self._judge_missing(replace(case, line=line), own, any(leaf.reached for leaf in leaves))
         zeros = [(leaf.name, leaf.storage) for leaf in self._stepped if leaf.of_module and leaf.zero and not leaf.moved]
-        cut = [(leaf.name, leaf.storage) for leaf in missing if leaf not in self._functions.stopped]
-        for finding in self._functions.findings(missing):
-            self.visit.report(finding)
-        for finding in without_gradient(case, cut, self._roots):
-            self.visit.report(finding)
         for finding in only_zeros(case, zeros, self._roots):
             self.visit.report(finding)
         for line, empty in self._empty.items():
@@ -165,6 +207,61 @@ class Trained(Diagnosis):
                 "backward made them, and something has emptied them before the step: zero_grad() in between",
                 "zero_grad(), backward(), step(): in this order",
                 times,
+            )
+        )
+
+    def _judge_missing(self, case: Case, missing: list[Leaf], others: bool) -> None:
+        """Parameters of one optimizer that get no gradient; `others` of it may."""
+        names = [leaf.name for leaf in missing]
+        if not others and not self._passed and case.line is not None:
+            self.visit.report(no_pass(names, case.line, self._returned))
+        elif not others and self._anew:
+            self.visit.report(made_anew(names, next(iter(self._anew.values()))))
+        else:
+            cut = [(leaf.name, leaf.storage) for leaf in missing if leaf not in self._functions.stopped]
+            for finding in (*self._functions.findings(missing), *without_gradient(case, cut, self._roots, others)):
+                self.visit.report(finding)
+
+    def _judge_missed(self, case: Case, missed: list[Leaf], idle: bool) -> None:
+        """A net that is fixed on purpose gets gradients by the way: a teacher, a loss network, what is before a head.
+
+        It is a mistake if the optimizer holds what nobody uses, if the part is in a plain list or came later, or if
+        parts that are nearer to the input are trained, and most of the model is.
+        """
+        mistakes = missed
+        if not idle and not any(leaf.replaced and not leaf.reached for leaf in self._stepped):
+            trained = [leaf for leaf in self._stepped if leaf.reached]
+            models = {leaf.model for leaf in trained if leaf.model is not None}
+            mistakes = [leaf for leaf in missed if leaf.model in models and (leaf.listed or leaf.since)]
+            left = [leaf for leaf in missed if leaf not in mistakes]
+            behind = _behind(case, left, trained) if left else []
+            mistakes += [leaf for leaf in behind if leaf.model in models and not _few(leaf.model, trained, left)]
+            forgotten = [leaf for leaf in behind if leaf.model not in models and self._is_used_as_trained(leaf)]
+            if forgotten and not mistakes:
+                self._report_forgotten([leaf.name for leaf in forgotten])
+        if mistakes:
+            self._report_missed([leaf.name for leaf in sorted(mistakes, key=lambda leaf: leaf.number)], idle)
+
+    def _is_used_as_trained(self, leaf: Leaf) -> bool:
+        """Whether a whole model runs in training mode, once for every pass. A loss network is asked for the features of
+        two images; or of one, and has been asked for those of the other before."""
+        calls = self._called_for.get(leaf, [])
+        return bool(calls) and all(
+            called.trains and called.with_gradients == self._passed and 2 * called.without < self._passed
+            for called in calls
+        )
+
+    def _report_forgotten(self, names: list[str]) -> None:
+        one = len(set(names)) == 1
+        self.visit.report(
+            Finding(
+                "optimizer-misses",
+                f"{some(names)} {'gets' if one else 'get'} gradients, and no optimizer takes a step with them",
+                tuple(line for _, line in self._optimizers),
+                "the whole model is in no optimizer; it runs in training mode, after one that is trained",
+                "give its parameters to the optimizer, too: [*a.parameters(), *b.parameters()]; if it is fixed on "
+                "purpose, say so: model.eval().requires_grad_(False), which saves time and memory",
+                severity=Severity.WARNING,
             )
         )
 
@@ -184,6 +281,43 @@ class Trained(Diagnosis):
                 f"{'it' if one else 'them'} with requires_grad_(False)",
             )
         )
+
+
+@dataclass
+class Called:
+    """How often a model was called, and how."""
+
+    with_gradients: int = 0
+    without: int = 0
+    trains: bool = True  # in training mode, each time with gradients
+
+
+def _behind(case: Case, missed: list[Leaf], trained: list[Leaf]) -> list[Leaf]:
+    """Those of some that lie between trained parameters and the loss."""
+    if case.forward is None:
+        return []
+    cuts = Cuts(case.forward)
+    if not any(cuts.users(leaf.storage) for leaf in trained):  # others stand in for them: the order of layers tells
+        first = {leaf.model: leaf.number for leaf in reversed(trained)}
+        return [leaf for leaf in missed if leaf.number > first.get(leaf.model, leaf.number)]
+    after = cuts.behind(leaf.storage for leaf in trained if leaf.of_module)
+    return [leaf for leaf in missed if not after.isdisjoint(cuts.users(leaf.storage))]
+
+
+def _few(model: Model | None, trained: list[Leaf], missed: list[Leaf]) -> bool:
+    """Whether little of a model is trained, on purpose: a prompt, biases, or adapters in each of several layers."""
+    trained = [leaf for leaf in trained if leaf.model is model]
+    missed = [leaf for leaf in missed if leaf.model is model]
+    prefixes = {prefix for leaf in trained for prefix in _prefixes(leaf.path)}
+    parents = {next(prefix for prefix in _prefixes(leaf.path) if prefix in prefixes) for leaf in missed}
+    share = sum(leaf.size for leaf in trained) / max(sum(leaf.size for leaf in missed), 1)
+    return share < _FEW or (share < 1 and len(parents) > 1)
+
+
+def _prefixes(path: str) -> list[str]:
+    """The paths of the modules that a parameter is in, the innermost first; the model's own is empty."""
+    parts = path.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts) - 1, -1, -1)]
 
 
 def _replaced(leaf: Leaf, idle: list[set[Leaf]]) -> bool:

@@ -14,7 +14,7 @@ from torchatlas.capturing.frames import position_of, user_line
 from torchatlas.diagnosis.backward import Pass
 from torchatlas.diagnosis.case import Case
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis
-from torchatlas.diagnosis.finding import Finding, Where
+from torchatlas.diagnosis.finding import Finding, Severity, Where
 
 Asked = tuple[CodeType, int] | None  # a place in the program: a line may ask for several passes
 
@@ -41,6 +41,7 @@ class Token:
 @diagnosis
 class RetainGraph(Diagnosis):
     keys = ("retain-graph",)
+    whole = keys
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
@@ -73,6 +74,7 @@ class RetainGraph(Diagnosis):
                         "no later backward pass went through that graph, and what it saved was kept all the same",
                         "leave it out: memory is freed as backward goes",
                         place.times,
+                        severity=Severity.WARNING,
                     )
                 )
 

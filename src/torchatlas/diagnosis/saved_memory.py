@@ -8,7 +8,7 @@ from typing import Any
 from torchatlas.autograd.saved import saved_by, storage_bytes, storage_key
 from torchatlas.autograd.walk import leaf_of
 from torchatlas.diagnosis.case import CHECKS, Case
-from torchatlas.diagnosis.finding import Finding, at
+from torchatlas.diagnosis.finding import Finding, Severity, at
 from torchatlas.graph import GraphNode
 from torchatlas.units import format_bytes
 
@@ -47,4 +47,5 @@ def saved_memory(case: Case) -> Iterator[Finding]:
                 "its inputs or results are kept until backward has used them",
                 "compute it without the large intermediate (broadcasting, one-hot, attention by hand), in pieces, or "
                 "under torch.utils.checkpoint",
+                severity=Severity.NOTE,
             )

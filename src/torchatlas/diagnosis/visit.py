@@ -29,21 +29,11 @@ from torchatlas.graph import Graph, GraphNode, Phase
 from torchatlas.graph.columns import KINDS, PHASES
 from torchatlas.graph.nouns import NodeKind
 from torchatlas.interrupts import Bracket
-from torchatlas.torch_private import never_compiled
+from torchatlas.torch_private import UninitializedTensor, never_compiled
 
 _OP = KINDS.index(NodeKind.OP)
 _MAKING = [PHASES.index(Phase.FORWARD), PHASES.index(Phase.OTHER)]  # nodes of autograd
 _MOST_OPS = 200_000  # of a recording; then another begins, and what is older than that one is forgotten
-# What only a whole program can show: a step, a gradient or a use of a result may just not have come yet.
-_AT_END = (
-    "graph-kept",
-    "no-gradient",
-    "nothing-changes",
-    "optimizer-misses",
-    "retain-graph",
-    "train-mode",
-    "zero-gradients",
-)
 _IGNORE = re.compile(r"#\s*atlas:\s*ignore\b([\w\s,-]*)")  # a comment of the program, with keys or for all of them
 
 
@@ -94,7 +84,7 @@ class Visit(Bracket["Visit"]):
         """What could not be looked for to the end, and was not found before: the program did not get there, or the
         diagnosis failed."""
         failed = {key for failure in self.failures for key in failure.keys}
-        unjudged = failed if self.complete else failed.union(_AT_END)
+        unjudged = failed if self.complete else failed.union(*(DIAGNOSES[key].whole for key in self.checks))
         found = {finding.key for finding in self._found}
         return tuple(key for key in self.checks if key in unjudged and key not in found)
 
@@ -146,6 +136,11 @@ class Visit(Bracket["Visit"]):
             self._found.append(finding)
 
     @property
+    def found(self) -> list[Finding]:
+        """What was reported, as often as it was."""
+        return self._found
+
+    @property
     def graph(self) -> Graph:
         """What the running recording has seen so far."""
         return self._read(self._recordings[-1])
@@ -161,7 +156,9 @@ class Visit(Bracket["Visit"]):
         return known[1]
 
     def storage_of(self, tensor: torch.Tensor) -> int | None:
-        """The storage of a tensor in `graph`."""
+        """The storage of a tensor in `graph`; a lazy parameter has none yet."""
+        if isinstance(tensor, UninitializedTensor):
+            return None
         return self._recordings[-1].storage_id(tensor)
 
     def maker_of(self, sequence_nr: int) -> GraphNode | None:
@@ -227,12 +224,15 @@ class Visit(Bracket["Visit"]):
 
     def caller_of(self, node: GraphNode) -> Where | None:
         """The program's line that called the model in which an op of `graph` ran, if that is in another file."""
+        line = self.call_of(node)
+        return None if line is None or node.source is None else _elsewhere(line, node.source.file)
+
+    def call_of(self, node: GraphNode) -> Where | None:
+        """The program's line that called the model in which an op of `graph` ran."""
         ordinal = self._first_op + int((self.graph.columns["node_kind"][: node.id + 1] == _OP).sum())
         calls = self._calls if self._call is None else [*self._calls, (self._call[0], self.ops, self._call[1])]
         place = bisect_right(calls, ordinal, key=lambda call: call[0]) - 1
-        if place < 0 or node.source is None or ordinal > calls[place][1]:
-            return None
-        return _elsewhere(calls[place][2], node.source.file)
+        return None if place < 0 or ordinal > calls[place][1] else calls[place][2]
 
     @property
     def caller(self) -> Where | None:
@@ -299,9 +299,10 @@ class Visit(Bracket["Visit"]):
             lambda: self.graph,
             self.storage_of,
             self.line("backward"),
-            self._parameters,
+            self.parameters,
             self.caller_of,
             found.nodes,
+            call_of=self.call_of,
         )
         self._tell("before_backward", case, found)
         return case
@@ -311,7 +312,8 @@ class Visit(Bracket["Visit"]):
         if self._recordings[-1].length > _MOST_OPS:
             self._begin_recording()
 
-    def _parameters(self) -> Iterator[torch.Tensor]:
+    def parameters(self) -> Iterator[torch.Tensor]:
+        """Of the modules that were called."""
         for module in self.roots():
             yield from module.parameters()
 

@@ -63,6 +63,7 @@ class ZeroGradients(Diagnosis):
     """
 
     keys = ("zero-gradients",)
+    whole = keys
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)

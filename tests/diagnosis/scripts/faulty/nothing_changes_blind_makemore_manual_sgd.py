@@ -5,7 +5,21 @@ modified."""
 import torch
 import torch.nn.functional as F
 
-words = ["emma", "olivia", "ava", "isabella", "sophia", "charlotte", "mia", "amelia", "harper", "evelyn", "abigail", "emily", "ella"]
+words = [
+    "emma",
+    "olivia",
+    "ava",
+    "isabella",
+    "sophia",
+    "charlotte",
+    "mia",
+    "amelia",
+    "harper",
+    "evelyn",
+    "abigail",
+    "emily",
+    "ella",
+]
 chars = ["."] + sorted(set("".join(words)))
 stoi = {c: i for i, c in enumerate(chars)}
 V = len(chars)
