@@ -95,7 +95,7 @@ def test_what_only_a_whole_program_shows_is_not_claimed_of_one_that_was_cut_shor
         assert cut.not_judged == ("no-gradient", "optimizer-misses", "retain-graph", "train-mode")
         assert set(cut.findings.checks) == set(cut.checks) - set(cut.not_judged)
         assert "did not run to its end: no-gradient, optimizer-misses, retain-graph, train-mode\n" in str(cut)
-        assert str(cut).endswith(f"1 error; the program ended with {type(end).__name__}")
+        assert str(cut).endswith(f"1 warning; the program ended with {type(end).__name__}")
         assert str(cut.findings) == str(cut)  # whichever is printed
         assert cut.findings.to_dict()["not_judged"] == list(cut.not_judged)
 

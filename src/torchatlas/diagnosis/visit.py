@@ -35,7 +35,7 @@ _OP = KINDS.index(NodeKind.OP)
 _MAKING = [PHASES.index(Phase.FORWARD), PHASES.index(Phase.OTHER)]  # nodes of autograd
 _MOST_OPS = 200_000  # of a recording; then another begins, and what is older than that one is forgotten
 # What only a whole program can show: a step, a gradient or a use of a result may just not have come yet.
-_AT_END = ("graph-kept", "kept-state", "no-gradient", "optimizer-misses", "retain-graph", "train-mode")
+_AT_END = ("graph-kept", "no-gradient", "optimizer-misses", "retain-graph", "train-mode")
 _IGNORE = re.compile(r"#\s*atlas:\s*ignore\b([\w\s,-]*)")  # a comment of the program, with keys or for all of them
 
 
