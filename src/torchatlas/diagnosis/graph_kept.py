@@ -91,6 +91,7 @@ class GraphKept(Diagnosis):
         self._graphs: list[Graph] = []
         self._calls: dict[Where, Calls] = {}
         self._told: set[Where | SourceLine | None] = set()
+        self._held: dict[Where, tuple[Finding, int, int]] = {}  # by line: what was told, of how many, and the most
         self._stepped: dict[int, weakref.ref[Any]] = {}  # the optimizers that stepped in this iteration, by id
         self._last_step = 0, 0  # autograd's number and the count of steps, at the end of the latest
         self._numbers: list[int] = []  # the same at the end of each iteration but this
@@ -160,6 +161,7 @@ class GraphKept(Diagnosis):
             self._look()
             self._report_unused()
         self._look_inside()
+        self._count_again()
         for graph in self._graphs:
             graph.handle.remove()
 
@@ -171,6 +173,9 @@ class GraphKept(Diagnosis):
             if self._is_old(iteration):
                 lines.setdefault(graph.line, []).append((iteration, graph))
         for line, made in lines.items():
+            if line in self._held:
+                finding, told, most = self._held[line]
+                self._held[line] = finding, told, max(most, len(made))
             if len({iteration for iteration, _ in made}) >= _FEWEST and line not in self._told:
                 self._told.add(line)
                 self._report(line, [graph for _, graph in made])
@@ -219,7 +224,14 @@ class GraphKept(Diagnosis):
         if first is not None and first.source in self._told:  # another root of the same graphs
             return
         self._told |= {op.source for op in makers.values()}
+        self._held[line] = finding, len(old), len(old)
         self.visit.report(finding)
+
+    def _count_again(self) -> None:
+        """What was told as soon as it was sure, with the number of graphs that were held in the end."""
+        for finding, told, most in self._held.values():
+            counted = replace(finding, what=finding.what.replace(f"at least {told} ", f"at least {most} ", 1))
+            self.visit.found[:] = [counted if each is finding else each for each in self.visit.found]
 
     def _finding(
         self, line: Where, count: int, held: list[tuple[torch.Tensor, list[Any]]], unused: bool = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from traceback import walk_tb
 
 from torchatlas.autograd.saved import saved_by
 from torchatlas.capturing.describe import source_row
@@ -43,11 +42,12 @@ def written_leaf(error: BaseException | None) -> Iterator[Finding]:
     """An exception of torch about a leaf that was written to: that is raised at once, and by no backward pass."""
     if error is None or not _OF_LEAF.search(str(error)):
         return
-    last = None
-    for frame, _ in walk_tb(error.__traceback__):
-        if is_users(frame.f_code.co_filename) and not is_installed(frame.f_code.co_filename):
-            last = frame
-    places = [] if last is None else [Where("written to", source_row(last.f_code, last.f_lasti))]
+    places, trace = list[Where](), error.__traceback__
+    while trace is not None:  # it knows the instruction; its frame may have gone on since
+        code = trace.tb_frame.f_code
+        if is_users(code.co_filename) and not is_installed(code.co_filename):
+            places = [Where("written to", source_row(code, trace.tb_lasti))]
+        trace = trace.tb_next
     yield Finding(
         "in-place",
         "a leaf that requires a gradient was written to in place",

@@ -30,7 +30,6 @@ class Carried:
 @diagnosis
 class KeptState(Diagnosis):
     keys = ("kept-state",)
-    whole = keys
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)

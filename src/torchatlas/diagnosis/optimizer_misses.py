@@ -40,7 +40,9 @@ class Trained(Diagnosis):
         self._stepped: dict[Leaf, None] = {}
         self._optimizers: list[tuple[set[Leaf], Where]] = []
         self._stand_ins: set[Leaf] = set()  # in the place of parameters while they are used, as FSDP has them
-        self._empty: dict[Where, list[bool]] = {}  # of each step's line: whether it found no gradient after a pass
+        self._empty: dict[
+            Where, list[int]
+        ] = {}  # of each step's line: steps after a pass, and those without a gradient
         self._now: tuple[Where, bool] | None = None  # the same of the step that runs
         self._passes = 0  # since the last step
         self._came: dict[Leaf, tuple[int, bool]] = {}  # of these: the last to a leaf, and whether it was not zero there
@@ -151,7 +153,8 @@ class Trained(Diagnosis):
         self._passes, self._came = 0, {}  # also those of a closure: they were for the step that asked for them
         if self._now is not None:
             line, emptied = self._now
-            self._empty.setdefault(line, []).append(emptied)
+            counts = self._empty.setdefault(line, [0, 0])
+            counts[0], counts[1] = counts[0] + 1, counts[1] + emptied
             self._now = None
 
     def at_end(self, complete: bool) -> None:
@@ -194,9 +197,9 @@ class Trained(Diagnosis):
         zeros = [(leaf.name, leaf.storage) for leaf in self._stepped if leaf.of_module and leaf.zero and not leaf.moved]
         for finding in only_zeros(case, zeros, self._roots):
             self.visit.report(finding)
-        for line, empty in self._empty.items():
-            if len(empty) >= _FEWEST_STEPS and all(empty):
-                self._report_empty(line, len(empty))
+        for line, (steps, empty) in self._empty.items():
+            if empty >= _FEWEST_STEPS and empty == steps:
+                self._report_empty(line, steps)
 
     def _report_empty(self, line: Where, times: int) -> None:
         self.visit.report(

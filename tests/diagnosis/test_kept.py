@@ -1,0 +1,72 @@
+"""What is held over iterations: how many graphs, and which state."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from diagnosis.steps import net, train
+from torch import nn
+
+import torchatlas as atlas
+from torchatlas.diagnosis import backward
+from torchatlas.diagnosis.finding import Severity
+
+
+def test_all_graphs_that_are_held_are_counted() -> None:
+    model, losses = net(), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with atlas.doctor() as visit:
+        for _ in range(40):
+            loss = model(torch.ones(2, 4)).sum()
+            train(optimizer, loss)
+            losses.append(loss)
+    (finding,) = visit.findings
+    assert (finding.key, finding.severity) == ("graph-kept", Severity.WARNING)
+    assert int(finding.what.split()[2]) >= 37
+
+
+def carry(steps: int) -> atlas.diagnosis.Visit:
+    weight, state = torch.ones(4, requires_grad=True), torch.zeros(4)
+    with atlas.doctor() as visit:
+        for _ in range(steps):
+            state = 0.5 * state + weight
+            state.sum().backward(retain_graph=True)
+    return visit
+
+
+def test_a_state_that_is_carried_over_is_told_after_three_iterations() -> None:
+    assert not carry(3).findings
+    (finding,) = carry(6).findings
+    assert (finding.key, finding.severity, finding.times) == ("kept-state", Severity.WARNING, 5)
+    assert next(place.source.text for place in finding.where if place.source) == "state = 0.5 * state + weight"
+
+
+def test_a_graph_that_grows_is_seldom_walked_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    walked, reached = [], backward.reached
+    monkeypatch.setattr(backward, "reached", lambda roots: walked.append(1) or reached(roots))
+    carry(60)
+    assert len(walked) <= 9
+
+
+def test_two_models_with_equal_names_are_told_apart() -> None:
+    first, second = net(), net()
+    optimizers = [torch.optim.SGD(each.parameters(), 0.01) for each in (first, second)]
+    with atlas.doctor() as visit:
+        for _ in range(3):
+            for model, optimizer in zip((first, second), optimizers, strict=True):
+                model(torch.ones(2, 4)).sum().backward()
+                optimizer.step()
+    told = " ".join(finding.what for finding in visit.findings)
+    assert visit.findings.keys[0] == "not-zeroed"
+    assert "first.0.weight" in told or "second.0.weight" in told
+
+
+def test_a_leaf_that_is_written_to_is_found_by_the_exception() -> None:
+    x = nn.Parameter(torch.ones(2))
+    visit = atlas.doctor()
+    with pytest.raises(RuntimeError, match="leaf Variable"), visit:
+        x += 1
+    (finding,) = visit.findings
+    assert finding.key == "in-place"
+    assert finding.where[0].source is not None
+    assert finding.where[0].source.text == "x += 1"
