@@ -159,7 +159,14 @@ def test_a_trace_that_returns_something_else_fails(wrong: Any, verdict: str, mon
     assert (found.verdict, found.fails) == (verdict, True)
 
 
-FORKS = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")
+def forks(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test that forks in a process of its own.
+
+    A test of another file may have nested backward more than 60 times. torch starts threads for that, and refuses to
+    run backward in a fork of such a process.
+    """
+    warns = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")
+    return pytest.mark.child(warns(test))
 
 
 class ReachesItsLimit(nn.Linear):
@@ -176,7 +183,7 @@ def too_large() -> Any:
     raise timm_models.TooLarge("304 million parameters")
 
 
-@FORKS
+@forks
 def test_a_process_that_dies_is_a_verdict_and_the_page_excuses_by_name() -> None:
     limits = verified_results.named_limits()
     for name, is_explained in (("a model that no row names", False), ("quantized_resnet18-int8", True)):
@@ -187,7 +194,7 @@ def test_a_process_that_dies_is_a_verdict_and_the_page_excuses_by_name() -> None
         assert ("(see docs/limits.md)" in verified_results.line([found], limits)) is is_explained
 
 
-@FORKS
+@forks
 def test_what_takes_too_long_is_left_out_and_the_next_check_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     model, modes = entry(lambda: ReachesItsLimit(3, 2)), ["forward", "training", "trace"]
     assert [one.verdict for one in verified.checks(model, modes, 200)] == ["equal"] * 3
@@ -202,7 +209,7 @@ def test_what_is_too_large_is_left_out() -> None:
     assert (found.verdict, found.left_out, found.fails) == ("left out: 304 million parameters", True, False)
 
 
-@FORKS
+@forks
 def test_a_run_goes_on_where_its_results_end(tmp_path: Path) -> None:
     results, entries = tmp_path / "results.jsonl", [entry(layer, "one"), entry(layer, "two", trains=False)]
 
@@ -221,7 +228,7 @@ def test_a_run_goes_on_where_its_results_end(tmp_path: Path) -> None:
     assert found[0].ops > 0
 
 
-@FORKS
+@forks
 def test_what_ran_out_of_wall_time_fails_and_is_tried_again(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
     (found,) = verified.run([entry(layer)], ["forward"], 0, results)

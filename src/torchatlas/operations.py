@@ -103,7 +103,7 @@ _NAMES: dict[OperationType, str] = {
     # view whenever it can be, so it is here; what is called in order to copy (contiguous, to) is movement.
     OperationType.VIEW: """
     Constant DictConstruct GetAttr H ListConstruct ListUnpack T TupleConstruct TupleIndex TupleUnpack Uninitialized
-    add_batch_dim adjoint alias as_strided assert assert_async assert_scalar assert_tensor_metadata atleast_1d
+    add_batch_dim adjoint alias align_to as_strided assert assert_async assert_scalar assert_tensor_metadata atleast_1d
     atleast_2d atleast_3d broadcast_in_dim broadcast_tensors broadcast_to can_cast ccol_indices chunk coalesced
     col_indices collapse_view conj crow_indices cudnn_is_acceptable data debug_has_internal_overlap dense_dim detach
     device diagonal dim dimI dimV dsplit dtype element_size expand expand_as flatten functional_assert_async
@@ -117,10 +117,10 @@ _NAMES: dict[OperationType, str] = {
     nested_tensor_size nested_tensor_storage_offsets nested_tensor_strides nested_view_from_buffer
     nested_view_from_jagged nnz numel numpy_T output_nr permute pos positive promote_types q_per_channel_axis
     q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point qscheme ravel real record_function_enter
-    record_function_enter_new record_function_exit record_stream reinterpret_tensor remove_batch_dim requires_grad
-    reshape reshape_alias reshape_as reshape_from_tensor resolve_conj resolve_neg result_type retain_grad retains_grad
-    row_indices select set set_data shape sink_tokens size slice slice_inverse sparse_broadcast_to sparse_dim split
-    split_dim split_with_sizes squeeze storage_offset stride swapaxes swapdims sym_constrain_range
+    record_function_enter_new record_function_exit record_stream refine_names reinterpret_tensor remove_batch_dim rename
+    requires_grad reshape reshape_alias reshape_as reshape_from_tensor resolve_conj resolve_neg result_type retain_grad
+    retains_grad row_indices select set set_data shape sink_tokens size slice slice_inverse sparse_broadcast_to
+    sparse_dim split split_dim split_with_sizes squeeze storage_offset stride swapaxes swapdims sym_constrain_range
     sym_constrain_range_for_size sym_is_contiguous sym_numel sym_size sym_storage_offset sym_stride t tensor_split
     transpose unbind unchecked_cast unflatten unflatten_dense_tensors unfold unpack_dual unsafe_chunk unsafe_split
     unsafe_split_with_sizes unsafe_view unsqueeze values version view view_as view_as_complex view_as_real view_of

@@ -135,7 +135,7 @@ OF_OTHER_VERSIONS = {  # docs/versions.md names those of newer versions, which h
     *("_cudnn_attention_forward_no_dropout_inplace", "_philox_randint", "_philox_randint_", "_scaled_addmm"),
     *("_scaled_addmm_", "linalg_matrix_sqrth", "linalg_polar", "shallow_copy_data_"),
     *("gather_into_tensor_", "wait_tensors"),
-    *("align_as", "align_tensors", "align_to", "refine_names", "rename", "rename_"),  # of dimensions, before 2.11
+    *("align_as", "align_tensors", "align_to", "refine_names", "rename", "rename_"),  # of dimensions, before 2.13
 }
 
 

@@ -111,7 +111,8 @@ class Place:
 
     @cached_property
     def graph(self) -> Graph:
-        graph = graph_of_walk(self.found, self.names, saved=False)
+        with unobserved():  # torch 2.10 leaves function modes on in backward: they would see tensors being asked
+            graph = graph_of_walk(self.found, self.names, saved=False)
         if self.forward is not None:
             link(graph, self.forward)
         return graph
