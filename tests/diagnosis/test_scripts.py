@@ -42,6 +42,9 @@ def run(script: Path, visit: atlas.diagnosis.Visit | None) -> Ran:
                 runpy.run_path(str(script), run_name="__main__")
         except Exception as raised:
             error = type(raised).__name__, str(raised)
+        finally:
+            torch.set_default_dtype(torch.float32)  # what a program sets is for itself
+            torch.autograd.set_detect_anomaly(False)
     random = bytes(torch.random.get_rng_state().numpy())
     return Ran(printed.getvalue(), error, torch.get_num_threads(), torch.is_grad_enabled(), random)
 

@@ -73,12 +73,12 @@ class Trained(Diagnosis):
         if not found.accumulates:
             return
         self._passes, self._passed = self._passes + 1, self._passed + 1
-        for loss in found.losses:
-            if loss.grad_fn is None and loss.requires_grad and case.line not in self._anew:
-                self._anew[case.line] = loss_was_made(case, loss)
         self._roots += [sequence_nr(loss.grad_fn) for loss in found.losses if loss.grad_fn is not None]
         tensors = {number: leaf_of(node) for number, node in enumerate(found.nodes)}
         self._in_pass = {number: self.visit.leaf(leaf) for number, leaf in tensors.items() if leaf is not None}
+        if case.line not in self._anew and not any(leaf.of_module for leaf in self._in_pass.values()):
+            lost = [place for loss in found.losses if loss.requires_grad for place in loss_was_made(case, loss)]
+            self._anew |= {case.line: lost} if lost else {}
         self._functions.pass_begins(found.nodes)
 
     def node_runs(self, found: Pass, node: int, gradients: Any) -> None:

@@ -24,7 +24,7 @@ class LSTMForecaster(nn.Module):
         )
 
     def forward(self, x, hidden):
-        out, hidden = self.lstm(x, hidden)  # finds: in-place
+        out, hidden = self.lstm(x, hidden)
         return self.linear(out), hidden
 
 
@@ -46,7 +46,7 @@ for epoch in range(3):
         output, hidden = model(x, hidden)
         loss = criterion(output, y)
         # without retain_graph I get "Trying to backward through the graph a second time"
-        loss.backward(retain_graph=True)
+        loss.backward(retain_graph=True)  # finds: kept-state
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     print(f"Epoch: {epoch} Loss: {loss.item():.5f}")
