@@ -6,9 +6,11 @@ import contextlib
 import io
 import re
 import runpy
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -35,7 +37,7 @@ def run(script: Path, visit: atlas.diagnosis.Visit | None) -> Ran:
     """What a script prints, how it ends, and what it leaves behind."""
     torch.manual_seed(0)
     printed, error = io.StringIO(), None
-    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings(), patch.object(sys, "argv", [str(script)]):
         warnings.simplefilter("ignore")  # the user's own
         try:
             with visit or contextlib.nullcontext():

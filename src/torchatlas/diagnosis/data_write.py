@@ -19,7 +19,6 @@ from torchatlas.diagnosis.finding import Finding, at
 from torchatlas.diagnosis.in_place import written_by
 from torchatlas.torch_private import FakeTensor, FunctionNode, next_sequence_nr
 
-_MOST_KEPT = 20_000
 Part = tuple[torch.dtype, Layout]
 
 
@@ -95,16 +94,12 @@ class DataWrite(Diagnosis):
             )
         )
 
-    def after_step(self, optimizer: Any, parameters: Any) -> None:
-        if len(self._ops) > _MOST_KEPT:  # what is older was made in a recording that is forgotten
-            del self._numbers[: _MOST_KEPT // 2], self._ops[: _MOST_KEPT // 2]
-            oldest = self._numbers[0]
-            self._told = {(number, slot) for number, slot in self._told if number > oldest}
-            self._written = {
-                address: parts
-                for address, parts in self._written.items()
-                if any(number > oldest for _, number, _ in parts.values())
-            }
+    def recording_ends(self) -> None:
+        """What was written or saved in it has no line any more."""
+        self._written.clear()
+        self._numbers.clear()
+        self._ops.clear()
+        self._told.clear()
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -50,6 +50,9 @@ class Diagnosis:
     def scheduler_stepped(self, scheduler: LRScheduler) -> None:
         """After a step of a learning-rate scheduler that the program asked for."""
 
+    def recording_ends(self) -> None:
+        """Before the recording that runs is forgotten, and another begins: in a long program, now and then."""
+
     def at_end(self, complete: bool) -> None:
         """When the visit ends; `complete` unless by an exception: then much may only not have happened yet."""
 

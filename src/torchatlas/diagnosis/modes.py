@@ -65,6 +65,8 @@ class Modes(Diagnosis):
         super().__init__(visit)
         self._judged: deque[Call] = deque(maxlen=_MOST_CALLS)  # in training mode, without gradients
         self._with_gradients: dict[Where, deque[Call]] = {}  # the same with them, by line
+        self._evaluations: dict[Where, list[Call]] = {}  # of these, by line: before no backward pass, in old recordings
+        self._other_lines: set[Where] = set()  # that have called a model for more than an evaluation
         self._before: Call | None = None
         self._open: list[Call | None] = []
         self._since_step: weakref.WeakKeyDictionary[nn.Module, list[tuple[bool, Where, str]]] = (
@@ -133,36 +135,51 @@ class Modes(Diagnosis):
                     )
                 )
 
-    def at_end(self, complete: bool) -> None:
+    def recording_ends(self) -> None:
         # What came since the last step may have been made for the next: targets for a student, say.
-        end = self.visit.steps + 1 if complete else self.visit.steps
+        self._judge(self.visit.steps)
+        self._judged.clear()
+        self._with_gradients.clear()
+
+    def at_end(self, complete: bool) -> None:
+        self._judge(self.visit.steps + 1 if complete else self.visit.steps)
+        for line, calls in self._evaluations.items():
+            if line not in self._other_lines:
+                self._report(calls)
+
+    def _judge(self, end: int) -> None:
+        """The calls of this recording that were made before so many steps were taken."""
         suspects = [call for call in self._judged if self._may_judge(call, end)]
-        lines = [
-            [call for call in calls if call.steps]  # before the first step, the loss to begin with is looked at
-            for calls in (self._with_gradients.values() if self._passes else ())  # others have gradients of their own
-            if calls[-1].steps and all(self._may_judge(call, end) for call in calls)
-        ]
+        lines = {
+            line: [call for call in calls if call.steps]  # before the first step, the loss to begin with is looked at
+            for line, calls in self._with_gradients.items()
+            if self._passes and calls[-1].steps  # without a pass, others have gradients of their own
+        }
         if not suspects and not lines:
             return
         uses = Uses(self.visit.graph, self._passes)
         trained = set().union(*(storages for of, storages in self._stepped.values() if of == self.visit.recordings))
-        models = {call.model for call in [*suspects, *(calls[-1] for calls in lines)]}
+        models = {call.model for call in [*suspects, *(calls[-1] for calls in lines.values())]}
         judged = {model for model in models if model.trained or uses.is_copy(model.storages, trained)}
-        suspects = [call for call in suspects if uses.only_looked_at(call.results)]
-        for calls in lines:
-            if all(uses.before_no_pass(call.results) for call in calls):
-                suspects += calls
-        for call in suspects:
-            if call.model in judged:
-                self.visit.report(
-                    Finding(
-                        "train-mode",
-                        f"{call.model.name} was evaluated in training mode",
-                        (call.line,),
-                        f"{call.what} of it acted as in training: results are random, or change running statistics",
-                        "call model.eval() before evaluation and model.train() after it",
-                    )
+        self._report([call for call in suspects if call.model in judged and uses.only_looked_at(call.results)])
+        for line, calls in lines.items():
+            certain = all(self._may_judge(call, end) for call in self._with_gradients[line])
+            if certain and all(uses.before_no_pass(call.results) for call in calls):
+                self._evaluations.setdefault(line, []).extend(call for call in calls if call.model in judged)
+            else:
+                self._other_lines.add(line)
+
+    def _report(self, calls: Iterable[Call]) -> None:
+        for call in calls:
+            self.visit.report(
+                Finding(
+                    "train-mode",
+                    f"{call.model.name} was evaluated in training mode",
+                    (call.line,),
+                    f"{call.what} of it acted as in training: results are random, or change running statistics",
+                    "call model.eval() before evaluation and model.train() after it",
                 )
+            )
 
     def _may_judge(self, call: Call, end: int) -> bool:
         return not call.repeated and bool(call.results) and call.recording == self.visit.recordings and call.steps < end

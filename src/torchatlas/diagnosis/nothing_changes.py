@@ -117,6 +117,7 @@ class NothingChanges(Diagnosis):
         self._clips: dict[Where, float] = {}  # since the last step
         self._skips = _Skips()
         self._unstepped = _Unstepped(visit)
+        self._of_no_step: Finding | None = None  # as of the recording before
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -190,6 +191,9 @@ class NothingChanges(Diagnosis):
 
     # -- what is told --------------------------------------------------------------------------------------------------
 
+    def recording_ends(self) -> None:
+        self._of_no_step = None if self._changed or self._runs else self._unstepped.finding()
+
     def at_end(self, complete: bool) -> None:
         if not complete:
             return
@@ -200,7 +204,8 @@ class NothingChanges(Diagnosis):
         if not found and not self._changed:
             cause = self._skips.finding() if self._skips.times else self._of_steps(runs)
             if not runs and not self._skips.times:
-                cause = self._unstepped.finding()
+                known = self._unstepped.is_stale and self._unstepped.are_same(_FEWEST_PASSES)
+                cause = self._of_no_step if known else self._unstepped.finding()
             found = [] if cause is None else [cause]
         for finding in found[:1]:
             self.visit.report(finding)
@@ -377,7 +382,7 @@ class _Unstepped:
 
     def pass_ends(self, line: Where | None) -> None:
         self._line = self._line or line
-        if self._visit.steps or not is_power_of_two(self._passes):
+        if self._visit.steps or not (self.is_stale or is_power_of_two(self._passes)):
             return
         leaves = [leaf for each in self._leaves.values() if (leaf := each()) is not None and leaf.grad is not None]
         storage_of = self._visit.storage_of
@@ -397,6 +402,11 @@ class _Unstepped:
                 self._inputs = any(not isinstance(leaf, nn.Parameter) and id(leaf) not in mine for leaf in leaves)
                 return _called(item), _names(map(self._visit.leaf, held))
         return None
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the recording has been forgotten in which they were looked at."""
+        return bool(self._recording != self._visit.recordings)
 
     def step(self, parameters: list[torch.Tensor]) -> None:
         self._stepped |= {id(each) for each in parameters if id(each) in self._leaves}
@@ -418,7 +428,7 @@ class _Unstepped:
 
     def _are_read(self) -> bool:
         """Whether gradients were taken for something else than their norms: then they may be what it is all for."""
-        if self._recording != self._visit.recordings:
+        if self.is_stale:
             return True
         graph = self._visit.graph
         cuts = Cuts(graph)
@@ -434,7 +444,7 @@ class _Unstepped:
 
     def _by_hand(self) -> Finding | None:
         """Something was made of parameters and their gradients, and nothing took it."""
-        if self._recording != self._visit.recordings or not self._storages:
+        if self.is_stale or not self._storages:
             return None
         updates = dict(_updates(self._visit.graph, self._storages))
         if not updates:

@@ -54,6 +54,8 @@ class Trained(Diagnosis):
         self._anew: dict[Where | None, list[Where]] = {}  # by line: of passes that began and ended at the loss, why
         self._called: weakref.WeakKeyDictionary[nn.Module, Called] = weakref.WeakKeyDictionary()
         self._called_for: dict[Leaf, list[Called]] = {}  # of parameters that no optimizer has
+        self._found: list[Finding] = []
+        self._open: frozenset[Leaf] = frozenset()  # that `_found` is about
 
     def module_called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         called = self._called.setdefault(module, Called())
@@ -157,8 +159,28 @@ class Trained(Diagnosis):
             counts[0], counts[1] = counts[0] + 1, counts[1] + emptied
             self._now = None
 
+    def recording_ends(self) -> None:
+        self._judge()
+
     def at_end(self, complete: bool) -> None:
-        if not self._optimizers or not complete:
+        if not complete:
+            return
+        before, found = self._open, self._found
+        if self.visit.steps_recorded >= _FEWEST_STEPS or before != self._suspects():
+            self._judge()
+            found = self._found
+        for finding in found:
+            self.visit.report(finding)
+
+    def _suspects(self) -> frozenset[Leaf]:
+        """The leaves that something is wrong with, as far as can be told without the recording."""
+        missed = {leaf for leaf in self._reached if leaf not in self._stepped and leaf not in self._stand_ins}
+        missing = {leaf for leaf in self._stepped if not leaf.reached or (leaf.zero and not leaf.moved)}
+        return frozenset(missed | missing)
+
+    def _judge(self) -> None:
+        self._found, self._open = [], self._suspects()
+        if not self._optimizers:
             return
         missed = [
             leaf
@@ -196,13 +218,13 @@ class Trained(Diagnosis):
                 self._judge_missing(replace(case, line=line), own, any(leaf.reached for leaf in leaves))
         zeros = [(leaf.name, leaf.storage) for leaf in self._stepped if leaf.of_module and leaf.zero and not leaf.moved]
         for finding in only_zeros(case, zeros, self._roots):
-            self.visit.report(finding)
+            self._found.append(finding)
         for line, (steps, empty) in self._empty.items():
             if empty >= _FEWEST_STEPS and empty == steps:
                 self._report_empty(line, steps)
 
     def _report_empty(self, line: Where, times: int) -> None:
-        self.visit.report(
+        self._found.append(
             Finding(
                 "no-gradient",
                 "every step found no gradient at all, or only zeros",
@@ -217,13 +239,13 @@ class Trained(Diagnosis):
         """Parameters of one optimizer that get no gradient; `others` of it may."""
         names = [leaf.name for leaf in missing]
         if not others and not self._passed and case.line is not None:
-            self.visit.report(no_pass(names, case.line, self._returned))
+            self._found.append(no_pass(names, case.line, self._returned))
         elif not others and self._anew:
-            self.visit.report(made_anew(names, next(iter(self._anew.values()))))
+            self._found.append(made_anew(names, next(iter(self._anew.values()))))
         else:
             cut = [(leaf.name, leaf.storage) for leaf in missing if leaf not in self._functions.stopped]
             for finding in (*self._functions.findings(missing), *without_gradient(case, cut, self._roots, others)):
-                self.visit.report(finding)
+                self._found.append(finding)
 
     def _judge_missed(self, case: Case, missed: list[Leaf], idle: bool) -> None:
         """A net that is fixed on purpose gets gradients by the way: a teacher, a loss network, what is before a head.
@@ -256,7 +278,7 @@ class Trained(Diagnosis):
 
     def _report_forgotten(self, names: list[str]) -> None:
         one = len(set(names)) == 1
-        self.visit.report(
+        self._found.append(
             Finding(
                 "optimizer-misses",
                 f"{some(names)} {'gets' if one else 'get'} gradients, and no optimizer takes a step with them",
@@ -270,7 +292,7 @@ class Trained(Diagnosis):
 
     def _report_missed(self, names: list[str], idle: bool) -> None:
         one = len(set(names)) == 1
-        self.visit.report(
+        self._found.append(
             Finding(
                 "optimizer-misses",
                 f"{some(names)} {'gets' if one else 'get'} gradients, and no optimizer takes a step with them",

@@ -33,7 +33,9 @@ from torchatlas.torch_private import UninitializedTensor, never_compiled
 
 _OP = KINDS.index(NodeKind.OP)
 _MAKING = [PHASES.index(Phase.FORWARD), PHASES.index(Phase.OTHER)]  # nodes of autograd
-_MOST_OPS = 200_000  # of a recording; then another begins, and what is older than that one is forgotten
+# A recording ends when it has so many ops, or so many steps if these have more, after the next backward pass, and
+# another begins. What is older than the last two is forgotten.
+_MOST_OPS, _MOST_OPS_OF_STEPS, _FEWEST_STEPS = 20_000, 200_000, 8
 _IGNORE = re.compile(r"#\s*atlas:\s*ignore\b([\w\s,-]*)")  # a comment of the program, with keys or for all of them
 
 
@@ -60,6 +62,9 @@ class Visit(Bracket["Visit"]):
         self._calls: list[tuple[int, int, Where]] = []  # of models, in the running recording: first op, last op, line
         self._call: tuple[int, Where] | None = None  # of the model that runs: first op, line
         self._first_op = 0  # that the running recording has seen
+        self._first_step = 0
+        self._latest_step = 0  # the number of ops at its end
+        self._longest = 0  # ops from one step to the next
         self.recordings = 0  # that were begun
         self._in_step = False
         self._open = ExitStack()
@@ -178,6 +183,11 @@ class Visit(Bracket["Visit"]):
         return found
 
     @property
+    def steps_recorded(self) -> int:
+        """The steps that the running recording has seen."""
+        return self.steps - self._first_step
+
+    @property
     def in_closure(self) -> bool:
         """Whether an optimizer's step runs that asks for the loss, perhaps several times."""
         return self._in_step
@@ -248,7 +258,7 @@ class Visit(Bracket["Visit"]):
         self._recordings = [*self._recordings[-1:], Recording(track_timing=False, around=self._around)]
         self._graphs = {key: read for key, read in self._graphs.items() if key in map(id, self._recordings)}
         self._recordings[-1].start()
-        self._calls, self._first_op = [], self.ops
+        self._calls, self._first_op, self._first_step = [], self.ops, self.steps
         self._leaves.forget_storages()
         self.recordings += 1
 
@@ -309,8 +319,16 @@ class Visit(Bracket["Visit"]):
 
     def backward_ends(self, case: Case, found: Pass, error: BaseException | None) -> None:
         self._tell("after_backward", case, found, error)
-        if self._recordings[-1].length > _MOST_OPS:
+        most = min(max(_MOST_OPS, _FEWEST_STEPS * self._longest), _MOST_OPS_OF_STEPS)
+        if self._recordings[-1].length > most:
+            self._tell("recording_ends")
             self._begin_recording()
+
+    def step_ends(self, optimizer: Any) -> None:
+        self.steps += 1
+        self._longest = max(self._longest, self.ops - self._latest_step)
+        self._latest_step = self.ops
+        self._tell("after_step", optimizer, _parameters(optimizer))
 
     def parameters(self) -> Iterator[torch.Tensor]:
         """Of the modules that were called."""
@@ -383,9 +401,8 @@ class _Listener:
 
     def step_ends(self, cell: process.Cell, optimizer: Any) -> None:
         self.visit._in_step = False
-        self.visit.steps += 1
         with self.visit.guarded():
-            self.visit._tell("after_step", optimizer, _parameters(optimizer))
+            self.visit.step_ends(optimizer)
 
     def scheduler_stepped(self, scheduler: Any) -> None:
         with self.visit.guarded():
