@@ -48,6 +48,19 @@ def test_a_graph_that_grows_is_seldom_walked_as_a_whole(monkeypatch: pytest.Monk
     assert len(walked) <= 9
 
 
+def test_the_backward_ops_of_a_graph_that_grows_are_recorded_seldom_by_the_doctor_and_always_by_others() -> None:
+    with atlas.recording() as alone:
+        weight, state = torch.ones(4, requires_grad=True), torch.zeros(4)
+        for _ in range(40):
+            state = 0.5 * state + weight
+            state.sum().backward(retain_graph=True)
+    with atlas.recording() as beside:
+        visit = carry(40)
+    backward_ops = [len(rec.graph.where(phase="backward")) for rec in (alone, beside)]
+    assert backward_ops[0] == backward_ops[1]
+    assert visit.ops < len(alone.graph) / 2
+
+
 def test_two_models_with_equal_names_are_told_apart() -> None:
     first, second = net(), net()
     optimizers = [torch.optim.SGD(each.parameters(), 0.01) for each in (first, second)]

@@ -8,7 +8,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -193,6 +193,10 @@ class Recording(Bracket["Recording"]):
     @property
     def running(self) -> bool:
         return self._state == "running"
+
+    def paused(self) -> AbstractContextManager[None]:
+        """What this thread runs in here is not recorded."""
+        return self._recorder.paused()
 
     @property
     def length(self) -> int:

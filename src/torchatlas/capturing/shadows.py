@@ -36,12 +36,16 @@ def show() -> None:
 
 
 @bracketed
-def unwatched() -> Iterator[None]:
-    """Take the recorders of this thread off the dispatcher; all other modes stay, in their order."""
+def unwatched(only: Any = None) -> Iterator[None]:
+    """Take the recorders of this thread, or only one, off the dispatcher; all other modes stay, in their order."""
+
+    def leaves(mode: Any) -> bool:
+        return hasattr(mode, "records") if only is None else mode is only
+
     stack = dispatch_mode_stack()
-    first = next((i for i, mode in enumerate(stack) if hasattr(mode, "records")), len(stack))
+    first = next((i for i, mode in enumerate(stack) if leaves(mode)), len(stack))
     taken = stack[first:]
-    others = [mode for mode in taken if not hasattr(mode, "records")]
+    others = [mode for mode in taken if not leaves(mode)]
     _exchange(taken, others)
     try:
         yield

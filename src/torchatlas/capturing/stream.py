@@ -16,6 +16,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -144,6 +145,10 @@ class Recorder:
         else:  # it may lie below modes that nobody ended because of an exception
             remove_mode(self._mode)
         self.end = len(self.stream)
+
+    def paused(self) -> AbstractContextManager[None]:
+        """What this thread runs in here is not recorded."""
+        return shadows.unwatched(self._mode)
 
     def take_off(self) -> None:
         """After a backward pass: take off the mode of a recording that ended in it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,8 @@ class Growth:
     """Of the graphs that one place in the program has backward retain, pass after pass.
 
     A graph that grows with every pass is walked as a whole when the number of passes has doubled, and else as far as it
-    is new: to walk it each time would take the square of the program's time.
+    is new: to walk it each time would take the square of the program's time. The ops of a pass that is not walked as a
+    whole are not recorded either.
     """
 
     def __init__(self) -> None:
@@ -92,7 +93,7 @@ def backward_passes(visit: Visit) -> AbstractContextManager[None]:
         except Exception as error:
             visit.failed(error)
             return run(outputs, *args, **kwargs)
-        with watched(found):
+        with watched(found), visit.paused() if found.partial else nullcontext():
             return run(outputs, *args, **kwargs)
 
     @bracketed

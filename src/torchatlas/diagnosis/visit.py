@@ -7,7 +7,7 @@ import sys
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -329,6 +329,10 @@ class Visit(Bracket["Visit"]):
         self._longest = max(self._longest, self.ops - self._latest_step)
         self._latest_step = self.ops
         self._tell("after_step", optimizer, _parameters(optimizer))
+
+    def paused(self) -> AbstractContextManager[None]:
+        """What runs in here is not recorded."""
+        return self._recordings[-1].paused()
 
     def parameters(self) -> Iterator[torch.Tensor]:
         """Of the modules that were called."""
