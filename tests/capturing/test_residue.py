@@ -971,9 +971,9 @@ def test_a_thousand_programs_made_at_run_time_are_let_go(monkeypatch: pytest.Mon
     del net, program, made, rec
     gc.collect()
     assert not any(reference() for reference in classes)
-    lines = describe.source_row.cache_info()
+    lines = describe._source_row.cache_info()
     assert lines.currsize <= lines.maxsize == 4096
-    describe.source_row.cache_clear()
+    describe._source_row.cache_clear()
     assert sum(reference() is not None for reference in codes) <= 450  # of 2,000: four recorders with 100 each
     assert len(stream._IDLE) <= 4
 

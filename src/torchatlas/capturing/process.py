@@ -10,6 +10,7 @@ import functools
 import gc
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -310,13 +311,18 @@ def _patch_schedulers() -> None:
                     watch.scheduler_stepped(scheduler)
             return result
 
-        step.__code__ = step.__code__.replace(co_filename=_NO_FRAME)
+        step.__code__ = _without_frame(step.__code__)
         return functools.update_wrapper(compiled_inside(step), original)
 
     kinds = [kind for kind in vars(lr_scheduler).values() if isinstance(kind, type)]
     for kind in dict.fromkeys(kind for kind in kinds if issubclass(kind, lr_scheduler.LRScheduler)):
         if "step" in vars(kind):
             _replace(kind, "step", noted(vars(kind)["step"]))
+
+
+@functools.cache  # one for all: the compiler keeps every code that it is told of
+def _without_frame(code: types.CodeType) -> types.CodeType:
+    return code.replace(co_filename=_NO_FRAME)
 
 
 def _in_scheduler() -> bool:
