@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from diagnosis.steps import net, train
-from torch import nn
+from torch import Tensor, nn
 
 import torchatlas as atlas
 from torchatlas.diagnosis import backward
@@ -83,3 +85,38 @@ def test_a_leaf_that_is_written_to_is_found_by_the_exception() -> None:
     assert finding.key == "in-place"
     assert finding.where[0].source is not None
     assert finding.where[0].source.text == "x += 1"
+
+
+class Inner(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.sin()
+
+
+class Solves(torch.autograd.Function):
+    """As solvers of differential equations do: other Functions inside, and results written one by one, then saved."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        steps = torch.empty(3, *x.shape)
+        for number in range(3):
+            steps[number] = Inner.apply(x) * number
+        ctx.save_for_backward(steps)
+        return steps
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (steps,) = ctx.saved_tensors
+        return (gradient * steps).sum(0)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_what_a_function_writes_before_it_saves_is_no_fault(written: bool) -> None:
+    weight = torch.ones(4, requires_grad=True)
+    with atlas.doctor() as visit:
+        for _ in range(3):
+            steps = Solves.apply(weight)
+            if written:
+                steps.data.mul_(2)
+            steps.square().sum().backward()
+    assert visit.findings.keys == ["data-write"] * written

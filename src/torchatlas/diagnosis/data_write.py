@@ -29,10 +29,11 @@ class DataWrite(Diagnosis):
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
         # By address: an alias that came through numpy is another storage, and memory that was saved is not reused.
-        # Then by part: the op, autograd's number, the storage in the recording.
-        self._written: dict[int, dict[Part, tuple[int, int, int | None]]] = {}
+        # Then by part: the op, the storage in the recording.
+        self._written: dict[int, dict[Part, tuple[int, int | None]]] = {}
         self._numbers: list[int] = []  # autograd's, as they rose
         self._ops: list[int] = []  # and the first op that ran under each
+        self._with_gradients: list[tuple[int, int]] = []  # the same of ops with gradients enabled
         self._told: set[tuple[int, str]] = set()  # autograd's number of a node, and the slot
 
     def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
@@ -40,36 +41,46 @@ class DataWrite(Diagnosis):
         if not self._numbers or number > self._numbers[-1]:
             self._numbers.append(number)
             self._ops.append(self.visit.ops)
+        if torch.is_grad_enabled() and (not self._with_gradients or number > self._with_gradients[-1][0]):
+            self._with_gradients.append((number, self.visit.ops))
         if plan.writes and not probing():
             for slot in plan.slots:
                 if slot.written:
                     given = args[slot.position] if slot.position is not None and slot.position < len(args) else None
-                    self._note(given if given is not None else kwargs.get(slot.name), number)
+                    self._note(given if given is not None else kwargs.get(slot.name))
 
-    def _note(self, given: Any, number: int) -> None:
+    def _note(self, given: Any) -> None:
         for tensor in given if isinstance(given, (list, tuple)) else (given,):
             if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_nested:
                 continue
             if address := _address(tensor):
                 parts = self._written.setdefault(address, {})
-                parts[_part(tensor)] = self.visit.ops, number, self.visit.storage_of(tensor)
+                parts[_part(tensor)] = self.visit.ops, self.visit.storage_of(tensor)
 
     def before_backward(self, case: Case, found: Pass) -> None:
         for node in found.nodes:
             number = sequence_nr(node)
-            own = isinstance(node, FunctionNode)  # what a custom Function writes before it saves has its number
+            first = self._after_forward(number) if isinstance(node, FunctionNode) else self._made(number) + 1
             for saved in saved_by(node):
                 if saved.data is None or saved.data.layout is not torch.strided or saved.data.is_nested:
                     continue
                 part = _part(saved.data)
                 written = [
                     storage
-                    for other, (op, at_number, storage) in self._written.get(_address(saved.data), {}).items()
-                    if (at_number > number if own else op > self._made(number)) and _touches(other, part)
+                    for other, (op, storage) in self._written.get(_address(saved.data), {}).items()
+                    if op >= first and _touches(other, part)
                 ]
                 if written and (number, saved.slot) not in self._told and saved.expected_version() == saved.version:
                     self._told.add((number, saved.slot))
                     self._report(case, node, saved, written)
+
+    def _after_forward(self, number: int) -> int:
+        """The first op that can have run after the forward of a custom Function, which saves when that is over.
+
+        Its forward runs without gradients, and may apply other Functions, which have numbers of their own.
+        """
+        place = bisect_left(self._with_gradients, (number, 0))
+        return self._with_gradients[place][1] if place < len(self._with_gradients) else self.visit.ops + 1
 
     def _made(self, number: int) -> int:
         """The op that made a node, or a later one: of some that write in place, the number is an earlier one."""
@@ -99,6 +110,7 @@ class DataWrite(Diagnosis):
         self._written.clear()
         self._numbers.clear()
         self._ops.clear()
+        self._with_gradients.clear()
         self._told.clear()
 
 
