@@ -9,6 +9,7 @@ import pytest
 
 from torchatlas.diagnosis import Finding, Findings, Where
 from torchatlas.diagnosis.finding import Severity
+from torchatlas.diagnosis.notebook import running_cell
 from torchatlas.graph import SourceLine
 
 PLACE = Where("step", SourceLine("/tmp/ipykernel_1/2.py", 5, "<cell line: 1>", "optimizer.step()  # <b>"))
@@ -30,8 +31,16 @@ def test_a_line_of_a_cell_is_named_as_ipython_names_it(monkeypatch: pytest.Monke
     compiler = SimpleNamespace(format_code_name=lambda file: ("Cell", "In[3]") if "ipykernel" in file else None)
     shell = SimpleNamespace(compile=compiler)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    html = Findings([Finding("not-zeroed", "w", (PLACE,), "", "")], ("not-zeroed",))._repr_html_()
-    assert "step, Cell In[3], line 5" in html
+    finding = Finding("not-zeroed", "w", (PLACE,), "", "")
+    assert "step, Cell In[3], line 5<br>" in Findings([finding], ("not-zeroed",))._repr_html_()
+    linked = Findings([finding], ("not-zeroed",), cells={PLACE.source.file: 'a"b'})._repr_html_()
+    assert 'step, <a href="#cell-id=a%22b">Cell In[3], line 5</a><br>' in linked
+    shell.get_parent = lambda: {"metadata": {"cellId": "f00"}}
+    code = compile("made.append(running_cell())", "/tmp/ipykernel_1/7.py", "exec")
+    made: list[dict[str, str]] = []
+    exec(code, {"made": made, "running_cell": running_cell})
+    assert made == [{"/tmp/ipykernel_1/7.py": "f00"}]
+    assert running_cell() == {}  # no cell runs
 
 
 def test_nothing_found_is_one_line() -> None:

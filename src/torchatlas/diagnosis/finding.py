@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -90,10 +90,12 @@ class Findings(Sequence[Finding]):
         not_judged: tuple[str, ...] = (),
         failures: tuple[OwnFailure, ...] = (),
         ended_by: str = "",
+        cells: Mapping[str, str] | None = None,
     ) -> None:
         self._found, self.checks, self.not_judged = list(found), checks, not_judged
         self.failures = failures  # of torchatlas itself
         self.ended_by = ended_by  # the class of the exception by which the program ended
+        self.cells = dict(cells or {})  # of a notebook: files and ids
 
     @overload
     def __getitem__(self, index: int) -> Finding: ...

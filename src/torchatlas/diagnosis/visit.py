@@ -24,6 +24,7 @@ from torchatlas.diagnosis.case import Case
 from torchatlas.diagnosis.diagnosis import DIAGNOSES, Diagnosis
 from torchatlas.diagnosis.finding import Finding, Findings, OwnFailure, Severity, Where, explained, merged
 from torchatlas.diagnosis.leaves import Leaf, Leaves
+from torchatlas.diagnosis.notebook import running_cell
 from torchatlas.errors import StateError
 from torchatlas.graph import Graph, GraphNode, Phase
 from torchatlas.graph.columns import KINDS, PHASES
@@ -72,6 +73,7 @@ class Visit(Bracket["Visit"]):
         self.complete = True  # unless it ended by an exception
         self.error: BaseException | None = None  # by which it ends, while `at_end` is told: nobody may keep it
         self.ended_by = ""  # its class
+        self._cells: dict[str, str] = {}  # the notebook's that runs: its file and id
 
     # -- what the program's author sees --------------------------------------------------------------------------------
 
@@ -82,7 +84,7 @@ class Visit(Bracket["Visit"]):
         looked_for = tuple(key for key in self.checks if key not in self.not_judged)
         found = [finding for finding in merged(self._found) if not _is_ignored(finding)]
         found = sorted(explained(found), key=lambda finding: (_WORST.index(finding.severity), order[finding.key]))
-        return Findings(found, looked_for, self.not_judged, tuple(self.failures), self.ended_by)
+        return Findings(found, looked_for, self.not_judged, tuple(self.failures), self.ended_by, self._cells)
 
     @property
     def not_judged(self) -> tuple[str, ...]:
@@ -97,6 +99,8 @@ class Visit(Bracket["Visit"]):
         if self._state != "new":
             raise StateError("This visit is over; make a new one with atlas.doctor().")
         self._state = "running"
+        with self.guarded():
+            self._cells = running_cell()
         try:
             self._begin_recording()
             listener = _Listener(self)
