@@ -91,11 +91,7 @@ def command(
         for own in findings.failures:
             echo("".join(format_exception(own.error)), nl=False, err=True)
     if misplaced := _misplaced(script, arguments, ended):
-        echo(
-            f"{misplaced} went to {script}. What is meant for torchatlas comes before it: "
-            f"torchatlas doctor {misplaced} {script}",
-            err=True,
-        )
+        echo(f"{misplaced} went to {script}: options of torchatlas come before the script's name.", err=True)
     if not as_json:
         echo(f"\n{findings}")  # on a line of its own, whatever the script printed last
     if isinstance(ended, KeyboardInterrupt):
