@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from render.layout import verify
 from render.pictures import Block, texts, tower, words
 from render.reading import SVG
 from torch import nn
@@ -20,7 +21,6 @@ from torchatlas.analysis.schedule import critical_path
 from torchatlas.demo import training_step
 from torchatlas.graph import Graph, OperationType
 from torchatlas.operations import type_of_box
-from torchatlas.render.layout import verify
 from torchatlas.render.layout.way import Way
 from torchatlas.render.measures import MEASURES
 from torchatlas.render.page import heaviest
