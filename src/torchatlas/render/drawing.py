@@ -1,4 +1,4 @@
-"""SVG text with a size -> files and notebooks: what every picture and plot is handed out as."""
+"""An SVG document with a size -> files and notebooks. Every picture and plot is a Drawing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchatlas.render.png import MOST_PIXELS, to_png
 
 
 def whole(name: str, size: Any, most: int = MOST_PIXELS) -> int:
-    """A number of pixels that was given, as Python's own: numpy's whole numbers are welcome too."""
+    """A number of pixels as Python's own int; numpy's whole numbers are welcome. Raises unless it is 1 to `most`."""
     try:
         number = 0 if isinstance(size, bool) else operator.index(size)
     except TypeError:
@@ -36,19 +36,20 @@ def check_drawing_path(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Something drawn. It shows itself in a notebook."""
+    """A picture or a plot. It shows itself in a notebook."""
 
-    markup: Callable[[bool], str] = field(repr=False, compare=False)  # the document: for pixels only, or for a browser
+    markup: Callable[[], str] = field(repr=False, compare=False)  # writes the SVG document
     width: int
     height: int
 
     @cached_property
     def svg(self) -> str:
-        return self.markup(False)
+        """The SVG document."""
+        return self.markup()
 
     def png(self, dpi: int = 96) -> bytes:
-        """In pixels, as many as its width and height; `dpi` is written into the file."""
-        return to_png(self.markup(True), width=self.width, height=self.height, dpi=whole("dpi", dpi, 100_000))
+        """A PNG of its width and height; `dpi` is written into it, for printers."""
+        return to_png(self.svg, width=self.width, height=self.height, dpi=whole("dpi", dpi, 100_000))
 
     def save(self, path: str | os.PathLike[str], *, dpi: int = 96) -> Path:
         """Write an .svg or .png; returns the path. No folder is created."""

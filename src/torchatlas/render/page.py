@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -240,7 +240,7 @@ class Page:
         if item.repeat > 1:
             for behind in (STACK, STACK / 2):
                 canvas.rect(x + behind, y + behind, width, height, fill=fill, stroke=stroke, radius=5)
-        title = partial(_tooltip, self.labels, item, None if self.outline.is_marker(item) else self.measure)
+        title = _tooltip(self.labels, item, None if self.outline.is_marker(item) else self.measure)
         canvas.rect(x, y, width, height, fill=fill, stroke=stroke, stroke_width=thick, radius=radius, title=title)
         badge = text_width(f"×{item.repeat:,}", SMALL, True) + 10 if item.repeat > 1 else 0.0
         middle = x + width / 2
@@ -270,7 +270,7 @@ class Page:
         canvas.rect(x, y, width, height, fill=ground, stroke=outline, radius=7)
         wide, tall = number(width - 14), number(HEAD - 7)
         d = f"M{number(x + 0.5)} {number(y + HEAD)}v-{tall}a6.5 6.5 0 0 1 6.5 -6.5h{wide}a6.5 6.5 0 0 1 6.5 6.5v{tall}z"
-        canvas.path(d, fill=head, title=partial(_tooltip, self.labels, frame.item))
+        canvas.path(d, fill=head, title=_tooltip(self.labels, frame.item))
         canvas.text(x + 10, y + 15.5, frame.title, size=TITLE, fill=self.theme.ink, bold=True)
         after = x + 17 + text_width(frame.title, TITLE, True)
         canvas.text(after, y + 15.5, self._heading(frame), size=SMALL, fill=self.theme.soft)
@@ -462,7 +462,7 @@ class Page:
 
 
 def _tooltip(labels: Labels, item: Item, measure: Measure | None = None) -> str:
-    """What a browser says of a box. No method: the canvas keeps what makes it, and must not keep itself alive."""
+    """What a browser shows when the pointer rests on a box."""
     words = labels.tooltip(item)
     return isolated(f"{words}\n{measure.said(item)}" if measure else words)
 

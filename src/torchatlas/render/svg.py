@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from html import escape
 from typing import Literal
@@ -17,7 +17,6 @@ from torchatlas.render.theme import Theme
 Anchor = Literal["start", "middle", "end"]
 Direction = Literal["down", "up", "left", "right"]
 Point = tuple[float, float]
-Title = str | Callable[[], str]  # what a browser shows when the pointer rests on a shape, or what makes it then
 
 # Characters that XML 1.0 forbids even when escaped: a name that holds one would make the whole document unreadable.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -82,8 +81,10 @@ def isolated(text: str) -> str:
 
 
 class Canvas:
-    """A page that shapes are drawn on, later ones over earlier ones. `markup()` is the finished document, and
-    `markup(pixels=True)` the same without what only a browser needs: titles of shapes, our font, widths of texts."""
+    """A page that shapes are drawn on, later ones over earlier ones. `markup()` is the finished document.
+
+    The `title` of a shape is what a browser shows when the pointer rests on it.
+    """
 
     def __init__(self, width: float, height: float, theme: Theme) -> None:
         if not (0 < width < math.inf and 0 < height < math.inf):
@@ -91,7 +92,7 @@ class Canvas:
         self.width = width
         self.height = height
         self.theme = theme
-        self._parts: list[str | Callable[[bool], str]] = []  # as text, or what makes it, for pixels or for a browser
+        self._parts: list[str] = []
         self._texts: dict[bool, list[str]] = {}  # regular and bold
         self._open = 0
 
@@ -107,10 +108,10 @@ class Canvas:
         stroke_width: float = 1.0,
         radius: float = 0.0,
         dash: str = "",
-        title: Title = "",
+        title: str = "",
         opacity: float = 1.0,
     ) -> None:
-        """A box; `title` is what a browser shows when the pointer rests on it."""
+        """A box."""
         shape = f'rect x="{number(x)}" y="{number(y)}" width="{number(w)}" height="{number(h)}"'
         if radius:
             shape += f' rx="{number(radius)}"'
@@ -126,7 +127,7 @@ class Canvas:
         stroke: str = "none",
         stroke_width: float = 1.0,
         dash: str = "",
-        title: Title = "",
+        title: str = "",
         opacity: float = 1.0,
     ) -> None:
         """A circle around (x, y)."""
@@ -141,7 +142,7 @@ class Canvas:
         stroke: str = "none",
         stroke_width: float = 1.0,
         dash: str = "",
-        title: Title = "",
+        title: str = "",
         opacity: float = 1.0,
     ) -> None:
         """Any outline, in SVG's path language. Write its numbers with `number`."""
@@ -171,7 +172,7 @@ class Canvas:
         stroke: str = "none",
         stroke_width: float = 1.0,
         dash: str = "",
-        title: Title = "",
+        title: str = "",
         opacity: float = 1.0,
     ) -> None:
         """Straight lines from point to point; with a `fill`, the area that they and the way back enclose."""
@@ -210,7 +211,7 @@ class Canvas:
         fill: str,
         bold: bool = False,
         anchor: Anchor = "start",
-        title: Title = "",
+        title: str = "",
     ) -> None:
         """One line of text on the baseline `y`, as long as it is: cut it with `fonts.clipped` first.
 
@@ -226,20 +227,14 @@ class Canvas:
             opening += ' font-weight="600"'
         if anchor != "start":
             opening += f' text-anchor="{safe(anchor)}"'
-
-        def written(pixels: bool) -> str:
-            if pixels:
-                return f"<{opening}>{escape(text)}</text>"
-            return f"<{opening}{_extent(text, size, bold)}>{_explained(title)}{escape(text)}</text>"
-
-        self._parts.append(written)
+        self._parts.append(f"<{opening}{_extent(text, size, bold)}>{_explained(title)}{escape(text)}</text>")
 
     def begin_group(self, transform: str = "", title: str = "") -> None:
         """What is drawn until `end_group` belongs together: moved by one transform, explained by one title."""
         self._open += 1
         self._parts.append(f'<g transform="{safe(transform)}">' if transform else "<g>")
         if title:
-            self._parts.append(lambda pixels: "" if pixels else _explained(title))
+            self._parts.append(_explained(title))
 
     def end_group(self) -> None:
         """Closes the group that was opened last."""
@@ -248,7 +243,7 @@ class Canvas:
         self._open -= 1
         self._parts.append("</g>")
 
-    def markup(self, pixels: bool = False) -> str:
+    def markup(self) -> str:
         """The whole document, with the theme's background; at its end the font, which nobody wants to read first."""
         if self._open:
             raise StateError(f"{self._open} groups are still open; call end_group before markup")
@@ -258,26 +253,17 @@ class Canvas:
             f'viewBox="0 0 {width} {height}" font-family="{OURS}, {FAMILY}, system-ui, sans-serif">'
         )
         ground = f'<rect width="{width}" height="{height}" fill="{safe(self.theme.background)}"/>'
-        parts = [part if isinstance(part, str) else part(pixels) for part in self._parts]
-        fonts = "" if pixels else font_style({bold: set().union(*texts) for bold, texts in self._texts.items()})
+        fonts = font_style({bold: set().union(*texts) for bold, texts in self._texts.items()})
         style = [f"<style>{fonts}</style>"] if fonts else []
-        return "\n".join([head, ground, *parts, *style, "</svg>\n"])
+        return "\n".join([head, ground, *self._parts, *style, "</svg>\n"])
 
-    def _add(self, shape: str, title: Title = "") -> None:
-        if not title:
-            self._parts.append(f"<{shape}/>")
-            return
-
-        def drawn(pixels: bool) -> str:
-            explained = "" if pixels else _explained(title)
-            return f"<{shape}>{explained}</{shape.split(' ', 1)[0]}>" if explained else f"<{shape}/>"
-
-        self._parts.append(drawn)
+    def _add(self, shape: str, title: str = "") -> None:
+        tag = shape.split(" ", 1)[0]
+        self._parts.append(f"<{shape}>{_explained(title)}</{tag}>" if title else f"<{shape}/>")
 
 
-def _explained(title: Title) -> str:
-    words = title() if callable(title) else title
-    return f"<title>{_escaped(words)}</title>" if words else ""
+def _explained(title: str) -> str:
+    return f"<title>{_escaped(title)}</title>" if title else ""
 
 
 def _extent(text: str, size: float, bold: bool) -> str:
