@@ -1,4 +1,4 @@
-"""Numbers -> places on a page: scales, ticks at round numbers, axes, legends, and the room that is left for labels."""
+"""What all plots share: a page with a title, scales, ticks at round numbers, axes, legends, and room for labels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from torchatlas.errors import InvalidInputError
+from torchatlas.analysis.summary import operations_mask
+from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.escapes import clean
+from torchatlas.graph import Graph
 from torchatlas.render.fonts import clipped, text_width
 from torchatlas.render.svg import Canvas, Point
 from torchatlas.render.theme import theme as theme_named
@@ -24,7 +27,7 @@ Entry = tuple[str, str]  # what a legend says of a colour
 
 @dataclass(frozen=True)
 class Area:
-    """The part of the page that data is drawn on."""
+    """The rectangle of the page that data is drawn on."""
 
     left: float
     top: float
@@ -56,6 +59,23 @@ def check_size(width: Any, height: Any) -> None:
             raise InvalidInputError(
                 f"{name}={size!r} is no size for a plot; pass a whole number from {least} to {_LARGEST:,}."
             )
+
+
+def plottable(graph: Graph) -> Graph:
+    """The graph, if anything ran in it."""
+    if not isinstance(graph, Graph):
+        raise InvalidInputError(f"a plot takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...).")
+    if not operations_mask(graph).any():
+        raise AnalysisError(
+            "Nothing ran in this graph, so there is nothing to plot. Capture a model: atlas.capture(...)."
+        )
+    return graph
+
+
+def title_of(what: str, graph: Graph, how: str = "") -> str:
+    """The title of a plot, with the class of the model where there is one."""
+    name = clean(graph.scopes[""].type)
+    return (f"{what} of {name}" if name else what) + how
 
 
 def open_page(title: str, subtitle: str, width: int, height: int, theme: str) -> Canvas:
@@ -213,7 +233,7 @@ class Room:
         self._taken.append(box)
 
     def take_line(self, start: Point, end: Point) -> None:
-        """The same for a line: a box every few pixels."""
+        """Nothing else may cover this line: it becomes a box every few pixels."""
         pieces = max(1, math.ceil(math.dist(start, end) / 6))
         for at in range(pieces + 1):
             x, y = (a + (b - a) * at / pieces for a, b in zip(start, end, strict=True))

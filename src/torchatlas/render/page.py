@@ -17,6 +17,7 @@ from torchatlas.graph import EdgeKind, Graph, NodeKind, OperationType, Phase
 from torchatlas.graph.columns import KINDS, PHASES, Array
 from torchatlas.graph.select import induced
 from torchatlas.operations import type_of_box
+from torchatlas.render.box_measures import BOX_MEASURES, BoxMeasure, node_counts
 from torchatlas.render.fonts import clipped, text_width
 from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.labels import Labels
@@ -25,7 +26,6 @@ from torchatlas.render.layout.scene import Frame, Line, Scene, place_labels
 from torchatlas.render.layout.tree import Tree
 from torchatlas.render.layout.way import Way
 from torchatlas.render.layout.words import SMALL, TITLE
-from torchatlas.render.measures import MEASURES, Measure, counted
 from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import Theme, contrast, mixed
 from torchatlas.units import format_bytes, format_count, format_flops, format_ns
@@ -148,11 +148,11 @@ class Page:
         self.most = max(known, default=0.0)
 
     @cached_property
-    def measure(self) -> Measure | None:
+    def measure(self) -> BoxMeasure | None:
         if self.look.color_by == "type":
             return None
         try:
-            return MEASURES[self.look.color_by](self.outline)
+            return BOX_MEASURES[self.look.color_by](self.outline)
         except UnknownNameError as error:
             raise UnknownNameError(f"color_by: {error}; or 'type'") from None
 
@@ -461,10 +461,10 @@ class Page:
             self._entry(x + text_width(words, margins.words) + 16, y, odd, _not_finite(theme), theme.soft)
 
 
-def _tooltip(labels: Labels, item: Item, measure: Measure | None = None) -> str:
+def _tooltip(labels: Labels, item: Item, measure: BoxMeasure | None = None) -> str:
     """What a browser shows when the pointer rests on a box."""
     words = labels.tooltip(item)
-    return isolated(f"{words}\n{measure.said(item)}" if measure else words)
+    return isolated(f"{words}\n{measure.tooltip(item)}" if measure else words)
 
 
 def _not_finite(theme: Theme) -> str:
@@ -504,7 +504,7 @@ def _path_words(look: Look, tree: Tree) -> str:
 
 def _work(graph: Graph, nodes: Array) -> str:
     try:
-        counts = counted(graph)
+        counts = node_counts(graph)
     except AnalysisError:  # shapes that cannot be evaluated: the picture does without
         return ""
     total = int(np.maximum(counts.flops, 0)[nodes].sum())
