@@ -1,6 +1,6 @@
 """Names in a graph -> operators and arguments of torch, and which operators a graph may call at all.
 
-A graph may come from a file that somebody else wrote. Of those only operators on a list are run (admitted.py); a graph
+A graph may come from a file that somebody else wrote. Of those only loadable operators are run; a graph
 that this process recorded itself runs whatever the program ran, but for what would act on the world once more.
 """
 
@@ -13,16 +13,12 @@ import torch
 
 from torchatlas.capturing.compiled import GRAPH as INDUCTOR_GRAPH
 from torchatlas.errors import CaptureError, InvalidInputError, NotAvailableError
-from torchatlas.execute.admitted import ADMITTED
 from torchatlas.graph.arguments import Constant, TensorRef
 from torchatlas.graph.columns import Operation
 from torchatlas.graph.nouns import OperationType
+from torchatlas.operations import of
 from torchatlas.torch_private import OpOverload
 
-# What opens files, prints, or hands memory to others: running it a second time is seen outside of the program.
-ACTS_OUTSIDE = frozenset(
-    {"_print", "_storage_use_count", "from_file", "load", "pin_memory", "_pin_memory", "record_stream", "save", "warn"}
-)
 _CONSTANTS: dict[str, tuple[type, Callable[[str], Any]]] = {
     "dtype": (torch.dtype, lambda name: getattr(torch, name, None)),
     "layout": (torch.layout, lambda name: getattr(torch, name, None)),
@@ -54,13 +50,13 @@ def operator(operation: Operation, allow: Collection[str] = (), *, own: bool = F
         )
     namespace, _, rest = name.partition(".")
     packet, _, overload = rest.rpartition(".")
-    if name not in ADMITTED and name not in allow and namespace not in allow:
+    if name not in allow and namespace not in allow and not of(name).loadable:
         if not own:
             raise NotAvailableError(
                 f"{name} is not run: it is not on the list of operators that a file may call (SECURITY.md). If "
                 f"you trust the file, pass allow=[{name!r}]."
             )
-        if packet.removesuffix("_copy") in ACTS_OUTSIDE:
+        if of(name).acts_outside:
             raise NotAvailableError(
                 f"{name} is not run a second time: it acts outside of the program. Pass allow=[{name!r}] to run it."
             )
