@@ -5,7 +5,7 @@ A choice between two branches is a comparison and a selection; max(x, 0) and the
 
 from __future__ import annotations
 
-from torchatlas.operations.formulas.operand_sizes import results, rows
+from torchatlas.operations.formulas.operand_sizes import per_input, per_result, rows
 from torchatlas.operations.formulas.pointwise import Arguments, file_rate, rate_of
 from torchatlas.operations.work import OpCall, Work, formula
 
@@ -91,22 +91,14 @@ def _scales(arguments: Arguments) -> int:
 # -- softmax: per element and per row ----------------------------------------------------------------------------------
 
 
-@formula("_softmax softmax special_softmax _sparse_softmax _nested_tensor_softmax_with_shape")
-def softmax(call: OpCall) -> Work:
-    """Maximum, subtract, exp, sum, divide."""
-    return Work(elementwise_flops=5 * call.inputs[0].numel)
-
-
-@formula("_masked_softmax")
-def masked_softmax(call: OpCall) -> Work:
-    """A softmax of what the mask selects."""
-    return Work(elementwise_flops=6 * call.inputs[0].numel)
-
-
-@formula("_safe_softmax")
-def safe_softmax(call: OpCall) -> Work:
-    """A softmax; then rows of nothing but -inf, found by a comparison and an "and" per element, become zeros."""
-    return Work(elementwise_flops=8 * call.inputs[0].numel)
+# Maximum, subtract, exp, sum, divide.
+formula("_softmax softmax special_softmax _sparse_softmax _nested_tensor_softmax_with_shape")(per_input(5))
+formula("_masked_softmax")(per_input(6))  # a choice by the mask first
+formula("_safe_softmax")(per_input(8))  # a comparison and an "and" per element find rows of -inf, which become zeros
+# y (g - sum(y g)), or g - exp(y) sum(g).
+formula("_softmax_backward_data _sparse_softmax_backward_data")(per_result(4))
+formula("_log_softmax_backward_data _sparse_log_softmax_backward_data")(per_result(4))
+formula("_masked_softmax_backward")(per_result(5))
 
 
 @formula("_log_softmax log_softmax special_log_softmax _sparse_log_softmax")
@@ -114,16 +106,3 @@ def log_softmax(call: OpCall) -> Work:
     """Maximum, subtract, exp, sum, subtract; and the logarithm of each row's sum."""
     x = call.inputs[0]
     return Work(elementwise_flops=5 * x.numel + rows(x, call["dim"]))
-
-
-@formula(
-    "_softmax_backward_data _sparse_softmax_backward_data _log_softmax_backward_data _sparse_log_softmax_backward_data",
-)
-def softmax_backward(call: OpCall) -> Work:
-    """y (g - sum(y g)), or g - exp(y) sum(g): four operations per element."""
-    return Work(elementwise_flops=4 * results(call)[0].numel)
-
-
-@formula("_masked_softmax_backward")
-def masked_softmax_backward(call: OpCall) -> Work:
-    return Work(elementwise_flops=5 * results(call)[0].numel)

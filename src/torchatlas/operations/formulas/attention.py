@@ -60,15 +60,11 @@ def attention(call: OpCall) -> Work:
     "_scaled_dot_product_flash_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward",
     "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward",
     "_scaled_dot_product_fused_attention_overrideable_backward _cudnn_attention_backward",
+    "higher_order.flex_attention_backward",
 )
 def attention_backward(call: OpCall) -> Work:
-    query, key, value = call.inputs[1:4]
-    return scores(query.shape, key, value).backward()
-
-
-@formula("higher_order.flex_attention_backward")
-def flex_attention_backward(call: OpCall) -> Work:
-    query, key, value = call.inputs[:3]
+    first = 0 if call.operation.startswith("higher_order.") else 1  # in ATen the gradient comes first
+    query, key, value = call.inputs[first : first + 3]
     return scores(query.shape, key, value).backward()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torchatlas.graph.collectives import WITHOUT_PAYLOAD
 from torchatlas.operations.behaviour import COLLECTIVES
-from torchatlas.operations.formulas.operand_sizes import bytes_of, elements, tensors
+from torchatlas.operations.formulas.operand_sizes import bytes_of, elements, tensors, touches_nothing
 from torchatlas.operations.work import OpCall, Work, formula
 
 
@@ -36,7 +36,4 @@ def functional_collective(call: OpCall) -> Work:
     return Work()
 
 
-@formula(*WITHOUT_PAYLOAD)
-def waiting(call: OpCall) -> Work:
-    """Hands on, or waits: no payload."""
-    return Work(bytes_read=0, bytes_written=0, parallelism=0)
+formula(*WITHOUT_PAYLOAD)(touches_nothing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchatlas.operations.formulas.operand_sizes import bytes_for, bytes_of, part_of, results
+from torchatlas.operations.formulas.operand_sizes import bytes_for, bytes_of, part_of, per_result, results
 from torchatlas.operations.work import OpCall, Operand, Work, formula
 
 _SUM, _MEAN, _MAX = 0, 1, 2  # as embedding_bag numbers its modes
@@ -87,7 +87,5 @@ def embedding_bag_weights_backward(call: OpCall) -> Work:
     return Work(elementwise_flops=2 * looked_up, bytes_read=read)
 
 
-@formula("quantized.embedding_byte quantized.embedding_4bit")
-def quantized_embedding(call: OpCall) -> Work:
-    """Whole numbers to floats: a product and a sum per element."""
-    return Work(elementwise_flops=2 * results(call)[0].numel)
+# Whole numbers to floats: a product and a sum per element.
+formula("quantized.embedding_byte quantized.embedding_4bit")(per_result(2))

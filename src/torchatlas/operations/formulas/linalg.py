@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from torchatlas.operations.work import OpCall, Operand, Work, formula
+from torchatlas.operations.work import Formula, OpCall, Operand, Work, formula
 
 
 def on_matrices(matrix: Operand, flops_of_one: Callable[[int, int], float]) -> Work:
@@ -20,19 +20,21 @@ def on_matrices(matrix: Operand, flops_of_one: Callable[[int, int], float]) -> W
     return Work(elementwise_flops=batch * round(flops_of_one(rows, columns) * _realness(matrix)))
 
 
-@formula("cholesky linalg_cholesky linalg_cholesky_ex linalg_ldl_factor")
-def cholesky(call: OpCall) -> Work:
-    return on_matrices(call.inputs[0], lambda n, _: n**3 / 3)
+def _of_matrix(flops_of_one: Callable[[int, int], float]) -> Formula:
+    """The formula of operations on a batch of m x n matrices, the first argument."""
+    return lambda call: on_matrices(call.inputs[0], flops_of_one)
 
 
-@formula("linalg_ldl_factor_ex")
-def symmetric_factor(call: OpCall) -> Work:
-    return cholesky(call)
-
-
-@formula("cholesky_inverse")
-def cholesky_inverse(call: OpCall) -> Work:
-    return on_matrices(call.inputs[0], lambda n, _: 2 * n**3 / 3)
+formula("cholesky linalg_cholesky linalg_cholesky_ex linalg_ldl_factor linalg_ldl_factor_ex")(
+    _of_matrix(lambda n, _: n**3 / 3)
+)
+formula("cholesky_inverse")(_of_matrix(lambda n, _: 2 * n**3 / 3))
+formula("linalg_eig")(_of_matrix(lambda n, _: 25 * n**3))
+formula("linalg_eigvals _linalg_eigvals")(_of_matrix(lambda n, _: 10 * n**3))
+# A polynomial of degree 18 in five products; how often its result is squared depends on the values. Backward is the
+# exponential of a matrix twice as wide.
+formula("linalg_matrix_exp matrix_exp")(_of_matrix(lambda n, _: 5 * 2 * n**3))
+formula("matrix_exp_backward")(_of_matrix(lambda n, _: 5 * 2 * (2 * n) ** 3))
 
 
 @formula("linalg_lu linalg_lu_factor linalg_lu_factor_ex _lu_with_info det linalg_det logdet slogdet linalg_slogdet")
@@ -67,24 +69,19 @@ def tensor_solve(call: OpCall) -> Work:
     return Work(elementwise_flops=on_matrices(matrix, lambda m, n: _lu(m, n) + 2 * m * m).elementwise_flops)
 
 
-@formula("linalg_solve_triangular")
+@formula("linalg_solve_triangular triangular_solve")
 def solve_triangular(call: OpCall) -> Work:
-    return Work(elementwise_flops=_substitutions(call.inputs[0], call.inputs[1], 1))
+    """The older operator has the right-hand sides first."""
+    matrix, sides = call.inputs[:2] if call.operation.startswith("aten.linalg_") else (call["A"], call["self"])
+    return Work(elementwise_flops=_substitutions(matrix, sides, 1))
 
 
-@formula("triangular_solve")
-def solve_triangular_of_old(call: OpCall) -> Work:
-    return Work(elementwise_flops=_substitutions(call["A"], call["self"], 1))
-
-
-@formula("linalg_lu_solve linalg_ldl_solve")
+@formula("linalg_lu_solve linalg_ldl_solve cholesky_solve _cholesky_solve_helper lu_solve")
 def solve_factored(call: OpCall) -> Work:
-    return Work(elementwise_flops=_substitutions(call.inputs[0], call["B"], 2))
-
-
-@formula("cholesky_solve _cholesky_solve_helper lu_solve")
-def solve_factored_of_old(call: OpCall) -> Work:
-    return Work(elementwise_flops=_substitutions(call.inputs[1], call.inputs[0], 2))
+    """The older operators have the right-hand sides first."""
+    is_new = call.operation.startswith("aten.linalg_")
+    matrix, sides = (call.inputs[0], call["B"]) if is_new else (call.inputs[1], call.inputs[0])
+    return Work(elementwise_flops=_substitutions(matrix, sides, 2))
 
 
 @formula("linalg_lstsq")
@@ -129,16 +126,6 @@ def symmetric_eigen(call: OpCall) -> Work:
     return on_matrices(call.inputs[0], lambda n, _: 9 * n**3 if vectors else 4 * n**3 / 3)
 
 
-@formula("linalg_eig")
-def eigen(call: OpCall) -> Work:
-    return on_matrices(call.inputs[0], lambda n, _: 25 * n**3)
-
-
-@formula("linalg_eigvals _linalg_eigvals")
-def eigenvalues(call: OpCall) -> Work:
-    return on_matrices(call.inputs[0], lambda n, _: 10 * n**3)
-
-
 @formula("svd linalg_svd _linalg_svd prims.svd")
 def svd(call: OpCall) -> Work:
     if not call.get("compute_uv", True):
@@ -156,18 +143,6 @@ def singular_values(call: OpCall) -> Work:
 def pseudo_inverse(call: OpCall) -> Work:
     """Singular vectors, and their product over the singular values."""
     return on_matrices(call.inputs[0], lambda m, n: _svd(m, n, False) + 2 * m * n * min(m, n))
-
-
-@formula("linalg_matrix_exp matrix_exp")
-def exponential(call: OpCall) -> Work:
-    """A polynomial of degree 18 in five products; how often its result is squared depends on the values."""
-    return on_matrices(call.inputs[0], lambda n, _: 5 * 2 * n**3)
-
-
-@formula("matrix_exp_backward")
-def exponential_backward(call: OpCall) -> Work:
-    """The exponential of a matrix twice as wide."""
-    return on_matrices(call.inputs[0], lambda n, _: 5 * 2 * (2 * n) ** 3)
 
 
 @formula("_compute_linear_combination")

@@ -19,6 +19,10 @@ def _affine(call: OpCall) -> int:
     return sum(call.get(name) is not None for name in ("weight", "bias"))
 
 
+def _per_channel(call: OpCall) -> int:
+    return PER_ROW + (RUNNING if call.get("running_mean") is not None else 0)
+
+
 def _rows_of_last(call: OpCall) -> int:
     """How often the last dimensions are normalised; from the input, for as arguments their sizes may be symbols."""
     x: Operand = call["input"]
@@ -28,25 +32,21 @@ def _rows_of_last(call: OpCall) -> int:
 # -- forward -----------------------------------------------------------------------------------------------------------
 
 
+def _standardised(call: OpCall, rows: int, per_row: int = PER_ROW) -> Work:
+    """Mean, variance and scaling of all elements, which are in so many rows."""
+    return Work(elementwise_flops=(STATISTICS + _affine(call)) * call["input"].numel + per_row * rows)
+
+
 @formula("layer_norm")
 @formula("native_layer_norm", backward_only=(1, 2))
 def layer_norm(call: OpCall) -> Work:
-    x: Operand = call["input"]
-    return Work(elementwise_flops=(STATISTICS + _affine(call)) * x.numel + PER_ROW * _rows_of_last(call))
-
-
-@formula("native_group_norm", backward_only=(1, 2))
-def native_group_norm(call: OpCall) -> Work:
-    x: Operand = call["input"]
-    groups = x.shape[0] * call["group"]
-    return Work(elementwise_flops=(STATISTICS + _affine(call)) * x.numel + PER_ROW * groups)
+    return _standardised(call, _rows_of_last(call))
 
 
 @formula("group_norm")
+@formula("native_group_norm", backward_only=(1, 2))
 def group_norm(call: OpCall) -> Work:
-    x: Operand = call["input"]
-    groups = x.shape[0] * call["num_groups"]
-    return Work(elementwise_flops=(STATISTICS + _affine(call)) * x.numel + PER_ROW * groups)
+    return _standardised(call, call["input"].shape[0] * call.get("group", call.get("num_groups")))
 
 
 @formula("rms_norm")
@@ -64,11 +64,9 @@ def rms_norm(call: OpCall) -> Work:
 )
 @formula("_batch_norm_with_update _batch_norm_with_update_functional cudnn_batch_norm", backward_only=(1, 2, 3))
 def batch_norm(call: OpCall) -> Work:
-    x: Operand = call["input"]
     if not call.get("training", True):
         return batch_norm_inference(call)
-    per_channel = PER_ROW + (RUNNING if call.get("running_mean") is not None else 0)
-    return Work(elementwise_flops=(STATISTICS + _affine(call)) * x.numel + per_channel * x.shape[1])
+    return _standardised(call, call["input"].shape[1], _per_channel(call))
 
 
 @formula("_native_batch_norm_legit_no_training", backward_only=(1, 2))
@@ -83,8 +81,7 @@ def batch_norm_inference(call: OpCall) -> Work:
 def instance_norm(call: OpCall) -> Work:
     if not call["use_input_stats"]:
         return batch_norm_inference(call)
-    x: Operand = call["input"]
-    return Work(elementwise_flops=(STATISTICS + _affine(call)) * x.numel + PER_ROW * math.prod(x.shape[:2]))
+    return _standardised(call, math.prod(call["input"].shape[:2]))
 
 
 # -- backward: n is the normalised x, made again; g the gradient, w the weight -----------------------------------------
@@ -137,8 +134,7 @@ def batch_norm_backward(call: OpCall) -> Work:
 @formula("batch_norm_stats batch_norm_update_stats")
 def batch_norm_stats(call: OpCall) -> Work:
     x: Operand = call["input"]
-    per_channel = PER_ROW if call.get("running_mean") is None else PER_ROW + RUNNING
-    return Work(elementwise_flops=4 * x.numel + per_channel * x.shape[1])
+    return Work(elementwise_flops=4 * x.numel + _per_channel(call) * x.shape[1])
 
 
 @formula("batch_norm_elemt")
@@ -150,8 +146,7 @@ def batch_norm_elemt(call: OpCall) -> Work:
 @formula("batch_norm_gather_stats batch_norm_gather_stats_with_counts")
 def batch_norm_gather_stats(call: OpCall) -> Work:
     """Means and variances of several parts into one: about eight operations per part and channel."""
-    per_channel = PER_ROW + (RUNNING if call.get("running_mean") is not None else 0)
-    return Work(elementwise_flops=8 * call["mean"].numel + per_channel * call["mean"].shape[-1])
+    return Work(elementwise_flops=8 * call["mean"].numel + _per_channel(call) * call["mean"].shape[-1])
 
 
 @formula("batch_norm_backward_reduce")

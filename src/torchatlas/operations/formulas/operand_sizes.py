@@ -1,4 +1,4 @@
-"""What many formulas measure: elements and bytes of arguments, lengths along dimensions."""
+"""What many formulas share: elements and bytes of arguments, lengths along dimensions, so much work per element."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from torchatlas.operations.work import OpCall, Operand, item_bytes
+from torchatlas.operations.work import Formula, OpCall, Operand, Work, item_bytes
 
 
 def tensors(*items: Any) -> list[Operand]:
@@ -96,3 +96,26 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
 def comparisons(length: int) -> float:
     """How often sorting `length` elements compares each of them: the logarithm to base 2, at least 1."""
     return max(math.log2(length), 1.0) if length > 1 else 0.0
+
+
+# -- formulas that many operations have --------------------------------------------------------------------------------
+
+
+def per_result(rate: int) -> Formula:
+    """`rate` operations per element of the result; of the first, if there are several."""
+    return lambda call: Work(elementwise_flops=rate * results(call)[0].numel)
+
+
+def per_input(rate: int) -> Formula:
+    """`rate` operations per element of the first argument."""
+    return lambda call: Work(elementwise_flops=rate * call.inputs[0].numel)
+
+
+def moves_everything(call: OpCall) -> Work:
+    """Reads all arguments, writes all results, computes nothing."""
+    return Work()
+
+
+def touches_nothing(call: OpCall) -> Work:
+    """Neither reads nor writes: the memory stays as it is."""
+    return Work(bytes_read=0, bytes_written=0, parallelism=0)

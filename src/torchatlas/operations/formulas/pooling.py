@@ -6,9 +6,16 @@ Windows count whole, also where they reach over the edge. How the backward of a 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from torchatlas.operations.formulas.operand_sizes import bytes_of, part_of, results, spread
+from torchatlas.operations.formulas.operand_sizes import (
+    bytes_of,
+    moves_everything,
+    part_of,
+    per_input,
+    per_result,
+    results,
+    spread,
+)
 from torchatlas.operations.work import OpCall, Operand, Work, formula
 
 # -- pooling -----------------------------------------------------------------------------------------------------------
@@ -31,12 +38,12 @@ def _pool(call: OpCall, per_element: int, per_result: int) -> Work:
 
 
 @formula(
-    "max_pool1d max_pool2d max_pool3d mkldnn_max_pool2d mkldnn_max_pool3d quantized_max_pool1d quantized_max_pool2d",
-    "quantized_max_pool3d quantized.max_pool1d quantized.max_pool2d",
+    "max_pool1d max_pool2d max_pool3d mkldnn_max_pool2d mkldnn_max_pool3d quantized.max_pool1d quantized.max_pool2d",
+    "quantized_max_pool1d quantized_max_pool2d quantized_max_pool3d",
 )
 @formula(
-    "max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices fractional_max_pool2d",
-    "fractional_max_pool3d",
+    "max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices",
+    "fractional_max_pool2d fractional_max_pool3d",
     backward_only=(1,),
 )
 def max_pool(call: OpCall) -> Work:
@@ -70,10 +77,7 @@ def avg_pool_backward(call: OpCall) -> Work:
     return Work(elementwise_flops=gradient.numel * (_window(call) + 1), bytes_read=gradient.bytes)
 
 
-@formula("max_unpool2d max_unpool3d")
-def max_unpool(call: OpCall) -> Work:
-    """Puts each value where its index says, zeros elsewhere."""
-    return Work()
+formula("max_unpool2d max_unpool3d")(moves_everything)  # each value to where its index says, zeros elsewhere
 
 
 def _adaptive(whole: Operand, pooled: Operand, dimensions: int) -> int:
@@ -197,19 +201,14 @@ def grid_sample_backward(call: OpCall) -> Work:
     return Work(elementwise_flops=_places(grid, mode) + wanted[0] * to_input + wanted[1] * to_grid)
 
 
-@formula("affine_grid_generator cudnn_affine_grid_generator")
+@formula(
+    "affine_grid_generator cudnn_affine_grid_generator",
+    "affine_grid_generator_backward cudnn_affine_grid_generator_backward",
+)
 def affine_grid(call: OpCall) -> Work:
-    """Each place times a small matrix."""
-    return _affine(results(call)[0].shape)
-
-
-@formula("affine_grid_generator_backward cudnn_affine_grid_generator_backward")
-def affine_grid_backward(call: OpCall) -> Work:
-    return _affine(call.inputs[0].shape)
-
-
-def _affine(grid: Sequence[int]) -> Work:
-    return Work(elementwise_flops=2 * (grid[-1] + 1) * math.prod(grid))
+    """Each position of the grid times a small matrix; backward, each of its gradient."""
+    grid = (call.inputs if "backward" in call.operation else results(call))[0]
+    return Work(elementwise_flops=2 * (grid.shape[-1] + 1) * grid.numel)
 
 
 # -- regions of interest: torchvision's -------------------------------------------------------------------------------
@@ -229,12 +228,6 @@ def roi_align_backward(call: OpCall) -> Work:
     return Work(elementwise_flops=call.inputs[0].numel * points * 8)
 
 
-@formula("torchvision.roi_pool torchvision.ps_roi_pool")
-def roi_pool(call: OpCall) -> Work:
-    """Looks at each element of the boxes; how many they are is not known: at least one per output."""
-    return Work(elementwise_flops=results(call)[0].numel)
-
-
-@formula("torchvision._roi_pool_backward torchvision._ps_roi_pool_backward")
-def roi_pool_backward(call: OpCall) -> Work:
-    return Work(elementwise_flops=call.inputs[0].numel)
+# Looks at each element of the boxes; how many they are is not known: at least one per output.
+formula("torchvision.roi_pool torchvision.ps_roi_pool")(per_result(1))
+formula("torchvision._roi_pool_backward torchvision._ps_roi_pool_backward")(per_input(1))

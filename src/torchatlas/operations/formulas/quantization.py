@@ -5,7 +5,7 @@ Arithmetic on quantised tensors is that of floats between the two.
 
 from __future__ import annotations
 
-from torchatlas.operations.formulas.operand_sizes import elements, results
+from torchatlas.operations.formulas.operand_sizes import elements, per_input, per_result, results
 from torchatlas.operations.work import Formula, OpCall, Work, formula
 
 QUANTIZE, DEQUANTIZE, INSIDE = 5, 2, 3  # INSIDE: was the value within both bounds?
@@ -28,58 +28,37 @@ def dequantize(call: OpCall) -> Work:
     return Work(elementwise_flops=DEQUANTIZE * elements(*results(call)))
 
 
-@formula("quantize_per_tensor_dynamic")
-def quantize_dynamically(call: OpCall) -> Work:
-    """The smallest and the largest element first."""
-    return Work(elementwise_flops=(2 + QUANTIZE) * results(call)[0].numel)
-
-
-@formula(
+formula("quantize_per_tensor_dynamic")(per_result(2 + QUANTIZE))  # the smallest and the largest element first
+formula(  # the smallest and the largest element
     "_choose_qparams_per_tensor choose_qparams_optimized",
     *(f"{_DECOMPOSED}choose_qparams{what}" for what in ("", "_per_token", "_per_token_asymmetric", "_symmetric")),
-)
-def choose_parameters(call: OpCall) -> Work:
-    """The smallest and the largest element."""
-    return Work(elementwise_flops=2 * call.inputs[0].numel)
+)(per_input(2))
 
+# -- fake quantisation -------------------------------------------------------------------------------------------------
 
-@formula(
-    "fake_quantize_per_channel_affine fake_quantize_per_tensor_affine _fake_quantize_learnable_per_channel_affine",
-    "_fake_quantize_learnable_per_tensor_affine",
-    f"{_DECOMPOSED}fake_quant_per_channel",
-)
-def fake_quantize(call: OpCall) -> Work:
-    return Work(elementwise_flops=(QUANTIZE + DEQUANTIZE) * results(call)[0].numel)
-
-
-@formula(
+formula(
+    "fake_quantize_per_channel_affine fake_quantize_per_tensor_affine quantized_decomposed.fake_quant_per_channel",
+    "_fake_quantize_learnable_per_channel_affine _fake_quantize_learnable_per_tensor_affine",
+)(per_result(QUANTIZE + DEQUANTIZE))
+formula(
     "fake_quantize_per_channel_affine_cachemask fake_quantize_per_tensor_affine_cachemask",
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
     backward_only=(1,),
+)(per_result(QUANTIZE + DEQUANTIZE + INSIDE))
+formula(  # the gradient where the mask is set
+    "fake_quantize_per_channel_affine_cachemask_backward fake_quantize_per_tensor_affine_cachemask_backward"
+)(per_result(1))
+# Quantise again; gradients of the value (a choice), of the scale (a difference, a product, a choice, a sum) and of the
+# zero point (a product, a choice, a sum).
+formula("_fake_quantize_learnable_per_channel_affine_backward _fake_quantize_learnable_per_tensor_affine_backward")(
+    per_input(QUANTIZE + DEQUANTIZE + INSIDE + 8)
 )
-def fake_quantize_with_mask(call: OpCall) -> Work:
-    return Work(elementwise_flops=(QUANTIZE + DEQUANTIZE + INSIDE) * results(call)[0].numel)
+# The smallest and the largest element, then fake quantisation with a mask.
+_OBSERVED = per_input(2 + QUANTIZE + DEQUANTIZE + INSIDE)
+formula("_fused_moving_avg_obs_fq_helper_functional fused_moving_avg_obs_fake_quant")(_OBSERVED)
+formula("_fused_moving_avg_obs_fq_helper", backward_only=(1,))(_OBSERVED)
 
-
-@formula("fake_quantize_per_channel_affine_cachemask_backward fake_quantize_per_tensor_affine_cachemask_backward")
-def fake_quantize_backward(call: OpCall) -> Work:
-    """The gradient where the mask is set."""
-    return Work(elementwise_flops=results(call)[0].numel)
-
-
-@formula("_fake_quantize_learnable_per_channel_affine_backward _fake_quantize_learnable_per_tensor_affine_backward")
-def fake_quantize_learnable_backward(call: OpCall) -> Work:
-    """Quantise again; gradients of the value (a choice), of the scale (a difference, a product, a choice, a sum) and
-    of the zero point (a product, a choice, a sum)."""
-    return Work(elementwise_flops=(QUANTIZE + DEQUANTIZE + INSIDE + 8) * call.inputs[0].numel)
-
-
-@formula("_fused_moving_avg_obs_fq_helper_functional fused_moving_avg_obs_fake_quant")
-@formula("_fused_moving_avg_obs_fq_helper", backward_only=(1,))
-def observe_and_fake_quantize(call: OpCall) -> Work:
-    """The smallest and the largest element, then as above."""
-    return Work(elementwise_flops=(2 + QUANTIZE + DEQUANTIZE + INSIDE) * call.inputs[0].numel)
-
+# -- arithmetic --------------------------------------------------------------------------------------------------------
 
 # What happens between the two, per element of the result, and how many quantised tensors go in.
 _ARITHMETIC = {
@@ -98,12 +77,7 @@ _ARITHMETIC = {
 
 
 def _arithmetic(flops: int, taken: int) -> Formula:
-    per_element = taken * DEQUANTIZE + flops + QUANTIZE
-
-    def arithmetic(call: OpCall) -> Work:
-        return Work(elementwise_flops=per_element * results(call)[0].numel)
-
-    return arithmetic
+    return per_result(taken * DEQUANTIZE + flops + QUANTIZE)
 
 
 for _names, (_flops, _taken) in _ARITHMETIC.items():

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchatlas.operations.formulas.operand_sizes import bytes_of, comparisons, elements, results, rows
+from torchatlas.operations.formulas.operand_sizes import (
+    bytes_of,
+    comparisons,
+    elements,
+    moves_everything,
+    per_result,
+    results,
+    rows,
+)
 from torchatlas.operations.work import Formula, OpCall, Work, formula
 
 # Per element; a tensor of parameters is read, the target of a method in place and the model of `_like` are not.
@@ -53,10 +61,10 @@ def bernoulli(call: OpCall) -> Work:
     return Work(elementwise_flops=2 * results(call)[0].numel, bytes_read=bytes_of(probabilities))
 
 
-@formula("poisson binomial _standard_gamma _sample_dirichlet")
-def by_rejection(call: OpCall) -> Work:
-    """At least one draw and one comparison each."""
-    return Work(elementwise_flops=2 * results(call)[0].numel)
+formula("poisson binomial _standard_gamma _sample_dirichlet")(per_result(2))  # at least one draw and one comparison
+formula("randperm")(per_result(1))
+formula("native_dropout_backward")(per_result(2))  # g mask scale
+formula("quantized.dropout")(moves_everything)
 
 
 @formula("multinomial")
@@ -69,11 +77,6 @@ def multinomial(call: OpCall) -> Work:
     return Work(elementwise_flops=5 * weights.numel)
 
 
-@formula("randperm")
-def randperm(call: OpCall) -> Work:
-    return Work(elementwise_flops=results(call)[0].numel)
-
-
 @formula("_sobol_engine_draw _sobol_engine_ff _sobol_engine_initialize_state _sobol_engine_scramble")
 def sobol(call: OpCall) -> Work:
     """One exclusive or per number."""
@@ -83,17 +86,12 @@ def sobol(call: OpCall) -> Work:
 # -- dropout -----------------------------------------------------------------------------------------------------------
 
 
-@formula("dropout")
+@formula("dropout alpha_dropout")
 @formula("native_dropout _fused_dropout", backward_only=(1,))
 def dropout(call: OpCall) -> Work:
-    """Draw, compare, select, scale; outside training a copy at most."""
-    return Work(elementwise_flops=4 * call.inputs[0].numel if _trains(call) else 0)
-
-
-@formula("alpha_dropout")
-def alpha_dropout(call: OpCall) -> Work:
-    """Draw, compare, select another value, scale, shift."""
-    return Work(elementwise_flops=5 * call.inputs[0].numel if _trains(call) else 0)
+    """Draw, compare, select, scale; of alpha dropout also shift. Outside training a copy at most."""
+    rate = 5 if "alpha" in call.operation else 4
+    return Work(elementwise_flops=rate * call.inputs[0].numel if _trains(call) else 0)
 
 
 @formula("feature_dropout feature_alpha_dropout")
@@ -107,14 +105,3 @@ def feature_dropout(call: OpCall) -> Work:
 
 def _trains(call: OpCall) -> bool:
     return call.get("train", True) is not False
-
-
-@formula("native_dropout_backward")
-def dropout_backward(call: OpCall) -> Work:
-    """g mask scale."""
-    return Work(elementwise_flops=2 * results(call)[0].numel)
-
-
-@formula("quantized.dropout")
-def quantized_dropout(call: OpCall) -> Work:
-    return Work()

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 import math
 
-from torchatlas.operations.formulas.operand_sizes import bytes_of, elements, is_complex, results, rows
+from torchatlas.operations.formulas.operand_sizes import (
+    bytes_of,
+    elements,
+    is_complex,
+    moves_everything,
+    per_input,
+    per_result,
+    results,
+    rows,
+)
 from torchatlas.operations.work import Formula, OpCall, Operand, Work, formula
 
 # (per element in, per element out): names. max and min of two tensors are pointwise, further down.
@@ -46,9 +55,7 @@ def prod(call: OpCall) -> Work:
     return Work(elementwise_flops=(6 if is_complex(x) else 1) * x.numel)
 
 
-@formula("aten.max.other aten.min.other aten.max.out aten.min.out")
-def larger_of_two(call: OpCall) -> Work:
-    return Work(elementwise_flops=results(call)[0].numel)
+formula("aten.max.other aten.min.other aten.max.out aten.min.out")(per_result(1))
 
 
 @formula("_foreach_max")
@@ -61,15 +68,18 @@ def largest_of_each(call: OpCall) -> Work:
 
 @formula("cumsum cumprod cummax cummin _cummax_helper _cummin_helper")
 def scan(call: OpCall) -> Work:
-    x = call.inputs[0]
-    return Work(elementwise_flops=x.numel, parallelism=rows(x, call["dim"]))
+    return _scan(call, 1)
 
 
 @formula("logcumsumexp _logcumsumexp")
 def scan_of_exponentials(call: OpCall) -> Work:
     """Two exponentials, a sum and a logarithm per step."""
+    return _scan(call, 4)
+
+
+def _scan(call: OpCall, rate: int) -> Work:
     x = call.inputs[0]
-    return Work(elementwise_flops=4 * x.numel, parallelism=rows(x, call["dim"]))
+    return Work(elementwise_flops=rate * x.numel, parallelism=rows(x, call["dim"]))
 
 
 @formula("cumprod_backward")
@@ -85,10 +95,8 @@ def cummaxmin_backward(call: OpCall) -> Work:
     return Work(elementwise_flops=call["grad"].numel, bytes_read=bytes_of(call["grad"], call["indices"]))
 
 
-@formula("value_selecting_reduction_backward")
-def value_selecting_reduction_backward(call: OpCall) -> Work:
-    """Puts each gradient where the value came from, zeros elsewhere."""
-    return Work()
+# Puts each gradient where the value came from, zeros elsewhere.
+formula("value_selecting_reduction_backward trace_backward")(moves_everything)
 
 
 @formula("trace")
@@ -96,11 +104,6 @@ def trace(call: OpCall) -> Work:
     x: Operand = call["self"]
     diagonal = min(x.shape, default=1)
     return Work(elementwise_flops=diagonal, bytes_read=diagonal * x.bytes // max(x.numel, 1))
-
-
-@formula("trace_backward")
-def trace_backward(call: OpCall) -> Work:
-    return Work()
 
 
 @formula("trapezoid trapz cumulative_trapezoid")
@@ -121,10 +124,7 @@ def histogram(call: OpCall) -> Work:
     return Work(elementwise_flops=(steps + 1) * x.numel)
 
 
-@formula("_histogramdd_bin_edges")
-def bin_edges(call: OpCall) -> Work:
-    """The smallest and the largest element."""
-    return Work(elementwise_flops=2 * call["self"].numel)
+formula("_histogramdd_bin_edges")(per_input(2))  # the smallest and the largest element
 
 
 @formula("segment_reduce")

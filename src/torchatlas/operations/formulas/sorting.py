@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torchatlas.operations.formulas.operand_sizes import along, bytes_of, comparisons, elements, results
+from torchatlas.operations.formulas.operand_sizes import along, bytes_of, comparisons, elements, per_input, results
 from torchatlas.operations.work import OpCall, Operand, Work, formula
 
 
@@ -37,47 +37,26 @@ def quantile(call: OpCall) -> Work:
     return Work(elementwise_flops=round(x.numel * comparisons(length)) + 3 * results(call)[0].numel)
 
 
-@formula("_unique _unique2")
+@formula("_unique _unique2 unique_dim _coalesce")
 def unique(call: OpCall) -> Work:
-    """Sort, then compare neighbours."""
+    """Sort elements or slices (then each comparison is over a whole slice); compare neighbours, or add what meets."""
     x = call.inputs[0]
-    return Work(elementwise_flops=round(x.numel * (comparisons(x.numel) + 1)))
+    return Work(elementwise_flops=round(x.numel * (comparisons(along(x, call.get("dim"))) + 1)))
 
 
-@formula("unique_dim")
-def unique_slices(call: OpCall) -> Work:
-    """Sort the slices, each comparison over a whole slice, then compare neighbours."""
-    x = call.inputs[0]
-    return Work(elementwise_flops=round(x.numel * (comparisons(along(x, call["dim"])) + 1)))
+formula("unique_consecutive unique_dim_consecutive")(per_input(1))  # compare neighbours
+formula("aten.where.default nonzero nonzero_numpy nonzero_static argwhere")(per_input(1))  # a test per element
 
 
-@formula("unique_consecutive unique_dim_consecutive")
-def compare_neighbours(call: OpCall) -> Work:
-    return Work(elementwise_flops=call.inputs[0].numel)
-
-
-@formula("searchsorted")
-def searchsorted(call: OpCall) -> Work:
-    return _bisection(call["sorted_sequence"], call["self"])
-
-
-@formula("bucketize")
-def bucketize(call: OpCall) -> Work:
-    return _bisection(call["boundaries"], call["self"])
-
-
-def _bisection(ordered: Operand, wanted: object) -> Work:
+@formula("searchsorted bucketize")
+def bisection(call: OpCall) -> Work:
     """Each wanted value halves the row it is looked for in, and reads what it is compared with."""
+    ordered: Operand = call.get("sorted_sequence") or call["boundaries"]
+    wanted = call["self"]
     steps = math.ceil(math.log2(along(ordered, -1) + 1))
     searched = (elements(wanted) or 1) * steps
     read = min(searched * ordered.bytes // max(ordered.numel, 1), ordered.bytes)
     return Work(elementwise_flops=searched, bytes_read=read + bytes_of(wanted))
-
-
-@formula("aten.where.default nonzero nonzero_numpy nonzero_static argwhere")
-def nonzero(call: OpCall) -> Work:
-    """A test per element."""
-    return Work(elementwise_flops=call.inputs[0].numel)
 
 
 @formula("torchvision.nms torchvision.qnms")
