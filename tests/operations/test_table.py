@@ -74,6 +74,11 @@ def test_operators_with_facts_exist() -> None:
     assert [name for column in (*columns, *more) for name in column if name not in known] == []
 
 
+def test_what_has_a_formula_has_a_category() -> None:
+    unknown = (OperationType.UNKNOWN, OperationType.CUSTOM, OperationType.MODULE)
+    assert [name for name in FORMULAS if operation_type(name) in unknown] == []
+
+
 @pytest.mark.usefixtures("registries")
 def test_category_and_formula_are_registered_together() -> None:
     atlas.register_operator("mylib::scan", category="reduction", formula=twice)

@@ -29,14 +29,15 @@ _NAMES: dict[OperationType, str] = {
     einsum fft fft2 fftn geqrf ger grouped_mm hfft hfft2 hfftn householder_product hspmm ifft ifft2 ifftn ihfft ihfft2
     ihfftn imatmul inner int4mm_packed_weight_cpu int_mm inv inverse irfft irfft2 irfftn istft kron ldl_factor ldl_solve
     linalg_cond linear linear_fp16_weight linear_fp16_weight_fp32_activation linear_int8_weight
-    linear_int8_weight_fp32_activation linear_pointwise logdet lstsq lu lu_factor lu_solve lu_with_info matmul
-    matrix_exp matrix_power matrix_rank matrix_sqrth mixed_dtypes_linear mkl_linear mm mm_plus_mm mm_reduce_impl
-    multi_dot mv orgqr ormqr outer pinv pinverse qlinear qlinear_pointwise qr r2c rfft rfft2 rfftn sampled_addmm
-    scaled_addmm scaled_grouped_mm scaled_grouped_mm_v2 scaled_mm scaled_mm_v2 semi_structured_addmm
-    semi_structured_linear semi_structured_mm slogdet smm solve solve_triangular sparse_matmul spsolve sspaddmm stft svd
-    svdvals tensordot tensorinv tensorsolve triangular_solve trilinear vdot vecdot weight_int4pack_mm
-    weight_int4pack_mm_for_cpu weight_int4pack_mm_with_scales_and_zeros weight_int8pack_mm
-    wrapped_fbgemm_linear_fp16_weight wrapped_quantized_linear wrapped_quantized_linear_prepacked""",
+    linear_int8_weight_fp32_activation linear_pointwise linear_with_input_q_dq_qweight_dq_output_fp32
+    linear_with_input_q_dq_qweight_dq_relu_output_fp32 logdet lstsq lu lu_factor lu_solve lu_with_info matmul matrix_exp
+    matrix_power matrix_rank matrix_sqrth mixed_dtypes_linear mkl_linear mm mm_plus_mm mm_reduce_impl multi_dot mv orgqr
+    ormqr outer pinv pinverse qlinear qlinear_pointwise qr r2c rfft rfft2 rfftn sampled_addmm scaled_addmm
+    scaled_grouped_mm scaled_grouped_mm_v2 scaled_mm scaled_mm_v2 semi_structured_addmm semi_structured_linear
+    semi_structured_mm slogdet smm solve solve_triangular sparse_matmul spsolve sspaddmm stft svd svdvals tensordot
+    tensorinv tensorsolve triangular_solve trilinear vdot vecdot weight_int4pack_mm weight_int4pack_mm_for_cpu
+    weight_int4pack_mm_with_scales_and_zeros weight_int8pack_mm wrapped_fbgemm_linear_fp16_weight
+    wrapped_quantized_linear wrapped_quantized_linear_prepacked""",
     # _transformer_encoder_layer_fwd is a whole layer in one kernel; attention is what it is called for.
     OperationType.ATTENTION: """
     attention efficient_attention flash_attention flash_attention_forward_no_dropout_inplace flex_attention
@@ -74,8 +75,9 @@ _NAMES: dict[OperationType, str] = {
     bessel_y1 bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor cbrt ceil
     chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w clamp clamp_max
     clamp_min clamp_nan_to_num clip complex conj_physical copysign cos cosh cross deg2rad dequantize
-    dequantize_per_channel dequantize_per_tensor diff digamma dirichlet_grad div divide entr eq erf erf_inv erfc erfcx
-    erfinv exp exp2 expit expm1 fake_quantize_learnable_per_channel_affine fake_quantize_learnable_per_tensor_affine
+    dequantize_per_channel dequantize_per_channel_group dequantize_per_tensor dequantize_per_token diff digamma
+    dirichlet_grad div divide entr eq erf erf_inv erfc erfcx erfinv exp exp2 expit expm1 fake_quant_per_channel
+    fake_quantize_learnable_per_channel_affine fake_quantize_learnable_per_tensor_affine
     fake_quantize_per_channel_affine fake_quantize_per_channel_affine_cachemask fake_quantize_per_tensor_affine
     fake_quantize_per_tensor_affine_cachemask fake_quantize_per_tensor_affine_cachemask_tensor_qparams fix float_power
     floor floor_divide floordiv fmax fmin fmod frac frexp fused_moving_avg_obs_fake_quant fused_moving_avg_obs_fq
@@ -86,15 +88,17 @@ _NAMES: dict[OperationType, str] = {
     logaddexp logaddexp2 logical_and logical_not logical_or logical_xor logit lshift lt masked_fill masked_scale maximum
     minimum mod modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 modified_bessel_k1 mul multigammaln multiply
     mvlgamma nan_to_num ndtr ndtri ne neg negative nextafter not not_equal or polar polygamma pow psi qadd qmul
-    quantize_per_channel quantize_per_tensor quantize_per_tensor_dynamic rad2deg reciprocal remainder round rshift rsqrt
-    rsub saturate_weight_to_fp16 scaled_modified_bessel_k0 scaled_modified_bessel_k1 sgn shift_left
-    shift_right_arithmetic shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v
-    shifted_chebyshev_polynomial_w sign signbit signed_log1p sin sinc sinh spherical_bessel_j0 sqrt square
-    standard_gamma_grad sub subtract sym_float sym_int sym_ite sym_max sym_min sym_not sym_sqrt sym_sum tan tril triu
-    true_divide truediv trunc where xlog1py xlogy xor zeta""",
+    quantize_per_channel quantize_per_channel_group quantize_per_tensor quantize_per_tensor_dynamic quantize_per_token
+    rad2deg reciprocal remainder round rshift rsqrt rsub saturate_weight_to_fp16 scaled_modified_bessel_k0
+    scaled_modified_bessel_k1 sgn shift_left shift_right_arithmetic shifted_chebyshev_polynomial_t
+    shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v shifted_chebyshev_polynomial_w sign signbit
+    signed_log1p sin sinc sinh spherical_bessel_j0 sqrt square standard_gamma_grad sub subtract sym_float sym_int
+    sym_ite sym_max sym_min sym_not sym_sqrt sym_sum tan tril triu true_divide truediv trunc where xlog1py xlogy xor
+    zeta""",
     # One output element from many along an axis: also scans (cumsum), histograms and distances.
     OperationType.REDUCTION: """
-    all allclose amax amin aminmax any argmax argmin bincount cdist choose_qparams_optimized choose_qparams_per_tensor
+    all allclose amax amin aminmax any argmax argmin bincount cdist choose_qparams choose_qparams_optimized
+    choose_qparams_per_tensor choose_qparams_per_token choose_qparams_per_token_asymmetric choose_qparams_symmetric
     corrcoef cosine_similarity count_nonzero cov csr_prod csr_sum cummax cummaxmin cummin cumprod cumsum
     cumulative_trapezoid dist equal euclidean_dist frobenius_norm hash_tensor histc histogram histogramdd
     histogramdd_bin_edges histogramdd_from_bin_cts histogramdd_from_bin_tensors is_all_true is_any_true kthvalue
@@ -125,8 +129,10 @@ _NAMES: dict[OperationType, str] = {
     sparse_dim split split_dim split_with_sizes squeeze storage_offset stride swapaxes swapdims sym_constrain_range
     sym_constrain_range_for_size sym_is_contiguous sym_numel sym_size sym_storage_offset sym_stride t tensor_split
     transpose unbind unchecked_cast unflatten unflatten_dense_tensors unfold unpack_dual unsafe_chunk unsafe_split
-    unsafe_split_with_sizes unsafe_view unsqueeze values version view view_as view_as_complex view_as_real view_of
-    view_of_dtype vsplit""",
+    unsafe_split_with_sizes unsafe_view unsqueeze validate_compressed_sparse_indices validate_sparse_bsc_tensor_args
+    validate_sparse_bsr_tensor_args validate_sparse_compressed_tensor_args validate_sparse_coo_tensor_args
+    validate_sparse_csc_tensor_args validate_sparse_csr_tensor_args values version view view_as view_as_complex
+    view_as_real view_of view_of_dtype vsplit""",
     # Copies, creates or rearranges. sort, topk, unique, searchsorted and nms are here: they pick and reorder;
     # scatter_add and index_add too, for the scatter outweighs the sum.
     OperationType.MOVEMENT: """
@@ -151,7 +157,7 @@ _NAMES: dict[OperationType, str] = {
     nested_tensor_from_tensor_list nested_to_padded_tensor new_empty new_empty_strided new_full new_ones new_tensor
     new_zeros new_zeros_with_same_feature_meta nms nonzero nonzero_numpy nonzero_static numpy one_hot ones ones_like
     pack_padded_sequence pad pad_circular pad_enum pad_packed_sequence pad_sequence padded_dense_to_jagged pin_memory
-    pixel_shuffle pixel_unshuffle put range reflection_pad reorder_convolution_transpose_weight
+    pixel_shuffle pixel_unshuffle put qnms range reflection_pad reorder_convolution_transpose_weight
     reorder_convolution_weight reorder_linear_weight reorder_mkldnn_rnn_layer_weight repeat repeat_interleave
     replication_pad reshape_copy resize resize_as resize_as_sparse resize_output resize_storage_bytes rev rfftfreq roll
     rot90 row_stack rowwise_prune scalar_tensor scatter scatter_add scatter_reduce searchsorted select_scatter
@@ -173,8 +179,9 @@ _NAMES: dict[OperationType, str] = {
     OperationType.EMBEDDING: "embedding embedding_bag embedding_renorm",
     OperationType.LOSS: """
     binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy cross_entropy_loss
-    ctc_loss gaussian_nll_loss hinge_embedding_loss huber_loss kl_div l1_loss linear_cross_entropy margin_ranking_loss
-    mse_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss nll_loss nll_loss_nd poisson_nll_loss
+    ctc_loss gaussian_nll_loss hinge_embedding_loss huber_loss kl_div l1_loss linear_cross_entropy
+    linear_cross_entropy_batch_chunked linear_cross_entropy_batch_chunked_no_reduction margin_ranking_loss mse_loss
+    multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss nll_loss nll_loss_nd poisson_nll_loss
     smooth_l1_loss soft_margin_loss triplet_margin_loss triplet_margin_with_distance_loss""",
     # Only the fused steps: a foreach step is made of ordinary pointwise ops, and the phase says it was the optimizer.
     OperationType.OPTIMIZER: "fused_adagrad fused_adam fused_adamw fused_sgd",
@@ -220,7 +227,7 @@ _EXCEPTIONS: dict[str, OperationType] = {
 _QUANTIZED_NAMESPACES = frozenset({"_quantized", "mkldnn_prepacked", "onednn", "quantized", "sparse"})
 _OPERATOR_NAMESPACES = _QUANTIZED_NAMESPACES | {
     *("aten", "fsdp", "higher_order", "inductor", "inductor_prims", "mkl", "mkldnn", "prim", "prims", "profiler"),
-    *("quantization", "quantized_decomposed", "rngprims", "static_runtime"),
+    *("quantization", "quantized_decomposed", "rngprims", "static_runtime", "torch_nn"),
 }
 _COMMUNICATION_NAMESPACES = frozenset(
     {"_c10d_functional", "_c10d_functional_autograd", "_dtensor", "c10d", "c10d_functional", "symm_mem"}
@@ -259,13 +266,13 @@ _AUTOGRAD = re.compile(
     r"^\w*Backwards?\d*$|^(?:AccumulateGrad|CopySlices|DelayedError|Error|GraphRoot|NotImplemented|UndefinedGrad)$"
 )
 
-# Ops that are found in anything, and classes that may be made of one of them, forward or backward.
-_OF_ANY_USE = frozenset({OperationType.POINTWISE, OperationType.REDUCTION, OperationType.MOVEMENT})
-_MADE_OF_SUCH = frozenset(
+# Categories of ops that occur in any layer, and of layers that may run nothing but one of them, forward or backward.
+_IN_ANY_LAYER = frozenset({OperationType.POINTWISE, OperationType.REDUCTION, OperationType.MOVEMENT})
+_LAYERS_OF_SUCH = frozenset(
     {OperationType.POOLING, OperationType.ACTIVATION, OperationType.NORM, OperationType.LOSS, OperationType.RANDOM}
 )
 
-# Classes of which torch's own never runs an op of its category, and the op that it runs instead.
+# Classes of torch that never run an op of their own category, and the op that they run instead.
 _RUN_INSTEAD = {"AdaptiveAvgPool": "mean"}
 
 REGISTERED: Registry[OperationType] = Registry("operation category")  # what register_operator added, by dotted name
@@ -296,9 +303,9 @@ def operation_type(operation: str) -> OperationType:
 def type_of_box(operation: OperationType, module: str, ran: Collection[str] = ()) -> OperationType:
     """The category of a module that runs a single op, by its class where that says more: pooling may be just a mean.
 
-    A graph has the bare name of a class, and anybody may call one Dropout. So that of torch.nn is believed only if the
-    ops that the module `ran`, in all phases, are what torch's own runs. A class that was registered comes first; one
-    that torch.nn has too is asked only for ops that may be of anything.
+    A graph holds only the bare name of a class, and anybody may call a class Dropout. So a name of torch.nn counts only
+    if the ops that the module `ran`, in all phases, are those of torch's own class. A registered class comes first,
+    but one that shares its name with a class of torch.nn decides only for ops that occur in any layer.
 
     >>> type_of_box(OperationType.REDUCTION, "AdaptiveAvgPool2d", ["aten.mean.dim"]).value
     'pooling'
@@ -308,9 +315,9 @@ def type_of_box(operation: OperationType, module: str, ran: Collection[str] = ()
     plain = _plain_class(module)
     category = _CATEGORY_OF_CLASS.get(plain)
     registered = _registered_class(module) if len(REGISTERED) else None
-    if registered is not None and (category is None or operation in _OF_ANY_USE):
+    if registered is not None and (category is None or operation in _IN_ANY_LAYER):
         return registered
-    if operation not in _OF_ANY_USE or category not in _MADE_OF_SUCH:
+    if operation not in _IN_ANY_LAYER or category not in _LAYERS_OF_SUCH:
         return operation
     instead = _RUN_INSTEAD.get(plain)
     is_torchs = any(operation_type(name) is category or _split(name)[1] == instead for name in ran)

@@ -8,15 +8,14 @@ itself is checked before it runs: execute/preconditions.py.
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 
 @cache
 def loadable_operators() -> frozenset[str]:
     """Names such as "aten.add.Tensor", from lines such as "add: Tensor Scalar out"."""
-    text = files("torchatlas.operations").joinpath("loadable_operators.txt").read_text("utf-8")
     names = set[str]()
-    for line in text.splitlines():
+    for line in Path(__file__).with_name("loadable_operators.txt").read_text("utf-8").splitlines():
         operator, _, overloads = line.partition("#")[0].partition(":")
         names |= {f"aten.{operator}.{overload}" for overload in overloads.split()}
     return frozenset(names)

@@ -45,7 +45,7 @@ def item_bytes(dtype: str) -> int:
 
 
 class Operand:
-    """A tensor as a formula sees it: what it is like, not what it holds."""
+    """A tensor as a formula sees it: its shape, dtype and size, not its values."""
 
     __slots__ = ("bytes", "dtype", "kind", "numel", "shape")
 
@@ -108,8 +108,8 @@ class OpCall:
         by keyword, and not optional.
         """
         names = {"out"} | {one.name for one in operation.parameters if one.keyword_only and one.default is None}
-        targets = {place for name in names for place in _places((call.kwargs or {}).get(name))}
-        return tuple(one for place, one in enumerate(self.inputs) if place not in targets)
+        targets = {index for name in names for index in _input_indices((call.kwargs or {}).get(name))}
+        return tuple(one for index, one in enumerate(self.inputs) if index not in targets)
 
     def _filled(self, item: Any) -> Any:
         if isinstance(item, TensorRef):
@@ -184,13 +184,13 @@ def _names(operation: str) -> Iterator[str]:
     yield f"{namespace}.{name.rstrip('_')}"
 
 
-def _places(item: Any) -> Iterator[int]:
-    """Which inputs an argument refers to."""
+def _input_indices(item: Any) -> Iterator[int]:
+    """The indices of the inputs that an argument refers to."""
     if isinstance(item, TensorRef):
         yield item.index
     elif isinstance(item, (list, tuple)):
         for part in item:
-            yield from _places(part)
+            yield from _input_indices(part)
 
 
 def _known(size: int | str, sizes: dict[str, int]) -> int:

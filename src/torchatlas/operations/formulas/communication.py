@@ -32,7 +32,7 @@ reduce_scatter_tensor_out
     *(f"_c10d_functional_autograd.{name}" for name in _FUNCTIONAL.split() if name.endswith(("_tensor", "_single"))),
 )
 def functional_collective(call: OpCall) -> Work:
-    """What it is given in, its results out."""
+    """Reads its arguments and writes its results."""
     return Work()
 
 

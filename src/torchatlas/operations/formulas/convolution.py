@@ -1,8 +1,8 @@
 """Convolutions of every kind: multiply-adds, as torch.utils.flop_counter counts them.
 
-Each result meets the kernel once per input channel of its group, what is padded included. Transposed, it is each
-element of the input that meets the kernel. Stride, dilation and padding are in the shapes already. Kernels that are
-packed away (quantized.conv2d) cannot be known from outside: those stay uncosted.
+Each element of the result is multiplied with the kernel once per input channel of its group, padding included. In a
+transposed convolution it is each element of the input. Stride, dilation and padding are in the shapes already. The size
+of a packed kernel (quantized.conv2d) cannot be known from outside: those stay uncosted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torchatlas.operations.work import OpCall, Operand, Work, formula
 
 
 def multiply_adds(moving: Operand, weight: Operand) -> int:
-    """`moving` is the result, or the input if transposed: the side every element of which meets weight[0]."""
+    """`moving` is the result, or the input if transposed: each of its elements is multiplied with weight[0]."""
     return moving.numel * math.prod(weight.shape[1:])
 
 
@@ -105,8 +105,8 @@ def deformable_convolution(call: OpCall) -> Work:
     """Samples the input between its points (8 operations each), then convolves."""
     data, weight = call.inputs[:2]
     result = call.outputs[0]
-    places = result.numel // max(result.shape[1], 1) * math.prod(weight.shape[2:])
-    return Work(multiply_adds(result, weight), 8 * places * data.shape[1] + _afterwards(call))
+    samples = result.numel // max(result.shape[1], 1) * math.prod(weight.shape[2:])
+    return Work(multiply_adds(result, weight), 8 * samples * data.shape[1] + _afterwards(call))
 
 
 def _afterwards(call: OpCall) -> int:

@@ -60,11 +60,9 @@ def part(call: OpCall) -> Work:
 
 
 def _scattered(call: OpCall, touched: int, values: Any, *indices: Any, flops: int = 0, adds: bool = False) -> Work:
-    """`values` go to `touched` elements. In place only these are written, and read if what is there matters; out of
-    place everything is copied first."""
-    target = call.inputs[0]
-    given = values.bytes if isinstance(values, Operand) else 0
-    read = given + bytes_of(*indices)
+    """`values` go to `touched` elements. In place only these are written, and read if they are added to; out of place
+    everything is copied first."""
+    target, read = call.inputs[0], bytes_of(values, *indices)
     if not in_place(call):
         return Work(elementwise_flops=flops, bytes_read=target.bytes + read)
     moved = part_of(target, touched)
@@ -73,22 +71,22 @@ def _scattered(call: OpCall, touched: int, values: Any, *indices: Any, flops: in
 
 @formula("scatter")
 def scatter(call: OpCall) -> Work:
-    places, reduces = call["index"], call.get("reduce") is not None
-    values = _like(places, call.get("src"))
-    return _scattered(call, places.numel, values, places, flops=places.numel * reduces, adds=reduces)
+    positions, reduces = call["index"], call.get("reduce") is not None
+    values = _like(positions, call.get("src"))
+    return _scattered(call, positions.numel, values, positions, flops=positions.numel * reduces, adds=reduces)
 
 
 @formula("scatter_add")
 def scatter_add(call: OpCall) -> Work:
-    places = call["index"]
-    return _scattered(call, places.numel, _like(places, call["src"]), places, flops=places.numel, adds=True)
+    positions = call["index"]
+    return _scattered(call, positions.numel, _like(positions, call["src"]), positions, flops=positions.numel, adds=True)
 
 
 @formula("scatter_reduce")
 def scatter_reduce(call: OpCall) -> Work:
-    places = call["index"]
-    flops = places.numel + _divisions(call)
-    return _scattered(call, places.numel, _like(places, call["src"]), places, flops=flops, adds=True)
+    positions = call["index"]
+    flops = positions.numel + _divisions(call)
+    return _scattered(call, positions.numel, _like(positions, call["src"]), positions, flops=flops, adds=True)
 
 
 @formula("index_add")
@@ -119,8 +117,8 @@ def index_fill(call: OpCall) -> Work:
 
 @formula("put")
 def put(call: OpCall) -> Work:
-    places, adds = call["index"], call["accumulate"]
-    return _scattered(call, places.numel, call["source"], places, flops=places.numel * adds, adds=adds)
+    positions, adds = call["index"], call["accumulate"]
+    return _scattered(call, positions.numel, call["source"], positions, flops=positions.numel * adds, adds=adds)
 
 
 @formula("index_put _index_put_impl _unsafe_index_put")
@@ -139,7 +137,7 @@ def masked_index_put(call: OpCall) -> Work:
 
 @formula("masked_scatter")
 def masked_scatter(call: OpCall) -> Work:
-    """A test per element; at most as many values are taken as there are places."""
+    """A test per element; at most as many values are taken as the target has elements."""
     target, source = call["self"], call["source"]
     size = math.prod(broadcast(target.shape, call["mask"].shape))
     touched = min(size, source.numel)
@@ -158,11 +156,11 @@ def fill_diagonal(call: OpCall) -> Work:
     return Work(0, 0, 0, bytes_for(diagonal, target), diagonal)
 
 
-def _like(places: Operand, values: Any) -> Any:
-    """Of the values only as many are taken as there are places."""
-    if not isinstance(values, Operand) or values.numel <= places.numel:
+def _like(positions: Operand, values: Any) -> Any:
+    """The values that are used: as many as there are positions."""
+    if not isinstance(values, Operand) or values.numel <= positions.numel:
         return values
-    return Operand(places.shape, values.dtype)
+    return Operand(positions.shape, values.dtype)
 
 
 def _divisions(call: OpCall) -> int:
@@ -171,10 +169,10 @@ def _divisions(call: OpCall) -> int:
 
 
 def _indexed(target: Operand, indices: list[Operand | None], values: Operand) -> int:
-    """How many elements `target[indices]` has. What a mask chooses is not known: as many as there are values, or, if
-    one value goes to all, as many as the mask is long."""
-    given = [one for one in indices if one is not None]
-    if any(one.dtype in ("bool", "uint8") for one in given):
+    """How many elements `target[indices]` has. How many a mask selects is not known: as many as there are values, or
+    all of them if there is one value."""
+    used = [one for one in indices if one is not None]
+    if any(one.dtype in ("bool", "uint8") for one in used):
         return values.numel if values.numel > 1 else target.numel
     left = [size for size, one in zip(target.shape, indices, strict=False) if one is None]
-    return math.prod(broadcast(*(one.shape for one in given))) * math.prod(left + list(target.shape[len(indices) :]))
+    return math.prod(broadcast(*(one.shape for one in used))) * math.prod(left + list(target.shape[len(indices) :]))

@@ -2,7 +2,7 @@
 
 None of it is multiply-adds here: neither the published tables nor torch.utils.flop_counter count it. Counts are of real
 arithmetic (LAPACK working note 41; Golub and Van Loan, Matrix Computations; 5 n log n for a complex transform); a
-complex matrix takes four times as much. Iterative methods are given at their usual number of sweeps.
+complex matrix takes four times as much. Iterative methods count with their usual number of sweeps.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ def named_transform(call: OpCall) -> Work:
     axes = axes if isinstance(axes, list) else [axes]
     sizes = [result.shape[axis] for axis in axes]
     if to_half:  # the last axis of the result is half as long
-        given = lengths if lengths is None or isinstance(lengths, list) else [lengths]
-        sizes[-1] = given[-1] if given and given[-1] != -1 else data.shape[axes[-1]]
+        last = lengths[-1] if isinstance(lengths, list) and lengths else lengths
+        sizes[-1] = last if isinstance(last, int) and last != -1 else data.shape[axes[-1]]
     rest = result.numel // max(math.prod(result.shape[axis] for axis in axes), 1)
     return transform(sizes, rest * math.prod(sizes), to_half or name.startswith(("irfft", "hfft")))
 

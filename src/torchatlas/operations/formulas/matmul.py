@@ -18,7 +18,7 @@ _AXIS = re.compile(r"\.\.\.|[A-Za-z]")
 
 
 def product(left: Operand, right: Operand) -> int:
-    """Multiply-adds of [..., m, k] @ [..., k, n] without broadcasting: every element of the left meets n columns."""
+    """Multiply-adds of [..., m, k] @ [..., k, n] without broadcasting: each element of the left one takes part in n."""
     return left.numel * (right.shape[-1] if len(right.shape) > 1 else 1)
 
 
@@ -153,10 +153,10 @@ def sparse_backward(call: OpCall) -> Work:
 def tensordot(call: OpCall) -> Work:
     left, right = call.inputs[:2]
     pairs = list(zip(call["dims_self"], call["dims_other"], strict=True))
-    kept_left = _without(left.shape, [one for one, _ in pairs])
-    kept_right = _without(right.shape, [other for _, other in pairs])
+    rows = _without(left.shape, [one for one, _ in pairs])
+    columns = _without(right.shape, [other for _, other in pairs])
     summed = math.prod(min(left.shape[one], right.shape[other]) for one, other in pairs)  # 1 is summed before
-    return Work(kept_left * kept_right * summed)
+    return Work(rows * columns * summed)
 
 
 @formula("chain_matmul linalg_multi_dot")
@@ -220,7 +220,7 @@ def pairwise(left: Sizes, right: Sizes, summed: Set[str]) -> tuple[Sizes, Work]:
 
 @formula("einsum torch.einsum torch.functional.einsum")
 def einsum(call: OpCall) -> Work:
-    """Its factors two at a time, from the left or along the given path, each axis summed once nobody else has it."""
+    """Two factors at a time, from the left or along `path`; an axis is summed as soon as no other factor has it."""
     equation = next(call[name] for name in call.names if isinstance(call[name], str))
     factors, output = _named_axes(equation, call.inputs)
     path = iter(call.get("path") or ())
@@ -242,7 +242,7 @@ def _named_axes(equation: str, operands: Sequence[Operand]) -> tuple[list[Sizes]
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = [_AXIS.findall(term) for term in left.split(",")]
     hidden = [len(one.shape) - len(term) + 1 if "..." in term else 0 for term, one in zip(terms, operands, strict=True)]
-    dots = [f"...{place}" for place in range(max(hidden))]
+    dots = [f"...{axis}" for axis in range(max(hidden))]
 
     def names(term: list[str], count: int) -> list[str]:
         return [name for part in term for name in (dots[len(dots) - count :] if part == "..." else [part])]
@@ -259,7 +259,7 @@ def _named_axes(equation: str, operands: Sequence[Operand]) -> tuple[list[Sizes]
 
 @formula("_trilinear")
 def trilinear(call: OpCall) -> Work:
-    """The first two factors, then the third, one place after another along one axis: as torch's Linear.cpp does it."""
+    """The first two factors, then the third, one slice after another along one axis: as torch's Linear.cpp does it."""
     operands, expanded = call.inputs[:3], [call["expand1"], call["expand2"], call["expand3"]]
     axes = [str(axis) for axis in range(len(operands[0].shape) + len(expanded[0]))]
     factors = []

@@ -11,13 +11,13 @@ from torchatlas.operations.work import Formula, OpCall, Operand, Work, item_byte
 
 def tensors(*items: Any) -> list[Operand]:
     """The tensors among arguments, in order; lists are opened, numbers and None left out."""
-    found: list[Operand] = []
+    operands: list[Operand] = []
     for item in items:
         if isinstance(item, Operand):
-            found.append(item)
+            operands.append(item)
         elif isinstance(item, (list, tuple)):
-            found += tensors(*item)
-    return found
+            operands += tensors(*item)
+    return operands
 
 
 def elements(*items: Any) -> int:
@@ -41,7 +41,7 @@ def part_of(source: Operand, count: int) -> int:
 
 
 def results(call: OpCall) -> tuple[Operand, ...]:
-    """What a call made; what it wrote if it returns nothing, as lists in place do."""
+    """The results of a call; the tensors that it wrote if it returns none, as in-place ops on lists do."""
     return call.outputs or call.writes
 
 
@@ -78,12 +78,12 @@ def spread(sizes: Any, count: int) -> list[int]:
     >>> spread(3, 2), spread([2], 2), spread([2, 5], 2)
     ([3, 3], [2, 2], [2, 5])
     """
-    found = [sizes] if isinstance(sizes, int) else list(sizes)
-    return found * count if len(found) == 1 else found
+    listed = [sizes] if isinstance(sizes, int) else list(sizes)
+    return listed * count if len(listed) == 1 else listed
 
 
 def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape that shapes take together.
+    """The shape that shapes broadcast to.
 
     >>> broadcast((3, 1), (4,))
     (3, 4)

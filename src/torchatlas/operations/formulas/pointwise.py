@@ -91,7 +91,7 @@ def _listed(rate: Rate) -> Callable[[OpCall], Work]:
     def pointwise_of_lists(call: OpCall) -> Work:
         named = _arguments(call)
         made = results(call)
-        return Work(elementwise_flops=sum(rate(_at(named, place)) * one.numel for place, one in enumerate(made)))
+        return Work(elementwise_flops=sum(rate(_at(named, index)) * one.numel for index, one in enumerate(made)))
 
     return pointwise_of_lists
 
@@ -100,8 +100,8 @@ def _arguments(call: OpCall) -> Arguments:
     return {name: call[name] for name in call.names}
 
 
-def _at(arguments: Arguments, place: int) -> Arguments:
-    return {name: item[place] if isinstance(item, list) else item for name, item in arguments.items()}
+def _at(arguments: Arguments, index: int) -> Arguments:
+    return {name: item[index] if isinstance(item, list) else item for name, item in arguments.items()}
 
 
 file_rate(_ONE, 1)

@@ -164,18 +164,18 @@ def _support(width: int, before: int, after: int) -> int:
     return math.ceil(width / 2 * max(before / max(after, 1), 1)) * 2 + 1
 
 
-# -- sampling at given places ------------------------------------------------------------------------------------------
+# -- sampling at positions of a grid -----------------------------------------------------------------------------------
 
 
 def _taps(mode: int, dimensions: int) -> int:
     return int({0: 2, 1: 1, 2: 4}[mode] ** dimensions)
 
 
-def _places(grid: Operand, mode: int) -> int:
-    """Per place: scale each coordinate (4), find its neighbours and weights (3), multiply the weights."""
+def _coordinates(grid: Operand, mode: int) -> int:
+    """Per position: scale each coordinate (4), find its neighbours and weights (3), multiply the weights."""
     dimensions = grid.shape[-1]
-    per_place = 4 * dimensions + (1 if mode == 1 else 3) * dimensions + (0 if mode == 1 else _taps(mode, dimensions))
-    return grid.numel // max(dimensions, 1) * per_place
+    per_position = 4 * dimensions + (1 if mode == 1 else 3) * dimensions + (0 if mode == 1 else _taps(mode, dimensions))
+    return grid.numel // max(dimensions, 1) * per_position
 
 
 @formula("grid_sampler grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback cudnn_grid_sampler")
@@ -183,7 +183,7 @@ def grid_sample(call: OpCall) -> Work:
     grid, mode = call["grid"], call.get("interpolation_mode", 0)
     taps = _taps(mode, grid.shape[-1])
     sampled = 0 if mode == 1 else 2 * taps * results(call)[0].numel  # the nearest is copied
-    return Work(elementwise_flops=_places(grid, mode) + sampled)
+    return Work(elementwise_flops=_coordinates(grid, mode) + sampled)
 
 
 @formula(
@@ -198,7 +198,7 @@ def grid_sample_backward(call: OpCall) -> Work:
     taps = _taps(mode, dimensions)
     to_input = gradient if mode == 1 else 2 * taps * gradient
     to_grid = 0 if mode == 1 else 2 * taps * dimensions * gradient
-    return Work(elementwise_flops=_places(grid, mode) + wanted[0] * to_input + wanted[1] * to_grid)
+    return Work(elementwise_flops=_coordinates(grid, mode) + wanted[0] * to_input + wanted[1] * to_grid)
 
 
 @formula(

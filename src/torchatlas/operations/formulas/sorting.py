@@ -39,7 +39,7 @@ def quantile(call: OpCall) -> Work:
 
 @formula("_unique _unique2 unique_dim _coalesce")
 def unique(call: OpCall) -> Work:
-    """Sort elements or slices (then each comparison is over a whole slice); compare neighbours, or add what meets."""
+    """Sort elements, or slices by comparing whole slices; then compare neighbours, or add equal ones (_coalesce)."""
     x = call.inputs[0]
     return Work(elementwise_flops=round(x.numel * (comparisons(along(x, call.get("dim"))) + 1)))
 
