@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 from torchatlas.analysis.summary import operations_mask
@@ -14,6 +13,7 @@ from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import clipped, text_width
+from torchatlas.render.png import whole
 from torchatlas.render.svg import Canvas, Point
 from torchatlas.render.theme import theme as theme_named
 
@@ -21,7 +21,7 @@ MARGIN = 28.0
 SMALL = 12.0  # the size of ticks and legends; no text of a plot is smaller
 HEADING = 76.0  # where a plot may begin: below its title and subtitle
 _ROW = 22.0  # from one row of a legend to the next
-_SMALLEST, _LARGEST = (480, 320), 20_000
+_SMALLEST = (480, 320)
 Entry = tuple[str, str]  # what a legend says of a colour
 
 
@@ -54,11 +54,8 @@ class Scale:
 
 def check_size(width: Any, height: Any) -> None:
     """Raise unless a plot can be so large."""
-    for name, size, least in (("width", width, _SMALLEST[0]), ("height", height, _SMALLEST[1])):
-        if isinstance(size, bool) or not isinstance(size, Integral) or not least <= int(size) <= _LARGEST:
-            raise InvalidInputError(
-                f"{name}={size!r} is no size for a plot; pass a whole number from {least} to {_LARGEST:,}."
-            )
+    whole("width", width, least=_SMALLEST[0], what="plot")
+    whole("height", height, least=_SMALLEST[1], what="plot")
 
 
 def plottable(graph: Graph) -> Graph:

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
+from torchatlas.errors import FileFormatError, FileSystemError
 from torchatlas.graph.formats import as_path, check_folder, suffix_of
-from torchatlas.render.png import MOST_PIXELS, to_png
-
-
-def whole(name: str, size: Any, most: int = MOST_PIXELS) -> int:
-    """A number of pixels as Python's own int; numpy's whole numbers are welcome. Raises unless it is 1 to `most`."""
-    try:
-        number = 0 if isinstance(size, bool) else operator.index(size)
-    except TypeError:
-        number = 0
-    if not 0 < number <= most:
-        raise InvalidInputError(f"{name}={size!r} is no size for a picture; pass a whole number from 1 to {most:,}.")
-    return number
+from torchatlas.render.png import to_png
+from torchatlas.render.png import whole as whole
 
 
 def check_drawing_path(path: Path) -> None:
@@ -49,7 +37,7 @@ class Drawing:
 
     def png(self, dpi: int = 96) -> bytes:
         """A PNG of its width and height; `dpi` is written into it, for printers."""
-        return to_png(self.svg, width=self.width, height=self.height, dpi=whole("dpi", dpi, 100_000))
+        return to_png(self.svg, width=self.width, height=self.height, dpi=dpi)
 
     def save(self, path: str | os.PathLike[str], *, dpi: int = 96) -> Path:
         """Write an .svg or .png; returns the path. No folder is created."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from html import escape
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.render.fonts import FAMILY, OURS, has_all, text_width
@@ -80,11 +80,24 @@ def isolated(text: str) -> str:
     return "".join(f"{_ISOLATE}{part}{_END}" if _RIGHT_TO_LEFT.search(part) else part for part in parts)
 
 
-class Canvas:
-    """A page that shapes are drawn on, later ones over earlier ones. `markup()` is the finished document.
+class Stroke(TypedDict, total=False):
+    """How a line is painted."""
 
-    The `title` of a shape is what a browser shows when the pointer rests on it.
-    """
+    stroke: str
+    stroke_width: float
+    dash: str  # lengths of strokes and gaps
+    opacity: float
+
+
+class Paint(Stroke, total=False):
+    """How a shape is painted."""
+
+    fill: str
+    title: str  # what a browser shows when the pointer rests on the shape
+
+
+class Canvas:
+    """A page that shapes are drawn on, later ones over earlier ones. `markup()` is the finished document."""
 
     def __init__(self, width: float, height: float, theme: Theme) -> None:
         if not (0 < width < math.inf and 0 < height < math.inf):
@@ -96,102 +109,33 @@ class Canvas:
         self._texts: dict[bool, list[str]] = {}  # regular and bold
         self._open = 0
 
-    def rect(
-        self,
-        x: float,
-        y: float,
-        w: float,
-        h: float,
-        *,
-        fill: str = "none",
-        stroke: str = "none",
-        stroke_width: float = 1.0,
-        radius: float = 0.0,
-        dash: str = "",
-        title: str = "",
-        opacity: float = 1.0,
-    ) -> None:
+    def rect(self, x: float, y: float, w: float, h: float, *, radius: float = 0.0, **paint: Unpack[Paint]) -> None:
         """A box."""
         shape = f'rect x="{number(x)}" y="{number(y)}" width="{number(w)}" height="{number(h)}"'
-        if radius:
-            shape += f' rx="{number(radius)}"'
-        self._add(shape + _paint(fill, stroke, stroke_width, dash, opacity), title)
+        self._add(shape + (f' rx="{number(radius)}"' if radius else ""), **paint)
 
-    def circle(
-        self,
-        x: float,
-        y: float,
-        radius: float,
-        *,
-        fill: str = "none",
-        stroke: str = "none",
-        stroke_width: float = 1.0,
-        dash: str = "",
-        title: str = "",
-        opacity: float = 1.0,
-    ) -> None:
+    def circle(self, x: float, y: float, radius: float, **paint: Unpack[Paint]) -> None:
         """A circle around (x, y)."""
-        shape = f'circle cx="{number(x)}" cy="{number(y)}" r="{number(radius)}"'
-        self._add(shape + _paint(fill, stroke, stroke_width, dash, opacity), title)
+        self._add(f'circle cx="{number(x)}" cy="{number(y)}" r="{number(radius)}"', **paint)
 
-    def path(
-        self,
-        d: str,
-        *,
-        fill: str = "none",
-        stroke: str = "none",
-        stroke_width: float = 1.0,
-        dash: str = "",
-        title: str = "",
-        opacity: float = 1.0,
-    ) -> None:
+    def path(self, d: str, **paint: Unpack[Paint]) -> None:
         """Any outline, in SVG's path language. Write its numbers with `number`."""
-        self._add(f'path d="{_escaped(d)}"' + _paint(fill, stroke, stroke_width, dash, opacity), title)
+        self._add(f'path d="{_escaped(d)}"', **paint)
 
-    def line(
-        self,
-        x1: float,
-        y1: float,
-        x2: float,
-        y2: float,
-        *,
-        stroke: str,
-        stroke_width: float = 1.0,
-        dash: str = "",
-        opacity: float = 1.0,
-    ) -> None:
+    def line(self, x1: float, y1: float, x2: float, y2: float, **stroke: Unpack[Stroke]) -> None:
         """A straight line."""
         ends = f'line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}"'
-        self._add(ends + _paint("", stroke, stroke_width, dash, opacity))
+        self._add(ends, fill="", **stroke)
 
-    def polyline(
-        self,
-        points: Iterable[Point],
-        *,
-        fill: str = "none",
-        stroke: str = "none",
-        stroke_width: float = 1.0,
-        dash: str = "",
-        title: str = "",
-        opacity: float = 1.0,
-    ) -> None:
+    def polyline(self, points: Iterable[Point], **paint: Unpack[Paint]) -> None:
         """Straight lines from point to point; with a `fill`, the area that they and the way back enclose."""
         places = " ".join(f"{number(x)},{number(y)}" for x, y in points)
-        self._add(f'polyline points="{places}"' + _paint(fill, stroke, stroke_width, dash, opacity), title)
+        self._add(f'polyline points="{places}"', **paint)
 
-    def rounded(
-        self,
-        points: Iterable[Point],
-        radius: float,
-        *,
-        stroke: str,
-        stroke_width: float = 1.0,
-        dash: str = "",
-        opacity: float = 1.0,
-    ) -> None:
+    def rounded(self, points: Iterable[Point], radius: float, **stroke: Unpack[Stroke]) -> None:
         """Straight lines from point to point whose corners are rounded, as far as the pieces between them allow."""
         if d := _rounded(_corners(points), radius):
-            self.path(d, stroke=stroke, stroke_width=stroke_width, dash=dash, opacity=opacity)
+            self.path(d, **stroke)
 
     def arrow_head(self, x: float, y: float, direction: Direction, *, fill: str, size: float) -> None:
         """A triangle whose tip is at (x, y), `size` long."""
@@ -199,7 +143,7 @@ class Canvas:
         back_x, back_y = x - along[0] * size, y - along[1] * size
         side_x, side_y = along[1] * across, along[0] * across
         ends = ((x, y), (back_x + side_x, back_y + side_y), (back_x - side_x, back_y - side_y))
-        self._add('path d="M' + "L".join(f"{number(a)} {number(b)}" for a, b in ends) + f'Z" fill="{safe(fill)}"')
+        self.path("M" + "L".join(f"{number(a)} {number(b)}" for a, b in ends) + "Z", fill=fill)
 
     def text(
         self,
@@ -257,7 +201,25 @@ class Canvas:
         style = [f"<style>{fonts}</style>"] if fonts else []
         return "\n".join([head, ground, *self._parts, *style, "</svg>\n"])
 
-    def _add(self, shape: str, title: str = "") -> None:
+    def _add(
+        self,
+        shape: str,
+        *,
+        fill: str = "none",
+        stroke: str = "none",
+        stroke_width: float = 1.0,
+        dash: str = "",
+        opacity: float = 1.0,
+        title: str = "",
+    ) -> None:
+        if fill:
+            shape += f' fill="{safe(fill)}"'
+        if stroke != "none":
+            shape += f' stroke="{safe(stroke)}"'
+            shape += f' stroke-width="{number(stroke_width)}"' if stroke_width != 1 else ""
+            shape += f' stroke-dasharray="{safe(dash)}"' if dash else ""
+        if opacity != 1:
+            shape += f' opacity="{number(opacity)}"'
         tag = shape.split(" ", 1)[0]
         self._parts.append(f"<{shape}>{_explained(title)}</{tag}>" if title else f"<{shape}/>")
 
@@ -272,19 +234,6 @@ def _extent(text: str, size: float, bold: bool) -> str:
     if not seen or not has_all(seen):
         return ""
     return f' textLength="{number(text_width(seen, size, bold))}" lengthAdjust="spacingAndGlyphs"'
-
-
-def _paint(fill: str, stroke: str, stroke_width: float, dash: str, opacity: float) -> str:
-    attributes = f' fill="{safe(fill)}"' if fill else ""
-    if stroke != "none":
-        attributes += f' stroke="{safe(stroke)}"'
-        if stroke_width != 1:
-            attributes += f' stroke-width="{number(stroke_width)}"'
-        if dash:
-            attributes += f' stroke-dasharray="{safe(dash)}"'
-    if opacity != 1:
-        attributes += f' opacity="{number(opacity)}"'
-    return attributes
 
 
 def _corners(points: Iterable[Point]) -> list[Point]:
