@@ -127,7 +127,7 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def short(text: str) -> str:
-    """A formatted number without zeros that say nothing.
+    """A formatted number without trailing zeros.
 
     >>> short("2.00 MiB"), short("20.0"), short("1.50 ms"), short("100 B")
     ('2 MiB', '20', '1.5 ms', '100 B')
@@ -154,7 +154,7 @@ def side_axis(canvas: Canvas, area: Area, scale: Scale, ticks: Sequence[float], 
 def base_axis(
     canvas: Canvas, area: Area, scale: Scale, ticks: Sequence[float], say: Callable[[float], str], title: str
 ) -> None:
-    """The line below the area, small marks with their numbers as far as they have room, and what they count."""
+    """The line below the area, small marks with their numbers where there is room, and a title."""
     theme, free = canvas.theme, -math.inf
     canvas.line(area.left, area.bottom, area.right, area.bottom, stroke=theme.edge)
     for tick in ticks:
@@ -168,14 +168,14 @@ def base_axis(
 
 
 def below_axis(canvas: Canvas, area: Area, title: str) -> None:
-    """What the axis below the area counts."""
+    """The title of the axis below the area."""
     room = area.right - area.left
     middle = (area.left + area.right) / 2
     canvas.text(middle, area.bottom + 42, clipped(title, 13, room), size=13, fill=canvas.theme.ink, anchor="middle")
 
 
 def side_title(canvas: Canvas, y: float, title: str) -> None:
-    """What the axis on the left counts: above it and level, where it is read without turning the head."""
+    """The title of the axis on the left: above it and level, so that nobody has to turn the head."""
     room = canvas.width - 2 * MARGIN
     canvas.text(MARGIN, y, clipped(title, 13, room), size=13, fill=canvas.theme.ink)
 
@@ -219,25 +219,25 @@ def swatch(canvas: Canvas, x: float, y: float, colour: str) -> None:
 
 
 class Room:
-    """The part of an area that no label covers yet. What is put into it stays free of what comes later."""
+    """The part of an area that nothing covers yet, so that labels do not overlap."""
 
     def __init__(self, area: Area) -> None:
         self.area = area
         self._taken: list[Area] = []
 
     def take(self, box: Area) -> None:
-        """From now on nothing else may be here."""
+        """Cover a box: no label may overlap it."""
         self._taken.append(box)
 
     def take_line(self, start: Point, end: Point) -> None:
-        """Nothing else may cover this line: it becomes a box every few pixels."""
+        """Cover a line, by a small box every few pixels."""
         pieces = max(1, math.ceil(math.dist(start, end) / 6))
         for at in range(pieces + 1):
             x, y = (a + (b - a) * at / pieces for a, b in zip(start, end, strict=True))
             self.take(Area(x - 2, y - 2, x + 2, y + 2))
 
     def fits(self, box: Area) -> bool:
-        """Whether a box lies inside the area and keeps a little away from what was put there."""
+        """True if a box lies inside the area, with a little distance to all that is covered."""
         area = self.area
         inside = area.left <= box.left and box.right <= area.right and area.top <= box.top and box.bottom <= area.bottom
         return inside and not any(
@@ -261,7 +261,7 @@ class Room:
         return False
 
     def write(self, canvas: Canvas, box: Area, text: str, fill: str) -> None:
-        """Write a text into a box that is as wide; the grid shows only faintly behind it."""
+        """Write a text into a box of its width; the grid shows only faintly behind it."""
         self.take(box)
         size = box.right - box.left, box.bottom - box.top
         canvas.rect(box.left, box.top, *size, fill=canvas.theme.background, opacity=0.8)

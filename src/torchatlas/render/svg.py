@@ -1,4 +1,4 @@
-"""Shapes and text -> an SVG document. The one place that writes its markup, and so the one place that escapes it."""
+"""Shapes and text -> an SVG document. No other file writes SVG markup, so all escaping happens here."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def _drawable(text: str) -> str:
 
 
 def isolated(text: str) -> str:
-    """The text with names that are written from right to left kept apart, so that they leave what is beside them alone.
+    """The text with names that are written from right to left isolated from what stands beside them.
 
-    Figures after a Hebrew name would else be read as part of it, and 8→16 become 16→8. What a name itself holds to turn
-    a text round is shown as a box.
+    A browser would otherwise draw the figures after a Hebrew name as part of it: 8→16 would become 16→8. Characters
+    in a name that change the direction of text are shown as a box.
 
     >>> hebrew = chr(0x5D0)
     >>> isolated("conv1 · 8→16"), isolated(f"{hebrew} · 8→16") == f"{chr(0x2068)}{hebrew}{chr(0x2069)} · 8→16"
@@ -157,10 +157,10 @@ class Canvas:
         anchor: Anchor = "start",
         title: str = "",
     ) -> None:
-        """One line of text on the baseline `y`, as long as it is: cut it with `fonts.clipped` first.
+        """One line of text on the baseline `y`. It is not cut: use `fonts.clipped` first.
 
-        It is as wide as was measured wherever it is shown: in our font, which the document carries, or squeezed where
-        a viewer insists on one of its own.
+        Every viewer draws it as wide as we measured it: in our font, which the document carries, or squeezed if the
+        viewer takes another font.
         """
         if not text:
             return
@@ -174,7 +174,7 @@ class Canvas:
         self._parts.append(f"<{opening}{_extent(text, size, bold)}>{_explained(title)}{escape(text)}</text>")
 
     def begin_group(self, transform: str = "", title: str = "") -> None:
-        """What is drawn until `end_group` belongs together: moved by one transform, explained by one title."""
+        """Shapes drawn until `end_group` share one transform and one title."""
         self._open += 1
         self._parts.append(f'<g transform="{safe(transform)}">' if transform else "<g>")
         if title:
@@ -188,7 +188,7 @@ class Canvas:
         self._parts.append("</g>")
 
     def markup(self) -> str:
-        """The whole document, with the theme's background; at its end the font, which nobody wants to read first."""
+        """The whole document, with the theme's background. The font comes last: nobody wants to read it first."""
         if self._open:
             raise StateError(f"{self._open} groups are still open; call end_group before markup")
         width, height = number(self.width), number(self.height)
@@ -229,7 +229,7 @@ def _explained(title: str) -> str:
 
 
 def _extent(text: str, size: float, bold: bool) -> str:
-    """How wide a text is to be drawn. Of other scripts we only guess how wide they are, and do not insist on that."""
+    """The attributes that fix the width of a text; none for scripts whose width is only estimated."""
     seen = _BLANKS.sub(" ", text).strip(" ")
     if not seen or not has_all(seen):
         return ""
@@ -249,7 +249,7 @@ def _corners(points: Iterable[Point]) -> list[Point]:
 
 
 def _straight(a: Point, b: Point, c: Point) -> bool:
-    """Whether the way from a over b to c goes straight on (and does not turn back)."""
+    """True if the line from a over b to c is straight and does not turn back."""
     (ux, uy), (vx, vy) = (b[0] - a[0], b[1] - a[1]), (c[0] - b[0], c[1] - b[1])
     return abs(ux * vy - uy * vx) < 1e-6 * math.hypot(ux, uy) * math.hypot(vx, vy) and ux * vx + uy * vy > 0
 
