@@ -28,10 +28,6 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         atlas.nothing
 
 
-def test_every_lazy_name_is_public() -> None:
-    assert set(atlas._LAZY) <= set(atlas.__all__)
-
-
 def test_importing_does_not_import_torch() -> None:
     assert run("import sys, torchatlas; print('torch' in sys.modules)") == "False"
 

@@ -23,7 +23,7 @@ from torchatlas.analysis.checkpointing import CheckpointChoice, choose_checkpoin
 from torchatlas.analysis.cost import cost
 from torchatlas.analysis.recompute import Candidate, Step
 from torchatlas.analysis.trial import Trial
-from torchatlas.checkpointing import Applied, CheckpointCheck, Checkpointed
+from torchatlas.checkpoint_plans import Applied, CheckpointCheck, Checkpointed
 from torchatlas.cli import main
 from torchatlas.errors import AnalysisError, InvalidInputError, InvalidModelError, StateError
 
@@ -524,6 +524,6 @@ def test_the_verb_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     result = run(tmp_path, "--limit", "1KB")
     assert result.exit_code == 2
     assert "works" in result.output
-    assert "is no size" in run(tmp_path, "--limit", "two").output
+    assert "is no number of bytes" in run(tmp_path, "--limit", "two").output
     script = CliRunner().invoke(main, ["checkpoint", str(tmp_path / "nets.py"), "--limit", "1GB"])
     assert "is a script" in script.output
