@@ -27,7 +27,7 @@ LAYERS = [
     {"render", "export"},
     {"compat"},
     {"demo", "checkpoint_plans"},
-    {"selftest"},
+    {"selftest", "types"},
     {"cli"},
     {"__main__"},
 ]
