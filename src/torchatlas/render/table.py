@@ -8,13 +8,13 @@ the summary of a graph (text.py) and its notebook view (notebook.py) show some o
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from torchatlas.analysis.modules import Figures, OwnFigures, Shape, outputs_by_path, sum_of
 from torchatlas.analysis.summary import RunTimes, memory_usage, run_times
+from torchatlas.deprecation import old_arguments
 from torchatlas.errors import InvalidInputError, MissingDependencyError
 from torchatlas.escapes import clean, encodable
 from torchatlas.graph import Graph, Role, Scope
@@ -123,6 +123,7 @@ class ModuleTable(Printable):
         return pandas.DataFrame(data)
 
 
+@old_arguments(limit="rows")
 def module_table(
     graph: Graph,
     depth: int | None = None,
@@ -130,17 +131,13 @@ def module_table(
     fold: bool = True,
     rows: int | None = 200,
     sizes: Mapping[str, int] | None = None,
-    limit: int | None = 0,
 ) -> ModuleTable:
     """The modules of a graph as a table: output shape, parameters, multiply-adds, time, memory.
 
     `depth` says how many levels to show; what is deeper is in the row above it. Without it, as many as fit into `rows`
-    rows; a longer list of modules ends in a row for the rest. `fold=False` gives every module a row of its own.
-    `sizes` replaces symbolic sizes, as for `cost`. `limit` is the former name of `rows`.
+    rows; a longer list of modules ends in a row for the rest. `fold=False` gives every module a row of its own. `sizes`
+    replaces symbolic sizes, as for `cost`.
     """
-    if limit != 0:
-        warnings.warn("module_table(limit=...) is called rows now", DeprecationWarning, stacklevel=2)
-        rows = limit
     if not isinstance(graph, Graph):
         raise InvalidInputError(
             f"module_table takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...)."
