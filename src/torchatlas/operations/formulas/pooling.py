@@ -7,16 +7,8 @@ from __future__ import annotations
 
 import math
 
-from torchatlas.operations.formulas.operand_sizes import (
-    bytes_of,
-    moves_everything,
-    part_of,
-    per_input,
-    per_result,
-    results,
-    spread,
-)
-from torchatlas.operations.work import OpCall, Operand, Work, formula
+from torchatlas.operations.formulas.operand_sizes import bytes_of, part_of, per_input, per_result, results, spread
+from torchatlas.operations.work import OpCall, Operand, Work, formula, moves_everything
 
 # -- pooling -----------------------------------------------------------------------------------------------------------
 

@@ -11,13 +11,12 @@ from torchatlas.operations.formulas.operand_sizes import (
     bytes_of,
     elements,
     is_complex,
-    moves_everything,
     per_input,
     per_result,
     results,
     rows,
 )
-from torchatlas.operations.work import Formula, OpCall, Operand, Work, formula
+from torchatlas.operations.work import Formula, OpCall, Operand, Work, formula, moves_everything
 
 # (per element in, per element out): names. max and min of two tensors are pointwise, further down.
 _REDUCTIONS = {
