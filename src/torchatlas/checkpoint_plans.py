@@ -22,14 +22,13 @@ from torchatlas.analysis.checkpointing import (
 from torchatlas.analysis.devices import Device
 from torchatlas.capturing import capture
 from torchatlas.capturing.restore import Restorer
-from torchatlas.capturing.run import default_loss
 from torchatlas.errors import AnalysisError, InvalidModelError, StateError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
-from torchatlas.inputs import named_tensors
+from torchatlas.inputs import default_loss, named_tensors
 from torchatlas.interrupts import Bracket, signals_deferred
 from torchatlas.registry import near_names
-from torchatlas.units import format_bytes
+from torchatlas.units import byte_limit, format_bytes
 
 TOLERANCE = 0.05  # how far a captured peak may be from the predicted one
 _MOST_ROUNDS = 4
@@ -135,7 +134,7 @@ class CheckpointCheck:
 def checkpoint_plan(
     model: Any,
     *args: Any,
-    limit: float,
+    limit: float | str,
     loss: Callable[[Any], torch.Tensor] | None = None,
     optimizer: Any = None,
     fake: bool = True,
@@ -145,16 +144,16 @@ def checkpoint_plan(
     kwargs: dict[str, Any] | None = None,
     **model_kwargs: Any,
 ) -> CheckpointPlan:
-    """Which modules to checkpoint so that a training step takes at most `limit` bytes and least is computed again.
+    """Which modules to checkpoint so that a training step takes at most `limit` and least is computed again.
 
     The step is captured, with `fake=True` without allocating anything, and again with the plan applied: a plan that is
-    returned has been seen to fit. `loss` and `optimizer` are those of `atlas.capture`; with fake, `model` may be a
-    function that builds one. `by` says what to do least of again: "flops", or "time", at best on `device`. Modules in
-    `exclude` are not run twice.
+    returned has been seen to fit. `limit` is in bytes or text such as "24GB". `loss` and `optimizer` are those of
+    `atlas.capture`; with fake, `model` may be a function that builds one. `by` says what to do least of again: "flops",
+    or "time", at best on `device`. Modules in `exclude` are not run twice.
     """
     if not isinstance(model, nn.Module) and not (fake and callable(model)):
         raise InvalidModelError(f"checkpoint_plan takes a torch.nn.Module, not {type(model).__name__}.")
-    call, exclude = {**(kwargs or {}), **model_kwargs}, frozenset(exclude)
+    call, exclude, limit_bytes = {**(kwargs or {}), **model_kwargs}, frozenset(exclude), byte_limit(limit)
 
     def captured(paths: tuple[str, ...]) -> Graph:
         step = {"backward": True, "loss": loss, "optimizer": optimizer, "fake": fake, "kwargs": call}
@@ -164,10 +163,10 @@ def checkpoint_plan(
         return capture(functools.partial(_built, model, paths) if paths else model, *args, **step)
 
     plain = captured(())
-    target, notes, refused = limit, list[str](), set[str]()
+    target, notes, refused = limit_bytes, list[str](), set[str]()
     for _ in range(_MOST_ROUNDS):
         choice, unmet = _chosen(plain, target, by=by, device=device, exclude=exclude, refused=refused)
-        choice = replace(choice, limit_bytes=int(limit), notes=(*choice.notes, *notes))
+        choice = replace(choice, limit_bytes=limit_bytes, notes=(*choice.notes, *notes))
         if not choice.modules and unmet is None:
             return CheckpointPlan(choice, choice.plain_peak_bytes, loss, optimizer)
         try:
@@ -182,18 +181,18 @@ def checkpoint_plan(
                 f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             )
             continue
-        if seen <= limit:
+        if seen <= limit_bytes:
             return CheckpointPlan(choice, seen, loss, optimizer)
         if unmet is not None:
             raise AnalysisError(" ".join([nothing_fits(choice, seen), *(f"Note: {note}." for note in notes)]))
         target = max(target - (seen - choice.peak_bytes), 1)  # what the prediction missed is asked for in advance
     raise AnalysisError(
-        f"No plan was seen to fit into {format_bytes(limit)} in {_MOST_ROUNDS} rounds"
+        f"No plan was seen to fit into {format_bytes(limit_bytes)} in {_MOST_ROUNDS} rounds"
         f"{': ' + '; '.join(notes) if notes else ''}. Allow a little more, or exclude modules with exclude=."
     )
 
 
-def _chosen(plain: Graph, limit: float, **options: Any) -> tuple[CheckpointChoice, AnalysisError | None]:
+def _chosen(plain: Graph, limit: int, **options: Any) -> tuple[CheckpointChoice, AnalysisError | None]:
     """The choice; where the limit cannot be met, the one with the smallest peak, and the error that says so."""
     try:
         return choose_checkpoints(plain, limit, **options), None

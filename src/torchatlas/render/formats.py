@@ -1,4 +1,4 @@
-"""Graph -> picture files and the notebook's picture, by suffix. Imported with the package; draws only when asked."""
+"""Adds picture files and the notebook's views to graphs. Imported with the package; draws only when asked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write_svg(graph: Graph, path: Path) -> None:
 
 @WRITERS.add(".png")
 def write_png(graph: Graph, path: Path) -> None:
-    """The same in pixels."""
+    """A picture of 1600 x 1200 pixels."""
     from torchatlas.render.picture import draw
 
     path.write_bytes(draw(graph).png())
@@ -30,3 +30,11 @@ def notebook_picture(graph: Graph) -> str:
     from torchatlas.render.picture import draw
 
     return draw(graph, width=1200, height=800).svg
+
+
+@VIEWS.add("html")
+def notebook_table(graph: Graph) -> str:
+    """What a notebook shows of a graph as a table."""
+    from torchatlas.render.notebook import graph_html
+
+    return graph_html(graph)
