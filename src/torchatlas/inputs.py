@@ -1,4 +1,4 @@
-"""Example inputs and outputs of any structure: finding the tensors in them, and turning one value into a call."""
+"""Example inputs and outputs of any structure: their tensors, their binding to a call, and the default loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchatlas.errors import CaptureError, InvalidInputError
 
 
 def named_tensors(tree: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor in a structure with its place: batch.image, states.0."""
+    """Every tensor in a structure with its path: batch.image, states.0."""
     if isinstance(tree, torch.Tensor):
         yield name, tree
     else:
@@ -34,7 +34,7 @@ def mapped_tensors(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def hiding_tensors(tree: Any) -> Iterator[Any]:
-    """Objects in a structure that are none themselves and hold tensors, a cache say: nobody can replace these."""
+    """Objects in a structure that hold tensors and are neither container nor module, such as a cache."""
     if isinstance(tree, (Mapping, list, tuple)) or _is_dataclass(tree):
         for _, part in _parts(tree):
             yield from hiding_tensors(part)
