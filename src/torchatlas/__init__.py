@@ -56,6 +56,7 @@ __all__ = [
     "record_backward",
     "recording",
     "recording_backward",
+    "register_operator",
     "run_pipeline",
     "trace",
     "track_computational_graph",
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     from torchatlas.analysis.batch import peak_for_batch
     from torchatlas.analysis.cost import cost
     from torchatlas.analysis.diff import compare
-    from torchatlas.analysis.formulas import OpCall, Work, formula
     from torchatlas.analysis.memory import memory
     from torchatlas.autograd.debugger import debug_backward
     from torchatlas.autograd.graph import autograd_graph
@@ -89,6 +89,8 @@ if TYPE_CHECKING:
     from torchatlas.execute.compatibility import check_compatibility
     from torchatlas.execute.traced import TracedModel, trace
     from torchatlas.execute.verify import verify
+    from torchatlas.operations.table import formula, register_operator
+    from torchatlas.operations.work import OpCall, Work
     from torchatlas.partition.concurrency import ConcurrencyAnalyzer
     from torchatlas.partition.partitioner import GraphPartitioner
     from torchatlas.partition.stages import pipeline_stages
@@ -104,7 +106,6 @@ else:
             "analysis.batch": "peak_for_batch",
             "analysis.cost": "cost",
             "analysis.diff": "compare",
-            "analysis.formulas": "OpCall Work formula",
             "analysis.memory": "memory",
             "autograd.debugger": "debug_backward",
             "autograd.graph": "autograd_graph",
@@ -120,6 +121,8 @@ else:
             "execute.compatibility": "check_compatibility",
             "execute.traced": "TracedModel trace",
             "execute.verify": "verify",
+            "operations.table": "formula register_operator",
+            "operations.work": "OpCall Work",
             "partition.concurrency": "ConcurrencyAnalyzer",
             "partition.partitioner": "GraphPartitioner",
             "partition.stages": "pipeline_stages",
