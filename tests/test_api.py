@@ -136,4 +136,4 @@ def test_every_public_function_says_what_it_returns(module: str) -> None:
 
 def test_the_test_sees_a_change() -> None:
     assert signature(lambda limit=1: None) != signature(lambda rows=1: None)
-    assert "most_rows: int | None = 200" in api_text()
+    assert "rows: int | None = 200" in api_text()

@@ -29,8 +29,8 @@ def growth(**options: Any) -> Any:
     [
         (
             lambda: len(atlas.module_table(graph(), limit=1).rows),  # type: ignore[call-arg]
-            lambda: len(atlas.module_table(graph(), most_rows=1).rows),
-            "limit= of module_table is now called most_rows=",
+            lambda: len(atlas.module_table(graph(), rows=1).rows),
+            "limit= of module_table is now called rows=",
         ),
         (
             lambda: atlas.pipeline_stages(graph(), 2, memory_limit="1GiB").limit_bytes,  # type: ignore[call-arg]

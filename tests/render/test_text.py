@@ -64,7 +64,7 @@ def hostile() -> Graph:
 
 def outline(graph: Graph, most_rows: int = 60) -> tuple[ModuleRow, ...]:
     """The rows of modules in a summary."""
-    return module_table(graph, most_rows=most_rows).rows
+    return module_table(graph, rows=most_rows).rows
 
 
 def many_graphs() -> dict[str, Graph]:

@@ -123,40 +123,40 @@ class ModuleTable(Printable):
         return pandas.DataFrame(data)
 
 
-@old_arguments(limit="most_rows")
+@old_arguments(limit="rows")
 def module_table(
     graph: Graph,
     depth: int | None = None,
     *,
     fold: bool = True,
-    most_rows: int | None = 200,
+    rows: int | None = 200,
     sizes: Mapping[str, int] | None = None,
 ) -> ModuleTable:
     """The modules of a graph as a table: output shape, parameters, multiply-adds, time, memory.
 
-    `depth` says how many levels to show; what is deeper is in the row above it. Without it, as many as `most_rows`
-    allow; a longer list of modules ends in a row for the rest. `fold=False` gives every module a row of its own.
-    `sizes` replaces symbolic sizes, as for `cost`.
+    `depth` says how many levels to show; what is deeper is in the row above it. Without it, as many as fit into `rows`
+    rows; a longer list of modules ends in a row for the rest. `fold=False` gives every module a row of its own. `sizes`
+    replaces symbolic sizes, as for `cost`.
     """
     if not isinstance(graph, Graph):
         raise InvalidInputError(
             f"module_table takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...)."
         )
-    for name, number, least in (("depth", depth, 0), ("most_rows", most_rows, 1)):
+    for name, number, least in (("depth", depth, 0), ("rows", rows, 1)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
             raise InvalidInputError(f"{name}={number!r}: pass a whole number from {least} on, or None.")
     tree = _ModuleTree(graph, sizes)
-    rows = tuple(tree.rows(depth, fold, most_rows))
+    shown = tuple(tree.rows(depth, fold, rows))
     return ModuleTable(
         title=_title(graph),
-        rows=rows,
+        rows=shown,
         phases=tuple(str(phase) for phase in PHASES if phase in graph.scopes[""].operations_by_phase),
         parameter_bytes=graph.scopes[""].parameter_bytes,
         input_bytes=_input_bytes(graph),
         peak_bytes=graph.peak_bytes,
         peak_at_least=bool(memory_usage(graph)["at_least"]),
         times=run_times(graph),
-        notes=(*tree.notes, *row_notes(rows), *graph.notes),
+        notes=(*tree.notes, *row_notes(shown), *graph.notes),
     )
 
 
