@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 from typing import Any
 
 import torch
@@ -66,10 +67,7 @@ def default_loss(result: Any) -> torch.Tensor:
             "backward was asked for, but no output requires a gradient. Leave torch.no_grad(), make a parameter or "
             "input require one, or pass loss=."
         )
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+    return reduce(torch.add, parts)
 
 
 def as_call(model: Callable[..., Any], example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
