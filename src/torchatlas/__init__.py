@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from torchatlas.autograd.debugger import debug_backward
     from torchatlas.autograd.graph import autograd_graph
     from torchatlas.autograd.lifecycle import lifecycle
-    from torchatlas.autograd.record import record_backward, recording_backward
-    from torchatlas.autograd.text import print_graph
+    from torchatlas.autograd.print_graph import print_graph
+    from torchatlas.autograd.record_backward import record_backward, recording_backward
     from torchatlas.capturing import capture, recording
     from torchatlas.capturing.fx import from_fx
     from torchatlas.checkpointing import checkpoint_plan
@@ -75,10 +75,10 @@ _LAZY = {
     "peak_for_batch": "torchatlas.analysis.batch",
     "pipeline_stages": "torchatlas.partition.stages",
     "plot": "torchatlas.render.plots",
-    "print_graph": "torchatlas.autograd.text",
-    "record_backward": "torchatlas.autograd.record",
+    "print_graph": "torchatlas.autograd.print_graph",
+    "record_backward": "torchatlas.autograd.record_backward",
     "recording": "torchatlas.capturing",
-    "recording_backward": "torchatlas.autograd.record",
+    "recording_backward": "torchatlas.autograd.record_backward",
     "run_pipeline": "torchatlas.pipeline.run",
     "trace": "torchatlas.execute.traced",
     "track_computational_graph": "torchatlas.tracker",
