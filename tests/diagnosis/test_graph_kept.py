@@ -13,7 +13,7 @@ from diagnosis.steps import net, step, train
 from torch import Tensor, nn
 
 import torchatlas as atlas
-from torchatlas.diagnosis.report import Severity
+from torchatlas.diagnosis.findings import Severity
 
 
 def test_all_graphs_that_are_held_are_counted() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import torchatlas as atlas
 from torchatlas.diagnosis import backward_passes
-from torchatlas.diagnosis.report import Severity
+from torchatlas.diagnosis.findings import Severity
 
 
 def carry(steps: int) -> atlas.diagnosis.Visit:

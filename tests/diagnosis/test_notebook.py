@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from torchatlas.diagnosis import Finding, Findings, Where
+from torchatlas.diagnosis.findings import Severity
 from torchatlas.diagnosis.notebook import running_cell
-from torchatlas.diagnosis.report import Severity
 from torchatlas.graph import SourceLine
 
 PLACE = Where("step", SourceLine("/tmp/ipykernel_1/2.py", 5, "<cell line: 1>", "optimizer.step()  # <b>"))

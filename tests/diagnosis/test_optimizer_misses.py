@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchatlas as atlas
 from torchatlas.diagnosis import custom_functions
-from torchatlas.diagnosis.report import Finding, Severity, Where, merged
+from torchatlas.diagnosis.findings import Finding, Severity, Where, merged
 from torchatlas.graph import SourceLine
 
 

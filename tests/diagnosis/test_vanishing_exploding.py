@@ -8,9 +8,9 @@ from torch import Tensor, nn
 import torchatlas as atlas
 from torchatlas.autograd.graph_walk import leaf_of
 from torchatlas.diagnosis.faults.vanishing_exploding import Paths, _ends
+from torchatlas.diagnosis.findings import Severity
 from torchatlas.diagnosis.history import Recorded
 from torchatlas.diagnosis.loss_graph import LossGraph
-from torchatlas.diagnosis.report import Severity
 
 
 def test_the_longest_path_has_one_of_two_branches() -> None:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import torchatlas as atlas
 from torchatlas.diagnosis.events import DIAGNOSES
+from torchatlas.diagnosis.findings import Finding, explained
 from torchatlas.diagnosis.numeric_checks import rms
-from torchatlas.diagnosis.report import Finding, explained
 from torchatlas.errors import InvalidInputError, StateError, UnknownNameError
 
 

@@ -10,9 +10,9 @@ from torch import nn
 
 from torchatlas.diagnosis import faults  # noqa: F401  # registers all diagnoses
 from torchatlas.diagnosis.events import LOSS_CHECKS
+from torchatlas.diagnosis.findings import Findings
 from torchatlas.diagnosis.history import Recorded
 from torchatlas.diagnosis.loss_graph import LossGraph
-from torchatlas.diagnosis.report import Findings
 from torchatlas.diagnosis.visit import Visit
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph

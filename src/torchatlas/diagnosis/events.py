@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torchatlas.diagnosis.report import Finding, Severity, Where
+from torchatlas.diagnosis.findings import Finding, Severity, Where
 from torchatlas.registry import Registry
 
 if TYPE_CHECKING:

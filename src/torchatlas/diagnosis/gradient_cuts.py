@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from torchatlas.diagnosis.data_flow import DataFlow, reachable
-from torchatlas.diagnosis.report import Where, at
+from torchatlas.diagnosis.findings import Where, at
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.names import short_name
 

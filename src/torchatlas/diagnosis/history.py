@@ -17,8 +17,8 @@ from torch import nn
 from torchatlas.capturing.describe import source_row
 from torchatlas.capturing.frames import is_installed, is_users, program_line
 from torchatlas.capturing.run import Recording
+from torchatlas.diagnosis.findings import Where
 from torchatlas.diagnosis.leaf_tensors import Leaf, Leaves
-from torchatlas.diagnosis.report import Where
 from torchatlas.graph import Graph, GraphNode, Phase, SourceLine
 from torchatlas.graph.columns import KINDS, PHASES
 from torchatlas.graph.nouns import NodeKind

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from torchatlas.autograd.graph_walk import reached, sequence_nr, starting_node
+from torchatlas.diagnosis.findings import Where
 from torchatlas.diagnosis.history import Recorded
-from torchatlas.diagnosis.report import Where
 from torchatlas.graph import Graph, GraphNode, Phase
 
 

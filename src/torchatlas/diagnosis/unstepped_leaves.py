@@ -13,11 +13,11 @@ from torchatlas.autograd.graph_walk import leaf_of
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.data_flow import DataFlow, reachable
 from torchatlas.diagnosis.events import is_power_of_two
+from torchatlas.diagnosis.findings import Finding, Where, some
 from torchatlas.diagnosis.history import History
 from torchatlas.diagnosis.leaf_tensors import Leaf
 from torchatlas.diagnosis.numeric_checks import is_zero
 from torchatlas.diagnosis.parameter_changes import Snapshot
-from torchatlas.diagnosis.report import Finding, Where, some
 from torchatlas.diagnosis.variable_names import name_of
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.names import short_name

@@ -14,7 +14,7 @@ from torchatlas.autograd.graph_walk import sequence_nr
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.faults.loss_mismatch import kind_of, shape
-from torchatlas.diagnosis.report import Finding, at
+from torchatlas.diagnosis.findings import Finding, at
 from torchatlas.graph import GraphNode
 from torchatlas.graph.items import Value
 from torchatlas.graph.names import short_name

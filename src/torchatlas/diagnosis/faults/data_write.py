@@ -15,8 +15,8 @@ from torchatlas.capturing.plans import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.faults.in_place import written_by
+from torchatlas.diagnosis.findings import at
 from torchatlas.diagnosis.loss_graph import short
-from torchatlas.diagnosis.report import at
 from torchatlas.torch_private import FakeTensor, FunctionNode, next_sequence_nr
 
 Part = tuple[torch.dtype, Layout]

@@ -21,9 +21,9 @@ from torchatlas.autograd.graph_walk import sequence_nr
 from torchatlas.capturing.frames import is_users, variables_of
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
+from torchatlas.diagnosis.findings import Where
 from torchatlas.diagnosis.history import running_line
 from torchatlas.diagnosis.numeric_checks import has_numbers, tensors_in
-from torchatlas.diagnosis.report import Where
 from torchatlas.graph.names import short_name
 from torchatlas.torch_private import functorch_depth, next_sequence_nr, unobserved
 

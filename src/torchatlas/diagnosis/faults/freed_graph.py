@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from torchatlas.autograd.saved_tensors import saved_by
 from torchatlas.diagnosis.events import RefusedBackward, diagnosis
+from torchatlas.diagnosis.findings import Finding, at
 from torchatlas.diagnosis.loss_graph import LossGraph, short
-from torchatlas.diagnosis.report import Finding, at
 
 
 @diagnosis

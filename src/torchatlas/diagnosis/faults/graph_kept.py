@@ -15,10 +15,10 @@ from torchatlas.autograd.graph_walk import leaf_of, reached, sequence_nr
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis, is_power_of_two
 from torchatlas.diagnosis.faults.saved_memory import saved_storages
+from torchatlas.diagnosis.findings import Finding, Severity, Where, at, some
 from torchatlas.diagnosis.history import running_line
 from torchatlas.diagnosis.loss_graph import short
 from torchatlas.diagnosis.numeric_checks import tensors_in
-from torchatlas.diagnosis.report import Finding, Severity, Where, at, some
 from torchatlas.diagnosis.variable_names import names_of
 from torchatlas.graph import GraphNode, SourceLine
 from torchatlas.torch_private import next_sequence_nr

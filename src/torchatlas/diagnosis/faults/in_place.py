@@ -11,9 +11,9 @@ from torchatlas.autograd.saved_tensors import saved_by
 from torchatlas.capturing.tensors import shape_of
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import RefusedBackward, diagnosis
+from torchatlas.diagnosis.findings import Finding, Where, at
 from torchatlas.diagnosis.history import raising_line
 from torchatlas.diagnosis.loss_graph import LossGraph, short
-from torchatlas.diagnosis.report import Finding, Where, at
 from torchatlas.graph import GraphNode, Phase, SourceLine
 
 _OF_LEAF = re.compile(r"leaf Variable that requires grad.*in-place operation")

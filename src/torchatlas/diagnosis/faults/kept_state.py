@@ -8,7 +8,7 @@ from typing import Any
 from torchatlas.autograd.graph_walk import sequence_nr
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
-from torchatlas.diagnosis.report import Severity, Where, at
+from torchatlas.diagnosis.findings import Severity, Where, at
 
 _FEWEST = 3  # iterations in a row
 _WRONG = ("in-place", "data-write")  # what makes gradients wrong, or backward refuse to run

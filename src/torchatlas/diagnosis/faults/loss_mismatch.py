@@ -20,9 +20,9 @@ from torchatlas.autograd.graph_walk import sequence_nr
 from torchatlas.autograd.saved_tensors import saved_by
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
+from torchatlas.diagnosis.findings import Finding, Where, at
 from torchatlas.diagnosis.history import raising_line
 from torchatlas.diagnosis.numeric_checks import has_numbers
-from torchatlas.diagnosis.report import Finding, Where, at
 from torchatlas.torch_private import unobserved
 
 _KIND = re.compile(r"(\w+?)Backward\d+")

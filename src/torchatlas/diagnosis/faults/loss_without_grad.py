@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from torchatlas.diagnosis.events import RefusedBackward, diagnosis
+from torchatlas.diagnosis.findings import Finding, Where, at
 from torchatlas.diagnosis.gradient_cuts import GradientCuts, cut_by, gradients_were_disabled
 from torchatlas.diagnosis.loss_graph import LossGraph
-from torchatlas.diagnosis.report import Finding, Where, at
 
 _MOST = 3  # cuts that are named
 

@@ -11,10 +11,10 @@ import torch
 
 from torchatlas.autograd.graph_walk import leaf_of
 from torchatlas.diagnosis.custom_functions import Applied
+from torchatlas.diagnosis.findings import Finding, Where, at, some
 from torchatlas.diagnosis.gradient_cuts import GradientCuts, cut_by, gradients_were_disabled
 from torchatlas.diagnosis.leaf_tensors import Leaf
 from torchatlas.diagnosis.loss_graph import LossGraph
-from torchatlas.diagnosis.report import Finding, Where, at, some
 from torchatlas.graph import Graph, GraphNode
 
 _MOST = 3  # cuts that are named

@@ -17,9 +17,9 @@ from torchatlas.capturing.frames import user_line
 from torchatlas.capturing.plans import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
+from torchatlas.diagnosis.findings import Finding, Where, at, some
 from torchatlas.diagnosis.loss_graph import short
 from torchatlas.diagnosis.numeric_checks import has_numbers, is_finite, scalars_in, tensors_in
-from torchatlas.diagnosis.report import Finding, Where, at, some
 from torchatlas.graph import SourceLine
 from torchatlas.graph.names import short_name
 from torchatlas.torch_private import current_autograd_node, unobserved

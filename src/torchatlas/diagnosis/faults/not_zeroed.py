@@ -9,10 +9,10 @@ import torch
 
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
+from torchatlas.diagnosis.findings import Where, some
 from torchatlas.diagnosis.history import running_line
 from torchatlas.diagnosis.leaf_tensors import Leaf
 from torchatlas.diagnosis.numeric_checks import is_zero
-from torchatlas.diagnosis.report import Where, some
 
 
 @diagnosis

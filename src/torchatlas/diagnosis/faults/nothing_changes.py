@@ -14,9 +14,9 @@ from torchatlas.capturing.plans import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis, is_power_of_two
 from torchatlas.diagnosis.faults.order import Clipping, clipping, unscales
+from torchatlas.diagnosis.findings import Finding, Where, some
 from torchatlas.diagnosis.history import running_line
 from torchatlas.diagnosis.parameter_changes import SAME, Snapshot
-from torchatlas.diagnosis.report import Finding, Where, some
 from torchatlas.diagnosis.unstepped_leaves import FEWEST_PASSES, UnsteppedLeaves
 from torchatlas.torch_private import unobserved
 

@@ -25,12 +25,12 @@ from torchatlas.diagnosis.faults.no_gradient import (
     stopped_by_functions,
     without_gradient,
 )
+from torchatlas.diagnosis.findings import Finding, Severity, Where, some
 from torchatlas.diagnosis.gradient_cuts import GradientCuts
 from torchatlas.diagnosis.history import running_line
 from torchatlas.diagnosis.leaf_tensors import Leaf, NamedModel
 from torchatlas.diagnosis.loss_graph import LossGraph
 from torchatlas.diagnosis.numeric_checks import is_zero
-from torchatlas.diagnosis.report import Finding, Severity, Where, some
 
 _FEWEST_STEPS = 2
 _MOST_PASSES = 1_000

@@ -18,8 +18,8 @@ from torchatlas.capturing.frames import is_users, variables_of
 from torchatlas.capturing.plans import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
+from torchatlas.diagnosis.findings import Finding, Severity, Where
 from torchatlas.diagnosis.history import running_line
-from torchatlas.diagnosis.report import Finding, Severity, Where
 from torchatlas.graph.names import short_name
 from torchatlas.torch_private import unobserved
 

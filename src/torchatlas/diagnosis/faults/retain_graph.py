@@ -13,7 +13,7 @@ from torchatlas.autograd.graph_walk import leaf_of
 from torchatlas.capturing.frames import position_of, user_line
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
-from torchatlas.diagnosis.report import Severity, Where
+from torchatlas.diagnosis.findings import Severity, Where
 
 CallSite = tuple[CodeType, int] | None  # an instruction of the program: a line may ask for several passes
 

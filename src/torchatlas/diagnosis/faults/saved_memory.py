@@ -9,8 +9,8 @@ from torchatlas.autograd.graph_walk import leaf_of
 from torchatlas.autograd.saved_tensors import saved_by, storage_bytes, storage_key
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
+from torchatlas.diagnosis.findings import Finding, Severity, at
 from torchatlas.diagnosis.loss_graph import LossGraph
-from torchatlas.diagnosis.report import Finding, Severity, at
 from torchatlas.graph import GraphNode
 from torchatlas.units import format_bytes
 

@@ -16,10 +16,10 @@ from torch import nn
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.data_flow import reachable
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
+from torchatlas.diagnosis.findings import Where
 from torchatlas.diagnosis.gradient_cuts import GradientCuts
 from torchatlas.diagnosis.history import running_line
 from torchatlas.diagnosis.numeric_checks import tensors_in
-from torchatlas.diagnosis.report import Where
 from torchatlas.graph import Graph, Phase
 from torchatlas.graph.columns import PHASES
 from torchatlas.torch_private import functorch_depth

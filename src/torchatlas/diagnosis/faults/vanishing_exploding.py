@@ -16,9 +16,9 @@ from typing import Any
 from torchatlas.autograd.graph_walk import leaf_of
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis, is_power_of_two
+from torchatlas.diagnosis.findings import Severity
 from torchatlas.diagnosis.loss_graph import LossGraph, short
 from torchatlas.diagnosis.numeric_checks import has_numbers, rms
-from torchatlas.diagnosis.report import Severity
 
 _FACTOR = 1e6
 _FEWEST_LAYERS = 6

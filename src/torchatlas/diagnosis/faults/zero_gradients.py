@@ -14,10 +14,10 @@ from torchatlas.autograd.graph_walk import leaf_of, sequence_nr
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.data_flow import reachable
 from torchatlas.diagnosis.events import Diagnosis, diagnosis, is_power_of_two
+from torchatlas.diagnosis.findings import Where, at, some
 from torchatlas.diagnosis.leaf_tensors import Leaf
 from torchatlas.diagnosis.loss_graph import short
 from torchatlas.diagnosis.numeric_checks import has_numbers, is_zero, largest
-from torchatlas.diagnosis.report import Where, at, some
 
 _FEWEST_STEPS = 5
 _UNDERFLOW = 1e-25  # gradients of at most this size may become zero by being multiplied
