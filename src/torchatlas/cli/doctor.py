@@ -28,7 +28,7 @@ _ARGUMENT_ERROR = 2  # how argparse and click end a program
 
 
 def _list(context: click.Context) -> None:
-    from torchatlas.diagnosis.diagnosis import DIAGNOSES
+    from torchatlas.diagnosis.events import DIAGNOSES
 
     echo("\n".join(DIAGNOSES))
     context.exit()
