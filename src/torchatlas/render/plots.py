@@ -81,7 +81,7 @@ def plot(
             raise InvalidInputError(f"device={device!r} is for the roofline; the plot of {kind} has none.")
         draws = {"memory": memory_timeline, "time": time_by_type, "gradients": gradient_norms}
         svg = draws[kind](graph, width=width, height=height, theme=theme)
-    return Drawing(lambda: svg, int(width), int(height))
+    return Drawing(svg, int(width), int(height))
 
 
 def memory_timeline(graph: Graph, *, width: int = 1200, height: int = 700, theme: str = "light") -> str:
