@@ -108,4 +108,4 @@ def test_the_check_itself_sees_imports(tmp_path: Path) -> None:
     found = dict(imports(ROOT / "graph" / "container.py"))
     assert found["torchatlas.errors.NodeNotFoundError"] is True
     lazy = dict(imports(ROOT / "graph" / "items.py"))
-    assert lazy["torchatlas.graph.container.Graph"] is False
+    assert lazy["torchatlas.graph.graph.Graph"] is False

@@ -12,7 +12,7 @@ from torchatlas.errors import AtlasError
 from torchatlas.graph import EdgeKind, Graph, GraphEdge, GraphNode, NodeKind, OperationType, Phase, Role
 
 if TYPE_CHECKING:
-    from torchatlas.analysis.batch import peak_for_batch
+    from torchatlas.analysis.batch_peak import peak_for_batch
     from torchatlas.analysis.cost import cost
     from torchatlas.analysis.diff import compare
     from torchatlas.analysis.formulas import OpCall, Work, formula
@@ -72,7 +72,7 @@ _LAZY = {
     "memory": "torchatlas.analysis.memory",
     "module_bars": "torchatlas.render.table",
     "module_table": "torchatlas.render.table",
-    "peak_for_batch": "torchatlas.analysis.batch",
+    "peak_for_batch": "torchatlas.analysis.batch_peak",
     "pipeline_stages": "torchatlas.partition.stages",
     "plot": "torchatlas.render.plots",
     "print_graph": "torchatlas.autograd.text",

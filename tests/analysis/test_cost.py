@@ -19,7 +19,7 @@ from torchatlas.analysis.counting import count
 from torchatlas.analysis.devices import DEVICES, GENERIC, Device, device_named
 from torchatlas.analysis.formulas import FORMULAS, OpCall, Work, formula
 from torchatlas.analysis.roofline import Bound
-from torchatlas.analysis.sizes import evaluate
+from torchatlas.analysis.symbolic_sizes import evaluate
 from torchatlas.errors import AnalysisError, InvalidInputError, UnknownNameError
 from torchatlas.graph import Graph, OperationType
 from torchatlas.graph.columns import Layout

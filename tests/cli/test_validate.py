@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from support import load_torchvision
 
 from torchatlas.cli import main
-from torchatlas.partition import validate as validating
-from torchatlas.partition.validation_checks import Check
+from torchatlas.partition.validate import run as validating
+from torchatlas.partition.validate.checks import Check
 
 MODEL = """
 import torch

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from torchatlas.analysis.autograd_bytes import only_for_backward
 from torchatlas.analysis.formulas import OpCall, Operand, Work, formula_for
-from torchatlas.analysis.inference import only_for_backward
-from torchatlas.analysis.sizes import RAGGED, sizes_of
 from torchatlas.analysis.summary import operations_mask
+from torchatlas.analysis.symbolic_sizes import RAGGED, sizes_of
 from torchatlas.errors import AnalysisError
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, decode
@@ -83,7 +83,7 @@ def count(graph: Graph, sizes: Mapping[str, int] | None = None) -> Counts:
 def _saved(graph: Graph, operands: Sequence[Operand], fresh: Array, written: Array) -> Array:
     """Per node the bytes of results that only backward needs; -1 where nobody knows what it writes."""
     columns = graph.columns
-    value, node = columns["output_value"], _places(columns["output_ptr"])
+    value, node = columns["output_value"], graph.index.node_of_output
     chosen = fresh & (value >= 0) & np.append(only_for_backward(graph), False)[value]
     size = np.array([one.bytes for one in operands] or [0], np.int64)[columns["value_layout"][value[chosen]]]
     found = np.bincount(node[chosen], size, minlength=len(graph)).astype(np.int64)
@@ -143,7 +143,7 @@ def _written(graph: Graph) -> tuple[Array, Array]:
     """
     columns = graph.columns
     storage, storages = np.append(columns["value_storage"], -1), len(columns["storage_bytes"]) + 1
-    taken, made = _places(columns["input_ptr"]) * storages, _places(columns["output_ptr"]) * storages
+    taken, made = graph.index.node_of_input * storages, graph.index.node_of_output * storages
     taken, made = taken + storage[columns["input_value"]], made + storage[columns["output_value"]]
     wrote = columns["input_written"].astype(bool)
     fresh = ~_among(made, taken) | _among(made, taken[wrote])
@@ -156,12 +156,6 @@ def _among(keys: Array, pool: Array) -> Array:
     ordered = np.append(np.sort(pool), np.iinfo(np.int64).max)
     found: Array = ordered[np.searchsorted(ordered, keys)] == keys
     return found
-
-
-def _places(ptr: Array) -> Array:
-    """For each of the items that `ptr` divides among nodes, the node."""
-    nodes: Array = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
-    return nodes
 
 
 def _row(work: Work, call: OpCall) -> tuple[int, ...]:

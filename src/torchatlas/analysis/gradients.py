@@ -60,8 +60,7 @@ def parameter_shapes(graph: Graph) -> dict[str, tuple[int | str, ...]]:
     """The shape of each parameter, in the order in which the run first takes them."""
     columns = graph.columns
     first = np.full(len(graph.values) + 1, len(graph), np.int64)
-    taker = np.repeat(np.arange(len(graph)), np.diff(columns["input_ptr"]))
-    np.minimum.at(first, columns["input_value"], taker)
+    np.minimum.at(first, columns["input_value"], graph.index.node_of_input)
     given = (columns["value_role"] == ROLES.index(Role.PARAMETER)) & (columns["value_producer"] < 0)
     rows = np.flatnonzero(given & (columns["value_parameter"] >= 0))
     found: dict[str, tuple[int | str, ...]] = {}

@@ -58,10 +58,15 @@ def roofline(graph: Graph, counts: Counts, device: Device) -> Roofline:
     longer = np.maximum(compute, memory)
     idle = (longer == 0) & ~unknown
     seconds = np.where(unknown, np.nan, np.where(idle, 0, np.maximum(longer, device.overhead_s)))
+    bound = bounds(compute, memory, device.overhead_s)
+    return Roofline(device, seconds, np.where(unknown | ~counts.is_op, -1, bound))
+
+
+def bounds(compute: Array | float, memory: Array | float, overhead: float) -> Array:
+    """What holds back work that computes and moves bytes for so many seconds: positions in BOUNDS."""
     bound = np.where(compute > memory * _EVEN, BOUNDS.index(Bound.COMPUTE), BOUNDS.index(Bound.BALANCED))
     bound = np.where(memory > compute * _EVEN, BOUNDS.index(Bound.MEMORY), bound)
-    bound = np.where(longer < device.overhead_s, BOUNDS.index(Bound.OVERHEAD), bound)
-    return Roofline(device, seconds, np.where(unknown | ~counts.is_op, -1, bound))
+    return np.where(np.maximum(compute, memory) < overhead, BOUNDS.index(Bound.OVERHEAD), bound)
 
 
 def _layouts(graph: Graph) -> Array:

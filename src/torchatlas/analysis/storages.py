@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -137,14 +136,8 @@ def storages_of(graph: Graph) -> Storages:
 
 
 def _resizes(graph: Graph) -> Array:
-    """What the recording noted of storages that grew or shrank; what cannot be right, in a file, is left out."""
-    rows, limits = graph.metadata.get("resized", ()), (len(graph.storages) - 1, len(graph), 2**62, 2**62)
-
-    def sound(row: Any) -> bool:
-        whole = isinstance(row, list) and len(row) == 4 and all(isinstance(number, int) for number in row)
-        return whole and all(0 <= number <= limit for number, limit in zip(row, limits, strict=True))
-
-    return np.array([row for row in rows if sound(row)], np.int64).reshape(-1, 4)
+    """What the recording noted of storages that grew or shrank. Loading a file has checked it."""
+    return np.array(graph.metadata.get("resized", []), np.int64).reshape(-1, 4)
 
 
 def _first_values(graph: Graph) -> tuple[Array, Array]:
@@ -162,8 +155,7 @@ def _first_values(graph: Graph) -> tuple[Array, Array]:
 def _reads(graph: Graph) -> tuple[Array, Array, Array]:
     """Per storage the first and the last node that takes it, and whether one of backward does."""
     columns, count = graph.columns, len(graph.columns["storage_bytes"])
-    node = np.repeat(np.arange(len(graph)), np.diff(columns["input_ptr"]))
-    storage = columns["value_storage"][columns["input_value"]]
+    node, storage = graph.index.node_of_input, columns["value_storage"][columns["input_value"]]
     node, storage = node[storage >= 0], storage[storage >= 0]
     first, last = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     last[storage] = node
@@ -191,15 +183,11 @@ def _category(graph: Graph, start: Array, end: Array) -> Array:
 
 
 def _module(graph: Graph, name: Array) -> Array:
-    """What has a name, its gradient and its state belong to the module of that name; the rest to where it was made."""
-    columns, paths = graph.columns, graph.index.paths
-    number = {path: position for position, path in enumerate(paths)}
+    """Named tensors, their gradients and states belong to the module of that name; others to where they were made."""
+    columns = graph.columns
     of_name = np.zeros(len(graph.tables.names) + 1, np.int64)
     for one in np.unique(name[name >= 0]).tolist():
-        path = graph.tables.names[one].rpartition(".")[0]
-        while path not in number:
-            path = path.rpartition(".")[0]
-        of_name[one] = number[path]
+        of_name[one] = graph.index.path_of_parameter(graph.tables.names[one])
     born = columns["storage_born"]
     made_in = np.append(graph.index.path_of_call[columns["node_call"]], 0)[born]
     found: Array = np.where(name >= 0, of_name[name], made_in)

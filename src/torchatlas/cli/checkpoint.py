@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from torchatlas.analysis.checkpointing import MEASURES
+from torchatlas.analysis.checkpoint_choice import MEASURES
 from torchatlas.cli import _target
 from torchatlas.cli._options import echo, print_json, progress, stdout_to_stderr, verb
 from torchatlas.errors import InvalidInputError

@@ -14,8 +14,7 @@ from torchatlas.cli._options import echo, print_json, progress, stdout_to_stderr
 from torchatlas.graph.formats import READERS, suffix_of
 from torchatlas.partition.concurrency import WEIGHTS, WORKERS, ConcurrencyAnalyzer
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
-from torchatlas.partition.report import PartitionReport
-from torchatlas.partition.text import report_text
+from torchatlas.partition.report import PartitionReport, report_text
 
 
 @click.command()

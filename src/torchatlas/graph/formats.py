@@ -5,12 +5,13 @@ The graph knows no format; `torchatlas.export` and `torchatlas.render` fill thes
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
+from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError, MissingDependencyError
 from torchatlas.registry import Registry
 
 Writer = Callable[[Any, Path], None]
@@ -97,3 +98,12 @@ def _by_suffix(formats: Registry[Any], path: Path, suffix: str | None = None) ->
         known = ", ".join(formats)
         raise FileFormatError(f"{path.name}: the suffix {suffix or '(none)'!r} is no {formats.kind}; known: {known}.")
     return formats[suffix]
+
+
+def imported(package: str, needed_by: str, extra: str | None = None) -> Any:
+    """An optional package; MissingDependencyError says which extra of ours installs it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        install = f"pip install 'torchatlas[{extra or package}]'"
+        raise MissingDependencyError(f"{needed_by} {package}: {install}") from error

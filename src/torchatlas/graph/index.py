@@ -14,7 +14,7 @@ from torchatlas.graph.nouns import EdgeKind
 from torchatlas.graph.scopes import Scope, ScopeTree
 
 if TYPE_CHECKING:
-    from torchatlas.graph.container import Graph
+    from torchatlas.graph.graph import Graph
 
 _DATA = EDGE_KINDS.index(EdgeKind.DATA)
 _ENDS_LIKE_A_COUNTER = re.compile(r"_\d+$")
@@ -38,14 +38,24 @@ class Index:
     @cached_property
     def path_of_call(self) -> Array:
         """Per call (and, last, for no call) the number of its module's path in `paths`."""
-        number = {path: position for position, path in enumerate(self.paths)}
-        of_module = np.array([number[module.path] for module in self.tables.modules] or [0], np.int64)
+        of_module = np.array([self._number_of_path[module.path] for module in self.tables.modules] or [0], np.int64)
         of_call = of_module[self.columns["call_module"]] if len(self.columns["call_module"]) else np.zeros(0, np.int64)
         return np.append(of_call, 0)  # call -1 indexes the last row: the root
 
     @cached_property
     def paths(self) -> list[str]:
         return list(dict.fromkeys(["", *(module.path for module in self.tables.modules)]))
+
+    @cached_property
+    def _number_of_path(self) -> dict[str, int]:
+        return {path: position for position, path in enumerate(self.paths)}
+
+    def path_of_parameter(self, name: str) -> int:
+        """The number in `paths` of the innermost module whose path begins a parameter's name."""
+        path = name.rpartition(".")[0]
+        while path not in self._number_of_path:
+            path = path.rpartition(".")[0]
+        return self._number_of_path[path]
 
     # -- names ---------------------------------------------------------------------------------------------------
 
@@ -106,6 +116,20 @@ class Index:
 
     # -- neighbours ----------------------------------------------------------------------------------------------
 
+    @cached_property
+    def node_of_input(self) -> Array:
+        """Per row of `input_value` the node that takes it."""
+        return self._owners("input_ptr")
+
+    @cached_property
+    def node_of_output(self) -> Array:
+        """Per row of `output_value` the node that made it."""
+        return self._owners("output_ptr")
+
+    def _owners(self, ptr: str) -> Array:
+        counts = np.diff(self.columns[ptr])
+        return np.repeat(np.arange(len(counts)), counts)
+
     def inputs(self, node: int) -> Array:
         return self.columns["input_value"][self._slice("input_ptr", node)]
 
@@ -152,9 +176,7 @@ class Index:
 
     @cached_property
     def _consumers(self) -> tuple[Array, Array]:
-        ptr = self.columns["input_ptr"]
-        nodes = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
-        return _grouped(self.columns["input_value"], nodes, len(self.columns["value_storage"]))
+        return _grouped(self.columns["input_value"], self.node_of_input, len(self.columns["value_storage"]))
 
     def consumers(self, value: int) -> list[int]:
         ptr, nodes = self._consumers

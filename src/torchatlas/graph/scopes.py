@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -13,8 +13,10 @@ from torchatlas.graph.nouns import NodeKind, Phase, Role
 from torchatlas.graph.timing import Measured
 
 if TYPE_CHECKING:
-    from torchatlas.graph.container import Graph
+    from torchatlas.graph.graph import Graph
     from torchatlas.graph.items import GraphNode
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -158,6 +160,14 @@ class ScopeTree(Mapping[str, Scope]):
 
     def _bottom_up(self) -> list[Scope]:
         return list(self._scopes[""].walk())[::-1]
+
+    def totals(self, own: Mapping[str, T], zero: T) -> dict[str, T]:
+        """Per module the sum of what it has itself, as `own` says, and of what all modules below it have."""
+        found = {path: own.get(path, zero) for path in self}
+        for scope in self._bottom_up():
+            for child in scope.children:
+                found[scope.path] = found[scope.path] + found[child.path]  # type: ignore[operator]
+        return found
 
     def __getitem__(self, path: str) -> Scope:
         return self._scopes[path]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torchatlas.errors import InvalidInputError, NodeNotFoundError, NotAvailableError
 from torchatlas.graph.nouns import OperationType
 from torchatlas.operations import operation_type
-from torchatlas.registry import near_names
+from torchatlas.registry import did_you_mean
 
 if TYPE_CHECKING:
     from torch import fx, nn
@@ -48,8 +48,7 @@ class Pieces(Mapping[str, "nn.Module"]):
 
     def __getitem__(self, node_id: str) -> nn.Module:
         if node_id not in self.modules:
-            near = " or ".join(map(repr, near_names(node_id, self.modules)))
-            raise NodeNotFoundError(f"no piece has the id {node_id!r}" + (f"; did you mean {near}?" if near else ""))
+            raise NodeNotFoundError(f"no piece has the id {node_id!r}{did_you_mean(node_id, self.modules)}")
         return self.modules[node_id]
 
     def __iter__(self) -> Iterator[str]:

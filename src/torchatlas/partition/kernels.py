@@ -20,7 +20,7 @@ from torchatlas.analysis.formulas.work import item_bytes
 from torchatlas.graph import GraphNode, OperationType
 from torchatlas.graph.names import short_name
 from torchatlas.partition.traffic import Ledger
-from torchatlas.partition.units import Units
+from torchatlas.partition.unit_graph import Units
 
 
 class KernelKind(StrEnum):

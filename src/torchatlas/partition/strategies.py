@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from torchatlas.errors import InvalidInputError, NodeNotFoundError
 from torchatlas.graph.columns import Array
 from torchatlas.partition.groups import CircleError, Groups, sorted_groups
 from torchatlas.partition.traffic import Ledger
-from torchatlas.partition.units import Units
-from torchatlas.registry import near_names
+from torchatlas.partition.unit_graph import Units
+from torchatlas.registry import did_you_mean
 
 
 def by_operation(units: Units, ledger: Ledger) -> tuple[list[list[int]], list[bool]]:
@@ -80,8 +82,6 @@ def _calls_at(units: Units, depth: int) -> Array:
     for call, above in enumerate(parent):
         if levels[call] > depth and above >= 0:
             found[call] = found[above]
-    import numpy as np
-
     return np.array([*found, -1], np.int64)
 
 
@@ -98,10 +98,7 @@ def as_asked(
             raise InvalidInputError(f"groups: {group!r} is {names!r}; a group is the names of its nodes, in a list.")
         for name in [names] if isinstance(names, str) else names:
             if name not in number:
-                near = " or ".join(map(repr, near_names(name, number)))
-                raise NodeNotFoundError(
-                    f"groups: no node is named {name!r}" + (f"; did you mean {near}?" if near else "")
-                )
+                raise NodeNotFoundError(f"groups: no node is named {name!r}{did_you_mean(name, number)}")
             unit = number[name]
             if mine.setdefault(unit, group) != group:
                 raise InvalidInputError(

@@ -11,12 +11,12 @@ from functools import cached_property
 
 import numpy as np
 
+from torchatlas.analysis.autograd_bytes import only_for_backward
 from torchatlas.analysis.counting import Counts, count
 from torchatlas.analysis.devices import Device
 from torchatlas.analysis.formulas import Operand
-from torchatlas.analysis.inference import only_for_backward
 from torchatlas.analysis.roofline import Roofline, roofline
-from torchatlas.analysis.sizes import RAGGED
+from torchatlas.analysis.symbolic_sizes import RAGGED
 from torchatlas.graph import EdgeKind, Graph, NodeKind, Role
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, ROLES, Array
 
@@ -113,7 +113,7 @@ class Ledger:
     def reads(self) -> tuple[Array, Array]:
         """Which node reads which value, once for each time; a view reads nothing, nor `copy_` what it overwrites."""
         columns = self.graph.columns
-        node = np.repeat(np.arange(len(self.graph)), np.diff(columns["input_ptr"]))
+        node = self.graph.index.node_of_input
         slot = np.arange(len(node)) - columns["input_ptr"][node]
         data = columns["edge_kind"] == EDGE_KINDS.index(EdgeKind.DATA)
         most = int(max(slot.max(initial=0), columns["edge_input_index"].max(initial=0))) + 1
@@ -127,7 +127,7 @@ class Ledger:
     def results(self) -> tuple[Array, Array]:
         """Which op wrote which value into memory."""
         columns = self.graph.columns
-        node = np.repeat(np.arange(len(self.graph)), np.diff(columns["output_ptr"]))
+        node = self.graph.index.node_of_output
         value = columns["output_value"].astype(np.int64)
         real = (value >= 0) & ~self.is_idle[node] & self.is_op[node]
         node, value = node[real], value[real]
@@ -135,9 +135,8 @@ class Ledger:
         return node[own], value[own]
 
     def _per_node(self, side: str) -> Array:
-        columns = self.graph.columns
-        node = np.repeat(np.arange(len(self.graph)), np.diff(columns[f"{side}_ptr"]))
-        value = columns[f"{side}_value"]
+        node = self.graph.index.node_of_input if side == "input" else self.graph.index.node_of_output
+        value = self.graph.columns[f"{side}_value"]
         found = np.zeros(len(self.graph), np.int64)
         np.add.at(found, node[value >= 0], self.value_bytes[value[value >= 0]])
         return found

@@ -11,7 +11,8 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from torchatlas.analysis.modules import NO_MACS, Figures, OwnFigures, Shape, outputs_by_path, sum_of
+from torchatlas.analysis.module_figures import NO_MACS, Figures, OwnFigures, Shape, outputs_by_path
+from torchatlas.analysis.reports import sum_of
 from torchatlas.analysis.summary import RunTimes, memory_usage, run_times
 from torchatlas.errors import AnalysisError, InvalidInputError, MissingDependencyError
 from torchatlas.escapes import clean, encodable

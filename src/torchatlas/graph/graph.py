@@ -20,9 +20,9 @@ from torchatlas.graph.items import GraphEdge, GraphNode, Storage, Value
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase
 from torchatlas.graph.scopes import ScopeTree
-from torchatlas.graph.select import induced
+from torchatlas.graph.subgraph import induced
 from torchatlas.graph.timing import Measured, Timing
-from torchatlas.registry import near_names
+from torchatlas.registry import did_you_mean
 
 Item = TypeVar("Item", bound=GraphNode | GraphEdge | Value | Storage)
 
@@ -126,8 +126,7 @@ class Graph:
             return self.nodes[int(name)]
         node = self.index.by_name.get(name)
         if node is None:
-            near = " or ".join(repr(one) for one in near_names(name, self.index.by_name))
-            raise NodeNotFoundError(f"no node is named {name!r}" + (f"; did you mean {near}?" if near else ""))
+            raise NodeNotFoundError(f"no node is named {name!r}{did_you_mean(name, self.index.by_name)}")
         return GraphNode(self, node)
 
     def where(

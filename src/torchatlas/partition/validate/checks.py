@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 from torchatlas.analysis.cost import CostReport, cost
 from torchatlas.analysis.formulas import Operand
-from torchatlas.analysis.sizes import RAGGED
+from torchatlas.analysis.reports import Report
+from torchatlas.analysis.symbolic_sizes import RAGGED
 from torchatlas.graph import EdgeKind, NodeKind, Role
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, ROLES
 from torchatlas.partition.report import PartitionReport
@@ -24,7 +26,7 @@ _WEIGHTS = {ROLES.index(role) for role in (Role.PARAMETER, Role.BUFFER, Role.CON
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Report):
     """One question about a partition. `passed` is None where it could not be asked; `detail` says why, or what differs.
 
     A check that would pass whatever the partition is must not be asked.
@@ -33,10 +35,6 @@ class Check:
     name: str
     passed: bool | None
     detail: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {"name": self.name, "passed": self.passed, "detail": self.detail}
 
 
 def checks_of(report: PartitionReport, again: PartitionReport | None = None) -> list[Check]:
@@ -487,16 +485,11 @@ def _unknown(found: _Facts) -> Iterator[str]:
 
 
 def _stable(one: PartitionReport, two: PartitionReport) -> Iterator[str]:
+    identity = attrgetter("node_id", "node_name", "nodes", "depends_on", "partition_reason")
     if len(one) != len(two):
         yield f"{len(one):,} subgraphs, then {len(two):,}"
     for a, b in zip(one.subgraphs, two.subgraphs, strict=False):
-        if (a.node_id, a.node_name, a.nodes, a.depends_on, a.partition_reason) != (
-            b.node_id,
-            b.node_name,
-            b.nodes,
-            b.depends_on,
-            b.partition_reason,
-        ):
+        if identity(a) != identity(b):
             yield f"{a.node_id} ({a.node_name}) is {b.node_id} ({b.node_name}) the second time"
     if one.boundaries != two.boundaries:
         yield "the borders differ"

@@ -23,25 +23,10 @@ if TYPE_CHECKING:
     from torch import fx
 
 # Operators that people write between modules. Other functions (relu, cat, flatten) go with the module they follow.
-_ARITHMETIC = frozenset(
-    [
-        "add",
-        "sub",
-        "mul",
-        "truediv",
-        "matmul",
-        "pow",
-        "neg",
-        "iadd",
-        "isub",
-        "imul",
-        "itruediv",
-        "imatmul",
-        "bmm",
-        "baddbmm",
-        "einsum",
-    ]
-)
+_ARITHMETIC = frozenset([
+    "add", "sub", "mul", "truediv", "matmul", "pow", "neg", "iadd", "isub", "imul", "itruediv", "imatmul",
+    "bmm", "baddbmm", "einsum",
+])  # fmt: skip
 # What is a view if it can be, and else a copy. Recorded runs have what really happened instead.
 _MAY_COPY = frozenset(["reshape", "reshape_as", "flatten", "unflatten", "ravel", "contiguous", "to", "type_as"])
 _HEAVY = (OperationType.CONVOLUTION, OperationType.MATMUL, OperationType.ATTENTION, OperationType.RECURRENT)
@@ -99,7 +84,7 @@ def _around_copies(graph: Graph) -> Iterator[tuple[int, int]]:
     """
     columns = graph.columns
     may_copy = np.array([short_name(op.name) in _MAY_COPY for op in graph.tables.operations] or [False])
-    node = np.repeat(np.arange(len(graph)), np.diff(columns["input_ptr"]))
+    node = graph.index.node_of_input
     storage = columns["value_storage"][columns["input_value"]]
     copies = may_copy[columns["node_operation"]][node]
     writers: dict[int, list[int]] = {}

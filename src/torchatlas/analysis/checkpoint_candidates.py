@@ -1,4 +1,4 @@
-"""Graph of a training step -> the modules that could be checkpointed, and what memory would do if some of them were.
+"""Graph of a training step -> the modules that could be checkpointed, and which memory that would free.
 
 It predicts torch.utils.checkpoint without reentrance. What is saved inside a checkpointed call is freed in forward as
 soon as forward is done with it; its arguments are held until its backward ends; the first op of its backward that
@@ -7,7 +7,6 @@ wants something saved runs the forward of the call again, up to the last thing s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,8 +64,8 @@ class Candidate:
         return self.type, span, self.saved_bytes, self.output_bytes, self.flops, self.elementwise_flops
 
 
-class Step:
-    """A recorded training step, of which parts can be imagined to be checkpointed."""
+class TrainingStep:
+    """A recorded training step and the modules of it that could be checkpointed."""
 
     def __init__(self, graph: Graph, costs: CostReport) -> None:
         self.peak_bytes = peak_of(graph)
@@ -88,47 +87,12 @@ class Step:
         self.excluded: dict[str, str] = {}
         self.candidates = self._candidates()
 
-    # -- what a choice does to memory ----------------------------------------------------------------------------------
-
-    def peak(self, chosen: Sequence[Candidate]) -> int:
-        """The peak in bytes with these checkpointed."""
-        return self.peak_and_place(chosen)[0]
-
-    def peak_and_place(self, chosen: Sequence[Candidate]) -> tuple[int, int]:
-        """The peak, and the node of the graph at which, or just before which, it is reached."""
-        size, plain_end, nodes = self.storages.bytes, self.storages.end, len(self.graph)
-        end, change = plain_end.copy(), np.zeros(nodes + 1, np.int64)
-        for one in chosen:
-            end[one.copied] = one.original_end
-            change[one.resume] += int(size[one.copied].sum())
-            np.subtract.at(change, plain_end[one.copied] + 1, size[one.copied])
-        for one in chosen:
-            end[one.arguments] = np.maximum(end[one.arguments], one.backward_end)
-        moved = np.flatnonzero(end != plain_end)
-        np.add.at(change, plain_end[moved] + 1, size[moved])
-        np.subtract.at(change, end[moved] + 1, size[moved])
-        live = self.live + np.cumsum(change[:-1])
-        place = int(live.argmax())
-        best = int(live[place])
-        for one in chosen:
-            at = one.resume
-            before = int(live[at] - self.born_bytes[at] - size[one.copied].sum())
-            if before + one.recompute_bytes > best:
-                best, place = before + one.recompute_bytes, at
-        return best, place
-
-    def freed_at(self, one: Candidate, node: int) -> int:
-        """What checkpointing it takes away right after a node, at most."""
-        if node >= one.resume:
-            return 0
-        return int(self.storages.bytes[one.copied[one.original_end < node]].sum())
-
     # -- what is read where --------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
         """Pairs of node and storage, in the order of nodes and sorted by storage; storages in the order of birth."""
         columns = self.graph.columns
-        node = np.repeat(np.arange(len(self.graph)), np.diff(columns["input_ptr"]))
+        node = self.graph.index.node_of_input
         storage = columns["value_storage"][columns["input_value"]].astype(np.int64)
         written = columns["input_written"].astype(bool)
         known = storage >= 0

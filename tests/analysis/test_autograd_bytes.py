@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import torchatlas as atlas
+from torchatlas.analysis.autograd_bytes import only_for_backward
 from torchatlas.analysis.formulas import FORMULAS
 from torchatlas.analysis.formulas.for_backward import FOR_BACKWARD
-from torchatlas.analysis.inference import only_for_backward
 from torchatlas.errors import InvalidInputError, InvalidModelError
 
 PICTURE, ROWS = (torch.randn(2, 4, 8, 8),), (torch.randn(5, 8),)
