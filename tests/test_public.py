@@ -48,7 +48,7 @@ def test_importing_takes_little() -> None:
     code = """
 import sys, torchatlas
 names = {name.partition(".")[0] for name in sys.modules if not name.startswith("_")} - set(sys.stdlib_module_names)
-print(sorted(names - {"typing_extensions", "cuda"}), "torchatlas.analysis.formulas" in sys.modules)
+print(sorted(names - {"typing_extensions", "cuda"}), "torchatlas.operations.formulas" in sys.modules)
 """
     assert run(code) == "['msgspec', 'numpy', 'torchatlas'] False"
 

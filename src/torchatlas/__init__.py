@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from torchatlas.analysis.batch_peak import peak_for_batch
     from torchatlas.analysis.cost import cost
     from torchatlas.analysis.diff import compare
-    from torchatlas.analysis.formulas import OpCall, Work, formula
     from torchatlas.analysis.memory import memory
     from torchatlas.autograd.debugger import debug_backward
     from torchatlas.autograd.graph import autograd_graph
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from torchatlas.execute.compatibility import check_compatibility
     from torchatlas.execute.traced import TracedModel, trace
     from torchatlas.execute.verify import verify
+    from torchatlas.operations.table import formula, register_operator
+    from torchatlas.operations.work import OpCall, Work
     from torchatlas.partition.concurrency import ConcurrencyAnalyzer
     from torchatlas.partition.partitioner import GraphPartitioner
     from torchatlas.partition.stages import pipeline_stages
@@ -51,9 +52,9 @@ _LAZY = {
     "ComputationalGraphTracker": "torchatlas.tracker",
     "ConcurrencyAnalyzer": "torchatlas.partition.concurrency",
     "GraphPartitioner": "torchatlas.partition.partitioner",
-    "OpCall": "torchatlas.analysis.formulas",
+    "OpCall": "torchatlas.operations.work",
     "TracedModel": "torchatlas.execute.traced",
-    "Work": "torchatlas.analysis.formulas",
+    "Work": "torchatlas.operations.work",
     "analyze_computational_graph": "torchatlas.tracker",
     "autograd_graph": "torchatlas.autograd.graph",
     "capture": "torchatlas.capturing",
@@ -65,7 +66,7 @@ _LAZY = {
     "debug_backward": "torchatlas.autograd.debugger",
     "doctor": "torchatlas.diagnosis",
     "draw": "torchatlas.render.picture",
-    "formula": "torchatlas.analysis.formulas",
+    "formula": "torchatlas.operations.table",
     "from_fx": "torchatlas.capturing.fx",
     "lifecycle": "torchatlas.autograd.lifecycle",
     "make_dot": "torchatlas.torchviz",
@@ -79,6 +80,7 @@ _LAZY = {
     "record_backward": "torchatlas.autograd.record",
     "recording": "torchatlas.capturing",
     "recording_backward": "torchatlas.autograd.record",
+    "register_operator": "torchatlas.operations.table",
     "run_pipeline": "torchatlas.pipeline.run",
     "trace": "torchatlas.execute.traced",
     "track_computational_graph": "torchatlas.tracker",
@@ -128,6 +130,7 @@ __all__ = [
     "record_backward",
     "recording",
     "recording_backward",
+    "register_operator",
     "run_pipeline",
     "trace",
     "track_computational_graph",

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchatlas.analysis.autograd_bytes import only_for_backward
-from torchatlas.analysis.formulas import OpCall, Operand, Work, formula_for
 from torchatlas.analysis.summary import operations_mask
 from torchatlas.analysis.symbolic_sizes import RAGGED, sizes_of
 from torchatlas.errors import AnalysisError
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, decode
 from torchatlas.graph.columns import Array
+from torchatlas.operations.formulas import formula_for
+from torchatlas.operations.work import OpCall, Operand, Work
 
 
 @dataclass(frozen=True, eq=False)
