@@ -24,7 +24,7 @@ from torchatlas.execute.recorded.run import record
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
 from torchatlas.partition.report import PartitionReport, Subgraph
 from torchatlas.partition.validate import validate, validate_model
-from torchatlas.partition.validate.checks import Check, checks_of
+from torchatlas.partition.validate.checks import PartitionCheck, checks_of
 from torchatlas.partition.validate.models import ONE_OF_EACH_FAMILY, example_named
 from torchatlas.partition.validate.published import ARCHITECTURES, Architecture, Published, facts_of
 from torchatlas.partition.validate.reassembly import reassembled
@@ -278,7 +278,7 @@ def test_pieces_that_compute_something_else() -> None:
 def test_a_vacuous_check_says_so() -> None:
     model, x = ZeroHead(), torch.randn(2, 4)
     report = atlas.GraphPartitioner().partition(traced(model, 2, 4))
-    assert reassembled(report, runs(model, x, x + 1), model) == Check(
+    assert reassembled(report, runs(model, x, x + 1), model) == PartitionCheck(
         "put together", None, "vacuous: the model makes the same of two different inputs"
     )
     recorded = atlas.GraphPartitioner().partition(atlas.capture(model, x))

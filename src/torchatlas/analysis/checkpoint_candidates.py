@@ -90,7 +90,7 @@ class TrainingStep:
     # -- what is read where --------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Pairs of node and storage, in the order of nodes and sorted by storage; storages in the order of birth."""
+        """Index who reads and writes which storage, by node and by storage, and the storages by birth."""
         columns = self.graph.columns
         node = self.graph.index.node_of_input
         storage = columns["value_storage"][columns["input_value"]].astype(np.int64)
@@ -107,8 +107,7 @@ class TrainingStep:
         self._gone: dict[int, int] = {}
 
     def _readers(self, storage: int) -> Array:
-        found: Array = self._reader[self._reads[storage] : self._reads[storage + 1]]
-        return found
+        return self._reader[self._reads[storage] : self._reads[storage + 1]]
 
     def _find_calls(self) -> None:
         """From where to where each call goes in forward, with all calls inside it."""
@@ -146,8 +145,8 @@ class TrainingStep:
         return found
 
     def _find_backwards(self) -> None:
-        """Per node of forward whose backward reads something saved: its first and last op, and whether it saved a
-        result of its own, so that it has to run again itself."""
+        """Per node of forward whose backward reads something saved: the first and last op of its backward, and whether
+        it saved a result of its own, so that it has to run again itself."""
         forward = self.graph.columns["node_forward"]
         role = self.graph.columns["storage_role"][self._read_storage]
         made = np.where(self._born[self._read_storage] < 0, _FORWARD, self._phase[self._born[self._read_storage]])
@@ -220,7 +219,7 @@ class TrainingStep:
                 if not handed_on:
                     original_end.append(self._let_go(one))
                     saved_bytes += int(size[one])
-                else:  # whoever else reads it holds the first; the program itself may hold it for longer than backward
+                else:  # other readers, or the program itself, hold the original for longer than forward needs it
                     held = end[one] > backward_end
                     original_end.append(int(end[one]) if held else max(int(reader[~within].max()), last))
             else:
@@ -265,12 +264,11 @@ class TrainingStep:
     def _arguments(self, first: int, last: int) -> Array:
         """What it reads that was made in forward before it: its backward may need it again."""
         read = np.unique(self._storage_read[_rows(self._reading_node, first, last)])
-        found: Array = read[(self._born[read] >= 0) & (self._born[read] < first) & self._made[read]]
-        return found
+        return read[(self._born[read] >= 0) & (self._born[read] < first) & self._made[read]]
 
 
 def _rows(column: Array, first: int, last: int) -> slice:
-    """Where a sorted column is from first to last, both included."""
+    """The rows of a sorted column whose numbers lie from first to last, both included."""
     return slice(*np.searchsorted(column, [first, last + 1]).tolist())
 
 

@@ -244,7 +244,7 @@ class Search:
         return None
 
     def _pairs(self, free: list[int]) -> list[list[int]]:
-        """All pairs of which none is in the other; none where there are too many."""
+        """All pairs that are not nested; an empty list where there are too many."""
         found: list[list[int]] = []
         if len(free) * (len(free) - 1) // 2 - self._freeing.nested >= MOST_SETS:
             return found
@@ -256,13 +256,12 @@ class Search:
         return found
 
     def _meeting(self, chosen: tuple[Candidate, ...]) -> Array:
-        """Per candidate how many of a set it is, holds or is inside of."""
+        """Per candidate how many of a set are the candidate itself, inside it or around it."""
         begun = np.searchsorted([one.first for one in chosen], self._last, "right")
-        found: Array = begun - np.searchsorted([one.last for one in chosen], self._first, "left")
-        return found
+        return begun - np.searchsorted([one.last for one in chosen], self._first, "left")
 
     def _greedy(self, power: float, *, all_the_way: bool = False) -> tuple[Candidate, ...] | None:
-        """Where it is fullest, take what frees most there for its work (to a power), until it fits."""
+        """Take what frees most at the current peak for its work (to a power), until the step fits."""
         trial, freeing = self._trial, self._freeing
         trial.choose(())
         taken = np.zeros(len(self.candidates), bool)  # these
@@ -318,7 +317,7 @@ class Search:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Counted:
-    """So many of a group, the first of those that are free, and what was taken of the groups before it."""
+    """A number of candidates of one group, the first that are free, and what was taken of the groups before it."""
 
     before: _Counted | None
     free: list[Candidate]  # the same list for all counts
@@ -332,7 +331,7 @@ class _Counted:
 
 
 class _Freeing:
-    """Candidates in order of execution -> what each takes away at a node, and which are inside which."""
+    """Candidates in order of execution -> how much each frees at a node, and which are nested in which."""
 
     def __init__(self, step: TrainingStep, candidates: list[Candidate]) -> None:
         count = [len(one.copied) for one in candidates]
@@ -356,10 +355,10 @@ class _Freeing:
                 self.outer[one].append(number)
         self._inner_of = np.repeat(np.arange(len(candidates)), [len(inner) for inner in self.inner])
         self._inner = np.array([one for inner in self.inner for one in inner], np.int64)
-        self.nested = len(self._inner)  # pairs of which one is in the other
+        self.nested = len(self._inner)  # nested pairs
 
     def at(self, node: int) -> Array:
-        """What checkpointing each takes away right after a node, at most."""
+        """The most that checkpointing each frees right after a node."""
         gone = self._original_end < node
         found = np.zeros(len(self._resume), np.int64)
         np.add.at(found, self._owner[gone], self._bytes[gone])
@@ -367,7 +366,7 @@ class _Freeing:
         return found
 
     def inside(self, amount: Array) -> Array:
-        """Per candidate the sum of what those inside it have."""
+        """Per candidate the sum of the amounts of those inside it."""
         found = np.zeros_like(amount)
         np.add.at(found, self._inner_of, amount[self._inner])
         return found

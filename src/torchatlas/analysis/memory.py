@@ -58,7 +58,7 @@ class ModuleMemory(Report):
     type: str
     bytes: int
     own_bytes: int
-    unknown: int  # tensors among them whose size nobody knows: with any, the bytes are "at least"
+    unknown: int  # tensors among them whose size is unknown: with any, the bytes are "at least"
     categories: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class MemoryReport:
     node: GraphNode = field(repr=False)  # right after it the peak is reached
     peak_by_phase: dict[str, int]
     by_category: dict[str, int]
-    unknown_by_category: dict[str, int]  # tensors alive at the peak whose size nobody knows
+    unknown_by_category: dict[str, int]  # tensors alive at the peak whose size is unknown
     by_device: dict[str, int]
     by_module: dict[str, ModuleMemory] = field(repr=False)  # by path, parents first; those that hold nothing left out
     by_line: tuple[LineMemory, ...] = field(repr=False)  # largest first
@@ -248,16 +248,14 @@ def _clock(graph: Graph) -> Array | None:
     if graph.time_ns is None:
         return None
     start, time = graph.columns["node_start_ns"], graph.columns["node_time_ns"]
-    found: Array = np.maximum.accumulate(np.where(start < 0, 0, start + np.maximum(time, 0)))
-    return found
+    return np.maximum.accumulate(np.where(start < 0, 0, start + np.maximum(time, 0)))
 
 
 def _cost_of_holding(graph: Graph, storages: Storages, clock: Array | None) -> Array:
     """Bytes times lifetime of what the run itself made, but for gradients and optimizer state, which have to stay."""
     cost = storages.cost_of_holding(np.arange(len(graph)) if clock is None else clock)
     made = (graph.columns["storage_born"] >= 0) & np.isin(storages.category, _MADE_AND_KEPT)
-    found: Array = np.where(made, cost, 0)
-    return found
+    return np.where(made, cost, 0)
 
 
 def _tensor(peak: _Peak, one: int, clock: Array | None) -> TensorMemory:

@@ -104,7 +104,7 @@ class OwnFigures:
         return ran and self.graph.source != "autograd" and not module_calls_only(self.graph)
 
     def _trained(self) -> dict[str, list[int]]:
-        """Elements of parameters that got a gradient. The graph does not know which of the others are frozen."""
+        """How many elements of parameters got a gradient. The graph does not know which of the others are frozen."""
         if not self._sees_backward:
             return {}
         columns, names = self.graph.columns, self.graph.tables.names
@@ -142,9 +142,10 @@ def own_allocated_bytes(graph: Graph) -> list[int]:
 
 
 def outputs_by_path(graph: Graph) -> dict[str, tuple[Shape, ...]]:
-    """By module the shapes that its first call hands to operations outside it, those of its last operation first.
+    """Per module the shapes of what operations outside its first call take of it, those of its last operation first.
 
-    A call that made nothing (a Dropout when evaluating) has none. What nobody took is that of its last operation.
+    A call that made nothing (a Dropout when evaluating) has none. Where nothing outside takes its results, these are
+    the results of its last operation.
     """
     columns, index = graph.columns, graph.index
     calls, layout = len(columns["call_parent"]), columns["value_layout"]
@@ -162,7 +163,7 @@ def outputs_by_path(graph: Graph) -> dict[str, tuple[Shape, ...]]:
 
 
 def _handed_on(graph: Graph, wanted: Array) -> dict[int, list[int]]:
-    """By call the values made in it, or in calls inside it, that forward takes outside it."""
+    """Per call the values that were made in it, or in calls inside it, and that forward takes outside it."""
     columns = graph.columns
     parent, (begin, end) = columns["call_parent"], _intervals(columns["call_parent"])
     is_wanted = np.zeros(len(parent) + 1, bool)
@@ -196,7 +197,7 @@ def _handed_on(graph: Graph, wanted: Array) -> dict[int, list[int]]:
 
 
 def _intervals(parent: Array) -> tuple[Array, Array]:
-    """When each call, and last no call, begins and ends if calls are numbered as they nest: inside is between."""
+    """Per call, and last for none, an interval that holds the intervals of exactly the calls inside it."""
     calls = len(parent)
     above, size = parent.tolist(), [1] * calls
     for call in range(calls - 1, -1, -1):
@@ -211,9 +212,9 @@ def _intervals(parent: Array) -> tuple[Array, Array]:
 
 
 def _last_made(graph: Graph) -> dict[int, list[int]]:
-    """By call what its last operation of forward made.
+    """Per call the results of its last operation of forward.
 
-    Where only module calls were recorded that is known of innermost modules alone: what others do last is not seen.
+    Where only module calls were recorded, they are known of innermost modules alone.
     """
     columns = graph.columns
     late = np.isin(columns["node_phase"], [PHASES.index(phase) for phase in _UNDERWAY])

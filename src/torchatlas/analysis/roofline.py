@@ -38,8 +38,7 @@ class Roofline:
     def achieved(self, graph: Graph) -> Array:
         """Best time divided by measured time, per node; nan where either is unknown."""
         measured = np.where(graph.columns["node_time_ns"] > 0, graph.columns["node_time_ns"], np.nan) / 1e9
-        found: Array = self.seconds / measured
-        return found
+        return self.seconds / measured
 
 
 def roofline(graph: Graph, counts: Counts, device: Device) -> Roofline:

@@ -1,8 +1,9 @@
-"""Graph -> one row per storage: from when to when it was alive, how large, what for, whose and made by which line."""
+"""Graph -> one row per storage: its lifetime, size, category, module and the line that made it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ class Storages:
     start: Array
     end: Array
     bytes: Array  # the most it ever held; 0 where unknown
-    unknown: Array  # where nobody knows the size
+    unknown: Array  # whether the size is unknown
     category: Array  # position in KEYS
     module: Array  # position in graph.index.paths: whose it is
     line: Array  # position in graph.tables.sources: the line that made it
@@ -57,11 +58,10 @@ class Storages:
 
     def alive_at(self, node: int) -> Array:
         """Which of them are alive right after a node."""
-        found: Array = (self.start <= node) & (node <= self.end)
-        return found
+        return (self.start <= node) & (node <= self.end)
 
     def bytes_at(self, node: int) -> Array:
-        """What each holds, or would, right after a node."""
+        """The size of each right after a node, whether it is alive then or not."""
         found = self._first_bytes()
         storage, _, before, after = self.resizes[self.resizes[:, 1] <= node].T
         np.add.at(found, storage, after - before)
@@ -90,12 +90,11 @@ class Storages:
         np.add.at(change, row + self.start, self._first_bytes())
         np.add.at(change, row[storage] + node, after - before)
         np.subtract.at(change, row + self.end + 1, self.bytes_at(nodes))
-        found: Array = np.cumsum(change.reshape(len(KEYS), -1)[:, :-1], axis=1)
-        return found
+        return np.cumsum(change.reshape(len(KEYS), -1)[:, :-1], axis=1)
 
 
 def peak_of(graph: Graph) -> int:
-    """The peak in bytes; an error that says what to do where memory was not followed."""
+    """The peak in bytes. Where memory was not followed, an error says what to do."""
     if graph.peak_bytes is not None:
         return graph.peak_bytes
     if not len(graph):
@@ -136,8 +135,14 @@ def storages_of(graph: Graph) -> Storages:
 
 
 def _resizes(graph: Graph) -> Array:
-    """What the recording noted of storages that grew or shrank. Loading a file has checked it."""
-    return np.array(graph.metadata.get("resized", []), np.int64).reshape(-1, 4)
+    """The resizes of storages that the recording noted. Rows that cannot be right, in a foreign file, are left out."""
+    rows, limits = graph.metadata.get("resized", ()), (len(graph.storages) - 1, len(graph), 2**62, 2**62)
+
+    def sound(row: Any) -> bool:
+        whole = isinstance(row, list) and len(row) == 4 and all(isinstance(number, int) for number in row)
+        return whole and all(0 <= number <= limit for number, limit in zip(row, limits, strict=True))
+
+    return np.array([row for row in rows if sound(row)], np.int64).reshape(-1, 4)
 
 
 def _first_values(graph: Graph) -> tuple[Array, Array]:
@@ -166,9 +171,9 @@ def _reads(graph: Graph) -> tuple[Array, Array, Array]:
 
 
 def _category(graph: Graph, start: Array, end: Array) -> Array:
-    """The role says it, but for activations: those that an op of backward finds alive were kept for it.
+    """The category follows from the role, but for activations: those alive during backward were saved for it.
 
-    Where backward was recorded the others are temporaries; where it was not, nobody can tell them apart.
+    Where backward was recorded the others are temporaries; where it was not, the two cannot be told apart.
     """
     of_role = np.array([KEYS.index(_OF_ROLE[role]) for role in ROLES])
     found: Array = of_role[graph.columns["storage_role"]]
@@ -190,5 +195,4 @@ def _module(graph: Graph, name: Array) -> Array:
         of_name[one] = graph.index.path_of_parameter(graph.tables.names[one])
     born = columns["storage_born"]
     made_in = np.append(graph.index.path_of_call[columns["node_call"]], 0)[born]
-    found: Array = np.where(name >= 0, of_name[name], made_in)
-    return found
+    return np.where(name >= 0, of_name[name], made_in)

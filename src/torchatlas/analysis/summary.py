@@ -1,4 +1,4 @@
-"""Graph -> its figures: how many nodes of which kind, in which phase and module, how long, how many bytes."""
+"""Graph -> its totals: nodes by kind, phase and module, times and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a graph becomes a file or another library's object: each format is one function that adds itself here.
+"""Registries of file formats and of views as other libraries' objects: each format is one function that adds itself.
 
 The graph knows no format; `torchatlas.export` and `torchatlas.render` fill these tables when the package is imported.
 """
@@ -57,8 +57,8 @@ def check_folder(path: Path) -> None:
 def save(graph: Any, path: Path, suffix: str | None = None) -> Path:
     """Write by suffix; says which folder is missing instead of creating it.
 
-    `suffix` is the format of a file whose own suffix is that of no format. A file that says another one is refused:
-    nobody could read it.
+    `suffix` is the format of a file whose own suffix names none. A file with the suffix of another format is refused:
+    no reader could read it.
     """
     own = suffix_of(path)
     if suffix is not None and own in WRITERS and own != suffix:

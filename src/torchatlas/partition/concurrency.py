@@ -31,7 +31,7 @@ class ConcurrencyReport(ConcurrencyNames, Report):
     stages: tuple[tuple[str, ...], ...] = field(repr=False)  # ids; in one stage none depends on another
     max_parallel_ops_per_stage: int
     mean_parallel_ops_per_stage: float
-    antichain_width: int  # the most that could ever run at once; stages are only one way to arrange things
+    antichain_width: int  # the most that could ever run at once; stages are only one arrangement
     antichain: tuple[str, ...] = field(repr=False)
     by: str
     critical_path: tuple[str, ...] = field(repr=False)
@@ -57,7 +57,7 @@ class ConcurrencyReport(ConcurrencyNames, Report):
 
 
 class ConcurrencyAnalyzer:
-    """Says what of a partition can run at the same time.
+    """Finds the subgraphs of a partition that can run at the same time.
 
     `by` is what a subgraph weighs on the critical path: "flops" (all arithmetic), "roofline" (best seconds on the
     report's device), "time" (as measured) or "count".
@@ -116,7 +116,7 @@ class ConcurrencyAnalyzer:
 
 
 def _stages(before: list[list[int]], takes_stage: Array) -> list[list[int]]:
-    """Each in the earliest stage that it could be in; what takes no stage passes on when it is ready."""
+    """Put each subgraph into the earliest stage possible. Glue takes no stage: it passes on when it is ready."""
     ready: list[int] = []  # per subgraph, the number of stages that must be over when it is
     stages: list[list[int]] = []
     for at, needed in enumerate(before):

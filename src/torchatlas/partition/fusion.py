@@ -1,4 +1,4 @@
-"""Units and their kernels -> groups that one kernel can compute each, by the bytes that really need not move.
+"""Units and their kernels -> groups that one kernel each can compute, by the bytes that need not move.
 
 An intermediate result that stays on the chip saves its write and each of its reads. Joining stops where the rules of
 kernels.py end, where the rows of a reduction do not fit on the chip, and where groups would depend on each other in a
@@ -48,7 +48,7 @@ class _Read:
     slot: int  # its place among the reads of its reader
     numel: int
     bytes: int
-    saved_bytes: int  # if both are one kernel: the read, and the write if nobody else reads it
+    saved_bytes: int  # if both are one kernel: the read, and the write if it is the only reader
 
 
 class Fusion:
@@ -92,14 +92,14 @@ class Fusion:
         return True
 
     def _ride(self, unit: int) -> None:
-        """A view goes with what it looks at."""
+        """Join a view with what it is a view of."""
         producers = self.groups.before(self.groups.group[unit])
         if len(producers) == 1:
             producer = producers.pop()
             self._join(producer, self.groups.group[unit], self.states[producer])
 
     def _lead(self) -> None:
-        """What takes nothing from others and is used once (a view of a weight, a new tensor) goes with who uses it."""
+        """Join what depends on nothing and is used once (a view of a weight, a new tensor) with its user."""
         for unit in range(len(self.units) - 1, -1, -1):
             group = self.groups.group[unit]
             if self.kernels[unit].kind is KernelKind.FREE and self.groups.members[group] == [unit]:
@@ -162,7 +162,7 @@ class Fusion:
 
     @cached_property
     def _first_operand(self) -> list[int | None]:
-        """Per unit who made the largest thing that it takes first, if it is of the size of its own loop."""
+        """Per unit the maker of its first operand (for loops the largest), if that has the size of its own loop."""
         found: list[int | None] = []
         for kernel, taken in zip(self.kernels, self._taken, strict=True):
             is_product = kernel.kind is KernelKind.PRODUCT

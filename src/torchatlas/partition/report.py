@@ -1,4 +1,4 @@
-"""What a partition is: frozen reports of its subgraphs, what they cost, what they wait for and why they end."""
+"""The report of a partition: its subgraphs, what they cost and depend on, and why they end where they do."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Subgraph(SubgraphNames, Report):
     flops: int  # of matmul-like work: two per multiply-add
     macs: int
     elementwise_flops: int
-    uncosted: int  # operations among them that nobody can cost: with any, all figures are "at least"
+    uncosted: int  # operations among them without a formula: with any, all figures are "at least"
     depends_on: tuple[str, ...]
     total_input_bytes: int  # activations that come from outside
     total_output_bytes: int  # what it writes and does not only read itself
@@ -91,7 +91,7 @@ class Subgraph(SubgraphNames, Report):
 
 @dataclass(frozen=True)
 class Attempt(Report):
-    """A way to get a graph of a model that did not work, and why."""
+    """A front end that did not take a model, and why."""
 
     front_end: str
     reason: str
@@ -121,7 +121,7 @@ class PartitionReport(ReportNames):
     unfused_kernels: int
     average_arithmetic_intensity: float | None  # the plain mean over subgraphs that move bytes
     weighted_arithmetic_intensity: float | None  # each subgraph weighted by its arithmetic
-    operation_type_counts: dict[str, int]  # of operations; those that nobody can cost are "unknown"
+    operation_type_counts: dict[str, int]  # of operations; those without a formula are "unknown"
     subgraph_type_counts: dict[str, int]
     uncosted: dict[str, int]
     subgraphs: tuple[Subgraph, ...] = field(repr=False)  # in an order in which they can run

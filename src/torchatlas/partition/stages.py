@@ -228,8 +228,7 @@ class _OpFigures:
         change = np.zeros(count + 1, np.int64)
         np.add.at(change, begin, size)
         np.subtract.at(change, np.minimum(end + 1, count), size)
-        found: Array = np.cumsum(change)[:count]
-        return found
+        return np.cumsum(change)[:count]
 
     def crossing_bytes(self) -> Array:
         """Per cut the bytes made before it and needed after it; what several cuts cross is sent along at each."""

@@ -17,10 +17,11 @@ from torchatlas.registry import did_you_mean
 def by_operation(units: Units, ledger: Ledger) -> tuple[list[list[int]], list[bool]]:
     """One group per operation, and which of the groups are only glue: they belong to no operation.
 
-    Views and what else runs nothing go with what they look at. In torch.fx's graphs an operation is a call of a module
-    or arithmetic between tensors, as in `out += identity`, and a convolution or product called as a function. Every
-    other function (relu, flatten, a user's own) goes with the one operation it follows, or with the one that follows
-    it. What joins several operations for several others, a `cat` between two Inception blocks, is glue.
+    Views and other ops that run nothing are joined with what they are a view of. In torch.fx's graphs an operation is a
+    call of a module or arithmetic between tensors, as in `out += identity`, and a convolution or product called as a
+    function. Every other function (relu, flatten, a user's own) is joined with the one operation it follows, or with
+    the one that follows it. What joins several operations for several others, a `cat` between two Inception blocks, is
+    glue.
     """
     groups = Groups(units)
     counts = [bool(units.is_head[unit]) and not _runs_nothing(units, ledger, unit) for unit in range(len(units))]
@@ -43,7 +44,7 @@ def by_operation(units: Units, ledger: Ledger) -> tuple[list[list[int]], list[bo
             if len(users) == 1:
                 join(users.pop(), group)
             elif not users and not groups.before(group) and unit + 1 < len(units):
-                join(groups.group[unit + 1], group)  # an empty tensor that nobody takes: with the op it is for
+                join(groups.group[unit + 1], group)  # an empty tensor without readers: with the op it is for
     found = groups.in_order()
     return found, [not any(counts[unit] for unit in group) for group in found]
 

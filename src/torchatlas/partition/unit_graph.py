@@ -38,7 +38,7 @@ class Units:
     graph: Graph
     names: list[str]
     ops: list[list[int]]  # the operations each runs, by node id; none for a Dropout when evaluating
-    is_head: Array  # whether it is an operation of its own when operations are counted; else it goes with another
+    is_head: Array  # whether it counts as an operation of its own; else it belongs to another
     source: Array
     target: Array
 

@@ -57,7 +57,7 @@ class PipelineRun(Report):
 
     @property
     def agrees(self) -> bool:
-        """The same, but for the gradients of weights that several stages share: they are summed in another order."""
+        """As `equal`, but gradients of weights that stages share may be rounded: they are summed in another order."""
         return all(
             each.equal or (each.only_rounded and set(each.differ) <= set(self.shared)) for each in self.differences
         )

@@ -54,7 +54,7 @@ def example_named(name: str) -> Example:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse names that nobody knows, before the first model is made."""
+    """Refuse unknown names before the first model is made."""
     for name in names:
         if name not in _OWN:
             _builder_module(name)
@@ -77,7 +77,7 @@ def torchvision_models(name: str) -> Any:
 def _declare_operators(package: Path) -> None:
     """Let torchvision be imported where its compiled operators do not load, as beside a torch of another build.
 
-    Its import registers shapes for nms and qnms, and fails if nobody declared the two. Only detection models call them.
+    Its import registers shapes for nms and qnms, and fails if they are not declared. Only detection models call them.
     """
     import torch
 

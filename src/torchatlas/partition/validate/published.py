@@ -11,7 +11,7 @@ from typing import Any
 
 from torchatlas.graph import OperationType
 from torchatlas.partition.report import PartitionReport
-from torchatlas.partition.validate.checks import Check
+from torchatlas.partition.validate.checks import PartitionCheck
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,11 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 
-def facts_of(report: PartitionReport, model: Any, table: Published | None, paper: Architecture | None) -> list[Check]:
+def facts_of(
+    report: PartitionReport, model: Any, table: Published | None, paper: Architecture | None
+) -> list[PartitionCheck]:
     """Compare the report of a model with a line of torchvision's table and with a paper, where there are any."""
-    checks: list[Check] = []
+    checks: list[PartitionCheck] = []
     if table is not None:
         gmacs = f"{report.total_macs / 1e9:.3f}"  # as many decimals as are printed
         parameters = sum(one.numel() for one in model.parameters())
@@ -109,9 +111,9 @@ def facts_of(report: PartitionReport, model: Any, table: Published | None, paper
     return checks
 
 
-def _fact(name: str, figure: Any, right: Any, origin: str) -> Check:
+def _fact(name: str, figure: Any, right: Any, origin: str) -> PartitionCheck:
     same = figure == right
-    return Check(name, same, f"{figure} ({origin})" if same else f"{figure}, but {right} by {origin}")
+    return PartitionCheck(name, same, f"{figure} ({origin})" if same else f"{figure}, but {right} by {origin}")
 
 
 def _blocks(report: PartitionReport, block: str) -> int:

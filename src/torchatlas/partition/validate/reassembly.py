@@ -8,7 +8,7 @@ from typing import Any
 from torchatlas.errors import InputMismatchError, NotAvailableError
 from torchatlas.partition.fx_tracing import left_alone, same
 from torchatlas.partition.report import PartitionReport
-from torchatlas.partition.validate.checks import Check
+from torchatlas.partition.validate.checks import PartitionCheck
 from torchatlas.partition.validate.models import Example
 
 Runs = list[tuple[tuple[Any, ...], dict[str, Any], list[Any]]]  # args, kwargs and the results of the model
@@ -51,7 +51,7 @@ def _changed(tree: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def fresh(tree: Any) -> Any:
-    """A copy, so that nobody writes into the example."""
+    """A copy, so that a run cannot write into the example."""
     return _changed(tree, lambda one: one.clone())
 
 
@@ -67,33 +67,33 @@ def _almost(tree: Any) -> Any:
     return _changed(tree, lambda one: one * (1 + 2**-16) if one.is_floating_point() else one)
 
 
-def reassembled(report: PartitionReport, runs: Runs, model: Any) -> Check:
+def reassembled(report: PartitionReport, runs: Runs, model: Any) -> PartitionCheck:
     """Whether the pieces, put together, compute what the model does, to the bit, for each of the runs.
 
     Those of a recorded run may refuse inputs that take another path, but not the one that was recorded.
     """
     name, refused = "put together", 0
     if len(runs) > 1 and all(_equal(one[2], runs[0][2]) for one in runs[1:]):
-        return Check(name, None, "vacuous: the model makes the same of two different inputs")
+        return PartitionCheck(name, None, "vacuous: the model makes the same of two different inputs")
     try:
         pieces = report.extract()
     except NotAvailableError as error:
-        return Check(name, None, str(error))
+        return PartitionCheck(name, None, str(error))
     for args, kwargs, expected in runs:
         try:
             found = _results(pieces, model, args, kwargs)
         except InputMismatchError as error:
             if report.front_end != "run" or expected is runs[0][2]:
-                return Check(name, False, str(error))
+                return PartitionCheck(name, False, str(error))
             refused += 1
             continue
         if len(found) != len(expected):
-            return Check(name, False, f"{len(found)} results, {len(expected)} of the model")
+            return PartitionCheck(name, False, f"{len(found)} results, {len(expected)} of the model")
         for number, (one, right) in enumerate(zip(found, expected, strict=True)):
             if not same(one, right):
-                return Check(name, False, f"result {number} is not the model's to the bit")
+                return PartitionCheck(name, False, f"result {number} is not the model's to the bit")
     detail = f"{len(runs[0][2]):,} results equal to the bit, for {len(runs) - refused} of {len(runs)} inputs"
-    return Check(name, True, detail + (f"; {refused} refused, on another path" if refused else ""))
+    return PartitionCheck(name, True, detail + (f"; {refused} refused, on another path" if refused else ""))
 
 
 def _equal(one: list[Any], other: list[Any]) -> bool:

@@ -17,7 +17,7 @@ from torchatlas.interrupts import bracketed
 from torchatlas.partition.front_ends import first_line
 from torchatlas.partition.fx_tracing import traced_by_fx
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
-from torchatlas.partition.validate.checks import Check, checks_of
+from torchatlas.partition.validate.checks import PartitionCheck, checks_of
 from torchatlas.partition.validate.models import ONE_OF_EACH_FAMILY, Example, check_names, example_named
 from torchatlas.partition.validate.published import facts_of
 from torchatlas.partition.validate.reassembly import fresh, reassembled, runs_of
@@ -35,10 +35,10 @@ class PartitionValidation(Report):
     front_end: str
     strategy: str
     subgraphs: int
-    checks: tuple[Check, ...]
+    checks: tuple[PartitionCheck, ...]
 
     @property
-    def failed(self) -> tuple[Check, ...]:
+    def failed(self) -> tuple[PartitionCheck, ...]:
         return tuple(one for one in self.checks if one.passed is False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def validate(
 
     Names are those of torchvision's models for classification, segmentation and detection, and bert, gpt2, llama, t5
     and lstm, which are small. `skip_missing` notes a model whose package is not installed instead of raising; that is
-    so by default for models that nobody named.
+    the default if no model is named.
     """
     skips = not names if skip_missing is None else skip_missing
     if not skips:
@@ -128,7 +128,7 @@ def validate_model(
     strategies: Iterable[str] = STRATEGIES,
     front_ends: Iterable[str] = FRONT_ENDS,
 ) -> ModelValidation:
-    """Validate the partitions of a model of your own, in eval mode; it is left as found."""
+    """Validate the partitions of a model of your own, in eval mode. The model is left as it was."""
     from torch import nn
 
     if not isinstance(model, nn.Module):
