@@ -142,7 +142,7 @@ def test_rows_sum_to_totals_and_parameters_count_once(specimen: Specimen) -> Non
     model, args, kwargs = specimen.build()
     graph = atlas.capture(model, *args, kwargs=kwargs, backward=specimen.trains)
     table = module_table(graph)
-    for shown in (table, module_table(graph, 1), module_table(graph, fold=False, most_rows=None)):
+    for shown in (table, module_table(graph, 1), module_table(graph, fold=False, rows=None)):
         assert_sums(shown)
         assert shown.totals == table.totals
     report, totals = cost(graph), table.totals
@@ -160,8 +160,8 @@ def test_rows_sum_to_totals_and_parameters_count_once(specimen: Specimen) -> Non
 def test_rows_sum_at_every_depth_and_limit(graphs: dict[str, Graph]) -> None:
     for graph in graphs.values():
         whole = module_table(graph).totals
-        for depth, most_rows in ((0, 200), (1, 5), (2, 200), (None, 7), (None, None)):
-            table = module_table(graph, depth, most_rows=most_rows)
+        for depth, rows in ((0, 200), (1, 5), (2, 200), (None, 7), (None, None)):
+            table = module_table(graph, depth, rows=rows)
             assert_sums(table)
             assert table.totals == whole
             assert depth is None or all(row.depth <= depth for row in table.rows)
@@ -356,10 +356,10 @@ def test_depth_rolls_up_and_says_how_much() -> None:
 
 
 def test_long_lists_end_in_a_row_for_the_rest(graphs: dict[str, Graph]) -> None:
-    rows = module_table(graphs["wide"], most_rows=30).rows
+    rows = module_table(graphs["wide"], rows=30).rows
     assert len(rows) == 31
     assert (rows[-1].label, rows[-1].count, rows[-1].hidden, rows[-1].type) == ("… and 121 more", 121, 121, "")
-    assert len(module_table(graphs["wide"], most_rows=None).rows) == 301
+    assert len(module_table(graphs["wide"], rows=None).rows) == 301
 
 
 # -- unknown is never zero ---------------------------------------------------------------------------------------------
@@ -603,14 +603,8 @@ def test_it_says_what_it_takes(graphs: dict[str, Graph]) -> None:
     for wrong in (-1, 1.5, True, "2"):
         with pytest.raises(InvalidInputError, match="depth="):
             module_table(graphs["demo"], wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="most_rows=0"):
-        module_table(graphs["demo"], most_rows=0)
-
-
-def test_the_former_name_of_most_rows_still_works(graphs: dict[str, Graph]) -> None:
-    with pytest.warns(DeprecationWarning, match="most_rows"):
-        table = module_table(graphs["wide"], limit=30)
-    assert len(table.rows) == 31
+    with pytest.raises(InvalidInputError, match="rows=0"):
+        module_table(graphs["demo"], rows=0)
 
 
 def test_a_large_graph_is_no_longer_than_a_screen_or_two() -> None:

@@ -27,6 +27,7 @@ from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
 
 if TYPE_CHECKING:
+    import pandas
     from torch import nn
 
 
@@ -207,7 +208,7 @@ class CostReport:
             **{name: as_json(getattr(self, name)) for name in groups},
         }
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """A pandas.DataFrame with one row per operation; what is unknown is <NA>."""
         pandas = imported("pandas", "to_pandas needs")
         chosen, counts = np.flatnonzero(self.counts.is_op), self.counts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from torchatlas.graph import Graph, GraphNode, SourceLine
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.formats import imported
 from torchatlas.units import format_bytes
+
+if TYPE_CHECKING:
+    import pandas
 
 _MADE_AND_KEPT = [KEYS.index(key) for key in ("saved_activations", "activations", "temporaries")]
 _UNATTRIBUTED = KEYS.index("unattributed")
@@ -116,7 +119,7 @@ class MemoryReport:
             "times": run_times(self.graph),
         }
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """A DataFrame with one row per allocation, in order of birth; <NA> is what is unknown or absent."""
         return _frame(self)
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from torchatlas.analysis.reports import Report, fields_as_json
+from torchatlas.inputs import default_loss
 from torchatlas.interrupts import bracketed
-from torchatlas.pipeline.worker import default_loss
 from torchatlas.torch_private import pytree
 
 Tensors = dict[str, torch.Tensor]

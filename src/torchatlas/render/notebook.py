@@ -18,7 +18,7 @@ _SLOWEST = 5
 
 def graph_html(graph: Graph) -> str:
     """What `graph` shows as the last line of a notebook cell."""
-    modules = module_table(graph, most_rows=_MOST_ROWS)
+    modules = module_table(graph, rows=_MOST_ROWS)
     facts = [f"{len(graph):,} nodes", f"{len(graph.edges):,} edges"]
     facts += [f"{phase} {count:,}" for phase, count in operations_by_phase(graph).items()]
     parts = [html.line(" · ".join(facts), 0.75)]

@@ -8,14 +8,14 @@ the summary of a graph (text.py) and its notebook view (notebook.py) show some o
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchatlas.analysis.module_figures import Figures, OwnFigures, Shape, outputs_by_path
 from torchatlas.analysis.reports import sum_of
 from torchatlas.analysis.summary import RunTimes, memory_usage, run_times
+from torchatlas.deprecation import old_arguments
 from torchatlas.errors import InvalidInputError, MissingDependencyError
 from torchatlas.escapes import clean, encodable
 from torchatlas.graph import Graph, Role, Scope
@@ -23,6 +23,9 @@ from torchatlas.graph.columns import PHASES, ROLES
 from torchatlas.render import html, module_cells
 from torchatlas.render.bars import ModuleBars
 from torchatlas.tables import Printable, StyledLine, cut, note_lines, paragraph, table_lines
+
+if TYPE_CHECKING:
+    import pandas
 
 _NUMBERED = re.compile(r"(.*?)(\d+)$")
 
@@ -104,7 +107,7 @@ class ModuleTable(Printable):
 
     to_dict = as_dict  # the name that other reports have
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """A pandas.DataFrame with one row per row; what is unknown is <NA>. `own_` columns sum to the totals."""
         try:
             import pandas
@@ -124,43 +127,40 @@ class ModuleTable(Printable):
         return pandas.DataFrame(data)
 
 
+@old_arguments(limit="rows")
 def module_table(
     graph: Graph,
     depth: int | None = None,
     *,
     fold: bool = True,
-    most_rows: int | None = 200,
+    rows: int | None = 200,
     sizes: Mapping[str, int] | None = None,
-    limit: int | None = 0,
 ) -> ModuleTable:
     """The modules of a graph as a table: output shape, parameters, multiply-adds, time, memory.
 
-    `depth` says how many levels to show; what is deeper is in the row above it. Without it, as many as `most_rows`
-    allow; a longer list of modules ends in a row for the rest. `fold=False` gives every module a row of its own.
-    `sizes` replaces symbolic sizes, as for `cost`. `limit` is the former name of `most_rows`.
+    `depth` says how many levels to show; what is deeper is in the row above it. Without it, as many as fit into `rows`
+    rows; a longer list of modules ends in a row for the rest. `fold=False` gives every module a row of its own. `sizes`
+    replaces symbolic sizes, as for `cost`.
     """
-    if limit != 0:
-        warnings.warn("module_table(limit=...) is called most_rows now", DeprecationWarning, stacklevel=2)
-        most_rows = limit
     if not isinstance(graph, Graph):
         raise InvalidInputError(
             f"module_table takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...)."
         )
-    for name, number, least in (("depth", depth, 0), ("most_rows", most_rows, 1)):
+    for name, number, least in (("depth", depth, 0), ("rows", rows, 1)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
             raise InvalidInputError(f"{name}={number!r}: pass a whole number from {least} on, or None.")
     tree = _ModuleTree(graph, sizes)
-    rows = tuple(tree.rows(depth, fold, most_rows))
+    shown = tuple(tree.rows(depth, fold, rows))
     return ModuleTable(
         title=_title(graph),
-        rows=rows,
+        rows=shown,
         phases=tuple(str(phase) for phase in PHASES if phase in graph.scopes[""].operations_by_phase),
         parameter_bytes=graph.scopes[""].parameter_bytes,
         input_bytes=_input_bytes(graph),
         peak_bytes=graph.peak_bytes,
         peak_at_least=bool(memory_usage(graph)["at_least"]),
         times=run_times(graph),
-        notes=(*tree.notes, *row_notes(rows), *graph.notes),
+        notes=(*tree.notes, *row_notes(shown), *graph.notes),
     )
 
 

@@ -38,7 +38,7 @@ def print_summary(graph: Graph, console: Console, *, depth: int | None = None, t
 
 
 def _lines(graph: Graph, width: int, depth: int | None, top: int) -> Iterator[StyledLine]:
-    modules = module_table(graph, depth, most_rows=_MOST_ROWS)
+    modules = module_table(graph, depth, rows=_MOST_ROWS)
     yield from _head(graph, modules, width)
     yield []
     yield from table_lines(_phases(graph, modules), width, _GAP)
