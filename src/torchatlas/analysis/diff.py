@@ -13,7 +13,7 @@ import numpy as np
 from torchatlas.analysis.cost import Amount, CostReport, cost
 from torchatlas.analysis.devices import Device
 from torchatlas.analysis.module_figures import own_allocated_bytes
-from torchatlas.analysis.reports import Report, as_json
+from torchatlas.analysis.reports import as_json
 from torchatlas.analysis.time_changes import (
     NOT_COMPARED,
     OperationTime,
@@ -32,7 +32,7 @@ _LONGEST = 4000  # runs of unequal operations longer than this are paired by pos
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Report):
+class Change:
     """An operation that both graphs have, in the same module, but not alike: what was, and what is."""
 
     before: GraphNode

@@ -64,9 +64,13 @@ class PipelineRun(Report):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        names = ["schedule", "ranks", "microbatches", "loss", "equal", "agrees", "differences", "measured", "predicted"]
-        names += ["replayed", "peak_bytes", "shared", "notes", "plan"]
-        return {name: as_json(getattr(self, name)) for name in names}
+        names = ["schedule", "ranks", "microbatches", "loss", "equal", "agrees", "differences"]
+        names += ["peak_bytes", "shared", "notes", "plan"]
+        timelines = {"measured": self.measured, "predicted": self.predicted, "replayed": self.replayed}
+        return {name: as_json(getattr(self, name)) for name in names} | {
+            name: {"span_s": one.span, "busy_s": list(one.busy), "bubble": one.bubble}
+            for name, one in timelines.items()
+        }
 
     def __str__(self) -> str:
         rows = [

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from torchatlas.analysis.reports import Report
 from torchatlas.errors import InvalidInputError
 from torchatlas.registry import Registry
 
@@ -85,7 +84,7 @@ def order_of(schedule: str, ranks: int, stages: int, microbatches: int) -> Order
 
 
 @dataclass(frozen=True)
-class Timeline(Report):
+class Timeline:
     """When everything is done, and how long each rank worked until then."""
 
     span: float
@@ -95,9 +94,6 @@ class Timeline(Report):
     def bubble(self) -> float:
         """The part of their time that ranks wait."""
         return 1 - sum(self.busy) / (len(self.busy) * self.span) if self.span else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"span_s": self.span, "busy_s": list(self.busy), "bubble": self.bubble}
 
 
 def simulated(order: Order, forward: Sequence[float], backward: Sequence[float], send: Sequence[float]) -> Timeline:
