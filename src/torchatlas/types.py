@@ -74,8 +74,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from torchatlas.analysis.batch import BatchPeak
-    from torchatlas.analysis.checkpointing import CheckpointChoice, CheckpointedModule
+    from torchatlas.analysis.batch_peak import BatchPeak
+    from torchatlas.analysis.checkpoint_choice import CheckpointChoice, CheckpointedModule
     from torchatlas.analysis.cost import Amount, CostReport, NodeCost
     from torchatlas.analysis.devices import Device
     from torchatlas.analysis.diff import Change, Comparison, Delta
@@ -110,8 +110,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "analysis.batch": "BatchPeak",
-            "analysis.checkpointing": "CheckpointChoice CheckpointedModule",
+            "analysis.batch_peak": "BatchPeak",
+            "analysis.checkpoint_choice": "CheckpointChoice CheckpointedModule",
             "analysis.cost": "Amount CostReport NodeCost",
             "analysis.devices": "Device",
             "analysis.diff": "Change Comparison Delta",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from torchatlas.graph.columns import COLUMNS, EDGE_KINDS, KINDS, PHASES, ROLES, Layout, Module, Operation, Tables
-from torchatlas.graph.container import Graph
+from torchatlas.graph.graph import Graph
 from torchatlas.graph.nouns import EdgeKind, NodeKind, Phase, Role, SourceLine
 
 

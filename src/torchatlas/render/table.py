@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from torchatlas.analysis.modules import Figures, OwnFigures, Shape, outputs_by_path, sum_of
+from torchatlas.analysis.module_figures import Figures, OwnFigures, Shape, outputs_by_path
+from torchatlas.analysis.reports import sum_of
 from torchatlas.analysis.summary import RunTimes, memory_usage, run_times
 from torchatlas.deprecation import old_arguments
 from torchatlas.errors import InvalidInputError, MissingDependencyError

@@ -22,25 +22,10 @@ if TYPE_CHECKING:
     from torch import fx
 
 # Operators that people write between modules. Other functions (relu, cat, flatten) go with the module they follow.
-_ARITHMETIC = frozenset(
-    [
-        "add",
-        "sub",
-        "mul",
-        "truediv",
-        "matmul",
-        "pow",
-        "neg",
-        "iadd",
-        "isub",
-        "imul",
-        "itruediv",
-        "imatmul",
-        "bmm",
-        "baddbmm",
-        "einsum",
-    ]
-)
+_ARITHMETIC = frozenset([
+    "add", "sub", "mul", "truediv", "matmul", "pow", "neg", "iadd", "isub", "imul", "itruediv", "imatmul",
+    "bmm", "baddbmm", "einsum",
+])  # fmt: skip
 _HEAVY = (OperationType.CONVOLUTION, OperationType.MATMUL, OperationType.ATTENTION, OperationType.RECURRENT)
 
 
@@ -51,7 +36,7 @@ class Units:
     graph: Graph
     names: list[str]
     ops: list[list[int]]  # the operations each runs, by node id; none for a Dropout when evaluating
-    is_head: Array  # whether it is an operation of its own when operations are counted; else it goes with another
+    is_head: Array  # whether it counts as an operation of its own; else it belongs to another
     source: Array
     target: Array
 
@@ -96,7 +81,7 @@ def _around_copies(graph: Graph) -> Iterator[tuple[int, int]]:
     """
     columns = graph.columns
     may_copy = np.array([of(op.name).may_copy for op in graph.tables.operations] or [False])
-    node = np.repeat(np.arange(len(graph)), np.diff(columns["input_ptr"]))
+    node = graph.index.node_of_input
     storage = columns["value_storage"][columns["input_value"]]
     copies = may_copy[columns["node_operation"]][node]
     writers: dict[int, list[int]] = {}

@@ -1,12 +1,17 @@
-"""What is published about architectures: figures of papers and of torchvision's tables, never of our own output.
+"""Published figures of architectures, from papers and torchvision's tables, and a report -> whether it agrees.
 
-Counts follow from the tables of the papers named; the arithmetic stands beside each.
+None of them is our own output. Counts follow from the tables of the papers named; the arithmetic stands beside each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from torchatlas.graph import OperationType
+from torchatlas.partition.report import PartitionReport
+from torchatlas.partition.validate.checks import PartitionCheck
 
 
 @dataclass(frozen=True)
@@ -80,3 +85,46 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "vit_b_32": Architecture("Dosovitskiy et al. 2020, table 1: 12 layers, one embedding", 1, 0, "EncoderBlock", 12),
     "swin_t": Architecture("Liu et al. 2021, Swin, table 7", 1, 0, "SwinTransformerBlock", 2 + 2 + 6 + 2),
 }
+
+
+def facts_of(
+    report: PartitionReport, model: Any, table: Published | None, paper: Architecture | None
+) -> list[PartitionCheck]:
+    """Compare the report of a model with a line of torchvision's table and with a paper, where there are any."""
+    checks: list[PartitionCheck] = []
+    if table is not None:
+        gmacs = f"{report.total_macs / 1e9:.3f}"  # as many decimals as are printed
+        parameters = sum(one.numel() for one in model.parameters())
+        checks.append(_fact("published GMACs", gmacs, f"{table.gmacs:.3f}", table.origin))
+        checks.append(_fact("published parameters", parameters, table.parameters, table.origin))
+    if paper is not None and report.strategy == "op":  # there every operation is a subgraph
+        kinds = [one.operation_type for one in report.subgraphs]
+        depthwise = sum(one.parallelism is not None and one.parallelism.is_depthwise for one in report.subgraphs)
+        for name, figure, right in (
+            ("convolutions", kinds.count(OperationType.CONVOLUTION), paper.convolutions),
+            ("depthwise convolutions", depthwise, paper.depthwise),
+            ("linear layers", kinds.count(OperationType.MATMUL), paper.linears),
+            (f"blocks ({paper.block})", _blocks(report, paper.block), paper.blocks),
+        ):
+            if right is not None:
+                checks.append(_fact(name, figure, right, paper.origin))
+    return checks
+
+
+def _fact(name: str, figure: Any, right: Any, origin: str) -> PartitionCheck:
+    same = figure == right
+    return PartitionCheck(name, same, f"{figure} ({origin})" if same else f"{figure}, but {right} by {origin}")
+
+
+def _blocks(report: PartitionReport, block: str) -> int:
+    """How many modules of a class hold operations of some subgraph, themselves or in modules inside."""
+    graph, found = report.graph, set()
+    parents, modules = graph.columns["call_parent"].tolist(), graph.columns["call_module"].tolist()
+    for call in {int(graph.columns["node_call"][op]) for one in report.subgraphs for op in one.ops}:
+        at = call
+        while at >= 0:
+            module = graph.tables.modules[modules[at]]
+            if module.type == block:
+                found.add(module.path)
+            at = parents[at]
+    return len(found)

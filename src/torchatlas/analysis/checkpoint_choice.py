@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchatlas.analysis.checkpoint_candidates import Candidate, TrainingStep
 from torchatlas.analysis.checkpoint_search import Search
+from torchatlas.analysis.checkpoint_trial import Trial
 from torchatlas.analysis.cost import cost
 from torchatlas.analysis.devices import Device
-from torchatlas.analysis.recompute import Candidate, Step
+from torchatlas.analysis.reports import Report, as_json
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.registry import near_names
@@ -21,7 +23,7 @@ _MOST_ROWS = 30
 
 
 @dataclass(frozen=True)
-class CheckpointedModule:
+class CheckpointedModule(Report):
     """One module to checkpoint. What runs again ends with the last tensor that backward needs."""
 
     path: str
@@ -32,13 +34,9 @@ class CheckpointedModule:
     elementwise_flops: int
     seconds: float  # to do so, at best
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {key: getattr(self, key) for key in self.__dataclass_fields__}
-
 
 @dataclass(frozen=True)
-class CheckpointChoice:
+class CheckpointChoice(Report):
     """What to checkpoint, and what that does as the graph of the plain step predicts it. Print it."""
 
     modules: tuple[CheckpointedModule, ...]
@@ -74,14 +72,11 @@ class CheckpointChoice:
         return sum(one.seconds for one in self.modules)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
         plain = ("limit_bytes", "plain_peak_bytes", "peak_bytes", "by", "work", "step_work", "exact", "least_work")
         more = ("candidates", "tried", "flops", "elementwise_flops", "seconds")
         return {
             **{name: getattr(self, name) for name in (*plain, *more)},
-            "modules": [one.to_dict() for one in self.modules],
-            "excluded": self.excluded,
-            "notes": list(self.notes),
+            **{name: as_json(getattr(self, name)) for name in ("modules", "excluded", "notes")},
         }
 
     def __str__(self) -> str:
@@ -114,7 +109,7 @@ def choose_checkpoints(
         hint = f"did you mean {near}?" if near else "its modules are in graph.scopes."
         raise InvalidInputError(f"exclude: this graph has no module {unknown[0]!r}; {hint}")
     costs = cost(graph, device)
-    search = Search(Step(graph, costs), limit_bytes, by, exclude, frozenset(refused))
+    search = Search(TrainingStep(graph, costs), limit_bytes, by, exclude, frozenset(refused))
     total = costs.total
     step_work = total.seconds if by == "time" else total.flops + total.elementwise_flops
     notes = []
@@ -131,7 +126,7 @@ def choose_checkpoints(
         modules=tuple(_module(one) for one in chosen),
         limit_bytes=limit_bytes,
         plain_peak_bytes=search.step.peak_bytes,
-        peak_bytes=search.step.peak(chosen),
+        peak_bytes=Trial(search.step, chosen).peak(),
         by=by,
         work=work,
         step_work=step_work,
@@ -150,7 +145,7 @@ def choose_checkpoints(
 
 
 def nothing_fits(smallest: CheckpointChoice, peak_bytes: int) -> str:
-    """What to tell a user whose limit no set meets, of the choice with the smallest peak, and that peak."""
+    """The message for a limit that no set meets, from the choice with the smallest peak, and that peak."""
     found = "The smallest peak reachable" if smallest.exact else f"The smallest peak of {smallest.tried:,} sets tried"
     left_out = f" {len(smallest.excluded):,} modules must not run twice." if smallest.excluded else ""
     return (

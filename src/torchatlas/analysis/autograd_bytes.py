@@ -70,11 +70,10 @@ def _read_now(graph: Graph) -> Array:
     Autograd detaches what it saves, which is recorded: another look at a value is no reading of it.
     """
     columns = graph.columns
-    reader = np.repeat(np.arange(len(graph)), np.diff(columns["input_ptr"]))
     looks_only = np.array([one.type is OperationType.VIEW for one in graph.tables.operations] or [False])
     now = ~np.isin(columns["node_phase"], _LATER) & ~looks_only[columns["node_operation"]]
     found = np.zeros(len(columns["value_storage"]), bool)
-    found[columns["input_value"][now[reader]]] = True
+    found[columns["input_value"][now[graph.index.node_of_input]]] = True
     read, base = found.tolist(), columns["value_view_of"].tolist()  # single items of an array take ten times as long
     for value in range(len(base) - 1, -1, -1):  # a view comes after what it looks at
         if base[value] >= 0 and read[value]:

@@ -1,16 +1,12 @@
-"""A MemoryReport as text for a terminal, and as a table of all allocations for pandas."""
+"""A MemoryReport as text for a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from torchatlas.analysis.storages import CATEGORIES, KEYS, Storages
-from torchatlas.errors import MissingDependencyError
-from torchatlas.graph import Graph, SourceLine
-from torchatlas.graph.columns import Array
+from torchatlas.analysis.storages import CATEGORIES
+from torchatlas.graph import SourceLine
 from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_ns
 
@@ -123,58 +119,3 @@ def _figures(report: MemoryReport, row: ModuleMemory | LineMemory) -> list[str]:
 
 def _short(category: str) -> str:
     return category.replace("_", " ")
-
-
-def source_dict(source: SourceLine | None) -> dict[str, Any] | None:
-    """A line as JSON can hold it."""
-    if source is None:
-        return None
-    return {"file": source.file, "line": source.line, "function": source.function, "text": source.text}
-
-
-def storage_name(graph: Graph, storages: Storages, one: int, name_of: Callable[[int], str]) -> str:
-    """What to call a storage: its name in the model, else the node (by `name_of`) that made the first tensor on it."""
-    if storages.name[one] >= 0:
-        return graph.tables.names[int(storages.name[one])]
-    value = int(storages.value[one])
-    producer = int(graph.columns["value_producer"][value]) if value >= 0 else -1
-    if producer < 0:
-        return f"storage {one}"
-    output = int(graph.columns["value_output_index"][value])
-    return name_of(producer) + (f":{output}" if output > 0 else "")
-
-
-def memory_frame(report: MemoryReport) -> Any:
-    """A DataFrame with one row per storage."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise MissingDependencyError("to_pandas needs pandas: pip install 'torchatlas[pandas]'") from error
-    graph, storages = report.graph, report.storages
-    columns, tables, names = graph.columns, graph.tables, graph.index.names()
-    order = np.argsort(storages.start, kind="stable")
-    layout = np.append(columns["value_layout"], -1)[storages.value]
-
-    def chosen(items: Sequence[str], position: Array) -> Any:
-        """Text by position; -1 is <NA>."""
-        return pandas.Categorical(pandas.array(np.array([*items, None], object)[position[order]], dtype="string"))
-
-    def whole(column: Array) -> Any:
-        return pandas.array(pandas.Series(column[order]).where(column[order] >= 0).astype("Int64"))
-
-    return pandas.DataFrame(
-        {
-            "name": pandas.array([storage_name(graph, storages, one, names.__getitem__) for one in order.tolist()]),
-            "category": chosen(KEYS, storages.category),
-            "bytes": whole(columns["storage_bytes"]),
-            "dtype": chosen([row.dtype for row in tables.layouts], layout),
-            "shape": chosen(["[" + ", ".join(map(str, row.shape)) + "]" for row in tables.layouts], layout),
-            "device": chosen(tables.devices, columns["storage_device"]),
-            "module": chosen(graph.index.paths, storages.module),
-            "line": chosen([f"{row.file}:{row.line}" for row in tables.sources], storages.line),
-            "born": whole(columns["storage_born"]),
-            "died": whole(columns["storage_died"]),
-            "last_used": whole(storages.last_read),
-            "alive_at_peak": storages.alive_at(report.node.id)[order],
-        }
-    )

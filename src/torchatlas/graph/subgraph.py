@@ -9,7 +9,7 @@ import numpy as np
 from torchatlas.graph.columns import COLUMNS, POINTERS, Array
 
 if TYPE_CHECKING:
-    from torchatlas.graph.container import Graph
+    from torchatlas.graph.graph import Graph
 
 # What autograd graphs keep of every node, or edge, in one array; all else is kept by "node:output".
 _OF_ALL = {"topological_nr": "node", "input_nr": "edge"}
@@ -22,7 +22,7 @@ def induced(graph: Graph, nodes: Array) -> Graph:
 
     Values that other nodes produced stay, without a producer: they are what the part takes from outside.
     """
-    from torchatlas.graph.container import Graph
+    from torchatlas.graph.graph import Graph
 
     columns = graph.columns
     inputs, outputs = members(columns["input_ptr"], nodes), members(columns["output_ptr"], nodes)

@@ -1,4 +1,4 @@
-"""Graph of a training step -> the modules that could be checkpointed, and what memory would do if some of them were.
+"""Graph of a training step -> the modules that could be checkpointed, and which memory that would free.
 
 It predicts torch.utils.checkpoint without reentrance. What is saved inside a checkpointed call is freed in forward as
 soon as forward is done with it; its arguments are held until its backward ends; the first op of its backward that
@@ -7,7 +7,6 @@ wants something saved runs the forward of the call again, up to the last thing s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,8 +64,8 @@ class Candidate:
         return self.type, span, self.saved_bytes, self.output_bytes, self.flops, self.elementwise_flops
 
 
-class Step:
-    """A recorded training step, of which parts can be imagined to be checkpointed."""
+class TrainingStep:
+    """A recorded training step and the modules of it that could be checkpointed."""
 
     def __init__(self, graph: Graph, costs: CostReport) -> None:
         self.peak_bytes = peak_of(graph)
@@ -88,47 +87,12 @@ class Step:
         self.excluded: dict[str, str] = {}
         self.candidates = self._candidates()
 
-    # -- what a choice does to memory ----------------------------------------------------------------------------------
-
-    def peak(self, chosen: Sequence[Candidate]) -> int:
-        """The peak in bytes with these checkpointed."""
-        return self.peak_and_place(chosen)[0]
-
-    def peak_and_place(self, chosen: Sequence[Candidate]) -> tuple[int, int]:
-        """The peak, and the node of the graph at which, or just before which, it is reached."""
-        size, plain_end, nodes = self.storages.bytes, self.storages.end, len(self.graph)
-        end, change = plain_end.copy(), np.zeros(nodes + 1, np.int64)
-        for one in chosen:
-            end[one.copied] = one.original_end
-            change[one.resume] += int(size[one.copied].sum())
-            np.subtract.at(change, plain_end[one.copied] + 1, size[one.copied])
-        for one in chosen:
-            end[one.arguments] = np.maximum(end[one.arguments], one.backward_end)
-        moved = np.flatnonzero(end != plain_end)
-        np.add.at(change, plain_end[moved] + 1, size[moved])
-        np.subtract.at(change, end[moved] + 1, size[moved])
-        live = self.live + np.cumsum(change[:-1])
-        place = int(live.argmax())
-        best = int(live[place])
-        for one in chosen:
-            at = one.resume
-            before = int(live[at] - self.born_bytes[at] - size[one.copied].sum())
-            if before + one.recompute_bytes > best:
-                best, place = before + one.recompute_bytes, at
-        return best, place
-
-    def freed_at(self, one: Candidate, node: int) -> int:
-        """What checkpointing it takes away right after a node, at most."""
-        if node >= one.resume:
-            return 0
-        return int(self.storages.bytes[one.copied[one.original_end < node]].sum())
-
     # -- what is read where --------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Pairs of node and storage, in the order of nodes and sorted by storage; storages in the order of birth."""
+        """Index who reads and writes which storage, by node and by storage, and the storages by birth."""
         columns = self.graph.columns
-        node = np.repeat(np.arange(len(self.graph)), np.diff(columns["input_ptr"]))
+        node = self.graph.index.node_of_input
         storage = columns["value_storage"][columns["input_value"]].astype(np.int64)
         written = columns["input_written"].astype(bool)
         known = storage >= 0
@@ -143,8 +107,7 @@ class Step:
         self._gone: dict[int, int] = {}
 
     def _readers(self, storage: int) -> Array:
-        found: Array = self._reader[self._reads[storage] : self._reads[storage + 1]]
-        return found
+        return self._reader[self._reads[storage] : self._reads[storage + 1]]
 
     def _find_calls(self) -> None:
         """From where to where each call goes in forward, with all calls inside it."""
@@ -182,8 +145,8 @@ class Step:
         return found
 
     def _find_backwards(self) -> None:
-        """Per node of forward whose backward reads something saved: its first and last op, and whether it saved a
-        result of its own, so that it has to run again itself."""
+        """Per node of forward whose backward reads something saved: the first and last op of its backward, and whether
+        it saved a result of its own, so that it has to run again itself."""
         forward = self.graph.columns["node_forward"]
         role = self.graph.columns["storage_role"][self._read_storage]
         made = np.where(self._born[self._read_storage] < 0, _FORWARD, self._phase[self._born[self._read_storage]])
@@ -256,7 +219,7 @@ class Step:
                 if not handed_on:
                     original_end.append(self._let_go(one))
                     saved_bytes += int(size[one])
-                else:  # whoever else reads it holds the first; the program itself may hold it for longer than backward
+                else:  # other readers, or the program itself, hold the original for longer than forward needs it
                     held = end[one] > backward_end
                     original_end.append(int(end[one]) if held else max(int(reader[~within].max()), last))
             else:
@@ -301,12 +264,11 @@ class Step:
     def _arguments(self, first: int, last: int) -> Array:
         """What it reads that was made in forward before it: its backward may need it again."""
         read = np.unique(self._storage_read[_rows(self._reading_node, first, last)])
-        found: Array = read[(self._born[read] >= 0) & (self._born[read] < first) & self._made[read]]
-        return found
+        return read[(self._born[read] >= 0) & (self._born[read] < first) & self._made[read]]
 
 
 def _rows(column: Array, first: int, last: int) -> slice:
-    """Where a sorted column is from first to last, both included."""
+    """The rows of a sorted column whose numbers lie from first to last, both included."""
     return slice(*np.searchsorted(column, [first, last + 1]).tolist())
 
 

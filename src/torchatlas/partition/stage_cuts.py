@@ -1,4 +1,4 @@
-"""What stages cost -> the cuts whose dearest stage is cheapest, in linear memory.
+"""The cost of stages -> the cuts whose most expensive stage is cheapest, in linear memory.
 
 Places are where a stage may begin, and the end; stage (a, b) goes from place a up to place b. One layer per stage:
 `best[b]` is the cost of the dearest of so many stages that end at place b, cut as well as can be. A measure turns one
@@ -87,7 +87,7 @@ class Balance:
 
 
 class _Front:
-    """Beginnings of which none is better than another in both: what comes before it, and how little it leaves to do."""
+    """The Pareto front of beginnings: none is better than another both in `best` and in `down`."""
 
     def __init__(self) -> None:
         self._best: list[float] = []  # both grow along the list
@@ -138,8 +138,7 @@ class Memory:
         last = (self._place < end) & (self._following >= end)  # a weight counts where it is read last
         weights = np.zeros(end, np.int64)
         np.add.at(weights, self._place[last], self._bytes[last])
-        found: Array = (peak + np.cumsum(weights[::-1]))[::-1]
-        return found
+        return (peak + np.cumsum(weights[::-1]))[::-1]
 
     def extended(self, best: list[float]) -> list[float]:
         """Later beginnings have more before them and hold less: the best is where the two meet."""
@@ -169,7 +168,7 @@ class Memory:
 
 
 class _Window:
-    """A stage both of whose ends only move on, and what it holds."""
+    """A stage whose two ends only move forward, and the bytes that it holds."""
 
     def __init__(self, memory: Memory, begin: int) -> None:
         self._alive, self._read = memory.alive.tolist(), memory.read

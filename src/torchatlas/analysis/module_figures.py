@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from torchatlas.analysis.counting import count
+from torchatlas.analysis.reports import Report
 from torchatlas.analysis.storages import KEYS, storages_of
-from torchatlas.analysis.summary import operations_mask
+from torchatlas.analysis.summary import module_calls_only, operations_mask
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph, NodeKind, Phase, Role, Scope
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
@@ -22,7 +23,7 @@ _UNDERWAY = (Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER)  # what runs then
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Report):
     """What modules have and did. None is unknown, or does not apply; the counts say when a sum is "at least"."""
 
     parameters: int = 0  # elements, tied ones once
@@ -37,21 +38,6 @@ class Figures:
     kept_bytes: int | None = None  # of them, activations that backward found alive
     unsized: int = 0  # allocations whose size is unknown
 
-    def to_dict(self) -> dict[str, int | None]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
-
-
-def sum_of(parts: Iterable[Figures]) -> Figures:
-    """The sum; unknown only where every part is."""
-    listed = list(parts)
-    if len(listed) == 1:
-        return listed[0]
-    found: dict[str, Any] = {}
-    for one in fields(Figures):
-        known = [number for part in listed if (number := getattr(part, one.name)) is not None]
-        found[one.name] = sum(known) if known else (None if one.default is None else 0)
-    return Figures(**found)
-
 
 class OwnFigures:
     """The figures of each module without what is below it, by path."""
@@ -59,7 +45,6 @@ class OwnFigures:
     def __init__(self, graph: Graph, sizes: Mapping[str, int] | None) -> None:
         self.graph, self.notes = graph, list[str]()
         self._paths = graph.index.paths
-        self._path = graph.index.path_of_call[graph.columns["node_call"]]
         columns = {**self._macs(sizes), **self._memory(), **self._trained()}  # what is unknown has no column
         number = {path: position for position, path in enumerate(self._paths)}
         self.by_path = {
@@ -73,12 +58,6 @@ class OwnFigures:
             untimed=scope.untimed - sum(child.untimed for child in scope.children),
             **{name: 0 if at is None else column[at] for name, column in columns.items()},
         )
-
-    def _sums(self, path: Array, amount: Array) -> list[int]:
-        found = np.zeros(len(self._paths), np.int64)
-        np.add.at(found, path, amount)
-        whole: list[int] = found.tolist()
-        return whole
 
     def _macs(self, sizes: Mapping[str, int] | None) -> dict[str, list[int]]:
         try:
@@ -98,25 +77,24 @@ class OwnFigures:
         if not len(known) and len(unknown):
             return {}
         forward = self.graph.columns["node_phase"] == PHASES.index(Phase.FORWARD)
-        path, macs = self._path, counts.macs
         return {
-            "macs": self._sums(path[known], macs[known]),
-            "forward_macs": self._sums(path[known], macs[known] * forward[known]),
-            "uncosted": self._sums(path[unknown], np.ones(len(unknown), np.int64)),
-            "forward_uncosted": self._sums(path[unknown], forward[unknown]),
+            "macs": own_sums(self.graph, known, counts.macs[known]),
+            "forward_macs": own_sums(self.graph, known, counts.macs[known] * forward[known]),
+            "uncosted": own_sums(self.graph, unknown, np.ones(len(unknown), np.int64)),
+            "forward_uncosted": own_sums(self.graph, unknown, forward[unknown]),
         }
 
     def _memory(self) -> dict[str, list[int]]:
         if self.graph.peak_bytes is None:
             return {}
-        columns = self.graph.columns
-        made = columns["storage_born"] >= 0
-        path, size = self._path[columns["storage_born"][made]], columns["storage_bytes"][made]
-        found = {"allocated_bytes": self._sums(path, np.maximum(size, 0)), "unsized": self._sums(path, size < 0)}
+        graph, born = self.graph, self.graph.columns["storage_born"]
+        made = born >= 0
+        unsized = own_sums(graph, born[made], graph.columns["storage_bytes"][made] < 0)
+        found = {"allocated_bytes": own_allocated_bytes(graph), "unsized": unsized}
         if self._sees_backward:
-            storages = storages_of(self.graph)
-            kept = made & (storages.category == KEYS.index("saved_activations"))
-            found["kept_bytes"] = self._sums(self._path[columns["storage_born"][kept]], storages.bytes[kept])
+            storages = storages_of(graph)
+            saved = made & (storages.category == KEYS.index("saved_activations"))
+            found["kept_bytes"] = own_sums(graph, born[saved], storages.bytes[saved])
         return found
 
     @property
@@ -126,14 +104,13 @@ class OwnFigures:
         return ran and self.graph.source != "autograd" and not module_calls_only(self.graph)
 
     def _trained(self) -> dict[str, list[int]]:
-        """Elements of parameters that got a gradient. The graph does not know which of the others are frozen."""
+        """How many elements of parameters got a gradient. The graph does not know which of the others are frozen."""
         if not self._sees_backward:
             return {}
         columns, names = self.graph.columns, self.graph.tables.names
         role, named = columns["value_role"], columns["value_parameter"]
         gradients = named[(role == ROLES.index(Role.GRADIENT)) & (named >= 0)]
         reached = {names[one] for one in np.unique(gradients).tolist()}
-        number = {path: position for position, path in enumerate(self._paths)}
         found, seen = [0] * len(self._paths), set[int]()
         whole = (role == ROLES.index(Role.PARAMETER)) & (columns["value_view_of"] < 0) & (named >= 0)
         for value in np.flatnonzero(whole).tolist():
@@ -141,21 +118,34 @@ class OwnFigures:
             if name not in reached or storage in seen:
                 continue
             seen.add(storage)
-            path = name.rpartition(".")[0]
-            while path not in number:
-                path = path.rpartition(".")[0]
             shape = self.graph.tables.layouts[int(columns["value_layout"][value])].shape
-            found[number[path]] += int(np.prod([size if isinstance(size, int) else 0 for size in shape], dtype=object))
+            elements = math.prod(size if isinstance(size, int) else 0 for size in shape)
+            found[self.graph.index.path_of_parameter(name)] += elements
         return {"trained": found}
+
+
+def own_sums(graph: Graph, nodes: Array, amount: Array) -> list[int]:
+    """Per module, in the order of `graph.index.paths`, the sum of the amounts of nodes that ran in it, not below it."""
+    found = np.zeros(len(graph.index.paths), np.int64)
+    np.add.at(found, graph.index.path_of_call[graph.columns["node_call"][nodes]], amount)
+    return [int(one) for one in found]
+
+
+def own_allocated_bytes(graph: Graph) -> list[int]:
+    """Per module, in the order of `graph.index.paths`, the bytes that its own operations allocated."""
+    born, size = graph.columns["storage_born"], graph.columns["storage_bytes"]
+    made = born >= 0
+    return own_sums(graph, born[made], np.maximum(size[made], 0))
 
 
 # -- what a module's call hands on -------------------------------------------------------------------------------------
 
 
 def outputs_by_path(graph: Graph) -> dict[str, tuple[Shape, ...]]:
-    """By module the shapes that its first call hands to operations outside it, those of its last operation first.
+    """Per module the shapes of what operations outside its first call take of it, those of its last operation first.
 
-    A call that made nothing (a Dropout when evaluating) has none. What nobody took is that of its last operation.
+    A call that made nothing (a Dropout when evaluating) has none. Where nothing outside takes its results, these are
+    the results of its last operation.
     """
     columns, index = graph.columns, graph.index
     calls, layout = len(columns["call_parent"]), columns["value_layout"]
@@ -173,13 +163,13 @@ def outputs_by_path(graph: Graph) -> dict[str, tuple[Shape, ...]]:
 
 
 def _handed_on(graph: Graph, wanted: Array) -> dict[int, list[int]]:
-    """By call the values made in it, or in calls inside it, that forward takes outside it."""
+    """Per call the values that were made in it, or in calls inside it, and that forward takes outside it."""
     columns = graph.columns
     parent, (begin, end) = columns["call_parent"], _intervals(columns["call_parent"])
     is_wanted = np.zeros(len(parent) + 1, bool)
     is_wanted[wanted] = True
     late = np.isin(columns["node_phase"], [PHASES.index(phase) for phase in _UNDERWAY])
-    taker = np.repeat(np.arange(len(graph)), np.diff(columns["input_ptr"]))
+    taker = graph.index.node_of_input
     value, producer = columns["input_value"], columns["value_producer"][columns["input_value"]]
     # A buffer that a call writes is not its result: the next call takes it, and that is all.
     state = np.isin(
@@ -207,7 +197,7 @@ def _handed_on(graph: Graph, wanted: Array) -> dict[int, list[int]]:
 
 
 def _intervals(parent: Array) -> tuple[Array, Array]:
-    """When each call, and last no call, begins and ends if calls are numbered as they nest: inside is between."""
+    """Per call, and last for none, an interval that holds the intervals of exactly the calls inside it."""
     calls = len(parent)
     above, size = parent.tolist(), [1] * calls
     for call in range(calls - 1, -1, -1):
@@ -222,9 +212,9 @@ def _intervals(parent: Array) -> tuple[Array, Array]:
 
 
 def _last_made(graph: Graph) -> dict[int, list[int]]:
-    """By call what its last operation of forward made.
+    """Per call the results of its last operation of forward.
 
-    Where only module calls were recorded that is known of innermost modules alone: what others do last is not seen.
+    Where only module calls were recorded, they are known of innermost modules alone.
     """
     columns = graph.columns
     late = np.isin(columns["node_phase"], [PHASES.index(phase) for phase in _UNDERWAY])
@@ -239,10 +229,3 @@ def _last_made(graph: Graph) -> dict[int, list[int]]:
                 latest[above[call]] = max(latest[above[call]], latest[call])
     made = {call: graph.index.outputs(node) for call, node in enumerate(latest[:-1]) if node >= 0}
     return {call: values[values >= 0].tolist() for call, values in made.items()}
-
-
-def module_calls_only(graph: Graph) -> bool:
-    return any(operation.name.startswith("nn.") for operation in graph.tables.operations)  # no operator's name does
-
-
-# -- rows --------------------------------------------------------------------------------------------------------------

@@ -14,26 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from torchatlas.errors import MissingDependencyError, UnknownNameError
-from torchatlas.partition.validation_facts import ARCHITECTURES, Architecture, Published
-from torchatlas.registry import near_names
+from torchatlas.partition.validate.published import ARCHITECTURES, Architecture, Published
+from torchatlas.registry import did_you_mean
 
-# What `torchatlas validate` takes without names: one of each family, small enough to run at the published size.
-DEFINED = (
-    "resnet18",
-    "resnet50",
-    "mobilenet_v2",
-    "efficientnet_b0",
-    "vit_b_16",
-    "swin_t",
-    "densenet121",
-    "googlenet",
-    "ssdlite320_mobilenet_v3_large",
-    "bert",
-    "gpt2",
-    "llama",
-    "t5",
-    "lstm",
-)
+# What `torchatlas validate` takes without names: small enough to run at the published size.
+ONE_OF_EACH_FAMILY = (
+    "resnet18", "resnet50", "mobilenet_v2", "efficientnet_b0", "vit_b_16", "swin_t", "densenet121", "googlenet",
+    "ssdlite320_mobilenet_v3_large", "bert", "gpt2", "llama", "t5", "lstm",
+)  # fmt: skip
 _KINDS = {"": "picture", ".segmentation": "segmentation", ".detection": "detection"}
 _CLASSES = 3  # of detectors
 _BLOCKS = 2  # of the small transformers
@@ -66,7 +54,7 @@ def example_named(name: str) -> Example:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse names that nobody knows, before the first model is made."""
+    """Refuse unknown names before the first model is made."""
     for name in names:
         if name not in _OWN:
             _builder_module(name)
@@ -89,7 +77,7 @@ def torchvision_models(name: str) -> Any:
 def _declare_operators(package: Path) -> None:
     """Let torchvision be imported where its compiled operators do not load, as beside a torch of another build.
 
-    Its import registers shapes for nms and qnms, and fails if nobody declared the two. Only detection models call them.
+    Its import registers shapes for nms and qnms, and fails if they are not declared. Only detection models call them.
     """
     import torch
 
@@ -110,9 +98,9 @@ def _declare_operators(package: Path) -> None:
 
 def _builder_module(name: str) -> tuple[Any, str]:
     """torchvision.models and the kind of the model of that name."""
-    if importlib.util.find_spec("torchvision") is None and name not in (*ARCHITECTURES, *DEFINED):
+    if importlib.util.find_spec("torchvision") is None and name not in (*ARCHITECTURES, *ONE_OF_EACH_FAMILY):
         raise UnknownNameError(
-            f"unknown model {name!r}{_near(name, (*_OWN, *ARCHITECTURES))} "
+            f"unknown model {name!r}{did_you_mean(name, (*_OWN, *ARCHITECTURES)) or '.'} "
             "More are known with torchvision: pip install torchvision"
         )
     models = torchvision_models(name)
@@ -122,15 +110,11 @@ def _builder_module(name: str) -> tuple[Any, str]:
         kind = _KINDS.get(package.removeprefix("torchvision.models"))
         if kind is not None:
             return models, kind
+    hint = did_you_mean(name, {*_OWN, *listed} - {name}) or "."
     raise UnknownNameError(
-        f"unknown model {name!r}{_near(name, (*_OWN, *listed))} Names are those of torchvision's classification, "
+        f"unknown model {name!r}{hint} Names are those of torchvision's classification, "
         f"segmentation and detection models, {', '.join(_OWN)}; anything else is module:callable."
     )
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    near = " or ".join(repr(one) for one in near_names(name, known) if one != name)
-    return f"; did you mean {near}?" if near else "."
 
 
 def _of_torchvision(name: str) -> Example:

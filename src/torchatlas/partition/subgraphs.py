@@ -6,15 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from torchatlas.analysis.roofline import Bound
+from torchatlas.analysis.roofline import BOUNDS, Bound, bounds
 from torchatlas.graph import OperationType
 from torchatlas.graph.columns import Array
 from torchatlas.partition.fusion import Fusion
 from torchatlas.partition.report import Parallelism, Reason, Subgraph
 from torchatlas.partition.traffic import Ledger, Traffic
-from torchatlas.partition.units import Units
-
-EVEN = 1.25  # as in analysis.roofline: balanced is what takes less than this times as long to compute as to move
+from torchatlas.partition.unit_graph import Units
 
 
 class Describer:
@@ -130,11 +128,7 @@ class Describer:
         seconds = max(longer, overhead) if kernels else 0.0
         if not fused:
             seconds = float(np.nan_to_num(ledger.best.seconds[working]).sum())
-        if longer < overhead:
-            return Bound.OVERHEAD, seconds
-        if compute > memory * EVEN:
-            return Bound.COMPUTE, seconds
-        return (Bound.MEMORY if memory > compute * EVEN else Bound.BALANCED), seconds
+        return BOUNDS[int(bounds(compute, memory, overhead))], seconds
 
     def _parallelism(self, op: int) -> Parallelism | None:
         node = self.units.graph.nodes[op]

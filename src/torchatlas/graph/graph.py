@@ -21,9 +21,9 @@ from torchatlas.graph.module_outputs import output_nodes
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase
 from torchatlas.graph.scopes import ScopeTree
-from torchatlas.graph.select import induced
+from torchatlas.graph.subgraph import induced
 from torchatlas.graph.timing import Measured, Timing
-from torchatlas.registry import near_names
+from torchatlas.registry import did_you_mean
 
 if TYPE_CHECKING:
     import networkx
@@ -137,10 +137,8 @@ class Graph:
                 raise NodeNotFoundError(f"module {name!r} returns what {len(made)} nodes make; name one: {several}.")
             return self[made[0]]
         if node is None:
-            near = " or ".join(repr(one) for one in near_names(name, [*self.index.by_name, *self.scopes]))
-            raise NodeNotFoundError(
-                f"no node or module is named {name!r}" + (f"; did you mean {near}?" if near else "")
-            )
+            known = [*self.index.by_name, *self.scopes]
+            raise NodeNotFoundError(f"no node or module is named {name!r}{did_you_mean(name, known)}")
         return GraphNode(self, node)
 
     def where(

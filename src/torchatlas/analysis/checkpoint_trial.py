@@ -1,7 +1,7 @@
-"""A training step and modules that are checkpointed in it, one more or one fewer at a time -> its peak.
+"""A training step and the modules that are checkpointed in it -> its peak; one more or one fewer costs log n steps.
 
-What `Step.peak_and_place` computes from nothing, here only what changes: live bytes after each node are sums of the
-changes up to it, kept in a tree of sums whose root knows the largest. A change costs log n steps.
+Live bytes after each node are the sum of all changes up to it. A tree of sums holds the changes; its root knows the
+largest sum.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from torchatlas.analysis.recompute import Candidate, Step
+from torchatlas.analysis.checkpoint_candidates import Candidate, TrainingStep
 from torchatlas.graph.columns import Array
 
 _NONE = -(2**62)  # less than any live bytes
@@ -20,8 +20,8 @@ _NONE = -(2**62)  # less than any live bytes
 class Trial:
     """A step with some candidates checkpointed."""
 
-    def __init__(self, step: Step) -> None:
-        self.step, self.chosen, self.key = step, set[Candidate](), 0  # the key is another for other sets
+    def __init__(self, step: TrainingStep, chosen: Iterable[Candidate] = ()) -> None:
+        self.step, self.chosen, self.key = step, set[Candidate](), 0  # equal sets have equal keys
         self._size: list[int] = step.storages.bytes.tolist()
         self._plain_end: list[int] = step.storages.end.tolist()
         self._end = self._plain_end.copy()
@@ -31,6 +31,7 @@ class Trial:
         self._leaves = 1 << (len(step.live) - 1).bit_length()
         self._sum, self._most = _tree(np.diff(step.live, prepend=0), self._leaves)
         self._most_again = [_NONE] * len(self._sum)
+        self.choose(chosen)
 
     def peak(self) -> int:
         return max(self._most[1], self._most_again[1])
@@ -45,7 +46,7 @@ class Trial:
         return at - self._leaves
 
     def choose(self, chosen: Iterable[Candidate]) -> None:
-        """Have exactly these checkpointed."""
+        """Checkpoint exactly these."""
         wanted = set(chosen)
         for one in self.chosen - wanted:
             self.remove(one)

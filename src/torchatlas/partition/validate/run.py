@@ -10,17 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchatlas.analysis.reports import Report, as_json, fields_as_json
 from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, MissingDependencyError
 from torchatlas.escapes import clean
-from torchatlas.graph import OperationType
 from torchatlas.interrupts import bracketed
+from torchatlas.partition.front_ends import first_line
 from torchatlas.partition.fx_tracing import traced_by_fx
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
-from torchatlas.partition.reassembly import fresh, reassembled, runs_of
-from torchatlas.partition.report import PartitionReport
-from torchatlas.partition.validation_checks import Check, checks_of
-from torchatlas.partition.validation_facts import Architecture, Published
-from torchatlas.partition.validation_models import DEFINED, Example, check_names, example_named
+from torchatlas.partition.validate.checks import PartitionCheck, checks_of
+from torchatlas.partition.validate.models import ONE_OF_EACH_FAMILY, Example, check_names, example_named
+from torchatlas.partition.validate.published import facts_of
+from torchatlas.partition.validate.reassembly import fresh, reassembled, runs_of
 from torchatlas.registry import near_names
 from torchatlas.tables import text_table
 
@@ -29,27 +29,20 @@ _SHOWN = {True: "ok", False: "FAILED", None: "-"}
 
 
 @dataclass(frozen=True)
-class Validated:
+class PartitionValidation(Report):
     """The checks of one partition."""
 
     front_end: str
     strategy: str
     subgraphs: int
-    checks: tuple[Check, ...]
+    checks: tuple[PartitionCheck, ...]
 
     @property
-    def failed(self) -> tuple[Check, ...]:
+    def failed(self) -> tuple[PartitionCheck, ...]:
         return tuple(one for one in self.checks if one.passed is False)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {
-            "front_end": self.front_end,
-            "strategy": self.strategy,
-            "subgraphs": self.subgraphs,
-            "passed": not self.failed,
-            "checks": [one.to_dict() for one in self.checks],
-        }
+        return {**fields_as_json(self, ("checks",)), "passed": not self.failed, "checks": as_json(self.checks)}
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,7 @@ class ModelValidation:
     """All that was checked of one model."""
 
     name: str
-    partitions: tuple[Validated, ...] = field(repr=False)
+    partitions: tuple[PartitionValidation, ...] = field(repr=False)
     notes: tuple[str, ...] = ()  # front ends that do not take this model, and why
 
     @property
@@ -66,13 +59,8 @@ class ModelValidation:
         return not any(one.failed for one in self.partitions) if self.partitions else None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {
-            "name": self.name,
-            "passed": self.passed,
-            "notes": list(self.notes),
-            "partitions": [one.to_dict() for one in self.partitions],
-        }
+        notes, partitions = as_json(self.notes), as_json(self.partitions)
+        return {"name": self.name, "passed": self.passed, "notes": notes, "partitions": partitions}
 
     def __str__(self) -> str:
         return _text(self)
@@ -93,8 +81,7 @@ class ValidationReport:
         return self.passed
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {"passed": self.passed, "models": [one.to_dict() for one in self.models]}
+        return {"passed": self.passed, "models": as_json(self.models)}
 
     def __str__(self) -> str:
         checks = [check for model in self.models for one in model.partitions for check in one.checks]
@@ -113,14 +100,14 @@ def validate(
 
     Names are those of torchvision's models for classification, segmentation and detection, and bert, gpt2, llama, t5
     and lstm, which are small. `skip_missing` notes a model whose package is not installed instead of raising; that is
-    so by default for models that nobody named.
+    the default if no model is named.
     """
     skips = not names if skip_missing is None else skip_missing
     if not skips:
         check_names(names)
     chosen = tuple(strategies), tuple(front_ends)
     found = []
-    for name in names or DEFINED:
+    for name in names or ONE_OF_EACH_FAMILY:
         try:
             example = example_named(name)
         except MissingDependencyError as error:
@@ -141,7 +128,7 @@ def validate_model(
     strategies: Iterable[str] = STRATEGIES,
     front_ends: Iterable[str] = FRONT_ENDS,
 ) -> ModelValidation:
-    """Validate the partitions of a model of your own, in eval mode; it is left as found."""
+    """Validate the partitions of a model of your own, in eval mode. The model is left as it was."""
     from torch import nn
 
     if not isinstance(model, nn.Module):
@@ -162,7 +149,7 @@ def _validated(example: Example, strategies: tuple[str, ...], front_ends: tuple[
             raise InvalidInputError(
                 f"front end {one!r}: " + (f"did you mean {near[0]!r}?" if near else "fx or export.")
             )
-    found: list[Validated] = []
+    found: list[PartitionValidation] = []
     with _awake(example.model), _one_path(), torch.no_grad():
         origins, notes = _origins(example, front_ends)
         runs = runs_of(example, recorded="run" in origins)
@@ -173,9 +160,9 @@ def _validated(example: Example, strategies: tuple[str, ...], front_ends: tuple[
                 checks = [
                     *checks_of(report, again),
                     reassembled(report, runs, example.model),
-                    *facts_of(report, example),
+                    *facts_of(report, example.model, example.published, example.architecture),
                 ]
-                found.append(Validated(front_end, strategy, len(report), tuple(checks)))
+                found.append(PartitionValidation(front_end, strategy, len(report), tuple(checks)))
     return ModelValidation(example.name, tuple(found), tuple(notes))
 
 
@@ -192,22 +179,17 @@ def _origins(example: Example, front_ends: tuple[str, ...]) -> tuple[dict[str, A
             GraphPartitioner().partition(found["fx"], *fresh(example.args), **fresh(example.kwargs))  # notes shapes
         except Exception as error:  # torch.fx lets through whatever the model raises on proxies
             found.pop("fx", None)
-            notes.append(f"torch.fx does not take it: {_line(error)}")
+            notes.append(f"torch.fx does not take it: {first_line(error, 160)}")
     if "export" in front_ends:
         try:
             found["export"] = TracedModel(
                 example.model, fresh(example.args), dynamic_shapes=None, kwargs=fresh(example.kwargs)
             )
         except CaptureError as error:
-            notes.append(f"torch.export does not take it: {_line(error)}")
+            notes.append(f"torch.export does not take it: {first_line(error, 160)}")
     if not found:
         found["run"] = record(example.model, example.args, example.kwargs)
     return found, notes
-
-
-def _line(error: Exception) -> str:
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text[:160]}"
 
 
 @bracketed
@@ -250,57 +232,6 @@ def _one_path() -> Iterator[None]:
         yield
     finally:
         mha.set_fastpath_enabled(before)
-
-
-# -- published figures -------------------------------------------------------------------------------------------------
-
-
-def facts_of(report: PartitionReport, example: Example) -> list[Check]:
-    """What the report says against what others published."""
-    found: list[Check] = []
-    if example.published is not None:
-        found += _against_table(report, example.published, sum(one.numel() for one in example.model.parameters()))
-    if example.architecture is not None and report.strategy == "op":  # there every operation is a subgraph
-        found += _against_paper(report, example.architecture)
-    return found
-
-
-def _against_table(report: PartitionReport, published: Published, parameters: int) -> Iterator[Check]:
-    gmacs = f"{report.total_macs / 1e9:.3f}"  # as many decimals as are printed
-    yield _fact("published GMACs", gmacs, f"{published.gmacs:.3f}", published.origin)
-    yield _fact("published parameters", parameters, published.parameters, published.origin)
-
-
-def _against_paper(report: PartitionReport, known: Architecture) -> Iterator[Check]:
-    kinds = [one.operation_type for one in report.subgraphs]
-    depthwise = sum(one.parallelism is not None and one.parallelism.is_depthwise for one in report.subgraphs)
-    for name, figure, right in (
-        ("convolutions", kinds.count(OperationType.CONVOLUTION), known.convolutions),
-        ("depthwise convolutions", depthwise, known.depthwise),
-        ("linear layers", kinds.count(OperationType.MATMUL), known.linears),
-        (f"blocks ({known.block})", _blocks(report, known.block), known.blocks),
-    ):
-        if right is not None:
-            yield _fact(name, figure, right, known.origin)
-
-
-def _fact(name: str, figure: Any, right: Any, origin: str) -> Check:
-    same = figure == right
-    return Check(name, same, f"{figure} ({origin})" if same else f"{figure}, but {right} by {origin}")
-
-
-def _blocks(report: PartitionReport, block: str) -> int:
-    """How many modules of a class hold operations of some subgraph, themselves or in modules inside."""
-    graph, found = report.graph, set()
-    parents, modules = graph.columns["call_parent"].tolist(), graph.columns["call_module"].tolist()
-    for call in {int(graph.columns["node_call"][op]) for one in report.subgraphs for op in one.ops}:
-        at = call
-        while at >= 0:
-            module = graph.tables.modules[modules[at]]
-            if module.type == block:
-                found.add(module.path)
-            at = parents[at]
-    return len(found)
 
 
 # -- as text -----------------------------------------------------------------------------------------------------------

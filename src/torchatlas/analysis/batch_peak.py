@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.analysis.storages import peak_of
 from torchatlas.analysis.summary import memory_usage
 from torchatlas.deprecation import old_arguments, old_attribute
@@ -27,7 +28,7 @@ _SHOWN = (2, 8, 32, 128)  # times the largest captured size, the sizes that text
 
 
 @dataclass(frozen=True, eq=False)
-class BatchPeak:
+class BatchPeak(Report):
     """How the peak grows with the batch. `at` and `largest_batch` answer; print it for a table.
 
     `measured` are the peaks of the captures, by batch size. The lines go through the smallest and the largest;
@@ -86,15 +87,9 @@ class BatchPeak:
         return max(int(room.min()) + low, 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {
-            "measured": {str(batch): peak for batch, peak in self.measured.items()},
-            "fixed_bytes": self.fixed_bytes,
-            "bytes_per_example": self.bytes_per_example,
-            "exact": self.exact,
-            "at_least": self.at_least,
-            "notes": list(self.notes),
-        }
+        measured = {str(batch): peak for batch, peak in self.measured.items()}
+        growth = {"fixed_bytes": self.fixed_bytes, "bytes_per_example": self.bytes_per_example}
+        return {"measured": measured, **growth, **fields_as_json(self, ("measured", "low", "high", "graph"))}
 
     def __str__(self) -> str:
         return _text(self)
@@ -165,11 +160,12 @@ def _same_operations(one: Graph, other: Graph) -> bool:
     if len(one) != len(other):
         return False
     number: dict[str, int] = {}
-    columns = []
-    for graph in (one, other):
+
+    def operations(graph: Graph) -> Array:
         rows = [number.setdefault(operation.name, len(number)) for operation in graph.tables.operations]
-        columns.append(np.array(rows or [0])[graph.columns["node_operation"]])
-    return bool((columns[0] == columns[1]).all())
+        return np.array(rows or [0])[graph.columns["node_operation"]]
+
+    return bool((operations(one) == operations(other)).all())
 
 
 def _positive(batch: int) -> int:

@@ -1,8 +1,8 @@
-"""The longest way to every node of a graph whose edges lead from lower to higher numbers.
+"""The heaviest path to every node of a graph whose edges lead from lower to higher numbers, and what is critical.
 
-One sweep, `finish[t] = max(finish[s]) + weight[t]`, done in the way that suits the shape: nodes that follow one another
-are folded into one, wide graphs are swept a block at a time with numpy, deep and narrow ones an edge at a time. The
-choice changes the time it takes, never the answer.
+All of it is one recurrence, `finish[t] = max(finish[s]) + weight[t]`. How it is computed depends on the shape: chains
+are folded into one node, wide graphs are computed a block at a time with numpy, deep and narrow ones an edge at a time.
+The choice changes the time that takes, never the answer.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ def finish_times(weights: Array, source: Array, target: Array) -> Array:
 
 
 def _by_target(source: Array, target: Array) -> tuple[Array, Array]:
-    """The edges sorted by target: both ends in one number, which numpy sorts several times faster than by index."""
+    """Sort the edges by target: both ends in one number, which numpy sorts several times faster than an index."""
     both = np.sort((target.astype(np.int64) << 32) | source)
     return (both & 0xFFFFFFFF).astype(np.int32), (both >> 32).astype(np.int32)
 
 
 def _folded(weights: Array, linked: Array, source: Array, target: Array) -> Array:
-    """The same as `finish_times`, on a smaller graph. `linked` nodes have an edge from the node just before them.
+    """`finish_times` of a smaller graph. `linked` nodes have an edge from the node just before them.
 
-    In a run of linked nodes each ends after all the earlier ones, so edges inside a run say nothing new (the caller
-    has left them out), and only nodes with an edge to another run need to be looked at one by one.
+    In a chain of linked nodes each ends after all the earlier ones. So edges inside a chain add nothing (the caller
+    has left them out), and only the first node of a chain and those with an edge to another chain are computed.
     """
-    keep = ~linked
-    keep[source] = True
-    keep[target] = True
-    kept = np.flatnonzero(keep)
-    small = np.cumsum(keep, dtype=np.int32) - 1  # old id -> new id of the nearest kept node at or before it
+    computed = ~linked
+    computed[source] = True
+    computed[target] = True
+    kept = np.flatnonzero(computed)
+    small = np.cumsum(computed, dtype=np.int32) - 1  # old id -> new id of the nearest computed node at or before it
     total = np.cumsum(weights)
-    joined = np.flatnonzero(linked[kept])  # kept nodes inside a run, each joined to the kept node before it
+    joined = np.flatnonzero(linked[kept])  # those inside a chain, each joined to the one before it
     starts, ends = np.append(joined - 1, small[source]), np.append(joined, small[target])
     cost = np.append(total[kept[joined]] - total[kept[joined - 1]], weights[target])
     order = np.argsort(ends, kind="stable")
@@ -80,16 +80,16 @@ def _edge_by_edge(weights: Array, source: Array, target: Array, cost: Array) -> 
 
 
 def _node_by_node(weights: Array, source: Array, target: Array) -> Array:
-    """The same for whole numbers, where the cost of an edge is the weight of its target.
+    """`_edge_by_edge` for whole numbers, where the cost of an edge is the weight of its target.
 
-    One list is walked, of each node's predecessors and then ~weight, which is negative: a quarter less time than
-    walking two or three.
+    It reads one list, of each node's predecessors and then ~weight, which is negative: that takes a quarter less time
+    than reading two or three.
     """
     walk = np.empty(len(source) + len(weights), np.int64)
-    place = np.arange(len(source)) + target
-    walk[place] = source
+    position = np.arange(len(source)) + target
+    walk[position] = source
     marks = np.ones(len(walk), bool)
-    marks[place] = False
+    marks[position] = False
     walk[marks] = ~weights
     finish: list[int] = []
     best = 0
@@ -105,7 +105,7 @@ def _node_by_node(weights: Array, source: Array, target: Array) -> Array:
 
 
 def _blocks(nodes: int, source: Array, target: Array, starts: Array) -> list[int] | None:
-    """Where to cut the nodes that have predecessors so that no edge stays inside a piece; None when pieces are small.
+    """Where to cut the nodes that have predecessors so that no edge lies inside a block; None when blocks are small.
 
     `starts` are the positions of the first edge into each of those nodes; cuts are positions in `starts`.
     """
@@ -114,7 +114,7 @@ def _blocks(nodes: int, source: Array, target: Array, starts: Array) -> list[int
     first = np.full(nodes, count, np.int64)  # the first of them whose latest predecessor is this node ...
     first[latest[::-1]] = np.arange(count)[::-1]
     first = np.minimum.accumulate(first[::-1])[::-1]  # ... or any later node
-    after = first[target[starts]]  # if a piece begins here, the next one must begin there
+    after = first[target[starts]]  # if a block begins here, the next one must begin there
     cuts, most = [0], count // _BLOCK + 2
     while cuts[-1] < count:
         if len(cuts) > most:
@@ -124,7 +124,7 @@ def _blocks(nodes: int, source: Array, target: Array, starts: Array) -> list[int
 
 
 def _block_by_block(weights: Array, source: Array, target: Array, starts: Array, cuts: list[int]) -> Array:
-    """The same as `_edge_by_edge`, all nodes between two cuts at once."""
+    """`_edge_by_edge` with all nodes between two cuts at once."""
     finish = weights.copy()
     heads = target[starts]
     edges = [*starts[cuts[:-1]].tolist(), len(source)]
@@ -135,14 +135,28 @@ def _block_by_block(weights: Array, source: Array, target: Array, starts: Array,
     return finish
 
 
-def waited_for(weights: Array, source: Array, target: Array, ends: Array) -> array[int]:
-    """For every node one whose end it waits for; -1 where a path may begin."""
-    tight = np.flatnonzero(ends[source] + weights[target] == ends[target])[::-1]
-    found = np.full(len(weights), -1, np.int32)
-    found[target[tight]] = source[tight]  # of several, the last assignment stays: the first edge, as they are reversed
-    return _plain(found)
+def heaviest_path(weights: Array, source: Array, target: Array) -> tuple[list[int], Array]:
+    """The nodes of the heaviest path in order, and `finish_times`. Of equal paths, the one whose edges come first."""
+    finish = finish_times(weights, source, target)
+    if not len(weights):
+        return [], finish
+    tight = np.flatnonzero(finish[source] + weights[target] == finish[target])[::-1]
+    before = np.full(len(weights), -1, np.int32)  # the predecessor that each node waits for
+    before[target[tight]] = source[tight]  # the last assignment stays: that of the first edge, as they are reversed
+    waited, node, path = _plain(before), int(finish.argmax()), list[int]()
+    while node >= 0:
+        path.append(node)
+        node = waited[node]
+    return path[::-1], finish
+
+
+def slack_and_remaining(weights: Array, source: Array, target: Array, finish: Array) -> tuple[Array, Array]:
+    """Per node how much later it could end without making the whole longer, and the heaviest path from it on."""
+    last = len(weights) - 1
+    remaining = finish_times(weights[::-1].copy(), last - target[::-1], last - source[::-1])[::-1]
+    return np.maximum(finish.max(initial=0) - finish - remaining + weights, 0), remaining
 
 
 def _plain(column: Array) -> array[Any]:
-    """The same numbers to be read one by one from Python: quicker than through a list, which makes them all at once."""
+    """The numbers of a column, to be read one by one from Python: quicker than a list, which makes them all at once."""
     return array(column.dtype.char, column.tobytes())

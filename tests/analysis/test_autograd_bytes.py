@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import torchatlas as atlas
-from torchatlas.analysis.inference import only_for_backward
+from torchatlas.analysis.autograd_bytes import only_for_backward
 from torchatlas.errors import InvalidInputError, InvalidModelError
 from torchatlas.operations.formulas import FORMULAS, results_for_backward
 
