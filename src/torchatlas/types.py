@@ -13,6 +13,7 @@ from torchatlas.lazy import lazy_names
 
 __all__ = [
     "Amount",
+    "AppliedPlan",
     "BackwardRecording",
     "BackwardRun",
     "BatchPeak",
@@ -85,7 +86,7 @@ if TYPE_CHECKING:
     from torchatlas.autograd.lifecycle import Lifecycle, NodeLife
     from torchatlas.autograd.record_backward import BackwardRecording, BackwardRun
     from torchatlas.capturing.run import Failure, Recording
-    from torchatlas.checkpoint_plans import CheckpointCheck, CheckpointPlan
+    from torchatlas.checkpoint_plans import AppliedPlan, CheckpointCheck, CheckpointPlan
     from torchatlas.compat.torchviz import Dot
     from torchatlas.diagnosis.findings import Finding, Findings, Severity, Where
     from torchatlas.diagnosis.visit import Visit
@@ -121,7 +122,7 @@ else:
             "autograd.record_backward": "BackwardRecording BackwardRun",
             "autograd.debug_session": "Breakpoint",
             "capturing.run": "Failure Recording",
-            "checkpoint_plans": "CheckpointCheck CheckpointPlan",
+            "checkpoint_plans": "AppliedPlan CheckpointCheck CheckpointPlan",
             "compat.torchviz": "Dot",
             "diagnosis.findings": "Finding Findings Severity Where",
             "diagnosis.visit": "Visit",

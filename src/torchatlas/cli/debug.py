@@ -28,10 +28,10 @@ from torchatlas.errors import InvalidInputError
 def command(
     script: str, arguments: tuple[str, ...], commands: tuple[str, ...], breakpoints: tuple[str, ...], as_json: bool
 ) -> None:
-    """Run SCRIPT unchanged and step through its backward passes, node by node; `help` lists what can be typed.
+    """Run SCRIPT and step through its backward passes.
 
-    Without --break it stops before the first node of the first backward pass. Ctrl-C stops before the next node; at
-    the prompt it ends the program.
+    The script is unchanged. `help` lists what can be typed. Without --break it stops before the first node of the first
+    backward pass. Ctrl-C stops before the next node; at the prompt it ends the program.
 
     \b
     torchatlas debug train.py --epochs 1

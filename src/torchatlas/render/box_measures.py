@@ -1,7 +1,7 @@
 """Graph -> a number for every box of a picture, to colour it by: time, memory, FLOPs, intensity, gradient.
 
-A box stands for all rounds that it is drawn for: its own, and those of every open repeat around it. So the boxes of a
-picture sum to what ran. Gradient norms do not add up: there a box has that of its largest round.
+A box counts all its rounds: its own repeats, times those of every open repeat around it. So the boxes of a picture sum
+to what ran. Gradient norms do not add up: there a box shows its largest round.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Measure:
-    """What a box is worth, and how to write it. NaN where nobody knows; infinity for what is not finite."""
+class BoxMeasure:
+    """The value of each box, and how to write it. NaN is unknown; infinity stands for all that is not finite."""
 
     title: str
     value: Callable[[Item], float]
     text: Callable[[float], str]
-    grey: str  # what a box without a colour has not
-    least: Callable[[Item], float] | None = None  # of its smallest round, where `value` is that of the largest
+    grey: str  # why a box has no colour
+    least: Callable[[Item], float] | None = None  # the value of the smallest round, if `value` is that of the largest
 
-    def said(self, item: Item) -> str:
-        """The value of a box in words, for whoever points at it."""
+    def tooltip(self, item: Item) -> str:
+        """The value of a box in words."""
         value, many = self.value(item), len(_rounds(item))
         if math.isnan(value):
             return f"{self.title}: {self.grey}"
@@ -48,7 +48,7 @@ class Measure:
         return f"{self.title}: {words}"
 
     def of_rounds(self, items: Iterable[Item]) -> str:
-        """What the boxes of repeats show of their rounds, in words; nothing if there are none."""
+        """How boxes of repeats combine their rounds, in words; empty if no box repeats."""
         repeated = [item for item in items if len(_rounds(item)) > 1]
         if not repeated or self.least is None:
             return "all rounds together" if repeated else ""
@@ -59,46 +59,46 @@ class Measure:
         return "not finite" if math.isinf(value) else self.text(value)
 
 
-MEASURES: Registry[Callable[[Outline], Measure]] = Registry("measure to colour by")
+BOX_MEASURES: Registry[Callable[[Outline], BoxMeasure]] = Registry("measure to colour by")
 
 
-def counted(graph: Graph) -> Counts:
-    """The work of every node. The formulas are read only now: that takes as long as a small picture."""
+def node_counts(graph: Graph) -> Counts:
+    """The work of every node. Imports the formulas only now: that takes as long as a small picture."""
     from torchatlas.analysis.counting import count
 
     return count(graph)
 
 
-@MEASURES.add("time")
-def _time(outline: Outline) -> Measure:
-    """Measured, summed over what is in the box."""
+@BOX_MEASURES.add("time")
+def _time(outline: Outline) -> BoxMeasure:
+    """The measured time of the ops in a box."""
     times = outline.tree.graph.columns["node_time_ns"].astype(float)
     if not (times >= 0).any():
         raise AnalysisError("No op of this graph was timed, so it cannot be coloured by time: capture it without fake.")
     time = outline.tree.graph.measured()
     assert time is not None
-    return Measure(f"time ({time.what})", _sums(outline, times), format_ns, "not timed")
+    return BoxMeasure(f"time ({time.what})", _sums(outline, times), format_ns, "not timed")
 
 
-@MEASURES.add("memory")
-def _memory(outline: Outline) -> Measure:
-    """Bytes allocated in the box."""
+@BOX_MEASURES.add("memory")
+def _memory(outline: Outline) -> BoxMeasure:
+    """The bytes that the ops in a box allocated."""
     graph = outline.tree.graph
     born, size = graph.columns["storage_born"], graph.columns["storage_bytes"]
     made = (born >= 0) & (size > 0)
     allocated = np.bincount(born[made], size[made].astype(float), minlength=len(graph))
-    return Measure("memory allocated", _sums(outline, allocated), format_bytes, "unknown")
+    return BoxMeasure("memory allocated", _sums(outline, allocated), format_bytes, "unknown")
 
 
-@MEASURES.add("flops")
-def _flops(outline: Outline) -> Measure:
+@BOX_MEASURES.add("flops")
+def _flops(outline: Outline) -> BoxMeasure:
     """Two per multiply-add, as the footer, atlas.cost and published tables count: ops without any have none."""
-    flops = counted(outline.tree.graph).flops.astype(float)
-    return Measure("FLOPs (2 per multiply-add)", _sums(outline, flops), format_flops, "unknown")
+    flops = node_counts(outline.tree.graph).flops.astype(float)
+    return BoxMeasure("FLOPs (2 per multiply-add)", _sums(outline, flops), format_flops, "unknown")
 
 
-@MEASURES.add("intensity")
-def _intensity(outline: Outline) -> Measure:
+@BOX_MEASURES.add("intensity")
+def _intensity(outline: Outline) -> BoxMeasure:
     """All arithmetic per byte moved: multiply-adds, twice, and everything else."""
     arithmetic, moved = _work(outline.tree.graph)
     work, traffic = _sums(outline, arithmetic), _sums(outline, moved)
@@ -106,16 +106,18 @@ def _intensity(outline: Outline) -> Measure:
     def value(item: Item) -> float:
         return work(item) / traffic(item) if traffic(item) else math.nan
 
-    return Measure("all arithmetic per byte moved", value, lambda number: f"{number:.3g}", "unknown, or nothing moved")
+    return BoxMeasure(
+        "all arithmetic per byte moved", value, lambda number: f"{number:.3g}", "unknown, or nothing moved"
+    )
 
 
-@MEASURES.add("gradient")
-def _gradient(outline: Outline) -> Measure:
+@BOX_MEASURES.add("gradient")
+def _gradient(outline: Outline) -> BoxMeasure:
     """The L2 norm of the gradients, as backward left them, of the parameters that the ops in a box work on.
 
-    An op of backward works on those whose gradients it makes, any other on those that it reads. Infinite where one of
-    them is not finite. Of a repeat that of the largest round: that of all rounds together would hide one that vanished,
-    and could not be compared with boxes beside it.
+    An op of backward works on the parameters whose gradients it makes, any other op on those that it reads. The norm is
+    infinite where one gradient is not finite. A repeat shows its largest round: the norm of all rounds together would
+    hide a round whose gradient vanished, and could not be compared with the boxes beside it.
     """
     tree = outline.tree
     norms = gradient_norms(tree.graph)
@@ -130,7 +132,7 @@ def _gradient(outline: Outline) -> Measure:
         found = [lengths[np.unique(names[a:b])] for a, b in zip(first.tolist(), last.tolist(), strict=True) if a < b]
         return [math.hypot(*some.tolist()) for some in found] or [math.nan]
 
-    return Measure(
+    return BoxMeasure(
         "gradient norm of parameters",
         lambda item: max(by_round(item)),
         lambda number: f"{number:.3g}",
@@ -140,7 +142,7 @@ def _gradient(outline: Outline) -> Measure:
 
 
 def _worked_on(outline: Outline, wanted: list[int]) -> tuple[Array, Array]:
-    """Pairs of a leaf and which of the wanted names is that of a parameter it works on, in order of leaves."""
+    """Leaves, in order, each paired with a wanted parameter (its row in the table of names) that it works on."""
     tree = outline.tree
     columns, count = tree.graph.columns, len(tree.graph)
     is_backward = columns["node_phase"] == PHASES.index(Phase.BACKWARD)
@@ -159,29 +161,29 @@ def _worked_on(outline: Outline, wanted: list[int]) -> tuple[Array, Array]:
 
 
 def _work(graph: Graph) -> tuple[Array, Array]:
-    """The arithmetic and the bytes of every node, below zero where they are not known."""
-    counts = counted(graph)
+    """The arithmetic and the bytes of every node; below zero where they are unknown."""
+    counts = node_counts(graph)
     arithmetic = np.maximum(counts.flops, 0) + np.maximum(counts.elementwise_flops, 0)
     arithmetic = np.where((counts.flops < 0) & (counts.elementwise_flops < 0), -1, arithmetic)
     return arithmetic.astype(float), counts.bytes.astype(float)
 
 
 def _sums(outline: Outline, per_node: Array) -> Callable[[Item], float]:
-    """Sums over the leaves of an item in all rounds that it is drawn for; NaN if none is known (is below zero).
+    """A function that sums `per_node` over the leaves of an item in all its rounds; NaN if no leaf is known (negative).
 
-    What has no box counts where its tensor comes from.
+    Nodes without a box count in the box that made their tensor.
     """
     tree = outline.tree
     home = tree.leaf_of_node
     known = (home >= 0) & (per_node >= 0)
-    totals, counted = np.zeros(len(tree.node) + 1), np.zeros(len(tree.node) + 1)
+    totals, known_before = np.zeros(len(tree.node) + 1), np.zeros(len(tree.node) + 1)
     totals[1:] = np.cumsum(np.bincount(home[known], per_node[known], minlength=len(tree.node)))
-    counted[1:] = np.cumsum(np.bincount(home[known], minlength=len(tree.node)))
+    known_before[1:] = np.cumsum(np.bincount(home[known], minlength=len(tree.node)))
 
     def value(item: Item) -> float:
         starts = _rounds(item)
         stops = starts + item.stop - item.start
-        if not (counted[stops] > counted[starts]).any():
+        if not (known_before[stops] > known_before[starts]).any():
             return math.nan
         return float((totals[stops] - totals[starts]).sum())
 
@@ -189,7 +191,7 @@ def _sums(outline: Outline, per_node: Array) -> Callable[[Item], float]:
 
 
 def _rounds(item: Item) -> Array:
-    """Where every round begins that a box is drawn for: its own, and those of the open repeats around it."""
+    """The first leaf of every round of a box: its own repeats, times those of the open repeats around it."""
     starts, around = np.array([item.start]), item
     while True:
         if around.repeat > 1:
