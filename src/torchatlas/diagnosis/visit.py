@@ -14,8 +14,8 @@ from torchatlas.capturing import process
 from torchatlas.diagnosis.backward_passes import BackwardPass, watch_backward
 from torchatlas.diagnosis.events import DIAGNOSES, Diagnosis
 from torchatlas.diagnosis.findings import Finding, Findings, OwnFailure, Severity, sorted_findings
+from torchatlas.diagnosis.findings_html import running_cell
 from torchatlas.diagnosis.history import History
-from torchatlas.diagnosis.notebook import running_cell
 from torchatlas.errors import StateError
 from torchatlas.interrupts import Bracket
 from torchatlas.torch_private import never_compiled
