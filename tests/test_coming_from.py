@@ -13,7 +13,7 @@ import pytest
 import torchatlas as atlas
 from torchatlas.analysis.roofline import Bound
 from torchatlas.compat.tracker_names import _EDGE, _NODE
-from torchatlas.execute.values import NodeIO
+from torchatlas.execute.node_values import NodeIO
 from torchatlas.graph import Value
 from torchatlas.partition.concurrency import ConcurrencyReport
 from torchatlas.partition.names import ConcurrencyNames, ParallelismNames, ReportNames, SubgraphNames

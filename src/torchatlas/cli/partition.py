@@ -73,7 +73,7 @@ def _traced(given: Given, partitioner: GraphPartitioner, as_json: bool) -> Parti
     from torch import nn
 
     import torchatlas as atlas
-    from torchatlas.execute.recorded.run import record
+    from torchatlas.execute.recorded_run import record
 
     if ":" not in given.text or suffix_of(Path(given.text)) in READERS:
         return None
