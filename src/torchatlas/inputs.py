@@ -52,6 +52,24 @@ def _hides(item: Any, seen: set[int]) -> bool:
     return any(_hides(part, seen) for part in inside)
 
 
+def default_loss(result: Any) -> torch.Tensor:
+    """The loss where none is given, everywhere: the sum of all floating outputs that require a gradient."""
+    parts = [
+        (tensor.abs() if tensor.is_complex() else tensor).sum()
+        for _, tensor in named_tensors(result)
+        if tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex())
+    ]
+    if not parts:
+        raise CaptureError(
+            "backward was asked for, but no output requires a gradient. Leave torch.no_grad(), make a parameter or "
+            "input require one, or pass loss=."
+        )
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
 def as_call(model: Callable[..., Any], example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """One example as positional and keyword arguments.
 

@@ -23,7 +23,7 @@ from torchatlas.analysis.checkpointing import CheckpointChoice, choose_checkpoin
 from torchatlas.analysis.cost import cost
 from torchatlas.analysis.recompute import Candidate, Step
 from torchatlas.analysis.trial import Trial
-from torchatlas.checkpointing import Applied, CheckpointCheck, Checkpointed
+from torchatlas.checkpoint_plans import Applied, CheckpointCheck, Checkpointed
 from torchatlas.cli import main
 from torchatlas.errors import AnalysisError, InvalidInputError, InvalidModelError, StateError
 
@@ -298,7 +298,7 @@ def test_excluded_modules_run_once() -> None:
 def test_bad_input() -> None:
     model, x = mlp(1)
     graph = atlas.capture(model, x, backward=True)
-    for limit in (0, -1, float("nan"), float("inf"), "2GB", True, None):
+    for limit in (0, -1, float("nan"), float("inf"), "2XB", True, None):
         with pytest.raises(InvalidInputError, match="no number of bytes"):
             choose_checkpoints(graph, limit)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="one of flops, time"):
@@ -524,6 +524,6 @@ def test_the_verb_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     result = run(tmp_path, "--limit", "1KB")
     assert result.exit_code == 2
     assert "works" in result.output
-    assert "is no size" in run(tmp_path, "--limit", "two").output
+    assert "is no number of bytes" in run(tmp_path, "--limit", "two").output
     script = CliRunner().invoke(main, ["checkpoint", str(tmp_path / "nets.py"), "--limit", "1GB"])
     assert "is a script" in script.output

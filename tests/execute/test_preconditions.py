@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from torchatlas.errors import InvalidInputError
-from torchatlas.execute.admitted import ADMITTED
 from torchatlas.execute.preconditions import _PRECONDITIONS, LARGEST_SIZE, checked
+from torchatlas.operations.loadable import loadable_operators
 
 aten = torch.ops.aten
 r, far = torch.randn, torch.full((2, 3, 2, 2), 2**40)
@@ -263,7 +263,7 @@ def test_a_number_in_place_of_a_dtype_a_layout_or_a_memory_format_is_refused(num
 
 def admitted_schemas() -> Iterator[tuple[str, Any]]:
     """Those of the list that this torch has; not every version has all."""
-    for name in ADMITTED:
+    for name in loadable_operators():
         _, packet, overload = name.split(".")
         if packet not in NOT_EVERYWHERE or hasattr(aten, packet):
             yield name, getattr(getattr(aten, packet), overload)._schema
@@ -285,7 +285,7 @@ def test_admitted_operators_exist_and_none_reaches_outside() -> None:
         "from_file",
         "_nested_view_from_buffer",
     ):
-        assert not any(admitted.split(".")[1] == name for admitted in ADMITTED)
+        assert not any(admitted.split(".")[1] == name for admitted in loadable_operators())
 
 
 def test_kernels_that_write_their_gradient_where_they_are_told_are_not_admitted() -> None:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Collection
 from typing import Any
 
-from torchatlas.capturing.collectives import BUFFERED, over_gloo
+from torchatlas.capturing.collectives import over_gloo
 from torchatlas.capturing.describe import call_text, generic_call_text
 from torchatlas.capturing.modules import CALL_ROW, Watch
 from torchatlas.capturing.plans import ROW_HEAD, Plan
@@ -18,6 +18,7 @@ from torchatlas.capturing.sequences import Sequences
 from torchatlas.capturing.states import DATA, NODE_ROW, ORDER, Decoded, States
 from torchatlas.capturing.stream import Recorder
 from torchatlas.graph.arguments import exact_text
+from torchatlas.operations.behaviour import GLOO_BUFFERED
 
 ACCUMULATE = 2**63  # AccumulateGrad nodes have the largest sequence number there is
 
@@ -57,7 +58,7 @@ class Decoder(States):
         )
         first_on, laid_out = self.origin, self.laid_out
         scaling = {i for i, plan in enumerate(plans) if plan.name.startswith("aten._amp_")}  # of a GradScaler
-        buffered = {i for i, plan in enumerate(plans) if plan.name in BUFFERED}
+        buffered = {i for i, plan in enumerate(plans) if plan.name.rpartition(".")[0] in GLOO_BUFFERED}
         seeds = {i for i, plan in enumerate(plans) if plan.name == "aten.ones_like.default"}
         phase = FORWARD
         thread_of_call = self._threads()

@@ -27,14 +27,14 @@ from torchatlas.capturing.replaying import ReplayKeeper
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.stream import Around, Recorder, let_go
 from torchatlas.capturing.wrappers import parts
-from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, StateError
+from torchatlas.errors import InvalidInputError, InvalidModelError, StateError
 from torchatlas.escapes import clean, clean_text
 from torchatlas.graph import Graph, Phase, SourceLine
 from torchatlas.graph.arguments import Call, TensorRef, encode
 from torchatlas.graph.columns import PHASES
 from torchatlas.graph.nouns import OperationType
 from torchatlas.graph.timing import Timing
-from torchatlas.inputs import argument_names, check_call, mapped_tensors, named_tensors
+from torchatlas.inputs import argument_names, check_call, default_loss, mapped_tensors, named_tensors
 from torchatlas.interrupts import Bracket, signals_deferred, whole
 from torchatlas.torch_private import dispatch_mode_stack, never_compiled
 
@@ -334,7 +334,7 @@ def recording(
     track_timing: bool = True,
     track_memory: bool = True,
     values: str | None = None,
-) -> Any:
+) -> Recording:
     """Record any code: `with atlas.recording(model) as rec: ...`, then `rec.graph`.
 
     The code has exactly the effects it has alone. `model` names the modules; without it they are named after their
@@ -455,24 +455,6 @@ class _Step:
                     optimizer.step()
                 del total
             del result
-
-
-def default_loss(result: Any) -> torch.Tensor:
-    """The sum of all floating outputs that depend on something with a gradient."""
-    parts = [
-        (tensor.abs() if tensor.is_complex() else tensor).sum()
-        for _, tensor in named_tensors(result)
-        if tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex())
-    ]
-    if not parts:
-        raise CaptureError(
-            "backward was asked for, but no output requires a gradient. Leave torch.no_grad(), make a parameter or "
-            "input require one, or pass loss=."
-        )
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
 
 
 def _made(optimizer: Any, model: nn.Module | None) -> Any:

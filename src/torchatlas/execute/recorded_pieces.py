@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.replaying import CHANGED, REPLAY, TAKES_STORAGE, fingerprint
+from torchatlas.capturing.replaying import CHANGED, REPLAY, fingerprint
 from torchatlas.errors import NotAvailableError
 from torchatlas.execute.ops import dtype_named
 from torchatlas.execute.path_guards import ExpectedResults, Input, RecordedProgram, guarded
@@ -24,6 +24,7 @@ from torchatlas.execute.replay_data import Recipe, array, built, content, fresh_
 from torchatlas.graph import Graph, NodeKind, Phase
 from torchatlas.graph.arguments import Call, Constant
 from torchatlas.graph.columns import PHASES
+from torchatlas.operations.behaviour import TAKES_STORAGE
 
 # Of these the program reads a result without an operator: the LSTM kernels look at the sizes of batches.
 _READ_BY_TORCH = {"aten._pack_padded_sequence.default": 1}

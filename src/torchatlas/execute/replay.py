@@ -16,7 +16,6 @@ import torch
 from torchatlas.capturing.plans import plan_for
 from torchatlas.capturing.replaying import (
     REPLAY,
-    TAKES_STORAGE,
     as_bytes,
     default_generator,
     digest,
@@ -33,6 +32,7 @@ from torchatlas.execute.replay_data import Recipe, Settings, apply, built, conte
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import ROLES, Layout
 from torchatlas.graph.nouns import NodeKind, OperationType, Role
+from torchatlas.operations.behaviour import TAKES_STORAGE
 from torchatlas.torch_private import OpOverload, no_dispatch_modes
 
 _LASTING = (Role.PARAMETER, Role.BUFFER)

@@ -18,6 +18,7 @@ from torchatlas.graph.columns import Array
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import OperationType
 from torchatlas.operations import operation_type
+from torchatlas.operations.behaviour import MAY_COPY
 
 if TYPE_CHECKING:
     from torch import fx
@@ -42,8 +43,6 @@ _ARITHMETIC = frozenset(
         "einsum",
     ]
 )
-# What is a view if it can be, and else a copy. Recorded runs have what really happened instead.
-_MAY_COPY = frozenset(["reshape", "reshape_as", "flatten", "unflatten", "ravel", "contiguous", "to", "type_as"])
 _HEAVY = (OperationType.CONVOLUTION, OperationType.MATMUL, OperationType.ATTENTION, OperationType.RECURRENT)
 
 
@@ -98,7 +97,7 @@ def _around_copies(graph: Graph) -> Iterator[tuple[int, int]]:
     the memory holds then.
     """
     columns = graph.columns
-    may_copy = np.array([short_name(op.name) in _MAY_COPY for op in graph.tables.operations] or [False])
+    may_copy = np.array([short_name(op.name) in MAY_COPY for op in graph.tables.operations] or [False])
     node = np.repeat(np.arange(len(graph)), np.diff(columns["input_ptr"]))
     storage = columns["value_storage"][columns["input_value"]]
     copies = may_copy[columns["node_operation"]][node]
