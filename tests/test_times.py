@@ -94,7 +94,7 @@ SHOWN = {
     "partition/text.py": "best times of a device, none measured",
     "pipeline/launch.py": "a time-out",
     "pipeline/run.py": "says (one run) itself",
-    "render/measures.py": "coloured picture",
+    "render/box_measures.py": "coloured picture",
     "render/module_cells.py": "table",
     "render/notebook.py": "notebook",
     "render/page.py": "picture",

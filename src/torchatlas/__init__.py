@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     from torchatlas.autograd.debugger import debug_backward
     from torchatlas.autograd.graph import autograd_graph
     from torchatlas.autograd.lifecycle import lifecycle
-    from torchatlas.autograd.record import record_backward, recording_backward
-    from torchatlas.autograd.text import print_graph
+    from torchatlas.autograd.print_graph import print_graph
+    from torchatlas.autograd.record_backward import record_backward, recording_backward
     from torchatlas.capturing import capture, recording
     from torchatlas.capturing.fx import from_fx
     from torchatlas.checkpoint_plans import checkpoint_plan
@@ -110,8 +110,8 @@ else:
             "autograd.debugger": "debug_backward",
             "autograd.graph": "autograd_graph",
             "autograd.lifecycle": "lifecycle",
-            "autograd.record": "record_backward recording_backward",
-            "autograd.text": "print_graph",
+            "autograd.record_backward": "record_backward recording_backward",
+            "autograd.print_graph": "print_graph",
             "capturing": "capture recording",
             "capturing.fx": "from_fx",
             "checkpoint_plans": "checkpoint_plan",

@@ -44,7 +44,7 @@ _OPTIONS_OF_CHECKPOINT = {
 
 @dataclass(frozen=True)
 class CheckpointPlan:
-    """Which modules to checkpoint, with what is predicted of it and what a capture of it showed. Print it."""
+    """Which modules to checkpoint, with the predicted peak and the one of a capture with the plan applied. Print it."""
 
     choice: CheckpointChoice
     captured_peak_bytes: int  # of the step with the plan applied
@@ -61,12 +61,12 @@ class CheckpointPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """As predicted from the plain step."""
+        """The peak as predicted from the step without checkpoints."""
         return self.choice.peak_bytes
 
-    def apply(self, model: nn.Module) -> Applied:
+    def apply(self, model: nn.Module) -> AppliedPlan:
         """Checkpoint the modules from now on: `with plan.apply(model): ...`, or keep the handle and `undo()` it."""
-        return Applied(model, self.paths)
+        return AppliedPlan(model, self.paths)
 
     def verify(
         self, model: nn.Module, *args: Any, kwargs: dict[str, Any] | None = None, **model_kwargs: Any
@@ -97,7 +97,7 @@ class CheckpointPlan:
 
 @dataclass(frozen=True)
 class CheckpointCheck:
-    """What running a step plain and checkpointed showed."""
+    """How a step with checkpoints compares to the plain one."""
 
     compared: int  # losses, gradients and buffers
     differing: tuple[str, ...]  # of them, those that are not equal bit for bit
@@ -158,7 +158,7 @@ def checkpoint_plan(
     def captured(paths: tuple[str, ...]) -> Graph:
         step = {"backward": True, "loss": loss, "optimizer": optimizer, "fake": fake, "kwargs": call}
         if isinstance(model, nn.Module):
-            with Applied(model, paths):
+            with AppliedPlan(model, paths):
                 return capture(model, *args, **step)
         return capture(functools.partial(_built, model, paths) if paths else model, *args, **step)
 
@@ -204,7 +204,7 @@ def _chosen(plain: Graph, limit: int, **options: Any) -> tuple[CheckpointChoice,
 
 def _built(build: Callable[[], nn.Module], paths: tuple[str, ...]) -> nn.Module:
     model = build()
-    Applied(model, paths)  # for good: the model is made for this capture only
+    AppliedPlan(model, paths)  # for good: the model is made for this capture only
     return model
 
 
@@ -237,7 +237,7 @@ class Checkpointed:
         return checkpoint(self.forward, *args, use_reentrant=False, **kwargs)
 
 
-class Applied(Bracket["Applied"]):
+class AppliedPlan(Bracket["AppliedPlan"]):
     """Modules of a model whose forward is checkpointed, from now until `undo` or the end of a `with` block."""
 
     def __init__(self, model: nn.Module, paths: Iterable[str]) -> None:
@@ -273,7 +273,7 @@ class Applied(Bracket["Applied"]):
                 else:
                     module.forward = forward
 
-    def _begin(self) -> Applied:
+    def _begin(self) -> AppliedPlan:
         return self
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -13,6 +13,7 @@ from torchatlas.lazy import lazy_names
 
 __all__ = [
     "Amount",
+    "AppliedPlan",
     "BackwardRecording",
     "BackwardRun",
     "BatchPeak",
@@ -79,15 +80,15 @@ if TYPE_CHECKING:
     from torchatlas.analysis.devices import Device
     from torchatlas.analysis.diff import Change, Comparison, Delta
     from torchatlas.analysis.memory import LineMemory, MemoryReport, ModuleMemory, TensorMemory
+    from torchatlas.autograd.debug_session import Breakpoint
+    from torchatlas.autograd.debug_stop import Stop
     from torchatlas.autograd.debugger import Debugger
     from torchatlas.autograd.lifecycle import Lifecycle, NodeLife
-    from torchatlas.autograd.place import Stop
-    from torchatlas.autograd.record import BackwardRecording, BackwardRun
-    from torchatlas.autograd.session import Breakpoint
+    from torchatlas.autograd.record_backward import BackwardRecording, BackwardRun
     from torchatlas.capturing.run import Failure, Recording
-    from torchatlas.checkpoint_plans import CheckpointCheck, CheckpointPlan
+    from torchatlas.checkpoint_plans import AppliedPlan, CheckpointCheck, CheckpointPlan
     from torchatlas.compat.torchviz import Dot
-    from torchatlas.diagnosis.finding import Finding, Findings, Severity, Where
+    from torchatlas.diagnosis.findings import Finding, Findings, Severity, Where
     from torchatlas.diagnosis.visit import Visit
     from torchatlas.execute.compare import NodeDifference, RunComparison
     from torchatlas.execute.compatibility import Compatibility
@@ -117,13 +118,13 @@ else:
             "analysis.memory": "LineMemory MemoryReport ModuleMemory TensorMemory",
             "autograd.debugger": "Debugger",
             "autograd.lifecycle": "Lifecycle NodeLife",
-            "autograd.place": "Stop",
-            "autograd.record": "BackwardRecording BackwardRun",
-            "autograd.session": "Breakpoint",
+            "autograd.debug_stop": "Stop",
+            "autograd.record_backward": "BackwardRecording BackwardRun",
+            "autograd.debug_session": "Breakpoint",
             "capturing.run": "Failure Recording",
-            "checkpoint_plans": "CheckpointCheck CheckpointPlan",
+            "checkpoint_plans": "AppliedPlan CheckpointCheck CheckpointPlan",
             "compat.torchviz": "Dot",
-            "diagnosis.finding": "Finding Findings Severity Where",
+            "diagnosis.findings": "Finding Findings Severity Where",
             "diagnosis.visit": "Visit",
             "execute.compare": "NodeDifference RunComparison",
             "execute.compatibility": "Compatibility",

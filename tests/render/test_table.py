@@ -607,12 +607,6 @@ def test_it_says_what_it_takes(graphs: dict[str, Graph]) -> None:
         module_table(graphs["demo"], rows=0)
 
 
-def test_the_former_name_of_rows_still_works(graphs: dict[str, Graph]) -> None:
-    with pytest.warns(DeprecationWarning, match="rows"):
-        table = module_table(graphs["wide"], limit=30)
-    assert len(table.rows) == 31
-
-
 def test_a_large_graph_is_no_longer_than_a_screen_or_two() -> None:
     graph = random_graph(100_000, 150_000)
     table = module_table(graph)

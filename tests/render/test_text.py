@@ -62,9 +62,9 @@ def hostile() -> Graph:
     return graph
 
 
-def outline(graph: Graph, most_rows: int = 60) -> tuple[ModuleRow, ...]:
+def outline(graph: Graph, rows: int = 60) -> tuple[ModuleRow, ...]:
     """The rows of modules in a summary."""
-    return module_table(graph, rows=most_rows).rows
+    return module_table(graph, rows=rows).rows
 
 
 def many_graphs() -> dict[str, Graph]:
@@ -175,7 +175,7 @@ def test_rows_sum_what_they_stand_for() -> None:
 
 def test_long_lists_end_in_a_row_for_the_rest() -> None:
     graph = atlas.capture(Wide(150), torch.randn(1, 2))
-    rows = outline(graph, most_rows=30)
+    rows = outline(graph, rows=30)
     assert len(rows) == 31
     assert rows[-1].label == "… and 121 more"
     assert sum(row.operations for row in rows[1:]) == sum(s.operations for s in graph.scopes[""].children)

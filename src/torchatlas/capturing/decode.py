@@ -18,7 +18,7 @@ from torchatlas.capturing.sequences import Sequences
 from torchatlas.capturing.states import DATA, NODE_ROW, ORDER, Decoded, States
 from torchatlas.capturing.stream import Recorder
 from torchatlas.graph.arguments import exact_text
-from torchatlas.operations.behaviour import GLOO_BUFFERED
+from torchatlas.operations import of
 
 ACCUMULATE = 2**63  # AccumulateGrad nodes have the largest sequence number there is
 
@@ -58,7 +58,7 @@ class Decoder(States):
         )
         first_on, laid_out = self.origin, self.laid_out
         scaling = {i for i, plan in enumerate(plans) if plan.name.startswith("aten._amp_")}  # of a GradScaler
-        buffered = {i for i, plan in enumerate(plans) if plan.name.rpartition(".")[0] in GLOO_BUFFERED}
+        buffered = {i for i, plan in enumerate(plans) if of(plan.name).gloo_buffered}
         seeds = {i for i, plan in enumerate(plans) if plan.name == "aten.ones_like.default"}
         phase = FORWARD
         thread_of_call = self._threads()

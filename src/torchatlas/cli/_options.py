@@ -48,13 +48,17 @@ optimizer_option = click.option(
 
 def top_option(what: str) -> Callable[[Function], Function]:
     """--top: how many rows of a list to print."""
-    return click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help=f"{what} to list.")
+    return click.option(
+        "--top", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help=f"{what} to list."
+    )
 
 
 def depth_option(default: int | None = None) -> Callable[[Function], Function]:
     """--depth: how many levels of modules to print."""
     text = "Levels of modules to print" + ("; as many as fit by default." if default is None else ".")
-    return click.option("--depth", type=click.IntRange(min=0), default=default, show_default=True, help=text)
+    return click.option(
+        "--depth", type=click.IntRange(min=0), default=default, show_default=True, metavar="N", help=text
+    )
 
 
 def old_option(old: str, new: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -105,8 +109,8 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
 def repeat_options(function: Function) -> Function:
     """--warmup and --repeat, for times that can be believed."""
     for name, least, text in (
-        ("--repeat", 1, "Run so often; times are medians."),
-        ("--warmup", 0, "Run so often before, without recording."),
+        ("--repeat", 1, "Runs to record; times are their medians."),
+        ("--warmup", 0, "Runs before those, to warm up."),
     ):
         kind = click.IntRange(min=least)
         function = click.option(name, type=kind, default=least, show_default=True, metavar="N", help=text)(function)

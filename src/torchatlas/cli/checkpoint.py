@@ -38,11 +38,11 @@ def command(
     verify: bool,
     as_json: bool,
 ) -> None:
-    """Print which modules to checkpoint so that a training step of TARGET fits into --limit.
+    """Choose modules to checkpoint so that a step fits --limit.
 
-    TARGET is module:callable or path.py:callable: a model, or what makes one. The step is captured on fake tensors:
-    nothing is allocated. The loss is the sum of the floating outputs. With --verify the step really runs; exit code
-    3: gradients differ, or the peak is off the prediction.
+    TARGET is module:callable or path.py:callable: a model, or a function that makes one. The step is captured on fake
+    tensors: nothing is allocated. The loss is the sum of the floating outputs. With --verify the step really runs; exit
+    code 3: gradients differ, or the peak is off the prediction.
 
     \b
     torchatlas checkpoint models.gpt:build --inputs int64:8,1024 --limit 8GiB --optimizer AdamW

@@ -14,11 +14,21 @@ from torchatlas.graph import Graph
 @click.command()
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
-@click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="Operations of a kind to list.")
+@click.option(
+    "--top",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Operations of a kind to list.",
+)
 @old_option("--most", "--top", type=click.IntRange(min=0))
 @verb
 def command(before: Path, after: Path, top: int, as_json: bool) -> None:
-    """Print which operations were added, removed and changed, and what that does to every module."""
+    """Print what is different between two saved graphs.
+
+    Lists the operations that were added, removed and changed, and what that does to every module.
+    """
     with progress(f"comparing {before.name} and {after.name}"):
         comparison = compare(Graph.load(before), Graph.load(after))
     content = {"before": str(before), "after": str(after), "comparison": comparison.to_dict()}

@@ -20,7 +20,10 @@ from torchatlas.graph import Graph
 @top_option("Operations")
 @verb
 def command(file: Path, device: str | None, sizes: tuple[str, ...], depth: int, top: int, as_json: bool) -> None:
-    """Print what a saved graph costs: in all, by phase, by module, by kind of operation."""
+    """Print what a saved graph costs: FLOPs, bytes, best time.
+
+    In all, by phase, by module and by kind of operation.
+    """
     with progress(f"costing {file.name}"):
         report = cost(Graph.load(file), device, sizes=dict(_size(text) for text in sizes))
     print_result({"file": str(file), "cost": report.to_dict()}, cost_text(report, depth=depth, top=top), as_json)

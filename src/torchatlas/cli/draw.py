@@ -76,11 +76,11 @@ def command(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Draw a graph so that it fits the page and can be read; what does not fit is closed into boxes.
+    """Draw a graph on a page, or plot its figures.
 
-    FILE is a saved graph; TARGET a model or function, as for `torchatlas capture`. A plot (--plot) shows memory over
-    time, ops under the roofline of a device, time by type of op, or gradient norms by depth. Where gradients are asked
-    for, a TARGET is run with backward.
+    Modules that do not fit on the page are drawn closed, as one box. FILE is a saved graph; TARGET a model or function,
+    as for `torchatlas capture`. A plot (--plot) shows memory over time, ops under the roofline of a device, time by
+    type of op, or gradient norms by depth. Where gradients are asked for, a TARGET is run with backward.
 
     \b
     torchatlas draw step.atlas -o step.png

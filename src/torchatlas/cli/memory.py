@@ -16,7 +16,10 @@ from torchatlas.graph import Graph
 @top_option("Tensors")
 @verb
 def command(file: Path, top: int, as_json: bool) -> None:
-    """Print what fills memory in a saved graph: the peak, what it is made of, and what is held longest."""
+    """Print what fills memory in a saved graph.
+
+    The peak, what it is made of, and the tensors that are held longest.
+    """
     with progress(f"reading {file.name}"):
         report = memory(Graph.load(file), top=top)
     print_result({"file": str(file), "memory": report.to_dict()}, report, as_json)

@@ -20,7 +20,12 @@ from torchatlas.partition.text import report_text
 @click.option("--strategy", type=click.Choice(STRATEGIES), default="fusion", show_default=True, help="How to cut.")
 @device_option
 @click.option(
-    "--depth", type=click.IntRange(min=1), default=2, show_default=True, help="Levels of modules of --strategy module."
+    "--depth",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=2,
+    show_default=True,
+    help="Levels of modules of --strategy module.",
 )
 @click.option(
     "--by",
@@ -29,7 +34,9 @@ from torchatlas.partition.text import report_text
     show_default=True,
     help="What the critical path is measured in.",
 )
-@click.option("--workers", type=click.IntRange(min=1), multiple=True, help="Devices to share the work. Repeatable.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), multiple=True, metavar="N", help="Devices to share the work. Repeatable."
+)
 @click.option(
     "--gradients/--no-gradients",
     default=None,
@@ -48,7 +55,9 @@ def command(
     top: int,
     as_json: bool,
 ) -> None:
-    """Cut a graph into subgraphs and print them: what they cost, what fusing saves, what can run at the same time.
+    """Cut a graph into subgraphs and print them.
+
+    Prints what they cost, what fusing saves and what can run at the same time.
 
     A model is traced by torch.fx, or by torch.export where that fails, or else it is run; the first line says which.
     With --backward, --optimizer, --fake, --warmup, --repeat and --by time it is always run.

@@ -20,30 +20,38 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved")
 @click.command()
 @click.argument("file", metavar="FILE|TARGET")
 @inputs_option
-@click.option("--stages", type=click.IntRange(min=1), default=2, show_default=True, help="How many to cut it into.")
+@click.option("--stages", type=click.IntRange(min=1), default=2, show_default=True, help="How many stages.")
 @click.option("--by", type=click.Choice(MEASURES), default="time", show_default=True, help="What to balance.")
 @device_option
-@click.option("--bandwidth", type=float, metavar="BYTES_PER_S", help="Between stages.  [default: the device's link]")
+@click.option(
+    "--bandwidth", type=float, metavar="BYTES_PER_S", help="The bandwidth between stages.  [default: the device's link]"
+)
 @click.option("--limit", metavar="BYTES", help="What a stage may take at most: 16GiB, 24GB or a number.")
 @old_option("--memory-limit", "--limit")
 @click.option("--run", "runs", is_flag=True, help="Train one batch with the stages, and compare with one process.")
 @click.option(
-    "--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True, help="Of --run: who works when."
+    "--schedule",
+    type=click.Choice(SCHEDULES),
+    default="1f1b",
+    show_default=True,
+    help="With --run: the order in which stages work.",
 )
 @click.option(
-    "--microbatches", type=click.IntRange(min=1), default=4, show_default=True, help="Of --run: parts of the batch."
+    "--microbatches", type=click.IntRange(min=1), default=4, show_default=True, help="With --run: parts of the batch."
 )
-@click.option("--ranks", type=click.IntRange(min=1), help="Of --run: processes.  [default: one per stage]")
+@click.option("--ranks", type=click.IntRange(min=1), help="With --run: processes.  [default: one per stage]")
 @click.option(
     "--backend",
     type=click.Choice(["gloo", "nccl"]),
     default="gloo",
     show_default=True,
-    help="Of --run: of torch.distributed.",
+    help="With --run: of torch.distributed.",
 )
-@click.option("--timeout", type=float, default=300.0, show_default=True, metavar="S", help="Of --run: when to end it.")
-@click.option("--torchrun", is_flag=True, help="Of --run: let torchrun start the processes.")
-@click.option("--train", is_flag=True, help="Of --run: in training mode. Random numbers cannot be compared.")
+@click.option(
+    "--timeout", type=float, default=300.0, show_default=True, metavar="S", help="With --run: when to give up."
+)
+@click.option("--torchrun", is_flag=True, help="With --run: let torchrun start the processes.")
+@click.option("--train", is_flag=True, help="With --run: in training mode; dropout is refused.")
 @verb
 def command(
     file: str,
@@ -63,10 +71,11 @@ def command(
     train: bool,
     as_json: bool,
 ) -> None:
-    """Cut a model into stages that take as long as each other, and print them.
+    """Cut a model into pipeline stages, and run them.
 
-    With --run they train one batch on torch.distributed.pipelining, each rank a process of this machine; outputs, loss,
-    gradients and buffers are compared with those of one process over the same microbatches. Exit code 3: they differ.
+    The slowest stage is made as quick as it can be. With --run the stages train one batch on
+    torch.distributed.pipelining, each rank a process of this machine; outputs, loss, gradients and buffers are compared
+    with those of one process over the same microbatches. Exit code 3: they differ.
 
     \b
     torchatlas pipeline step.atlas --stages 8 --device h100-sxm

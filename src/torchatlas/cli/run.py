@@ -19,10 +19,14 @@ from torchatlas.units import format_seconds
 @click.command()
 @file_argument
 @click.option("--inputs", multiple=True, metavar="SHAPE", help="A random input: [NAME=][DTYPE:]SHAPE. Repeatable.")
-@click.option("--data", type=click.Path(path_type=Path), metavar="FILE", help="Inputs by name: .safetensors.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), metavar="FILE", help="Take inputs by name from a .safetensors file."
+)
 @click.option("--node", "nodes", multiple=True, metavar="NAME", help="Also show this node or module. Repeatable.")
-@click.option("--values", type=click.Path(path_type=Path), metavar="FILE", help="Save what nodes make: .safetensors.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Save what is returned: .safetensors.")
+@click.option("--values", type=click.Path(path_type=Path), metavar="FILE", help="Save what nodes make as .safetensors.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), metavar="FILE", help="Save what the model returns as .safetensors."
+)
 @click.option("--check-finite", is_flag=True, help="Stop at the first node that makes NaN or infinity, and name it.")
 @allow_option
 @verb
@@ -37,7 +41,9 @@ def command(
     allow: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Run a traced model that was saved (torchatlas trace --output m.atlas), without its code.
+    """Run a saved traced model, without its code.
+
+    FILE was written by torchatlas trace --output FILE.
 
     \b
     torchatlas run m.atlas --inputs 8,3,224,224 --node layer1 --values values.safetensors

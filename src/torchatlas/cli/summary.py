@@ -16,7 +16,10 @@ from torchatlas.graph import Graph
 @top_option("The slowest operations")
 @verb
 def command(file: Path, depth: int | None, top: int, as_json: bool) -> None:
-    """Print what is in a saved graph: phases, modules, the slowest operations."""
+    """Print what is in a saved graph.
+
+    Its phases, modules and slowest operations.
+    """
     with progress(f"reading {file.name}"):
         graph = Graph.load(file)
     show(graph, as_json=as_json, depth=depth, top=top, file=str(file))

@@ -20,9 +20,10 @@ from torchatlas.render.table import module_bars, module_table
 @click.option("--unfold", is_flag=True, help="Print a row for every module, also for equal ones.")
 @verb
 def command(source: GraphSource, bars: str | None, depth: int | None, unfold: bool, as_json: bool) -> None:
-    """Print the modules with output shape, parameters, multiply-adds, time and memory, as torchinfo does.
+    """Print the modules of a graph as a table, or as bars.
 
-    FILE is a saved graph; TARGET a model or function, as for `torchatlas capture`.
+    With output shape, parameters, multiply-adds, time and memory, as torchinfo does. FILE is a saved graph; TARGET a
+    model or function, as for `torchatlas capture`.
 
     \b
     torchatlas table step.atlas --depth 3

@@ -47,10 +47,11 @@ def command(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Trace TARGET and print its nodes, what may vary in size, and what to know about it.
+    """Trace TARGET with torch.export, and save it.
 
-    TARGET is module:callable or path.py:callable, where the callable is a model, a model class, or a function without
-    arguments that returns a model, (model, args) or (model, args, kwargs).
+    Prints the nodes, the sizes that may vary and the notes. TARGET is module:callable or path.py:callable. The callable
+    is a model, a model class, or a function without arguments that returns a model, (model, args) or
+    (model, args, kwargs).
 
     \b
     torchatlas trace models.gpt:build --inputs int64:2,16 --output gpt.atlas

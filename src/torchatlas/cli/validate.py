@@ -29,8 +29,8 @@ def command(
     """Partition models in every way and check the result. Exit code 0: all right; 1: a check failed; 2: impossible.
 
     NAME is a model of torchvision for classification, segmentation or detection, or bert, gpt2, llama, t5 or lstm,
-    which are small ones. TARGET is module:callable or path.py:callable, a model or what makes one. Without any, one
-    model of each family is validated. Weights are random; nothing is downloaded.
+    which are small ones. TARGET is module:callable or path.py:callable: a model, or a function that makes one. Without
+    any, one model of each family is validated. Weights are random; nothing is downloaded.
 
     \b
     torchatlas validate resnet18 mobilenet_v2

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchatlas.autograd.given import given_names
+from torchatlas.autograd.check_arguments import names_by_id
 from torchatlas.autograd.graph import graph_of_walk
-from torchatlas.autograd.walk import roots_of, walk
+from torchatlas.autograd.graph_walk import roots_of, walk
 from torchatlas.errors import FileFormatError, FileSystemError
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import as_path, suffix_of
@@ -107,5 +107,5 @@ def make_dot(
     `show_attrs` and `max_attr_chars` are accepted and change nothing: numbers that a node keeps are not drawn.
     """
     del show_attrs, max_attr_chars
-    roots, names = roots_of(var, "make_dot"), given_names(params, None)
+    roots, names = roots_of(var, "make_dot"), names_by_id(params, None)
     return Dot(graph_of_walk(walk(roots), names, saved=show_saved))

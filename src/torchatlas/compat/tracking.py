@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from types import TracebackType
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torchatlas.compat.tracker import ComputationalGraphTracker
 from torchatlas.errors import InputMismatchError, InvalidInputError, OutOfMemoryError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
-from torchatlas.inputs import as_call, default_loss, named_tensors
+from torchatlas.inputs import as_call, default_loss, described, differentiable, named_tensors
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _TORCHATLAS = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -46,8 +46,7 @@ def track_computational_graph(
 
     `input_tensor` is a tensor, a tuple of positional arguments or a dictionary of keyword arguments. There is no
     backward when no output requires a gradient. Parameters, buffers, gradients, random numbers and flags are
-    afterwards as before, also after an error. `warmup` and `repeat` are as in `atlas.capture`: runs before, which leave
-    no trace, and runs whose median counts.
+    afterwards as before, also after an error. `warmup` and `repeat` are as in `atlas.capture`.
     """
     check_runs(warmup, repeat, untimed="" if track_timing else "track_timing=False")
     tracker = ComputationalGraphTracker(model, track_memory, track_timing, track_tensor_ops)
@@ -61,7 +60,7 @@ def track_computational_graph(
                 forward_done = False
                 result = model(*args, **kwargs)
                 forward_done = True
-                if _differentiable(result):
+                if differentiable(result):
                     default_loss(result).backward()
 
             def record(last: bool) -> Recording:
@@ -123,13 +122,6 @@ def _layers(tracker: ComputationalGraphTracker) -> dict[str, list[GraphNode]]:
     return {path or root: operations for path, operations in operations_of(tracker.graph)}
 
 
-def _differentiable(result: Any) -> bool:
-    return any(
-        tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex())
-        for _, tensor in named_tensors(result)
-    )
-
-
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
@@ -140,13 +132,13 @@ def _as_call(model: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str,
     if not empty and next(named_tensors(example), None) is None:
         hint = " Use torch.from_numpy(array)." if type(example).__module__ == "numpy" else ""
         raise InvalidInputError(
-            f"input_tensor holds no tensor: it is {_described(example)}.{hint} "
+            f"input_tensor holds no tensor: it is {_kind_of(example)}.{hint} "
             "Pass a tensor, a tuple of positional arguments or a dictionary of keyword arguments."
         )
     return as_call(model, example)
 
 
-def _described(example: Any) -> str:
+def _kind_of(example: Any) -> str:
     if isinstance(example, (list, tuple)) and example:
         return f"a {type(example).__name__} of {type(example[0]).__name__}"
     return f"of type {type(example).__name__}"
@@ -155,22 +147,22 @@ def _described(example: Any) -> str:
 def _explained(
     error: Exception, tracker: ComputationalGraphTracker, forward_done: bool, inputs: tuple[Any, Any]
 ) -> Exception:
-    """The error to raise: ours where we know what to do, else the program's own with the place added."""
+    """The error to raise: ours where we know what to do, else the program's own with the line added."""
     session = tracker._session
     failure = None if session is None else session.failure
-    place = str(failure) if failure is not None else _place(error, tracker.model)
+    where = str(failure) if failure is not None else _where(error, tracker.model)
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _TOO_LARGE.search(str(error)):
         found: Exception = OutOfMemoryError(
-            f"{type(tracker.model).__name__} ran out of memory on {_shapes(inputs)}: {place}. Use a smaller input, "
+            f"{type(tracker.model).__name__} ran out of memory on {_shapes(inputs)}: {where}. Use a smaller input, "
             "track_tensor_ops=False, or atlas.capture(model, ..., fake=True), which allocates nothing."
         )
     elif not forward_done and _torch_refused(error, failure) and _REFUSALS.search(str(error)):
         found = InputMismatchError(
-            f"{type(tracker.model).__name__} cannot run on {_shapes(inputs)}: {place}. "
+            f"{type(tracker.model).__name__} cannot run on {_shapes(inputs)}: {where}. "
             "Compare the shapes and dtypes with what that layer takes, and pass an input that fits."
         )
     else:
-        error.add_note(f"torchatlas was tracking {clean(type(tracker.model).__name__)}; it happened at {place}")
+        error.add_note(f"torchatlas was tracking {clean(type(tracker.model).__name__)}; it happened at {where}")
         return error
     if session is not None:
         found.partial = _partial(session)  # type: ignore[attr-defined]
@@ -186,32 +178,24 @@ def _partial(session: Recording) -> Graph | None:
 
 def _torch_refused(error: Exception, failure: Any) -> bool:
     """Whether torch raised it: an operation did, or Python code of torch. What the model itself raises is its own."""
-    frames = _frames(error)
-    return failure is not None or (bool(frames) and frames[-1].tb_frame.f_code.co_filename.startswith(_TORCH))
+    files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+    return failure is not None or (bool(files) and files[-1].startswith(_TORCH))
 
 
-def _place(error: Exception, model: nn.Module) -> str:
+def _where(error: Exception, model: nn.Module) -> str:
     """The user's line and the innermost module on the way to the error, from its traceback."""
     paths = {id(module): path for path, module in model.named_modules()}
     line = module = None
-    for entry in _frames(error):
-        file = entry.tb_frame.f_code.co_filename
+    for frame, number in walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
         if not file.startswith((_TORCH, _TORCHATLAS)):
-            line = f"at {file}:{entry.tb_lineno} in {entry.tb_frame.f_code.co_name}"
-        module = paths.get(id(entry.tb_frame.f_locals.get("self")), module)
+            line = f"at {file}:{number} in {frame.f_code.co_name}"
+        module = paths.get(id(frame.f_locals.get("self")), module)
     first_line = (str(error).splitlines() or [""])[0]
     where = " ".join(part for part in (f"module {module or '(the model itself)'}", line) if part)
     return f"{where}: {type(error).__name__}: {first_line}"
 
 
-def _frames(error: Exception) -> list[TracebackType]:
-    found, entry = [], error.__traceback__
-    while entry is not None:
-        found.append(entry)
-        entry = entry.tb_next
-    return found
-
-
 def _shapes(inputs: tuple[Any, Any]) -> str:
-    shapes = [f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}" for _, tensor in named_tensors(inputs)]
+    shapes = [described(tensor) for _, tensor in named_tensors(inputs)]
     return ", ".join(shapes[:4]) + (f" and {len(shapes) - 4} more" if len(shapes) > 4 else "") or "no input"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 
@@ -24,6 +24,10 @@ from torchatlas.graph.scopes import ScopeTree
 from torchatlas.graph.select import induced
 from torchatlas.graph.timing import Measured, Timing
 from torchatlas.registry import near_names
+
+if TYPE_CHECKING:
+    import networkx
+    import pandas
 
 Item = TypeVar("Item", bound=GraphNode | GraphEdge | Value | Storage)
 
@@ -263,11 +267,11 @@ class Graph:
         assert isinstance(graph, cls)
         return graph
 
-    def to_networkx(self) -> Any:
+    def to_networkx(self) -> networkx.MultiDiGraph:
         """A networkx.MultiDiGraph with one node per node and one edge per edge."""
         return formats.view("networkx", self)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """A pandas.DataFrame with one row per node."""
         return formats.view("pandas", self)
 

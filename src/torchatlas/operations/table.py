@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchatlas.graph.columns import Operation
+from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import OperationType
 from torchatlas.operations import behaviour
 from torchatlas.operations.categories import dotted, operation_type, register_category
@@ -25,17 +26,19 @@ class Operator:
     """What is known of one operator. Formulas and the list of loadable operators are read when first asked for."""
 
     name: str  # aten.add.Tensor
-    category: OperationType
-    kernel: KernelKind
+    category: OperationType  # RANDOM says that it draws random numbers, or is the backward of what does
+    kernel: KernelKind  # what it can be fused with
     hidden_writes: tuple[tuple[str, ...], str] | None  # arguments written unannounced, and the flag that makes it so
     overwrites: bool  # it writes its first argument without reading it
     fills: str  # the argument that it writes without reading it, unannounced
     updates: str  # the argument that it reads and writes, unannounced
     uninitialized: bool  # its results hold whatever was in memory
-    resizes: bool
-    has_workspace: bool
-    takes_storage: bool
+    resizes: bool  # what it enlarges holds whatever was in memory
+    has_workspace: bool  # bytes for its backward, of a size that only the real kernel knows
+    takes_storage: bool  # it puts another storage under a tensor
+    may_copy: bool  # a view if it can be, else a copy
     asynchronous: bool  # it returns before its results are ready
+    gloo_buffered: bool  # gloo reduces into buffers of its own
     acts_outside: bool  # a second run would be seen outside of the program
     bookkeeping: bool  # not part of a program
 
@@ -82,7 +85,9 @@ def of(name: str) -> Operator:
         resizes=name in behaviour.RESIZES,
         has_workspace=packet in behaviour.WITH_WORKSPACE,
         takes_storage=name in behaviour.TAKES_STORAGE,
+        may_copy=short_name(name) in behaviour.MAY_COPY,
         asynchronous=behaviour.is_asynchronous(packet),
+        gloo_buffered=packet in behaviour.GLOO_BUFFERED,
         acts_outside=short.removesuffix("_copy") in behaviour.ACTS_OUTSIDE,
         bookkeeping=behaviour.is_bookkeeping(packet),
     )

@@ -205,8 +205,8 @@ def moves_nothing(call: OpCall) -> Work:
     return Work(bytes_read=sum(one.bytes for one in call.writes), parallelism=sum(one.numel for one in call.writes))
 
 
-def moves(call: OpCall) -> Work:
-    """Reads, writes, computes nothing."""
+def moves_everything(call: OpCall) -> Work:
+    """Reads all arguments, writes all results, computes nothing."""
     return Work()
 
 
@@ -222,7 +222,7 @@ def one_per_input(call: OpCall) -> Work:
 
 _BY_CATEGORY: dict[OperationType, Formula] = {
     OperationType.VIEW: moves_nothing,
-    OperationType.MOVEMENT: moves,
+    OperationType.MOVEMENT: moves_everything,
     OperationType.POINTWISE: one_per_element,
     OperationType.REDUCTION: one_per_input,
     OperationType.RANDOM: one_per_element,

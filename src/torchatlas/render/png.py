@@ -5,9 +5,11 @@ resvg draws, without a browser. For characters beyond the package's font it turn
 
 from __future__ import annotations
 
+import operator
 import re
 import struct
 import zlib
+from typing import Any
 
 from torchatlas.errors import InvalidInputError
 from torchatlas.render.fonts import FAMILY, font_files, has_all, spelled
@@ -29,7 +31,12 @@ def to_png(svg: str, *, width: int, height: int, dpi: int = 96) -> bytes:
     A picture of other proportions is centred, and the rest stays transparent. Characters that the package's font does
     not have are drawn with a font of the machine, and spelled (\\u6ce8) where it has none.
     """
-    _check(width, height, dpi)
+    width, height, dpi = whole("width", width), whole("height", height), whole("dpi", dpi, 100_000)
+    if width * height > MOST_PIXELS_IN_ALL:
+        raise InvalidInputError(
+            f"{width:,} x {height:,} are {width * height / 1e6:,.0f} million pixels; "
+            f"a picture may have {MOST_PIXELS_IN_ALL // 1_000_000:,}. Choose a smaller one, or save an SVG."
+        )
     svg = spelled(_FOR_BROWSERS.sub("", svg))
     return _with_resolution(rasterized(svg, width, height), dpi)
 
@@ -53,17 +60,17 @@ def rasterized(svg: str, width: int, height: int) -> bytes:
     return bytes(png)
 
 
-def _check(width: int, height: int, dpi: int) -> None:
-    for name, size, most in (("width", width, MOST_PIXELS), ("height", height, MOST_PIXELS), ("dpi", dpi, 100_000)):
-        if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= most:
-            raise InvalidInputError(
-                f"{name}={size!r} is no size for a picture; pass a whole number from 1 to {most:,}."
-            )
-    if width * height > MOST_PIXELS_IN_ALL:
+def whole(name: str, size: Any, most: int = MOST_PIXELS, *, least: int = 1, what: str = "picture") -> int:
+    """A number of pixels as Python's own int; numpy's whole numbers are welcome. Raises unless it is in range."""
+    try:
+        number = -1 if isinstance(size, bool) else operator.index(size)
+    except TypeError:
+        number = -1
+    if not least <= number <= most:
         raise InvalidInputError(
-            f"{width:,} x {height:,} are {width * height / 1e6:,.0f} million pixels; "
-            f"a picture may have {MOST_PIXELS_IN_ALL // 1_000_000:,}. Choose a smaller one, or save an SVG."
+            f"{name}={size!r} is no size for a {what}; pass a whole number from {least} to {most:,}."
         )
+    return number
 
 
 def _resized(svg: str, width: int, height: int) -> str:

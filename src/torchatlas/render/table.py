@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchatlas.analysis.modules import Figures, OwnFigures, Shape, outputs_by_path, sum_of
 from torchatlas.analysis.summary import RunTimes, memory_usage, run_times
@@ -22,6 +22,9 @@ from torchatlas.graph.columns import PHASES, ROLES
 from torchatlas.render import html, module_cells
 from torchatlas.render.bars import ModuleBars
 from torchatlas.tables import Printable, StyledLine, cut, note_lines, paragraph, table_lines
+
+if TYPE_CHECKING:
+    import pandas
 
 _NUMBERED = re.compile(r"(.*?)(\d+)$")
 
@@ -103,7 +106,7 @@ class ModuleTable(Printable):
 
     to_dict = as_dict  # the name that other reports have
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """A pandas.DataFrame with one row per row; what is unknown is <NA>. `own_` columns sum to the totals."""
         try:
             import pandas

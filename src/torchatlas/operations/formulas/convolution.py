@@ -23,45 +23,31 @@ def multiply_adds(moving: Operand, weight: Operand) -> int:
     "miopen_depthwise_convolution miopen_convolution_relu miopen_convolution_add_relu mkldnn_convolution",
     "_mps_convolution _nnpack_spatial_convolution thnn_conv2d _slow_conv2d_forward slow_conv3d slow_conv3d_forward",
     "slow_conv_dilated2d slow_conv_dilated3d torch.conv1d torch.conv2d torch.conv3d torch.nn.functional.conv1d",
-    "torch.nn.functional.conv2d torch.nn.functional.conv3d prim.mkldnn_convolution",
+    "torch.nn.functional.conv2d torch.nn.functional.conv3d prim.mkldnn_convolution conv_transpose1d conv_transpose2d",
+    "conv_transpose3d slow_conv_transpose2d slow_conv_transpose3d cudnn_convolution_transpose",
+    "miopen_convolution_transpose _mps_convolution_transpose torch.conv_transpose1d torch.conv_transpose2d",
+    "torch.conv_transpose3d torch.nn.functional.conv_transpose1d torch.nn.functional.conv_transpose2d",
+    "torch.nn.functional.conv_transpose3d",
 )
 def convolution(call: OpCall) -> Work:
     data, weight = call.inputs[:2]
-    result = call.outputs[0]
-    moving = data if call.get("transposed", False) else result
+    moving = data if _is_transposed(call) else call.outputs[0]
     return Work(multiply_adds(moving, weight), _afterwards(call))
 
 
 @formula(
-    "conv_transpose1d conv_transpose2d conv_transpose3d slow_conv_transpose2d slow_conv_transpose3d",
-    "cudnn_convolution_transpose miopen_convolution_transpose _mps_convolution_transpose torch.conv_transpose1d",
-    "torch.conv_transpose2d torch.conv_transpose3d torch.nn.functional.conv_transpose1d",
-    "torch.nn.functional.conv_transpose2d torch.nn.functional.conv_transpose3d",
+    "convolution_backward convolution_backward_overrideable _slow_conv2d_backward mps_convolution_backward",
+    "mps_convolution_transpose_backward",
 )
-def transposed_convolution(call: OpCall) -> Work:
-    data, weight = call.inputs[:2]
-    return Work(multiply_adds(data, weight), _afterwards(call))
-
-
-@formula("convolution_backward convolution_backward_overrideable _slow_conv2d_backward")
 def convolution_backward(call: OpCall) -> Work:
     """Towards the input and towards the weight: each as much as forward.
 
     torch 2.13 counts the weight's as if there were one group (corrected after it: pytorch pull request 183405).
     """
-    gradient, data, weight = call.inputs[:3]
-    wanted = call.get("output_mask") or [True, True, True]
-    moving = data if call.get("transposed", False) else gradient
-    forward = multiply_adds(moving, weight)
-    return Work(forward * (wanted[0] + wanted[1]), gradient.numel if wanted[2] else 0)
-
-
-@formula("mps_convolution_backward mps_convolution_transpose_backward")
-def mps_convolution_backward(call: OpCall) -> Work:
-    data, gradient, weight = call.inputs[:3]
-    wanted = call["output_mask"]
-    moving = data if "transpose" in call.operation else gradient
-    return Work(multiply_adds(moving, weight) * (wanted[0] + wanted[1]), gradient.numel if wanted[2:] == [True] else 0)
+    gradient, weight, data = call["grad_output"], call["weight"], call.get("input") or call["self"]
+    to_input, to_weight, to_bias = [*(call.get("output_mask") or [True, True, True]), False][:3]
+    forward = multiply_adds(data if _is_transposed(call) else gradient, weight)
+    return Work(forward * (to_input + to_weight), gradient.numel if to_bias else 0)
 
 
 @formula("_convolution_double_backward")
@@ -86,18 +72,13 @@ def time_batch_channel_backward(call: OpCall) -> Work:
 
 @formula(
     "onednn.qconv_pointwise onednn.qconv1d_pointwise onednn.qconv2d_pointwise onednn.qconv3d_pointwise",
-    "mkldnn._convolution_pointwise",
+    "mkldnn._convolution_pointwise mkldnn._convolution_transpose_pointwise",
 )
 def reordered_convolution(call: OpCall) -> Work:
     """The weight's axes may be grouped or in another order, but it has as many elements."""
     weight, result = call.get("W") or call["qw"], call.outputs[0]
-    return Work(result.numel * weight.numel // max(result.shape[1], 1), result.numel)
-
-
-@formula("mkldnn._convolution_transpose_pointwise")
-def reordered_transposed_convolution(call: OpCall) -> Work:
-    data, weight = call["X"], call["W"]
-    return Work(data.numel * weight.numel // max(data.shape[1], 1), call.outputs[0].numel)
+    moving = call["X"] if _is_transposed(call) else result
+    return Work(moving.numel * weight.numel // max(moving.shape[1], 1), result.numel)
 
 
 @formula("torchvision.deform_conv2d")
@@ -107,6 +88,10 @@ def deformable_convolution(call: OpCall) -> Work:
     result = call.outputs[0]
     samples = result.numel // max(result.shape[1], 1) * math.prod(weight.shape[2:])
     return Work(multiply_adds(result, weight), 8 * samples * data.shape[1] + _afterwards(call))
+
+
+def _is_transposed(call: OpCall) -> bool:
+    return bool(call.get("transposed", "transpose" in call.operation))
 
 
 def _afterwards(call: OpCall) -> int:

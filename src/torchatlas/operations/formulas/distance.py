@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from torchatlas.operations.formulas.operand_sizes import is_complex, results
+from torchatlas.operations.formulas.operand_sizes import elements, is_complex, results, tensors
 from torchatlas.operations.work import FORMULAS, OpCall, Operand, Work, formula
 
 
@@ -24,10 +24,12 @@ def _powers(x: Operand, p: Any) -> int:
     return (_power_rate(p)[0] + more) * x.numel
 
 
-@formula("linalg_vector_norm norm native_norm")
+@formula("linalg_vector_norm norm native_norm linalg__powsum _foreach_norm _foreach_powsum")
 def vector_norm(call: OpCall) -> Work:
-    x, p = call.inputs[0], call.get("ord", call.get("p", 2))
-    return Work(elementwise_flops=_powers(x, p) + _power_rate(p)[1] * results(call)[0].numel)
+    """Of one tensor, or of each of a list; a sum of powers (powsum) takes no root."""
+    p = call.get("ord", call.get("p", 2))
+    roots = 0 if "powsum" in call.operation else _power_rate(p)[1] * elements(*results(call))
+    return Work(elementwise_flops=sum(_powers(one, p) for one in tensors(call["self"])) + roots)
 
 
 @formula("linalg_norm linalg_matrix_norm nuclear_norm")
@@ -48,22 +50,6 @@ def _dims(call: OpCall) -> list[int]:
     if dim is None:
         return list(range(len(call.inputs[0].shape)))
     return [dim] if isinstance(dim, int) else list(dim)
-
-
-@formula("linalg__powsum")
-def sum_of_powers(call: OpCall) -> Work:
-    return Work(elementwise_flops=_powers(call.inputs[0], call["ord"]))
-
-
-@formula("_foreach_norm")
-def norm_of_each(call: OpCall) -> Work:
-    p = call["ord"]
-    return Work(elementwise_flops=sum(_powers(one, p) + _power_rate(p)[1] for one in call["self"]))
-
-
-@formula("_foreach_powsum")
-def sum_of_powers_of_each(call: OpCall) -> Work:
-    return Work(elementwise_flops=sum(_powers(one, call["ord"]) for one in call["self"]))
 
 
 def _distance(call: OpCall, pairs: int, width: int) -> Work:

@@ -24,14 +24,9 @@ def _gathered(call: OpCall, *indices: Any, flops: int = 0) -> Work:
     return Work(elementwise_flops=flops, bytes_read=part_of(source, chosen.numel) + bytes_of(*indices))
 
 
-@formula("index _unsafe_index take_along_dim")
-def index(call: OpCall) -> Work:
-    return _gathered(call, call["indices"])
-
-
-@formula("index_select gather take")
+@formula("index _unsafe_index take_along_dim index_select gather take")
 def gather(call: OpCall) -> Work:
-    return _gathered(call, call["index"])
+    return _gathered(call, call.get("indices", call.get("index")))
 
 
 @formula("masked_select")
@@ -69,37 +64,18 @@ def _scattered(call: OpCall, touched: int, values: Any, *indices: Any, flops: in
     return Work(0, flops, read + (moved if adds else 0), moved, touched)
 
 
-@formula("scatter")
+@formula("scatter scatter_add scatter_reduce")
 def scatter(call: OpCall) -> Work:
-    positions, reduces = call["index"], call.get("reduce") is not None
-    values = _like(positions, call.get("src"))
-    return _scattered(call, positions.numel, values, positions, flops=positions.numel * reduces, adds=reduces)
+    positions: Operand = call["index"]
+    adds = call.get("reduce") is not None or "scatter_add" in call.operation
+    flops = positions.numel * adds + _divisions(call)
+    return _scattered(call, positions.numel, _like(positions, call.get("src")), positions, flops=flops, adds=adds)
 
 
-@formula("scatter_add")
-def scatter_add(call: OpCall) -> Work:
-    positions = call["index"]
-    return _scattered(call, positions.numel, _like(positions, call["src"]), positions, flops=positions.numel, adds=True)
-
-
-@formula("scatter_reduce")
-def scatter_reduce(call: OpCall) -> Work:
-    positions = call["index"]
-    flops = positions.numel + _divisions(call)
-    return _scattered(call, positions.numel, _like(positions, call["src"]), positions, flops=flops, adds=True)
-
-
-@formula("index_add")
+@formula("index_add index_reduce")
 def index_add(call: OpCall) -> Work:
     source = call["source"]
-    flops = source.numel * (1 if call.get("alpha", 1) == 1 else 2)
-    return _scattered(call, source.numel, source, call["index"], flops=flops, adds=True)
-
-
-@formula("index_reduce")
-def index_reduce(call: OpCall) -> Work:
-    source = call["source"]
-    flops = source.numel + _divisions(call)
+    flops = source.numel * (1 if call.get("alpha", 1) == 1 else 2) + _divisions(call)
     return _scattered(call, source.numel, source, call["index"], flops=flops, adds=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchatlas.operations.formulas.operand_sizes import bytes_for, bytes_of, elements, results, rows
-from torchatlas.operations.work import Formula, OpCall, Operand, Work, formula
+from torchatlas.operations.work import OpCall, Operand, Work, formula
 
 _MEAN, _SUM = 1, 2  # as ATen numbers reductions
 
@@ -36,49 +36,41 @@ def _weighted(call: OpCall) -> int:
     return call.get("weight") is not None
 
 
-def _forward(per_element: int) -> Formula:
-    def loss(call: OpCall) -> Work:
-        size = max(one.numel for one in call.inputs)
-        flops = (per_element + _weighted(call)) * size + _reduced(size, call["reduction"])
-        return Work(elementwise_flops=flops)
-
-    return loss
+def _loss(call: OpCall, per_element: int) -> Work:
+    size = max(one.numel for one in call.inputs)
+    return Work(elementwise_flops=(per_element + _weighted(call)) * size + _reduced(size, call["reduction"]))
 
 
-def _backward(per_element: int) -> Formula:
-    def loss_backward(call: OpCall) -> Work:
-        return Work(elementwise_flops=(per_element + _weighted(call)) * results(call)[0].numel)
-
-    return loss_backward
+@formula(*_FORWARD)
+def loss(call: OpCall) -> Work:
+    return _loss(call, _FORWARD[_name(call)])
 
 
-for _name, _rate in _FORWARD.items():
-    formula(f"aten.{_name}")(_forward(_rate))
-for _name, _rate in _BACKWARD.items():
-    formula(f"aten.{_name}")(_backward(_rate))
+@formula(*_BACKWARD)
+def loss_backward(call: OpCall) -> Work:
+    return Work(elementwise_flops=(_BACKWARD[_name(call)] + _weighted(call)) * results(call)[0].numel)
+
+
+def _name(call: OpCall) -> str:
+    return call.operation.split(".")[1]
 
 
 @formula("binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(call: OpCall) -> Work:
     """(1 - t) x - log_sigmoid(x); a weight of the positives adds (1 + (p - 1) t) before the logarithm."""
-    size = max(one.numel for one in call.inputs)
-    per_element = 8 + _weighted(call) + 4 * (call.get("pos_weight") is not None)
-    return Work(elementwise_flops=per_element * size + _reduced(size, call["reduction"]))
+    return _loss(call, 8 + 4 * (call.get("pos_weight") is not None))
 
 
 @formula("kl_div")
 def kl_div(call: OpCall) -> Work:
     """t (log t - x), or exp(t) (t - x) if the target is a logarithm already."""
-    size = max(one.numel for one in call.inputs)
-    return Work(elementwise_flops=3 * size + _reduced(size, call["reduction"]))
+    return _loss(call, 3)
 
 
 @formula("poisson_nll_loss")
 def poisson_nll_loss(call: OpCall) -> Work:
     """exp(x) - t x, or x - t log(x + e); with Stirling's term t log t - t + log(2 pi t) / 2 where t > 1."""
-    size = max(one.numel for one in call.inputs)
-    per_element = (3 if call["log_input"] else 4) + (9 if call["full"] else 0)
-    return Work(elementwise_flops=per_element * size + _reduced(size, call["reduction"]))
+    return _loss(call, (3 if call["log_input"] else 4) + (9 if call["full"] else 0))
 
 
 @formula("triplet_margin_loss")

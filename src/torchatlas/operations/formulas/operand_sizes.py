@@ -111,11 +111,6 @@ def per_input(rate: int) -> Formula:
     return lambda call: Work(elementwise_flops=rate * call.inputs[0].numel)
 
 
-def moves_everything(call: OpCall) -> Work:
-    """Reads all arguments, writes all results, computes nothing."""
-    return Work()
-
-
 def touches_nothing(call: OpCall) -> Work:
     """Neither reads nor writes: the memory stays as it is."""
     return Work(bytes_read=0, bytes_written=0, parallelism=0)

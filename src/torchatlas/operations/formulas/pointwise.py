@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torchatlas.operations.formulas.operand_sizes import elements, is_complex, moves_everything, results
-from torchatlas.operations.work import OpCall, Operand, Work, formula
+from torchatlas.operations.formulas.operand_sizes import elements, is_complex, results
+from torchatlas.operations.work import OpCall, Operand, Work, formula, moves_everything
 
 Arguments = dict[str, Any]
 Rate = Callable[[Arguments], int]

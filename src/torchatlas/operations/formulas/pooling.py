@@ -7,16 +7,8 @@ from __future__ import annotations
 
 import math
 
-from torchatlas.operations.formulas.operand_sizes import (
-    bytes_of,
-    moves_everything,
-    part_of,
-    per_input,
-    per_result,
-    results,
-    spread,
-)
-from torchatlas.operations.work import OpCall, Operand, Work, formula
+from torchatlas.operations.formulas.operand_sizes import bytes_of, part_of, per_input, per_result, results, spread
+from torchatlas.operations.work import OpCall, Operand, Work, formula, moves_everything
 
 # -- pooling -----------------------------------------------------------------------------------------------------------
 
@@ -29,16 +21,9 @@ def _window(call: OpCall) -> int:
     return math.prod(spread(call["kernel_size"], _dimensions(call.operation)))
 
 
-def _pool(call: OpCall, per_element: int, per_result: int) -> Work:
-    """What no window reaches is not read."""
-    x, out = call.inputs[0], results(call)[0]
-    flops = out.numel * (per_element * _window(call) + per_result)
-    reached = part_of(x, out.numel * _window(call))
-    return Work(elementwise_flops=flops, bytes_read=reached, parallelism=out.numel)
-
-
 @formula(
-    "max_pool1d max_pool2d max_pool3d mkldnn_max_pool2d mkldnn_max_pool3d quantized.max_pool1d quantized.max_pool2d",
+    "avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d mkldnn_max_pool2d mkldnn_max_pool3d",
+    "quantized.max_pool1d quantized.max_pool2d",
     "quantized_max_pool1d quantized_max_pool2d quantized_max_pool3d",
 )
 @formula(
@@ -46,13 +31,11 @@ def _pool(call: OpCall, per_element: int, per_result: int) -> Work:
     "fractional_max_pool2d fractional_max_pool3d",
     backward_only=(1,),
 )
-def max_pool(call: OpCall) -> Work:
-    return _pool(call, 1, 0)
-
-
-@formula("avg_pool1d avg_pool2d avg_pool3d")
-def avg_pool(call: OpCall) -> Work:
-    return _pool(call, 1, 1)
+def pool(call: OpCall) -> Work:
+    """One operation per element of a window; an average divides, too. What no window reaches is not read."""
+    x, out, window = call.inputs[0], results(call)[0], _window(call)
+    flops = out.numel * (window + ("avg_pool" in call.operation))
+    return Work(elementwise_flops=flops, bytes_read=part_of(x, out.numel * window), parallelism=out.numel)
 
 
 @formula(
@@ -91,15 +74,12 @@ def _adaptive(whole: Operand, pooled: Operand, dimensions: int) -> int:
     "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d",
     "mkldnn_adaptive_avg_pool2d",
 )
-def adaptive_avg_pool(call: OpCall) -> Work:
-    x, out = call.inputs[0], results(call)[0]
-    return Work(elementwise_flops=_adaptive(x, out, _dimensions(call.operation)) + out.numel)
-
-
 @formula("adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d", backward_only=(1,))
-def adaptive_max_pool(call: OpCall) -> Work:
+def adaptive_pool(call: OpCall) -> Work:
     x, out = call.inputs[0], results(call)[0]
-    return Work(elementwise_flops=_adaptive(x, out, _dimensions(call.operation)), parallelism=out.numel)
+    divisions = out.numel if "avg_pool" in call.operation else 0
+    flops = _adaptive(x, out, _dimensions(call.operation)) + divisions
+    return Work(elementwise_flops=flops, parallelism=out.numel)
 
 
 @formula(
@@ -125,12 +105,10 @@ def nearest(call: OpCall) -> Work:
     return Work(bytes_read=part_of(x, out.numel))
 
 
-@formula(
+formula(
     "upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward",
     "_upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward",
-)
-def nearest_backward(call: OpCall) -> Work:
-    return Work(elementwise_flops=call["grad_output"].numel)
+)(per_input(1))
 
 
 _TAPS = {"linear1d": 2, "bilinear2d": 4, "trilinear3d": 8, "bicubic2d": 16}

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchatlas.operations.formulas.operand_sizes import (
-    bytes_of,
-    comparisons,
-    elements,
-    moves_everything,
-    per_result,
-    results,
-    rows,
-)
-from torchatlas.operations.work import Formula, OpCall, Work, formula
+from torchatlas.operations.formulas.operand_sizes import bytes_of, comparisons, elements, per_result, results, rows
+from torchatlas.operations.work import Formula, OpCall, Work, formula, moves_everything
 
 # Per element; a tensor of parameters is read, the target of a method in place and the model of `_like` are not.
 _DRAWS = {

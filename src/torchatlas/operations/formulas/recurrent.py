@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchatlas.operations.work import OpCall, Operand, Work, formula
+from torchatlas.operations.work import Formula, OpCall, Operand, Work, formula
 
 # Per element of a step's state, beside the products: sums of the gates and their biases, activations (a sigmoid is 4
 # operations, tanh 1), the new state. lstm: 4 gates, f c + i g, o tanh(c). gru: 2 gates, tanh(a + r b), n + z (h - n).
@@ -29,7 +29,7 @@ def layers(positions: int, weights: Sequence[Operand], states: int, kind: str, a
 @formula("lstm gru rnn_tanh rnn_relu _lstm_mps")
 def recurrent(call: OpCall) -> Work:
     """All layers and directions; packed sequences have their padding left out of the data already."""
-    data, state = call.inputs[0], _first(call["hx"])
+    data, state = call.get("input") or call["data"], _first(call["hx"])
     return layers(_positions(data), call["params"], _states(state), kind(call.operation), state.numel)
 
 
@@ -39,17 +39,6 @@ def packed_recurrent(call: OpCall) -> Work:
     return layers(_positions(call["input"]), call["weight"], _states(call["hx"]), name, call["hx"].numel)
 
 
-@formula("_cudnn_rnn_backward miopen_rnn_backward")
-def packed_recurrent_backward(call: OpCall) -> Work:
-    return _twice(packed_recurrent(call))
-
-
-@formula("lstm_mps_backward")
-def recurrent_backward(call: OpCall) -> Work:
-    data, state = call["input"], _first(call["hx"])
-    return _twice(layers(_positions(data), call["params"], _states(state), "lstm", state.numel))
-
-
 @formula("mkldnn_rnn_layer", backward_only=(3,))
 def one_layer(call: OpCall) -> Work:
     """One layer, one direction. Without biases, zeros in the shape of the weights stand for them."""
@@ -57,10 +46,19 @@ def one_layer(call: OpCall) -> Work:
     return layers(_positions(call["input"]), weights, state.shape[-1], _MODES[call["mode"]], state.numel)
 
 
-@formula("mkldnn_rnn_layer_backward")
-def one_layer_backward(call: OpCall) -> Work:
-    """Towards the input and the state, and towards the weights: always all of them."""
-    return _twice(one_layer(call))
+def _backward_of(forward: Formula) -> Formula:
+    """Towards the input and the state, and towards the weights: always all of them, so twice the work of forward."""
+
+    def backward(call: OpCall) -> Work:
+        work = forward(call)
+        return Work(2 * work.macs, 2 * work.elementwise_flops, parallelism=work.parallelism)
+
+    return backward
+
+
+formula("lstm_mps_backward")(_backward_of(recurrent))
+formula("_cudnn_rnn_backward miopen_rnn_backward")(_backward_of(packed_recurrent))
+formula("mkldnn_rnn_layer_backward")(_backward_of(one_layer))
 
 
 @formula(
@@ -135,7 +133,3 @@ def _states(last: Operand) -> int:
 
 def _first(states: Operand | list[Operand]) -> Operand:
     return states[0] if isinstance(states, list) else states
-
-
-def _twice(work: Work) -> Work:
-    return Work(2 * work.macs, 2 * work.elementwise_flops, parallelism=work.parallelism)

@@ -11,13 +11,12 @@ from torchatlas.operations.formulas.operand_sizes import (
     bytes_of,
     elements,
     is_complex,
-    moves_everything,
     per_input,
     per_result,
     results,
     rows,
 )
-from torchatlas.operations.work import Formula, OpCall, Operand, Work, formula
+from torchatlas.operations.work import Formula, OpCall, Operand, Work, formula, moves_everything
 
 # (per element in, per element out): names. max and min of two tensors are pointwise, further down.
 _REDUCTIONS = {
@@ -66,27 +65,12 @@ def largest_of_each(call: OpCall) -> Work:
 # -- scans: each row is one chain --------------------------------------------------------------------------------------
 
 
-@formula("cumsum cumprod cummax cummin _cummax_helper _cummin_helper")
+@formula("cumsum cumprod cummax cummin _cummax_helper _cummin_helper logcumsumexp _logcumsumexp cumprod_backward")
 def scan(call: OpCall) -> Work:
-    return _scan(call, 1)
-
-
-@formula("logcumsumexp _logcumsumexp")
-def scan_of_exponentials(call: OpCall) -> Work:
-    """Two exponentials, a sum and a logarithm per step."""
-    return _scan(call, 4)
-
-
-def _scan(call: OpCall, rate: int) -> Work:
-    x = call.inputs[0]
+    """One operation per step; of exponentials two of them, a sum and a logarithm; backward of a product multiplies,
+    adds and divides: sum(g y) from behind, over x."""
+    x, rate = call.inputs[0], 4 if "exp" in call.operation else 3 if "backward" in call.operation else 1
     return Work(elementwise_flops=rate * x.numel, parallelism=rows(x, call["dim"]))
-
-
-@formula("cumprod_backward")
-def cumprod_backward(call: OpCall) -> Work:
-    """sum(g y) from behind, over x: multiply, add, divide."""
-    x: Operand = call["input"]
-    return Work(elementwise_flops=3 * x.numel, parallelism=rows(x, call["dim"]))
 
 
 @formula("cummaxmin_backward")

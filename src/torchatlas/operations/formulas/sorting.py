@@ -8,17 +8,11 @@ from torchatlas.operations.formulas.operand_sizes import along, bytes_of, compar
 from torchatlas.operations.work import OpCall, Operand, Work, formula
 
 
-@formula("sort argsort mode")
+@formula("sort argsort mode msort")
 def sort(call: OpCall) -> Work:
     x = call.inputs[0]
-    flops = round(x.numel * comparisons(along(x, call["dim"])))
+    flops = round(x.numel * comparisons(along(x, call.get("dim", 0))))
     return Work(elementwise_flops=flops, parallelism=results(call)[0].numel)
-
-
-@formula("msort")
-def sort_columns(call: OpCall) -> Work:
-    x = call.inputs[0]
-    return Work(elementwise_flops=round(x.numel * comparisons(along(x, 0))))
 
 
 @formula("topk")

@@ -28,7 +28,7 @@ _NOWHERE = "\U0010fffd"  # for private use: in no font, so it is drawn as every 
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """How wide `text` is at a font size of `size`, in the same unit.
+    """The width of `text` at a font size, in the unit of `size`.
 
     >>> text_width("Conv2d", 10) < text_width("Conv2d", 10, bold=True) < text_width("Conv2d", 11, bold=True)
     True
@@ -42,14 +42,14 @@ def _advance(text: str, bold: bool) -> int:
 
 
 def clipped(text: str, size: float, room: float, bold: bool = False) -> str:
-    """The text, cut and ended with "…" where it is wider than `room`; empty where not even the dots fit.
+    """The text, cut at its end by "…" where it is wider than `room`; empty where not even the dots fit.
 
-    No number is cut: what is left of one would be another.
+    A number is left out as a whole: its first digits would be another number.
 
     >>> clipped("encoder.layers.0.attention", 10, 80), clipped("encoder", 10, 80), clipped("encoder", 10, 2)
     ('encoder.layers…', 'encoder', '')
     """
-    if len(text) < _SHORT and text_width(text, size, bold) <= room:  # as most do, and their widths are known
+    if len(text) < _SHORT and text_width(text, size, bold) <= room:  # most texts fit, and their widths are cached
         return text
     advances = _advances(bold)
     used, kept = 0, 0
@@ -57,22 +57,22 @@ def clipped(text: str, size: float, room: float, bold: bool = False) -> str:
         if (used + advances[_DOTS]) * size / _EM <= room:
             kept = index
         used += advances[character]
-        if used * size / _EM > room:  # what follows is not looked at: a name may have 10,000 characters
+        if used * size / _EM > room:  # stop here: a name may have 10,000 characters
             dots = _DOTS if advances[_DOTS] * size / _EM <= room else ""
             return text[: _before_number(text, kept)].rstrip() + dots
     return text
 
 
 def _before_number(text: str, at: int) -> int:
-    """Where to cut a text that should be cut at a place: there, or before the number that it lies in."""
-    around = _NUMBER.finditer(text[: at + 3])  # after 1 of 1,024 one must see that more follows
-    return next((found.start() for found in around if found.start() < at < found.end()), at)
+    """The index `at`, or that of the number around it."""
+    numbers = _NUMBER.finditer(text[: at + 3])  # three characters more, to see that 1 is the beginning of 1,024
+    return next((number.start() for number in numbers if number.start() < at < number.end()), at)
 
 
 def shortened(text: str, size: float, room: float, bold: bool = False) -> str:
-    """The text with "…" in its middle where it is wider than `room`: of names, both ends tell more.
+    """The text with "…" in its middle where it is wider than `room`: both ends of a name tell something.
 
-    Words of a name with underscores stay whole if enough is left.
+    The words of a name with underscores stay whole where enough of them fit.
 
     >>> shortened("encoder.layers.0.attention.query", 10, 80), shortened("convolution_projection_key", 10, 90)
     ('encode…n.query', 'convolution…key')
@@ -91,21 +91,22 @@ def shortened(text: str, size: float, room: float, bold: bool = False) -> str:
 
 
 def ending(text: str, size: float, room: float, bold: bool = False) -> str:
-    """The most last parts of a dotted name that fit after "…"; empty if none does.
+    """As many last parts of a dotted name as fit after "…"; empty if none fits.
 
-    Of several names as one ("layer.0 … 11", "layer.q, k") the first gives way, if the others are without its parts.
+    Where several names are written as one ("layer.0 … 11", "layer.q, k"), parts of the first name are left out;
+    empty if the other names have dots, too.
 
     >>> ending("encoder.layers.0.attention.query", 10, 80), ending("encoder.layer.0 … 11", 10, 70)
     ('…query', '…layer.0 … 11')
     """
-    first, kept = _SEVERAL.split(text, maxsplit=1)[0], ""
+    first, end = _SEVERAL.split(text, maxsplit=1)[0], ""
     if "." in text[len(first) :]:
         return ""
     for at in reversed([at for at, character in enumerate(first[:-1]) if character == "."]):
         if text_width(_DOTS + text[at + 1 :], size, bold) > room:
             break
-        kept = _DOTS + text[at + 1 :]
-    return kept
+        end = _DOTS + text[at + 1 :]
+    return end
 
 
 def spelled(text: str) -> str:
