@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from torchatlas.execute.compare import NodeDifference, RunComparison
     from torchatlas.execute.compatibility import Compatibility
     from torchatlas.execute.free_sizes import InputSize
-    from torchatlas.execute.values import NodeIO, NodeValues
+    from torchatlas.execute.node_values import NodeIO, NodeValues
     from torchatlas.execute.verify import Difference, Verification
     from torchatlas.graph import Scope, SourceLine, Storage, Value
     from torchatlas.graph.timing import Measured, Timing
@@ -129,7 +129,7 @@ else:
             "execute.compare": "NodeDifference RunComparison",
             "execute.compatibility": "Compatibility",
             "execute.free_sizes": "InputSize",
-            "execute.values": "NodeIO NodeValues",
+            "execute.node_values": "NodeIO NodeValues",
             "execute.verify": "Difference Verification",
             "graph": "Scope SourceLine Storage Value",
             "graph.timing": "Measured Timing",
