@@ -21,8 +21,8 @@ from torchatlas.analysis.checkpointing import (
 )
 from torchatlas.analysis.devices import Device
 from torchatlas.capturing import capture
+from torchatlas.capturing.capture import default_loss
 from torchatlas.capturing.restore import Restorer
-from torchatlas.capturing.run import default_loss
 from torchatlas.errors import AnalysisError, InvalidModelError, StateError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph

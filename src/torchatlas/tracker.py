@@ -18,9 +18,10 @@ import torch
 from torch import nn
 
 from torchatlas.analysis.summary import operations_of, slowest, summarize
+from torchatlas.capturing.capture import default_loss
+from torchatlas.capturing.recording import Recording, recording
 from torchatlas.capturing.repeat import Runs, check_runs
 from torchatlas.capturing.restore import Restorer
-from torchatlas.capturing.run import Recording, default_loss, recording
 from torchatlas.compat.tracker_names import TrackerNames
 from torchatlas.errors import (
     FileFormatError,

@@ -30,7 +30,7 @@ from torchatlas.autograd.given import (
 from torchatlas.autograd.place import Stop
 from torchatlas.autograd.session import Aborted, Breakpoint, Session
 from torchatlas.autograd.tasks import Edges, Gradients, Task, starting_nodes, watched
-from torchatlas.capturing.run import Recording
+from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.interrupts import Bracket, signals_deferred

@@ -26,7 +26,7 @@ from torchatlas.autograd.given import (
 from torchatlas.autograd.graph import graph_of_walk, link
 from torchatlas.autograd.tasks import Gradients, Task, starting_nodes, watched
 from torchatlas.autograd.walk import Walk
-from torchatlas.capturing.run import Recording
+from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import Array

@@ -22,8 +22,8 @@ import torch
 
 from torchatlas.autograd.walk import roots_of, walk
 from torchatlas.capturing.collectives import keep_groups
-from torchatlas.collector import collector_off
 from torchatlas.errors import InvalidInputError
+from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph.columns import Array
 from torchatlas.interrupts import bracketed
 from torchatlas.torch_private import (
@@ -134,7 +134,7 @@ def watched(observer: Observer, thread: int | None = None) -> Iterator[None]:
         here, outer = threading.get_ident(), _outer(running)
         if thread is not None and here != thread and outer is None:
             return run(outputs, *args, **kwargs)
-        with collector_off():
+        with collection_paused():
             mine = _Run(*_task(None if outer is None else outer.task.number, outputs, args, kwargs), here)
         mine.task.number = next(numbers)
         with _observed(mine, running, observer):
@@ -158,7 +158,7 @@ def _observed(mine: _Run, running: list[_Run], observer: Observer) -> Iterator[N
     try:
         observer.begin(mine.task)
         try:
-            with collector_off():
+            with collection_paused():
                 let_go = _hooked(mine, running, observer)
             try:
                 yield

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from torchatlas.capturing.frames import recomputing, user_line
-from torchatlas.capturing.plans import Plan
-from torchatlas.capturing.stream import Recorder
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.recording_functions import Plan
 from torchatlas.torch_private import COMPILED_NAME, current_autograd_node, next_sequence_nr
 
 GRAPH = "inductor.graph"

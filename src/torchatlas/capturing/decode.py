@@ -10,13 +10,13 @@ from collections.abc import Collection
 from typing import Any
 
 from torchatlas.capturing.collectives import BUFFERED, over_gloo
-from torchatlas.capturing.describe import call_text, generic_call_text
-from torchatlas.capturing.modules import CALL_ROW, Watch
-from torchatlas.capturing.plans import ROW_HEAD, Plan
+from torchatlas.capturing.forward_links import Sequences
+from torchatlas.capturing.module_calls import CALL_ROW, Watch
+from torchatlas.capturing.portable import call_text, generic_call_text
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.recording_functions import ROW_HEAD, Plan
 from torchatlas.capturing.rows import Target, flat_entries, flat_results, iteration_boundaries, pattern_of
-from torchatlas.capturing.sequences import Sequences
-from torchatlas.capturing.states import DATA, NODE_ROW, ORDER, Decoded, States
-from torchatlas.capturing.stream import Recorder
+from torchatlas.capturing.tensor_states import DATA, NODE_ROW, ORDER, Decoded, States
 from torchatlas.graph.arguments import exact_text
 
 ACCUMULATE = 2**63  # AccumulateGrad nodes have the largest sequence number there is

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.describe import dtype_name
-from torchatlas.capturing.keep import tensors_of
-from torchatlas.capturing.plans import Plan
-from torchatlas.capturing.stream import Recorder
+from torchatlas.capturing.portable import dtype_name
+from torchatlas.capturing.recorded_values import tensors_of
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.recording_functions import Plan
 from torchatlas.capturing.tensors import storages_of
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array

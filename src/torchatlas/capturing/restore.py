@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing.stream import Recorder
-from torchatlas.capturing.tensors import storages_of
-from torchatlas.capturing.wrappers import parts
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.tensors import parts, storages_of
 from torchatlas.inputs import named_tensors
 from torchatlas.interrupts import Bracket
 from torchatlas.torch_private import (

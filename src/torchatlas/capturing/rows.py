@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from torchatlas.capturing.plans import Plan
+from torchatlas.capturing.recording_functions import Plan
 from torchatlas.graph.arguments import exact_text
 
 Target = tuple[int, int, bool]  # a written argument: its place among the inputs, its tensor, whether it is not read

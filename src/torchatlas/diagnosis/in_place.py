@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from torchatlas.autograd.saved import saved_by
-from torchatlas.capturing.describe import source_row
 from torchatlas.capturing.frames import is_installed, is_users
+from torchatlas.capturing.portable import source_row
 from torchatlas.capturing.tensors import shape_of
 from torchatlas.diagnosis.case import CHECKS, Case, short
 from torchatlas.diagnosis.finding import Finding, Where, at

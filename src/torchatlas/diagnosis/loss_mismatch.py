@@ -18,8 +18,8 @@ import torch
 
 from torchatlas.autograd.saved import saved_by
 from torchatlas.autograd.walk import sequence_nr
-from torchatlas.capturing.describe import source_row
 from torchatlas.capturing.frames import is_installed, is_users
+from torchatlas.capturing.portable import source_row
 from torchatlas.diagnosis.backward import Pass
 from torchatlas.diagnosis.case import Case
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis

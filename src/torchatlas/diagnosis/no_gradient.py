@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from torchatlas.autograd.walk import leaf_of, sequence_nr
-from torchatlas.capturing.describe import source_row
 from torchatlas.capturing.frames import is_users, user_line
+from torchatlas.capturing.portable import source_row
 from torchatlas.diagnosis.case import CHECKS, Case
 from torchatlas.diagnosis.cuts import Cuts, cut_by, gradients_were_disabled
 from torchatlas.diagnosis.finding import Finding, Where, at, some

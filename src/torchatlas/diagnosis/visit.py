@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchatlas.capturing import process
-from torchatlas.capturing.describe import source_row
+from torchatlas.capturing import patches
 from torchatlas.capturing.frames import program_line
-from torchatlas.capturing.run import Recording
+from torchatlas.capturing.portable import source_row
+from torchatlas.capturing.recording import Recording
 from torchatlas.diagnosis.backward import Pass, backward_passes
 from torchatlas.diagnosis.case import Case
 from torchatlas.diagnosis.diagnosis import DIAGNOSES, Diagnosis
@@ -104,8 +104,8 @@ class Visit(Bracket["Visit"]):
         try:
             self._begin_recording()
             listener = _Listener(self)
-            process.join(listener, [-1, None])
-            self._open.callback(process.leave, listener)
+            patches.join(listener, [-1, None])
+            self._open.callback(patches.leave, listener)
             self._open.enter_context(backward_passes(self))
         except BaseException:
             self._close(None)
@@ -370,12 +370,12 @@ def _elsewhere(line: Where, file: str) -> Where | None:
 
 
 class _Listener:
-    """Calls of modules and steps of optimizers, as process.py tells them."""
+    """Calls of modules and steps of optimizers, as patches.py tells them."""
 
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
 
-    def module_called(self, inner: Any, cell: process.Cell, module: Any, args: Any, kwargs: Any) -> Any:
+    def module_called(self, inner: Any, cell: patches.Cell, module: Any, args: Any, kwargs: Any) -> Any:
         outer = cell[0]
         if outer < 0:
             self._arrives(module, args, kwargs)
@@ -400,14 +400,14 @@ class _Listener:
         with self.visit.guarded():
             self.visit.call_ends(module, result)
 
-    def step_begins(self, cell: process.Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def step_begins(self, cell: patches.Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         self.visit._in_step = False
         with self.visit.guarded():
             self.visit._tell("before_step", optimizer, _parameters(optimizer))
         self.visit._in_step = True
         return args, kwargs
 
-    def step_ends(self, cell: process.Cell, optimizer: Any) -> None:
+    def step_ends(self, cell: patches.Cell, optimizer: Any) -> None:
         self.visit._in_step = False
         with self.visit.guarded():
             self.visit.step_ends(optimizer)
@@ -416,10 +416,10 @@ class _Listener:
         with self.visit.guarded():
             self.visit._tell("scheduler_stepped", scheduler)
 
-    def backward_called(self, inner: Any, cell: process.Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
+    def backward_called(self, inner: Any, cell: patches.Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
         return inner(tensors, *args, **kwargs)
 
-    def graph_called(self, inner: Any, cell: process.Cell, graph: Any, args: Any, kwargs: Any) -> Any:
+    def graph_called(self, inner: Any, cell: patches.Cell, graph: Any, args: Any, kwargs: Any) -> Any:
         return inner(graph, *args, **kwargs)
 
     def may_have_recomputed(self) -> None: ...
@@ -427,7 +427,7 @@ class _Listener:
     def before_resize(self, storage: Any) -> None: ...
     def after_resize(self, storage: Any) -> None: ...
 
-    def join_thread(self, cell: process.Cell, thread: Any) -> tuple[process.Cell, Any]:
+    def join_thread(self, cell: patches.Cell, thread: Any) -> tuple[patches.Cell, Any]:
         """Calls of other threads are as if inside of one: what runs at the same time cannot be told apart."""
         return [0, None], None
 

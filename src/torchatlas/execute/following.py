@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing.plans import Plan
+from torchatlas.capturing.capture import capture
+from torchatlas.capturing.recording import Recording
+from torchatlas.capturing.recording_functions import Plan
 from torchatlas.capturing.replaying import inputs_of
-from torchatlas.capturing.run import Recording, capture
 from torchatlas.errors import InputMismatchError
 from torchatlas.execute.program import Edits, Failed, Taken, cloned
 from torchatlas.graph import Graph, GraphNode

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.plans import Plan, plan_for
+from torchatlas.capturing.recording_functions import Plan, plan_for
 from torchatlas.capturing.replaying import (
     REPLAY,
     TAKES_STORAGE,

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing.modules import Watch
-from torchatlas.capturing.plans import Plan, Slot
-from torchatlas.capturing.process import Cell
-from torchatlas.capturing.run import Recording, Weakly
-from torchatlas.capturing.stream import Recorder
-from torchatlas.capturing.wrappers import parts
+from torchatlas.capturing.module_calls import Watch
+from torchatlas.capturing.patches import Cell
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.recording import Recording, Weakly
+from torchatlas.capturing.recording_functions import Plan, Slot
+from torchatlas.capturing.tensors import parts
 from torchatlas.inputs import named_tensors
 from torchatlas.torch_private import compiled_inside, never_compiled
 

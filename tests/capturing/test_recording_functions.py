@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zoo import ZOO, Specimen, leaves_of, loss_of
 
 import torchatlas as atlas
-from torchatlas.capturing.plans import HIDDEN_WRITES, OVERWRITES, ROW_HEAD, plan_for
-from torchatlas.capturing.stream import Recorder
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.recording_functions import HIDDEN_WRITES, OVERWRITES, ROW_HEAD, plan_for
 
 every_specimen = pytest.mark.parametrize("specimen", ZOO, ids=str)
 

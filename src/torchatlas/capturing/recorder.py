@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
-from torchatlas.capturing import shadows
+from torchatlas.capturing import pausing
 from torchatlas.capturing.collectives import named_reduction, note_process, noted_group
 from torchatlas.capturing.frames import code_kind, recomputing
-from torchatlas.capturing.plans import ENVIRONMENT, Plan, bind, plan_for
+from torchatlas.capturing.recording_functions import ENVIRONMENT, Plan, bind, plan_for
 from torchatlas.capturing.tensors import layout_name, shape_of, storages_of
 from torchatlas.graph.arguments import Constant
 from torchatlas.torch_private import (
@@ -148,7 +148,7 @@ class Recorder:
 
     def paused(self) -> AbstractContextManager[None]:
         """What this thread runs in here is not recorded."""
-        return shadows.unwatched(self._mode)
+        return pausing.unwatched(self._mode)
 
     def take_off(self) -> None:
         """After a backward pass: take off the mode of a recording that ended in it."""
@@ -402,7 +402,7 @@ class Recorder:
             return kind
 
         def tensors_out(tree: Any, found: list[Any]) -> Any:
-            from torchatlas.capturing.describe import portable
+            from torchatlas.capturing.portable import portable
 
             def place(item: Any) -> Any:
                 if isinstance(item, base):
@@ -515,7 +515,7 @@ def _is_plain(kind: type) -> bool:
     own = getattr(kind, "__torch_dispatch__", None)
     plain = own == torch.Tensor.__torch_dispatch__ or issubclass(kind, FakeTensor)
     if not plain:
-        shadows.hide()
+        pausing.hide()
     return plain
 
 

@@ -18,11 +18,11 @@ from torchatlas.capturing.decode import (
     RECOMPUTE,
     Decoder,
 )
-from torchatlas.capturing.describe import layout_row, operation_row, source_row
-from torchatlas.capturing.modules import CALL_ROW, Named, Watch
-from torchatlas.capturing.states import DATA, NODE_ROW, ORDER, Decoded
-from torchatlas.capturing.stream import Recorder
-from torchatlas.collector import collector_off
+from torchatlas.capturing.module_calls import CALL_ROW, Named, Watch
+from torchatlas.capturing.portable import layout_row, operation_row, source_row
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.tensor_states import DATA, NODE_ROW, ORDER, Decoded
+from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph, Module, NodeKind, Operation, Phase, Role
 from torchatlas.graph.arguments import Call, encode
 from torchatlas.graph.columns import COLUMNS, EDGE_KINDS, KINDS, PHASES, ROLES, Array, Layout, Tables
@@ -62,7 +62,7 @@ def graph_of(
     `only_inputs` says that no other tensor from outside is one: the rest are constants, or, when ops ran `unseen`,
     what those made.
     """
-    with collector_off():
+    with collection_paused():
         decoder = Decoder(recorder, watch, input_names)
         found = decoder.run()
         outside = Role.ACTIVATION if unseen else Role.CONSTANT if only_inputs else Role.INPUT

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from torchatlas.capturing.modules import Watch
+from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.overlap import Layout, covers, overlap
+from torchatlas.capturing.recorder import STORAGE_ROW, TENSOR_ROW, Recorder
 from torchatlas.capturing.rows import flat_results, in_order
-from torchatlas.capturing.stream import STORAGE_ROW, TENSOR_ROW, Recorder
 
 DATA, ORDER = range(2)  # edge kinds by their position in the enum
 # plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments, inputs, outputs, thread

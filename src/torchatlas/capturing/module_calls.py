@@ -1,6 +1,6 @@
 """Which module call, optimizer step or backward an op belongs to: the calls of a recording and who is called what.
 
-process.py tells a Watch what is called; it gives every call a number and every module and tensor a name.
+patches.py tells a Watch what is called; it gives every call a number and every module and tensor a name.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torchatlas.capturing import compiled, process
+from torchatlas.capturing import compiled, patches
 from torchatlas.capturing.collectives import keep_group
 from torchatlas.capturing.frames import recomputing, user_line
-from torchatlas.capturing.process import Cell
-from torchatlas.capturing.stream import Recorder
-from torchatlas.capturing.wrappers import parts
+from torchatlas.capturing.patches import Cell
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.tensors import parts
 from torchatlas.inputs import named_tensors
 from torchatlas.torch_private import (
     UninitializedTensor,
@@ -86,10 +86,10 @@ class Watch:
         self.named = self.model is not None
         if self.model is not None:
             self._add_tree(self.model)
-        process.join(self, self.recorder.current)
+        patches.join(self, self.recorder.current)
 
     def stop(self) -> None:
-        process.leave(self)
+        patches.leave(self)
         self.recorder.note_process()
         self.recorder.meet_strangers()
         for fork in self._forks:
