@@ -1,10 +1,71 @@
-"""Autograd's sequence numbers -> the nodes that took them: the link between forward and backward."""
+"""Autograd's sequence numbers -> which forward op made the backward node that runs."""
 
 from __future__ import annotations
 
+from typing import Any
 
-class Sequences:
-    """Which node autograd's numbers belong to.
+from torchatlas.capturing.row_schema import OpRow, Plan, flat_numbers
+from torchatlas.capturing.tensor_states import TensorStates
+
+ACCUMULATE = 2**63  # AccumulateGrad nodes have the largest sequence number there is
+
+
+class ForwardLinks:
+    """The forward ops of one recording. Autograd numbers its nodes in every thread anew.
+
+    `sequence_nr`, `forward` and `thread` are columns of the nodes that were decoded so far.
+    """
+
+    def __init__(
+        self,
+        states: TensorStates,
+        first_numbers: list[int],
+        *,
+        sequence_nr: list[int],
+        forward: list[int],
+        thread: list[int],
+    ) -> None:
+        self._states, self._sequence_nr, self._forward, self._thread = states, sequence_nr, forward, thread
+        self._sequences = [SequenceNumbers(first) for first in first_numbers]
+
+    def sequence_nr(self, node: int, row: OpRow, plan: Plan, results: Any, thread: int, writes_view: bool) -> int:
+        """The number of the backward node that autograd made for an op; -1 for none."""
+        sequences, makes_node = self._sequences[thread], bool(row.needs_grad) and not plan.detaches
+        if makes_node and sequences.lent >= 0:
+            makes_node = self._differentiable(plan, results)
+            if makes_node and (borrower := sequences.take_back(row.next_sequence_nr)) >= 0:
+                self._sequence_nr[borrower] = -1
+        return sequences.give(row.next_sequence_nr, node, plan.clones, makes_node, writes_view)
+
+    def forward_node(self, backward_nr: int, thread: int, values: list[int]) -> int:
+        """The forward op of a backward node by its number; -1 if it is not known. `values` are what an op in it takes.
+
+        Where several threads gave out the number, it is the one that the data belongs to.
+        """
+        if len(self._sequences) == 1:
+            return self._sequences[0].node_of.get(backward_nr, -1)
+        nodes = {
+            t: sequences.node_of[backward_nr]
+            for t, sequences in enumerate(self._sequences)
+            if backward_nr in sequences.node_of
+        }
+        for value in values if len(nodes) > 1 else ():
+            before = self._states.value_producer[value]
+            origin = self._forward[before] if before >= 0 else -1
+            near = origin if origin >= 0 else before  # what forward saved, or what a backward op made of it
+            if near >= 0 and self._thread[near] in nodes:
+                return nodes[self._thread[near]]
+        return nodes.get(thread, next(iter(nodes.values()), -1))
+
+    def _differentiable(self, plan: Plan, results: Any) -> bool:
+        """True if autograd makes a node for what an op returned: not for whole numbers, nor for new tensors."""
+        name, dtypes = plan.name.split(".")[1], self._states.dtypes
+        real = any(dtypes[n].is_floating_point or dtypes[n].is_complex for n in flat_numbers([results]))
+        return real and not name.endswith("_like") and not name.startswith("new_")
+
+
+class SequenceNumbers:
+    """Which op took each number of one thread.
 
     An op that needs a gradient takes the next number just before it is dispatched. Four things disturb that: a write
     to a view takes one more just after (CopySlices), an op that reads such a view takes one more just before, some

@@ -1,49 +1,33 @@
-"""What the decoder found -> a Graph: roles and names of tensors, module paths, input nodes, columns."""
+"""A finished recording -> a Graph: what the decoder read, with roles, names, input nodes and module paths."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 
 from torchatlas.capturing import compiled
-from torchatlas.capturing.decode import (
-    BACKWARD,
-    FORWARD,
-    INPUT_NODE,
-    OPTIMIZER,
-    OTHER,
-    OUTPUT_NODE,
-    RECOMPUTE,
-    Decoder,
-)
-from torchatlas.capturing.module_calls import CALL_ROW, Named, Watch
+from torchatlas.capturing.decode import FORWARD, INPUT_NODE, OUTPUT_NODE, Decoder
+from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.portable import layout_row, operation_row, source_row
 from torchatlas.capturing.recorder import Recorder
-from torchatlas.capturing.tensor_states import DATA, NODE_ROW, ORDER, Decoded
+from torchatlas.capturing.tensor_roles import ROLE, root_prefixes, storage_roles, value_names
+from torchatlas.capturing.tensor_states import DATA, ORDER
 from torchatlas.garbage_collection import collection_paused
-from torchatlas.graph import Graph, Module, NodeKind, Operation, Phase, Role
+from torchatlas.graph import Graph, Module, NodeKind, Operation, Role
 from torchatlas.graph.arguments import Call, encode
-from torchatlas.graph.columns import COLUMNS, EDGE_KINDS, KINDS, PHASES, ROLES, Array, Layout, Tables
+from torchatlas.graph.builder import Builder
+from torchatlas.graph.columns import EDGE_KINDS, KINDS, Array
 from torchatlas.graph.nouns import EdgeKind, OperationType
 
-assert [PHASES[p] for p in (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER)] == list(Phase)
 assert (EDGE_KINDS[DATA], EDGE_KINDS[ORDER]) == (EdgeKind.DATA, EdgeKind.ORDER)
 
-_PLAN, _CALL, _PHASE, _MEMORY, _TAKEN = 0, 4, 6, 7, 11  # places in a row of Decoded.nodes
-_EDGE_COLUMNS = tuple(name for name in COLUMNS if name.startswith("edge_"))
+_EDGE = ("source", "target", "output_index", "input_index", "value", "kind")  # of TensorStates.edges
 _MARKERS = {
     INPUT_NODE: Operation("input", OperationType.MOVEMENT),
     OUTPUT_NODE: Operation("output", OperationType.MOVEMENT),
-}
-_ROLE: dict[str, int] = {role: ROLES.index(role) for role in Role}  # also by its name: a role is a string
-_MADE_IN = {  # the role of what a node allocates
-    FORWARD: _ROLE[Role.ACTIVATION],
-    RECOMPUTE: _ROLE[Role.ACTIVATION],
-    BACKWARD: _ROLE[Role.TEMPORARY],
-    OPTIMIZER: _ROLE[Role.TEMPORARY],
-    OTHER: _ROLE[Role.TEMPORARY],
 }
 
 
@@ -64,119 +48,92 @@ def graph_of(
     """
     with collection_paused():
         decoder = Decoder(recorder, watch, input_names)
-        found = decoder.run()
+        decoder.run()
         outside = Role.ACTIVATION if unseen else Role.CONSTANT if only_inputs else Role.INPUT
-        return _Finish(recorder, watch, decoder, found, input_names, outside).graph(timing, memory)
+        graph = _Assembly(decoder, input_names, outside).graph()
+    if not timing:
+        graph.columns["node_time_ns"][:] = -1
+        graph.columns["node_start_ns"][:] = -1
+    if not memory:
+        graph.columns["node_memory_bytes"][:] = -1
+    return graph
 
 
-class _Finish:
-    def __init__(
-        self,
-        recorder: Recorder,
-        watch: Watch,
-        decoder: Decoder,
-        found: Decoded,
-        input_names: dict[int, str],
-        outside: Role,
-    ) -> None:
-        self.recorder, self.watch, self.decoder, self.found = recorder, watch, decoder, found
-        self.tables = Tables(threads=decoder.thread_names)
-        self.names: dict[str, int] = {}
-        self.prefixes = _root_prefixes(watch)
-        self.input_names, self.outside = input_names, _ROLE[outside]
-        self.rows = np.array(found.nodes, np.int64).reshape(-1, NODE_ROW)
-        self.plan, self.call, self.phase, self.input_count = self.rows.T[[_PLAN, _CALL, _PHASE, _TAKEN]]
-        self.storage_of_value = np.array(decoder.storage_of, np.int64)[np.array(found.value_tensor, np.int64)]
+class _Assembly:
+    """Fills the columns of a graph. Input nodes come first: the numbers of all others are shifted by their count."""
+
+    def __init__(self, decoder: Decoder, input_names: dict[int, str], outside: Role) -> None:
+        self.decoder, self.recorder, self.watch = decoder, decoder.recorder, decoder.watch
+        self.states, self.nodes, self.input_names, self.outside = decoder.states, decoder.nodes, input_names, outside
+        self.builder = Builder(threads=decoder.thread_names)
+        self.plan = np.array(self.nodes.plan, np.int64)
+        self.tensor_of_value = np.array(self.states.value_tensor, np.int64)
+        self.storage_of_value = np.array(self.states.storage_of, np.int64)[self.tensor_of_value]
         self.fresh = self._fresh()
-        self._count_from_the_beginning()
 
-    def graph(self, timing: bool, memory: bool) -> Graph:
-        storage_role, value_name = self._roles()
-        inputs = self._input_values(storage_role)
-        columns = self._columns(inputs, storage_role, value_name)
-        if not timing:
-            columns["node_time_ns"][:] = -1
-            columns["node_start_ns"][:] = -1
-        if not memory:
-            columns["node_memory_bytes"][:] = -1
-        self.tables.names = list(self.names)
+    def graph(self) -> Graph:
+        states, builder = self.states, self.builder
+        roles = storage_roles(
+            states,
+            self.watch,
+            phases=np.array(self.nodes.phase, np.int64),
+            inputs=self.input_names,
+            lifted=[states.value_tensor[value] for _, value in self._lifts("aten.lift")],
+            outside=self.outside,
+        )
+        names = value_names(states, self.watch, lambda name: builder.row("names", name))
+        inputs = self._input_values(roles)
+        self._fill_nodes(inputs)
+        self._fill_values(inputs, roles, names)
+        self._fill_storages(len(inputs), roles)
+        self._fill_edges(inputs)
+        self._fill_calls()
         metadata: dict[str, Any] = {"torch": torch.__version__.partition("+")[0], **self.recorder.metadata}
-        if resizes := self.decoder.resizes:  # storage_bytes only holds the most: which, at which node, from, to
-            metadata["resized"] = [[storage, node + len(inputs), *sizes] for storage, node, *sizes in resizes]
-        names = [operation.name for operation in self.tables.operations]
-        codes = [code for code, _ in self.found.source_keys]
-        notes = compiled.notes(names, codes, {self.watch.owners[owner].type for owner in self.watch.calls[0::CALL_ROW]})
-        return Graph(columns, self.tables, source="run", notes=notes, metadata=metadata, own=True)
-
-    def _name(self, text: str) -> int:
-        return self.names.setdefault(text, len(self.names))
-
-    def _full_name(self, named: Named) -> str:
-        prefix = self.prefixes.get(named.root, "")
-        return f"{prefix}.{named.name}" if prefix and named.name else named.name or prefix
-
-    # -- roles ---------------------------------------------------------------------------------------------------
-
-    def _roles(self) -> tuple[Array, Array]:
-        """A role for every storage, and a name for every value that has one."""
-        decoder, found, watch = self.decoder, self.found, self.watch
-        born = np.array(found.born, np.int64)
-        phase = np.append(self.phase, 0)
-        made_in = np.array([_MADE_IN[p] for p in range(len(PHASES))])
-        role = np.where(born >= 0, made_in[phase[born]], self.outside)
-        role[list(decoder.gradients)] = _ROLE[Role.GRADIENT]
-        for number in self._lifted():
-            role[decoder.storage_of[number]] = _ROLE[Role.CONSTANT]
-        for number in self.input_names:
-            if born[decoder.storage_of[number]] < 0:
-                role[decoder.storage_of[number]] = _ROLE[Role.INPUT]
-        name_of_storage: dict[int, int] = {}
-        name_of_tensor: dict[int, int] = {}
-        crowded: set[int] = set()  # storages that hold several named tensors
-        for number, named in watch.tensors.items():
-            storage = decoder.storage_of[number]
-            role[storage] = _ROLE[named.role]
-            text = self._full_name(named)
-            if text:
-                name_of_tensor[number] = self._name(text)
-                if storage in name_of_storage and self._differs(storage, number):
-                    crowded.add(storage)
-                name_of_storage.setdefault(storage, name_of_tensor[number])
-        for storage, named in watch.storages.items():
-            role[storage] = _ROLE[named.role]
-            if text := self._full_name(named):
-                name_of_storage.setdefault(storage, self._name(text))
-        crowded |= watch.shared
-        for number, named in watch.pieces.items():
-            if decoder.storage_of[number] in crowded and (text := self._full_name(named)):
-                name_of_tensor.setdefault(number, self._name(text))
-        value_name = np.full(len(found.value_tensor), -1, np.int64)
-        for value, number in enumerate(found.value_tensor):
-            storage = decoder.storage_of[number]
-            if number in name_of_tensor:
-                value_name[value] = name_of_tensor[number]
-            elif storage in name_of_storage and storage not in crowded:
-                value_name[value] = name_of_storage[storage]
-        return role, value_name
-
-    def _differs(self, storage: int, number: int) -> bool:
-        """Whether a second named tensor on a storage is another part of it, not the same tied weight."""
-        origin = self.decoder.origin[storage]
-        return origin >= 0 and self.decoder._key(self.found.value_tensor[origin]) != self.decoder._key(number)
-
-    def _lifted(self) -> list[int]:
-        """Tensors that torch.tensor(...) made of Python data: constants of the program."""
-        return [self.found.value_tensor[value] for _, value in self._lifts("aten.lift")]
+        if states.resizes:  # storage_bytes only holds the most: which, at which node, from, to
+            metadata["resized"] = [[storage, node + len(inputs), *sizes] for storage, node, *sizes in states.resizes]
+        graph = builder.graph("run", metadata=metadata, own=True)
+        graph.notes += compiled.notes(
+            [operation.name for operation in graph.tables.operations],
+            [code for code, _ in self.decoder.source_lines],
+            {self.watch.owners[owner].type for owner in self.decoder.call_owner},
+        )
+        return graph
 
     def _lifts(self, name: str) -> list[tuple[int, int]]:
         """The nodes of operators whose name begins so, with what each took, if no node had made that."""
         lifting = [i for i, plan in enumerate(self.recorder.plans) if plan.name.startswith(name)]
         if not lifting:
             return []
-        found, starts = self.found, np.cumsum(self.input_count) - self.input_count
-        nodes = np.flatnonzero(np.isin(self.plan, lifting)).tolist()
-        pairs = [(node, found.inputs[starts[node]]) for node in nodes]
-        return [(node, value) for node, value in pairs if found.value_producer[value] < 0]
+        states, counts = self.states, np.array(self.nodes.input_count, np.int64)
+        starts, nodes = np.cumsum(counts) - counts, np.flatnonzero(np.isin(self.plan, lifting)).tolist()
+        pairs = [(node, states.inputs[starts[node]]) for node in nodes]
+        return [(node, value) for node, value in pairs if states.value_producer[value] < 0]
+
+    # -- live bytes --------------------------------------------------------------------------------------------------
+
+    def _fresh(self) -> dict[int, int]:
+        """Storages just made of Python or numpy data, without an op -> the node that says so and took them first."""
+        return {
+            int(self.storage_of_value[value]): node
+            for node, value in self._lifts("aten.lift_fresh.default")
+            if self.states.origin[self.storage_of_value[value]] == value
+        }
+
+    def _live_bytes(self) -> Array:
+        """The live bytes after each node.
+
+        The decoder counts what has a name from the beginning, the rest from its first use. What outlived the recording
+        was there from the beginning as well; what is known to be new was not, also if it has a name: the buffer of a
+        module that was built meanwhile.
+        """
+        live, states = np.array(self.nodes.memory_bytes, np.int64), self.states
+        for storage, node in states.arrived.items():
+            if states.died[storage] < 0 and storage not in self.fresh:
+                live[node:] -= max(states.first_bytes[storage], 0)
+        for storage, node in self.fresh.items():
+            if storage not in states.arrived:
+                live[node:] += max(states.first_bytes[storage], 0)
+        return live
 
     def _bytes_from_outside(self) -> int:
         """What was alive before the first op: what has a name or was passed in, and what outlived the recording.
@@ -184,190 +141,160 @@ class _Finish:
         What came from outside and died meanwhile counts from its first use, and so does what is known to be new: a
         batch made of numpy data in a loop was not there from the beginning.
         """
-        found, size = self.found, self.decoder.first_bytes
-        came_later = {storage for storage in self.decoder.arrived if found.died[storage] >= 0} | self.fresh.keys()
-        return sum(max(size[s], 0) for s in range(len(size)) if found.born[s] < 0 and s not in came_later)
+        states, size = self.states, self.states.first_bytes
+        came_later = {storage for storage in states.arrived if states.died[storage] >= 0} | self.fresh.keys()
+        return sum(max(size[s], 0) for s in range(len(size)) if states.born[s] < 0 and s not in came_later)
 
-    def _fresh(self) -> dict[int, int]:
-        """Storages just made of Python or numpy data, without an op -> the node that says so and took them first."""
-        return {
-            self.decoder.storage_of[self.found.value_tensor[value]]: node
-            for node, value in self._lifts("aten.lift_fresh.default")
-            if self.decoder.origin[self.decoder.storage_of[self.found.value_tensor[value]]] == value
-        }
-
-    def _count_from_the_beginning(self) -> None:
-        """Correct the live bytes: the decoder counts what has a name from the beginning, the rest from its first use.
-
-        What is known to be new was not there before, also if it has a name: the buffer of a module built meanwhile.
-        """
-        arrived, size = self.decoder.arrived, self.decoder.first_bytes
-        for storage, node in arrived.items():
-            if self.found.died[storage] < 0 and storage not in self.fresh:
-                self.rows[node:, _MEMORY] -= max(size[storage], 0)
-        for storage, node in self.fresh.items():
-            if storage not in arrived:
-                self.rows[node:, _MEMORY] += max(size[storage], 0)
-
-    # -- inputs --------------------------------------------------------------------------------------------------
+    # -- inputs ------------------------------------------------------------------------------------------------------
 
     def _input_values(self, storage_role: Array) -> list[int]:
         """The values that get an input node: the named ones first, then the others in order of use."""
-        found = self.found
-        named = [found.value_of[number] for number in self.input_names]
-        named = [value for value in named if value >= 0]
-        taken = found.from_outside[0::4]
-        is_input = storage_role[self.storage_of_value] == _ROLE[Role.INPUT]
+        states = self.states
+        named = [value for number in self.input_names if (value := states.value_of[number]) >= 0]
         first = [self._state_before(value) for value in named]
-        return list(dict.fromkeys([*[v for v in first if v >= 0], *[v for v in taken if is_input[v]]]))
+        is_input = storage_role[self.storage_of_value] == ROLE[Role.INPUT]
+        taken = [value for value in states.from_outside[0::4] if is_input[value]]
+        return list(dict.fromkeys([*[value for value in first if value >= 0], *taken]))
 
     def _state_before(self, value: int) -> int:
         """The state in which an input arrived, if it was written since; -1 when a node made it."""
-        if self.found.value_producer[value] < 0:
+        producer = self.states.value_producer
+        if producer[value] < 0:
             return value
-        origin = self.decoder.origin[int(self.storage_of_value[value])]
-        return origin if origin >= 0 and self.found.value_producer[origin] < 0 else -1
+        origin = self.states.origin[int(self.storage_of_value[value])]
+        return origin if origin >= 0 and producer[origin] < 0 else -1
 
-    def _input_name(self, value: int) -> str:
-        number = self.found.value_tensor[value]
-        return self.input_names.get(number, "input")
+    # -- columns -----------------------------------------------------------------------------------------------------
 
-    # -- columns -------------------------------------------------------------------------------------------------
+    def _fill_nodes(self, inputs: list[int]) -> None:
+        """The nodes, after the input nodes, and what they take and make."""
+        nodes, builder, decoder, states, extra = self.nodes, self.builder, self.decoder, self.states, len(inputs)
+        arguments = [builder.row("arguments", text) for text in decoder.argument_texts]
+        sources = [builder.row("sources", source_row(code, at)) for code, at in decoder.source_lines]
+        kind = np.where(self.plan == OUTPUT_NODE, KINDS.index(NodeKind.OUTPUT), KINDS.index(NodeKind.OP))
+        name = np.full(len(self.plan), -1)
+        input_names = [
+            builder.row("names", self.input_names.get(n, "input")) for n in self.tensor_of_value[inputs].tolist()
+        ]
+        if (self.plan == OUTPUT_NODE).any():
+            name[self.plan == OUTPUT_NODE] = builder.row("names", "output")
+        start = np.array(nodes.start_ns, np.int64)
 
-    def _columns(self, inputs: list[int], storage_role: Array, value_name: Array) -> dict[str, Array]:
-        found, extra = self.found, len(inputs)
-        shift = np.int64(extra)
-        producer = _shifted(found.value_producer, shift)
-        producer[inputs] = np.arange(extra)
-        output_index = np.array(found.value_output, np.int64)
-        output_index[inputs] = 0
-        tensor = np.array(found.value_tensor, np.int64)
-        columns: dict[str, Any] = {
-            **self._node_columns(inputs, shift),
-            "input_value": found.inputs,
-            "input_written": found.written,
-            "output_value": [*inputs, *found.outputs],
-            "value_storage": self.storage_of_value,
-            "value_layout": self._layouts(),
-            "value_offset": np.array(self.decoder.offsets, np.int64)[tensor],
-            "value_version": np.maximum(found.value_version, 0) if found.value_version else [],
-            "value_producer": producer,
-            "value_output_index": output_index,
-            "value_view_of": found.value_view_of,
-            "value_role": storage_role[self.storage_of_value],
-            "value_parameter": value_name,
-            "storage_bytes": self.decoder.most_bytes,
-            "storage_device": self._devices(),
-            "storage_born": _shifted([self.fresh.get(s, node) for s, node in enumerate(found.born)], shift),
-            "storage_died": _shifted(found.died, shift),
-            "storage_role": storage_role,
-            **dict(zip(_EDGE_COLUMNS, self._edges(inputs, shift).T, strict=True)),
-            **self._call_columns(),
-        }
-        return {name: np.ascontiguousarray(columns[name], dtype) for name, (dtype, _) in COLUMNS.items()}
+        def after(of_inputs: Any, of_others: Any) -> Array:
+            return np.concatenate([np.broadcast_to(np.asarray(of_inputs, np.int64), extra), of_others])
 
-    def _node_columns(self, inputs: list[int], shift: np.int64) -> dict[str, Any]:
-        found, tables, extra = self.found, self.tables, len(inputs)
-        tables.sources = [source_row(code, at) for code, at in found.source_keys]
-        nothing = found.argument_texts.setdefault(encode(Call()), len(found.argument_texts))
-        tables.arguments = list(found.argument_texts)
-        arriving = (INPUT_NODE, -1, -1, -1, -1, -1, FORWARD, 0, 0, -1, nothing, 0, 1, 0)
-        rows = np.concatenate([np.array([arriving] * extra, np.int64).reshape(-1, NODE_ROW), self.rows])
-        plan, start, time, sequence, call, source, phase, memory, iteration, forward, arguments = rows.T[:11]
-        taken, made, thread = rows.T[11:]
-        kind = np.full(len(rows), KINDS.index(NodeKind.OP))
-        kind[:extra] = KINDS.index(NodeKind.INPUT)
-        is_output = plan == OUTPUT_NODE
-        kind[is_output] = KINDS.index(NodeKind.OUTPUT)
-        name = np.full(len(rows), -1, np.int64)
-        name[:extra] = [self._name(self._input_name(value)) for value in inputs]
-        if is_output.any():
-            name[is_output] = self._name("output")
-        return {
-            "node_kind": kind,
-            "node_operation": self._operations(plan),
-            "node_phase": phase,
-            "node_call": call,
-            "node_source": source,
-            "node_arguments": arguments,
-            "node_name": name,
-            "node_start_ns": start,
-            "node_time_ns": time,
-            "node_time_spread_ns": np.full(len(rows), -1),
-            "node_memory_bytes": memory + self._bytes_from_outside(),
-            "node_sequence_nr": sequence,
-            "node_iteration": iteration,
-            "node_thread": thread,
-            "node_forward": _shifted(forward, shift),
-            "input_ptr": _pointers(taken),
-            "output_ptr": _pointers(made),
-        }
+        before = self._bytes_from_outside()
+        builder.fill(
+            "node",
+            extra + len(self.plan),
+            kind=after(KINDS.index(NodeKind.INPUT), kind),
+            operation=self._operations(after(INPUT_NODE, self.plan)),
+            phase=after(FORWARD, nodes.phase),
+            call=after(-1, nodes.call),
+            source=after(-1, _rows(sources, nodes.source)),
+            arguments=after(builder.row("arguments", encode(Call())), _rows(arguments, nodes.arguments)),
+            name=after(input_names, name),
+            start_ns=after(-1, np.where(start >= 0, start - self.recorder.began_ns, -1)),
+            time_ns=after(-1, nodes.time_ns),
+            memory_bytes=after(before, before + self._live_bytes()),
+            sequence_nr=after(-1, nodes.sequence_nr),
+            iteration=after(0, nodes.iteration),
+            thread=after(0, nodes.thread),
+            forward=after(-1, _shifted(nodes.forward, extra)),
+            input_count=after(0, nodes.input_count),
+            output_count=after(1, nodes.output_count),
+        )
+        written = np.zeros(len(states.inputs), bool)
+        written[states.written_inputs] = True
+        builder.fill("input", len(states.inputs), value=states.inputs, written=written)
+        builder.fill("output", extra + len(states.outputs), value=[*inputs, *states.outputs])
 
     def _operations(self, plan: Array) -> Array:
-        """The operation of every node, and the table in order of appearance."""
-        rows: dict[int, int] = {}
-        column = [rows.setdefault(number, len(rows)) for number in plan.tolist()]
+        """The operation of every node, in order of appearance."""
         plans = self.recorder.plans
-        self.tables.operations = [
-            _MARKERS[number] if number in _MARKERS else operation_row(plans[number]) for number in rows
-        ]
-        return np.array(column, np.int64)
-
-    def _devices(self) -> list[int]:
-        rows: dict[str, int] = {}
-        known = {device: rows.setdefault(str(device), len(rows)) for device in dict.fromkeys(self.decoder.devices)}
-        self.tables.devices = list(rows)
-        return [known[device] for device in self.decoder.devices]
-
-    def _call_columns(self) -> dict[str, Any]:
-        owners, module = self.watch.calls[0::CALL_ROW], self._modules()
-        return {
-            "call_module": [module[owner] for owner in owners],
-            "call_parent": self.watch.calls[1::CALL_ROW],
-            "call_index": _occurrences(owners),
+        rows = {
+            number: self.builder.row("operations", _MARKERS[number] if number < 0 else operation_row(plans[number]))
+            for number in dict.fromkeys(plan.tolist())
         }
+        return np.array([rows[number] for number in plan.tolist()], np.int64)
+
+    def _fill_values(self, inputs: list[int], roles: Array, names: Array) -> None:
+        states, tensor = self.states, self.tensor_of_value
+        producer, output_index = _shifted(states.value_producer, len(inputs)), np.array(states.value_output_index, int)
+        producer[inputs], output_index[inputs] = np.arange(len(inputs)), 0
+        self.builder.fill(
+            "value",
+            len(tensor),
+            storage=self.storage_of_value,
+            layout=self._layouts(),
+            offset=np.array(states.offsets, np.int64)[tensor],
+            version=np.maximum(np.array(states.value_version, np.int64), 0),
+            producer=producer,
+            output_index=output_index,
+            view_of=states.value_view_of,
+            role=roles[self.storage_of_value],
+            parameter=names,
+        )
 
     def _layouts(self) -> Array:
-        decoder = self.decoder
-        rows: dict[Layout, int] = {}
-        devices = decoder.devices
+        """The layout of every value, in order of appearance."""
+        states, rows = self.states, list[int]()
         known: dict[Any, int] = {}
-        column = []
-        for number in self.found.value_tensor:
-            device = devices[decoder.storage_of[number]]
-            key = (decoder.shapes[number], decoder.strides[number], decoder.dtypes[number], device)
+        devices = states.devices
+        for number in states.value_tensor:
+            key = (
+                states.shapes[number],
+                states.strides[number],
+                states.dtypes[number],
+                devices[states.storage_of[number]],
+            )
             row = known.get(key)
             if row is None:
-                row = known[key] = rows.setdefault(layout_row(*key), len(rows))
-            column.append(row)
-        self.tables.layouts = list(rows)
-        return np.array(column, np.int64)
+                row = known[key] = self.builder.row("layouts", layout_row(*key))
+            rows.append(row)
+        return np.array(rows, np.int64)
 
-    def _modules(self) -> list[int]:
-        """The module table; returns the row of each owner."""
-        rows: dict[str, int] = {}
-        number = []
+    def _fill_storages(self, extra: int, roles: Array) -> None:
+        states = self.states
+        device = {device: self.builder.row("devices", str(device)) for device in dict.fromkeys(states.devices)}
+        self.builder.fill(
+            "storage",
+            len(states.born),
+            bytes=states.most_bytes,
+            device=[device[each] for each in states.devices],
+            born=_shifted([self.fresh.get(storage, node) for storage, node in enumerate(states.born)], extra),
+            died=_shifted(states.died, extra),
+            role=roles,
+        )
+
+    def _fill_edges(self, inputs: list[int]) -> None:
+        states, extra = self.states, len(inputs)
+        edges = np.array(states.edges, np.int64).reshape(-1, len(_EDGE))
+        edges[:, :2] += extra
+        origin, target, index, value = np.array(states.from_outside, np.int64).reshape(-1, 4).T
+        node_of_value = np.full(len(self.tensor_of_value) + 1, -1, np.int64)
+        node_of_value[inputs] = np.arange(extra)
+        source = node_of_value[origin]
+        arriving = np.stack(
+            [source, target + extra, np.zeros_like(source), index, value, np.full_like(source, DATA)], 1
+        )
+        edges = _tidy(np.concatenate([arriving[source >= 0], edges]))
+        self.builder.fill("edge", len(edges), **dict(zip(_EDGE, edges.T, strict=True)))
+
+    def _fill_calls(self) -> None:
+        prefixes = root_prefixes(self.watch)
+        modules: dict[str, Module] = {}  # by path: the first that is seen there
+        rows = []
         for owner in self.watch.owners:
-            prefix = self.prefixes.get(owner.root, "")
-            path = ".".join(part for part in (prefix, owner.path) if part)
-            if path not in rows:
-                rows[path] = len(rows)
-                self.tables.modules.append(Module(path, owner.type, owner.kind))
-            number.append(rows[path])
-        return number
-
-    def _edges(self, inputs: list[int], shift: np.int64) -> Array:
-        found = self.found
-        edges = np.array(found.edges, np.int64).reshape(-1, 6)
-        edges[:, :2] += shift
-        outside = np.array(found.from_outside, np.int64).reshape(-1, 4)
-        node_of_value = np.full(len(found.value_tensor) + 1, -1, np.int64)
-        node_of_value[inputs] = np.arange(len(inputs))
-        outside = outside[node_of_value[outside[:, 0]] >= 0]
-        arriving = np.zeros((len(outside), 6), np.int64)
-        arriving[:, 0], arriving[:, 1] = node_of_value[outside[:, 0]], outside[:, 1] + shift
-        arriving[:, 3], arriving[:, 4], arriving[:, 5] = outside[:, 2], outside[:, 3], DATA
-        return _tidy(np.concatenate([arriving, edges]))
+            path = ".".join(part for part in (prefixes.get(owner.root, ""), owner.path) if part)
+            rows.append(self.builder.row("modules", modules.setdefault(path, Module(path, owner.type, owner.kind))))
+        self.builder.fill(
+            "call",
+            len(self.decoder.call_owner),
+            module=_rows(rows, self.decoder.call_owner),
+            parent=self.decoder.call_parent,
+            index=_occurrences(self.decoder.call_owner),
+        )
 
 
 _YES = np.array([True])
@@ -380,15 +307,15 @@ def _tidy(edges: Array) -> Array:
     source, target, output, index, value, kind = edges.T
     edges = edges[np.lexsort((value, output, source, index, kind, target))]
     edges = edges[np.concatenate([_YES, (edges[1:] != edges[:-1]).any(axis=1)])]
-    pair = edges[:, 0] * (edges[:, 1].max() + 1) + edges[:, 1]
-    is_order = edges[:, 5] == ORDER
+    source, target, _, index, _, kind = edges.T
+    pair, is_order = source * (target.max() + 1) + target, kind == ORDER
     drop = np.zeros(len(edges), bool)
     drop[is_order] = _among(pair[is_order], pair[~is_order])
-    vague = np.flatnonzero((edges[:, 3] < 0) & ~drop)
+    vague = np.flatnonzero((index < 0) & ~drop)
     if len(vague):
         drop[vague] = True
         _, first = np.unique(pair[vague], return_index=True)
-        drop[vague[first]] = _among(pair[vague[first]], pair[edges[:, 3] >= 0])
+        drop[vague[first]] = _among(pair[vague[first]], pair[index >= 0])
     return edges[~drop]
 
 
@@ -401,44 +328,15 @@ def _among(items: Array, pool: Array) -> Array:
     return found
 
 
-def _root_prefixes(watch: Watch) -> dict[int, str]:
-    """What goes before the names of each tree of modules: nothing for the model, or for the only one there is."""
-    roots = [number for number, owner in enumerate(watch.owners) if owner.root == number]
-    modules = [number for number in roots if watch.owners[number].kind == "module"]
-    main = modules[0] if modules and (watch.named or len(modules) == 1) else None
-    prefixes: dict[int, str] = {}
-    seen: dict[str, int] = {}
-    for number in roots:
-        if number == main:
-            prefixes[number] = ""
-            continue
-        kind = watch.owners[number].type
-        seen[kind] = seen.get(kind, -1) + 1
-        prefixes[number] = f"{kind}_{seen[kind]}" if seen[kind] else kind
-    return prefixes
-
-
-def parameter_names(watch: Watch) -> dict[int, str]:
-    """The names of the parameters of all modules that were seen and are still there, by the ids of the tensors."""
-    prefixes, names = _root_prefixes(watch), dict[int, str]()
-    for owner in watch.owners:
-        module = owner.reference() if owner.kind == "module" else None
-        for name, tensor in module._parameters.items() if module is not None else ():
-            path = ".".join(part for part in (prefixes[owner.root], owner.path, name) if part)
-            names.setdefault(id(tensor), path)
-    return names
-
-
-def _shifted(column: Any, shift: np.int64) -> Array:
+def _shifted(column: Any, count: int) -> Array:
     """Node numbers moved up to make room for the inputs; -1 stays."""
     array = np.array(column, np.int64)
-    return np.where(array >= 0, array + shift, -1)
+    return np.where(array >= 0, array + count, -1)
 
 
-def _pointers(counts: Array) -> Array:
-    pointers = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=pointers[1:])
-    return pointers
+def _rows(rows: list[int], column: Iterable[int]) -> Array:
+    """The rows of a table that a column of positions means; -1 stays."""
+    return np.array([*rows, -1], np.int64)[np.array(column, np.int64)]
 
 
 def _occurrences(items: list[int]) -> list[int]:

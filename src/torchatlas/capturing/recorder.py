@@ -1,21 +1,17 @@
-"""The recorder: what a recording has seen so far, as one flat list.
+"""The recorder: a dispatch mode that hands every op to its recording function, and the rows these functions write.
 
-Everything on the hot path is a closure over plain lists and dictionaries. No object that the garbage collector
-follows is made per op where a number will do: each one brings the next full collection nearer, and a full
-collection in a process that has imported torch costs more than a thousand recorded ops.
+row_schema.py describes the rows, recording_functions.py makes the functions, tensor_numbers.py numbers the tensors.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import sys
 import threading
 import time
 import types
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,14 +19,14 @@ import torch
 
 from torchatlas.capturing import pausing
 from torchatlas.capturing.collectives import named_reduction, note_process, noted_group
-from torchatlas.capturing.frames import code_kind, recomputing
-from torchatlas.capturing.recording_functions import ENVIRONMENT, Plan, bind, plan_for
-from torchatlas.capturing.tensors import layout_name, shape_of, storages_of
+from torchatlas.capturing.frames import GENERATED, code_kind, recomputing
+from torchatlas.capturing.recording_functions import plan_for, recording_function
+from torchatlas.capturing.row_schema import OMITTED, PLACE, Plan
+from torchatlas.capturing.tensor_numbers import TensorNumbers
 from torchatlas.graph.arguments import Constant
 from torchatlas.torch_private import (
     FakeTensor,
     TorchDispatchMode,
-    UninitializedTensor,
     current_autograd_node,
     dispatch_mode_stack,
     never_compiled,
@@ -40,20 +36,6 @@ from torchatlas.torch_private import (
     remove_mode,
 )
 
-# Rows of the flat lists Recorder.tensors and Recorder.storages.
-TENSOR_ROW = 6  # number, storage number, shape, stride (or the name of another layout), offset, dtype
-STORAGE_ROW = 4  # number, reference, bytes, device
-
-
-class Placeholder:
-    """Where a tensor stood in the arguments of an operator without a schema."""
-
-    def __repr__(self) -> str:
-        return "%"
-
-
-PLACE = Placeholder()
-OMITTED = Placeholder()  # a positional argument that was not passed
 _NONE: dict[str, Any] = {}
 
 
@@ -76,11 +58,10 @@ class Recorder:
         keep: Callable[[Any, list[Any]], None] | None = None,
         around: Around | None = None,
     ) -> None:
-        self.stream: list[Any] = []
+        self.rows: list[Any] = []  # see row_schema.py
+        self.numbers = TensorNumbers(self.rows)
         self.plans: list[Plan] = []
-        self.tensors: list[Any] = []  # TENSOR_ROW entries per tensor
-        self.storages: list[Any] = []  # STORAGE_ROW entries per storage
-        self.end: int | None = None  # the length of the stream when the recording stopped: what dies later is not in it
+        self.end: int | None = None  # the length of `rows` when the recording stopped: what dies later is not in it
         self.current: list[Any] = [-1, None]  # the running module call; the user's line when it is known beforehand
         self.failure: tuple[str, int, str, int, types.CodeType | None, int] | None = None
         self._marks: list[Any] = []  # what the profiler has begun to mark: for an optimizer step, `current` before it
@@ -91,16 +72,9 @@ class Recorder:
         self.first_sequence_nr = 0
         self.codes: dict[int, int] = {}
         self._kept_codes: list[types.CodeType] = []
-        self._sizes: dict[Any, Any] = {}  # shapes and strides: one object for all that are equal
-        self._known_storages: dict[int, tuple[weakref.ref[Any], int, bool]] = {}  # reference, number, from outside
-        self._known: dict[int, tuple[weakref.ref[Any], int, int]] = {}  # reference, number, storage number
-        self._strangers: dict[int, tuple[weakref.ref[Any], int]] = {}  # resized storages: reference, bytes before
-        self.resized_early: dict[int, tuple[int, int]] = {}  # id of that reference -> storage number, bytes before
-        self._counters = [itertools.count(), itertools.count()]  # of tensors and storages
         self._guard, self._keep = guard, keep
         self._around = around  # wraps the recording function of every operator
-        self._environment = self._make_environment()
-        self._ordered_environment = [self._environment[name] for name in ENVIRONMENT]
+        self.environment = self._make_environment()
         self._mode = _Mode(self)
         self._parent: Recorder | None = None
         self._began_in: int | None = None  # the backward node that ran
@@ -116,16 +90,14 @@ class Recorder:
 
     def release(self) -> None:
         """Forget the recording. Nothing may refer to its lists any more."""
-        containers: tuple[Any, ...] = (self.stream, self.tensors, self.storages, self.handled, self.metadata)
-        containers += (self._strangers, self.resized_early)
-        for container in (*containers, self._known, self._known_storages, self._marks):
+        containers: tuple[Any, ...] = (self.rows, self.numbers, self.handled, self.metadata, self._marks)
+        for container in containers:
             container.clear()
         self.current[:], self.end, self.failure = (-1, None), None, None
-        self._counters[:] = itertools.count(), itertools.count()
         # Not one that a thread may still be writing to, nor one whose tables have grown.
         watched = self._guard is not None or self._keep is not None or self._around is not None
         ours_alone = not watched and not self._forked and not self._mode.over
-        if ours_alone and len(_IDLE) < _MOST_IDLE and max(len(self.codes), len(self._sizes)) <= _MOST_KEPT:
+        if ours_alone and len(_IDLE) < _MOST_IDLE and max(len(self.codes), len(self.numbers.sizes)) <= _MOST_KEPT:
             _IDLE.append(self)
 
     def start(self) -> None:
@@ -144,11 +116,11 @@ class Recorder:
             self._mode.over = True
         else:  # it may lie below modes that nobody ended because of an exception
             remove_mode(self._mode)
-        self.end = len(self.stream)
+        self.end = len(self.rows)
 
     def paused(self) -> AbstractContextManager[None]:
         """What this thread runs in here is not recorded."""
-        return pausing.unwatched(self._mode)
+        return pausing.paused(self._mode)
 
     def take_off(self) -> None:
         """After a backward pass: take off the mode of a recording that ended in it."""
@@ -156,71 +128,8 @@ class Recorder:
             remove_mode(self._mode)
 
     @property
-    def environment(self) -> dict[str, Any]:
-        """What the recording functions of plans.py read."""
-        return self._environment
-
-    @property
-    def observers(self) -> tuple[Any, Any]:
-        """Who is told before a write, and after an op."""
-        return self._guard, self._keep
-
-    @property
     def mode(self) -> TorchDispatchMode:
         return self._mode
-
-    def number_of(self, tensor: Any) -> int:
-        """The number of a tensor, registering it as one that existed before."""
-        number: int = self._environment["number_of"](tensor)
-        return number
-
-    def number_of_result(self, tensor: Any) -> int:
-        """The number of a tensor that was just made."""
-        number: int = self._environment["number_of_result"](tensor)
-        return number
-
-    def known_number(self, tensor: Any) -> int | None:
-        """The number of a tensor if it was seen."""
-        entry = self._known.get(id(tensor))
-        return entry[1] if entry is not None and entry[0]() is tensor else None
-
-    def storage_number(self, tensor: Any) -> int | None:
-        """The number of a tensor's storage if it was seen."""
-        known = self._known.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return known[2]
-        entry = self._storage_entry(tensor) if tensor.layout is torch.strided else None
-        return None if entry is None else entry[1]
-
-    def made_here(self, storage: Any) -> bool:
-        """Whether an op of this recording allocated a storage."""
-        return self._knows(storage) and not self._known_storages[id(storage)][2]
-
-    def _knows(self, storage: Any) -> bool:
-        entry = self._known_storages.get(id(storage))
-        return entry is not None and entry[0]() is storage
-
-    def leaves_with_new_gradients(self) -> list[Any]:
-        """Tensors whose gradient was not there when they were first seen."""
-        found = []
-        for reference, _, _ in list(self._known.values()):
-            tensor = reference()
-            if tensor is not None and tensor.requires_grad and tensor.is_leaf and tensor.grad is not None:
-                entry = None if tensor.grad.layout is not torch.strided else self._storage_entry(tensor.grad)
-                if entry is None or not entry[2]:
-                    found.append(tensor)
-        return found
-
-    def _storage_entry(self, tensor: Any) -> tuple[weakref.ref[Any], int, bool] | None:
-        storage = tensor.untyped_storage()
-        entry = self._known_storages.get(id(storage))
-        return entry if entry is not None and entry[0]() is storage else None
-
-    def _shape_of(self, number: int) -> Any:
-        at = number * TENSOR_ROW
-        if self.tensors[at] != number:  # threads have changed the order
-            at = self.tensors[0::TENSOR_ROW].index(number) * TENSOR_ROW
-        return self.tensors[at + 2]
 
     def fork(self) -> Recorder:
         """A recorder for another thread that writes into this one's lists, with a running call of its own."""
@@ -229,8 +138,7 @@ class Recorder:
         vars(fork).update(vars(self))
         fork.current, fork._marks = [-1, None], []
         fork._parent = self
-        fork._environment = fork._make_environment()
-        fork._ordered_environment = [fork._environment[name] for name in ENVIRONMENT]
+        fork.environment = fork._make_environment()
         fork._mode = _Mode(fork)
         return fork
 
@@ -238,26 +146,12 @@ class Recorder:
         """Let a thread that outlives the recording go on unrecorded."""
         self._mode.silence()
 
-    @contextlib.contextmanager
-    def unseen(self) -> Iterator[None]:
-        """Record nothing of what runs in this thread meanwhile."""
-        dispatch = self._mode.__torch_dispatch__
-        self._mode.silence()
-        try:
-            yield
-        finally:
-            self._mode.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
-
-    def forget(self, tensor: Any) -> None:
-        """Give a tensor a new number next time: its storage or shape changed behind the dispatcher's back."""
-        self._environment["forget"](tensor)
-
     def plan(self, operator: Any) -> Callable[[Any, Any], Any]:
         """The recording function of an operator, bound to this recorder."""
-        plan = plan_for(operator, guarded=self._guard is not None, kept=self._keep is not None)
+        plan = plan_for(operator)
         if plan.bookkeeping:
             return _device_of if operator is torch.ops.prim.device.default else self._unrecorded(operator)
-        run = bind(plan, self.add_plan(plan), self._ordered_environment)
+        run = recording_function(plan, self.add_plan(plan), self.environment)
         return run if self._around is None else self._around(plan, run)
 
     def add_plan(self, plan: Plan) -> int:
@@ -270,22 +164,7 @@ class Recorder:
         """A storage is about to be resized without an op: what is in it may be lost."""
         if self._guard is not None:
             self._guard(storage)
-        noted = self._strangers.get(id(storage))
-        if not self._knows(storage) and (noted is None or noted[0]() is not storage):
-            self._strangers[id(storage)] = (weakref.ref(storage), storage.nbytes())
-
-    def after_resize(self, storage: Any) -> None:
-        if self._knows(storage):
-            self._environment["resized_storage"](storage)
-        else:
-            self.stream.append(("resize early", self._strangers[id(storage)][0], storage.nbytes()))
-
-    def meet_strangers(self) -> None:
-        """Number the storages that were resized before any op took them: FSDP makes room for what it gathers."""
-        for key, (reference, size) in self._strangers.items():
-            storage, entry = reference(), self._known_storages.get(key)
-            if storage is not None and entry is not None and entry[0]() is storage:
-                self.resized_early[id(reference)] = entry[1], size
+        self.numbers.before_resize(storage)
 
     def note_process(self) -> None:
         """Note which of how many processes this is; the program may join the others, or leave them, meanwhile."""
@@ -307,94 +186,8 @@ class Recorder:
         return run
 
     def _make_environment(self) -> dict[str, Any]:
-        """The names that the code of plans.py reads."""
-        stream, tensors, storages = self.stream, self.tensors, self.storages
-        known, known_storages, codes = self._known, self._known_storages, self.codes
-        find, find_storage, log = known.get, known_storages.get, stream.append  # a dead storage's reference logs itself
-        describe, allocate = tensors.extend, storages.extend
-        same = self._sizes.setdefault
-        ref, base, counters = weakref.ref, torch.Tensor, self._counters
-
-        def register(tensor: Any, external: bool = False) -> Any:
-            # Numbers come from counters and rows carry them: another thread, or an op that the garbage collector sets
-            # off in between, cannot disturb them.
-            try:
-                storage = tensor.untyped_storage()
-                key = id(storage)  # torch keeps the Python object as long as the storage itself
-                entry = find_storage(key)
-                if entry is None or entry[0]() is not storage:
-                    entry = known_storages[key] = (ref(storage, log), next(counters[1]), external)
-                    plain = type(tensor) is base or not isinstance(tensor, FakeTensor)
-                    device = tensor.device if plain else tensor.fake_device
-                    allocate((entry[1], entry[0], storage.nbytes(), device))
-                shape, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-                number = next(counters[0])
-                describe((number, entry[1], same(shape, shape), same(stride, stride), offset, tensor.dtype))
-            except (RuntimeError, NotImplementedError):
-                entry = scattered(tensor, external)
-                number = next(counters[0])
-                describe((number, entry[1], shape_of(tensor), layout_name(tensor), 0, tensor.dtype))
-            except AttributeError:
-                if isinstance(tensor, base):
-                    raise
-                return (tensor,)  # Python numbers arrive in tensor places: add.Tensor(x, 2)
-            known[id(tensor)] = (ref(tensor), number, entry[1])
-            return number
-
-        def scattered(tensor: Any, external: bool) -> Any:
-            """The storage of a tensor that has not just one, or no strides: the one of its values, for all of them."""
-            held = storages_of(tensor)
-            if not held:  # the tensor object stands for its memory
-                entry = (ref(tensor, log), next(counters[1]), external)
-                allocate((entry[1], entry[0], -1, tensor.device))
-                return entry
-            values, seen = held[-1], [find_storage(id(part)) for part in held]
-            new = {id(p): p for p, entry in zip(held, seen, strict=True) if entry is None or entry[0]() is not p}
-            if id(values) in new:
-                entry = known_storages[id(values)] = (ref(values, log), next(counters[1]), external)
-                allocate((entry[1], entry[0], sum(part.nbytes() for part in new.values()), tensor.device))
-            entry = known_storages[id(values)]
-            for part in new.values():
-                known_storages.setdefault(id(part), (ref(part), entry[1], external))
-            return entry
-
-        def made_without_memory(tensor: Any) -> Any:
-            """Zeros that are only a promise: their storage tells a size, but there is nothing behind it."""
-            storage = tensor.untyped_storage()
-            entry = known_storages[id(storage)] = (ref(storage, log), next(counters[1]), False)
-            allocate((entry[1], entry[0], 0, tensor.device))
-            return register(tensor)
-
-        def number_of(tensor: Any) -> Any:
-            entry = find(id(tensor))
-            return entry[1] if entry is not None and entry[0]() is tensor else register(tensor, True)
-
-        def number_of_result(tensor: Any) -> Any:
-            entry = find(id(tensor))
-            return entry[1] if entry is not None and entry[0]() is tensor else register(tensor, False)
-
-        def results(out: Any) -> Any:
-            if isinstance(out, base):
-                return number_of_result(out)
-            return [results(item) for item in out] if isinstance(out, (list, tuple)) else None
-
-        def forget(tensor: Any) -> None:
-            known.pop(id(tensor), None)
-            if isinstance(tensor, UninitializedTensor) or tensor.layout is not torch.strided:
-                return
-            resized_storage(tensor.untyped_storage())
-
-        def resized_storage(storage: Any) -> None:
-            entry, size = find_storage(id(storage)), storage.nbytes()
-            if entry is not None and entry[0]() is storage:
-                log(("resize", entry[1], size))
-
-        def resized(target: Any) -> None:
-            for tensor in target if isinstance(target, (list, tuple)) else (target,):
-                entry = find(id(tensor))
-                if entry is not None and self._shape_of(entry[1]) != tensor.shape:
-                    forget(tensor)
-                    log(("relaid", entry[1], register(tensor)))
+        """The variables that the recording functions read, by name."""
+        numbers, codes = self.numbers, self.codes
 
         def classify(code: types.CodeType) -> int:
             kind = codes[id(code)] = code_kind(code.co_filename)
@@ -405,8 +198,8 @@ class Recorder:
             from torchatlas.capturing.portable import portable
 
             def place(item: Any) -> Any:
-                if isinstance(item, base):
-                    found.append(number_of(item))
+                if isinstance(item, torch.Tensor):
+                    found.append(numbers.number_of(item))
                     return PLACE
                 return portable(item)  # not a branch of torch.cond itself: it may hold tensors
 
@@ -424,28 +217,26 @@ class Recorder:
             "classify": classify,
             "current": self.current,
             "current_node": current_autograd_node,
-            "extend": stream.extend,
+            "extend": self.rows.extend,
             "failed": failed,
-            "forget": forget,
+            "forget": numbers.forget,
             "frame_at": sys._getframe,
             "grad_enabled": torch.is_grad_enabled,
             "group": functools.partial(noted_group, self.metadata),
             "guard": self._guard,
             "keep": self._keep,
             "kind_of_code": codes.get,
-            "known": find,
-            "made": register,
-            "made_without_memory": made_without_memory,
+            "known": numbers.find,
+            "made_without_memory": numbers.made_without_memory,
             "next_number": next_sequence_nr,
             "now": time.perf_counter_ns,
-            "number_of": number_of,
-            "number_of_result": number_of_result,
+            "number_of": numbers.number_of,
+            "number_of_result": numbers.number_of_result,
             "recomputing": recomputing,
             "reduction": named_reduction,
-            "register": register,
-            "resized": resized,
-            "resized_storage": resized_storage,
-            "results": results,
+            "register": numbers.register,
+            "reshaped": numbers.reshaped,
+            "results": numbers.results,
             "storage": lambda item: Constant("opaque", f"{type(item).__module__}.{type(item).__qualname__}"),
             "tensors_out": tensors_out,
         }
@@ -515,7 +306,7 @@ def _is_plain(kind: type) -> bool:
     own = getattr(kind, "__torch_dispatch__", None)
     plain = own == torch.Tensor.__torch_dispatch__ or issubclass(kind, FakeTensor)
     if not plain:
-        pausing.hide()
+        pausing.pause_in_dtensor()
     return plain
 
 
@@ -532,7 +323,7 @@ def let_go(error: BaseException) -> None:
         trace = found.__traceback__
         while trace is not None:
             file = trace.tb_frame.f_code.co_filename
-            if file == __file__ or file.startswith("<plan of"):
+            if file == __file__ or file.startswith(GENERATED):
                 with contextlib.suppress(RuntimeError):  # it still runs: a recording around this one
                     trace.tb_frame.clear()
             trace = trace.tb_next

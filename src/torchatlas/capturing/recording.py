@@ -16,14 +16,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing.module_calls import CALL_ROW, Watch
+from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.portable import portable, source_row
-from torchatlas.capturing.recorded_graph import graph_of, parameter_names
+from torchatlas.capturing.recorded_graph import graph_of
 from torchatlas.capturing.recorded_values import VALUES, Keeper
 from torchatlas.capturing.recorder import Around, Recorder, let_go
-from torchatlas.capturing.recording_functions import ROW_HEAD
 from torchatlas.capturing.replaying import ReplayKeeper
 from torchatlas.capturing.restore import Restorer
+from torchatlas.capturing.row_schema import OpRow, Returned
+from torchatlas.capturing.tensor_roles import parameter_names
 from torchatlas.capturing.tensors import parts
 from torchatlas.errors import InvalidInputError, InvalidModelError, StateError
 from torchatlas.escapes import clean, clean_text
@@ -40,7 +41,7 @@ _SUMS_OUT_OF_PLACE = (
     "while a recording runs, autograd sums gradients that meet out of place (add and detach instead of add_), "
     "so backward allocates a little more than without it"
 )
-_ROW_LENGTH = ROW_HEAD + 4  # of an op in the stream: it takes a tensor or two
+_ROW_LENGTH = len(OpRow._fields) + 4  # of an op: it takes a tensor or two
 _BEGINNINGS = "the time of a collective is the time to begin it: what waits for it is no op, except wait_tensor"
 
 
@@ -186,7 +187,7 @@ class Recording(Bracket["Recording"]):
 
     def leaves_with_new_gradients(self) -> list[torch.Tensor]:
         """Tensors from outside whose gradient came to be during the run."""
-        return self._recorder.leaves_with_new_gradients()
+        return self._recorder.numbers.leaves_with_new_gradients()
 
     @property
     def running(self) -> bool:
@@ -199,7 +200,7 @@ class Recording(Bracket["Recording"]):
     @property
     def length(self) -> int:
         """How many ops a running one has seen, roughly."""
-        return len(self._recorder.stream) // _ROW_LENGTH
+        return len(self._recorder.rows) // _ROW_LENGTH
 
     @property
     def in_step(self) -> bool:
@@ -208,7 +209,7 @@ class Recording(Bracket["Recording"]):
 
     def storage_id(self, tensor: torch.Tensor) -> int | None:
         """The id in `graph.storages` of what a tensor lies in, while the recording runs; None if it was not seen."""
-        return self._recorder.storage_number(tensor)
+        return self._recorder.numbers.storage_number(tensor)
 
     def parameter_names(self) -> dict[int, str]:
         """What the graph calls the parameters of all modules that ran, by the tensors' ids. Ask before `graph`."""
@@ -252,7 +253,7 @@ class Recording(Bracket["Recording"]):
         named = argument_names(target, args, kwargs) if target is not None else {"input": args, **kwargs}
         for name, tensor in named_tensors(named):
             for suffix, part in parts(tensor):
-                self._input_names.setdefault(self._recorder.number_of(part), name + suffix)
+                self._input_names.setdefault(self._recorder.numbers.number_of(part), name + suffix)
 
     @never_compiled
     def left(self, result: Any) -> None:
@@ -261,7 +262,7 @@ class Recording(Bracket["Recording"]):
 
         def place(tensor: torch.Tensor) -> TensorRef | dict[str, TensorRef]:
             first, found = len(numbers), dict(parts(tensor))
-            numbers.extend(self._recorder.number_of(part) for part in found.values())
+            numbers.extend(self._recorder.numbers.number_of(part) for part in found.values())
             if self._replay is not None:
                 self._replay.returned(list(found.values()))
             references = {suffix.removeprefix("."): TensorRef(first + i) for i, suffix in enumerate(found)}
@@ -270,7 +271,7 @@ class Recording(Bracket["Recording"]):
         structure = mapped_tensors(result, place)
         if numbers:
             text = encode(Call((_portable_structure(structure),)))
-            self._recorder.stream.append(("output", numbers, text))
+            self._recorder.rows.append(Returned(numbers, text))
 
     def _describe_failure(self, error: BaseException) -> Failure | None:
         found = self._recorder.failure
@@ -280,7 +281,7 @@ class Recording(Bracket["Recording"]):
         if found is None or chain is None:
             return None
         name, _, message, call, code, at = found
-        owner = self._watch.owners[self._watch.calls[call * CALL_ROW]] if call >= 0 else None
+        owner = self._watch.owners[self._watch.call_owner[call]] if call >= 0 else None
         source = source_row(code, at) if code is not None else None
         return Failure(name, owner.path if owner else "", source, message)
 
@@ -341,9 +342,9 @@ def recording(
     "replay" keeps what `atlas.verify` needs to run it all again.
     """
     if not track_tensor_ops:
-        from torchatlas.capturing.modules_only import CoarseRecording
+        from torchatlas.capturing.modules_only import ModulesOnlyRecording
 
-        return CoarseRecording(model, track_timing=track_timing, track_memory=track_memory)
+        return ModulesOnlyRecording(model, track_timing=track_timing, track_memory=track_memory)
     return Recording(model, track_timing=track_timing, track_memory=track_memory, values=checked_values(values))
 
 

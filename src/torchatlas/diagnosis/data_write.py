@@ -11,7 +11,7 @@ from torchatlas.autograd.saved import saved_by
 from torchatlas.autograd.walk import sequence_nr
 from torchatlas.capturing.frames import probing
 from torchatlas.capturing.overlap import Layout, overlap
-from torchatlas.capturing.recording_functions import Plan
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward import Pass
 from torchatlas.diagnosis.case import Case, short
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from torchatlas.autograd.tasks import Gradients
-    from torchatlas.capturing.recording_functions import Plan
+    from torchatlas.capturing.row_schema import Plan
     from torchatlas.diagnosis.backward import Pass
     from torchatlas.diagnosis.case import Case
     from torchatlas.diagnosis.visit import Visit

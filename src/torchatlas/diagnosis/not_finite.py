@@ -15,7 +15,7 @@ from torchatlas.autograd.figures import all_finite
 from torchatlas.autograd.walk import leaf_of
 from torchatlas.capturing.frames import user_line
 from torchatlas.capturing.portable import source_row
-from torchatlas.capturing.recording_functions import Plan
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward import Pass
 from torchatlas.diagnosis.case import Case, short
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis

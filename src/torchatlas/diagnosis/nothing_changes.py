@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from torchatlas.autograd.walk import leaf_of
-from torchatlas.capturing.recording_functions import Plan
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward import Pass
 from torchatlas.diagnosis.case import Case
 from torchatlas.diagnosis.cuts import Cuts

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchatlas.capturing.frames import is_users, variables_of
-from torchatlas.capturing.recording_functions import Plan
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward import Pass
 from torchatlas.diagnosis.case import Case
 from torchatlas.diagnosis.diagnosis import Diagnosis, diagnosis

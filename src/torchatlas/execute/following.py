@@ -15,8 +15,8 @@ from torch import nn
 
 from torchatlas.capturing.capture import capture
 from torchatlas.capturing.recording import Recording
-from torchatlas.capturing.recording_functions import Plan
 from torchatlas.capturing.replaying import inputs_of
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.errors import InputMismatchError
 from torchatlas.execute.program import Edits, Failed, Taken, cloned
 from torchatlas.graph import Graph, GraphNode

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.recording_functions import Plan, plan_for
+from torchatlas.capturing.recording_functions import plan_for
 from torchatlas.capturing.replaying import (
     REPLAY,
     TAKES_STORAGE,
@@ -25,6 +25,7 @@ from torchatlas.capturing.replaying import (
     settings,
     written_tensors,
 )
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.capturing.tensors import storages_of
 from torchatlas.errors import CaptureError, NotAvailableError
 from torchatlas.escapes import clean
@@ -343,7 +344,7 @@ class Machine:
 
 
 def _plan(found: Any) -> Plan:
-    plan = plan_for(found, guarded=False, kept=False)
+    plan = plan_for(found)
     if not plan.readable:
         raise NotAvailableError(f"{plan.name} cannot be replayed: its schema hides which of its arguments are tensors.")
     return plan
