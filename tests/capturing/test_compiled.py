@@ -371,7 +371,7 @@ def test_a_compiled_graph_that_raises_is_the_op_that_failed() -> None:
         recorder.stop()
     assert recorder.failure is not None
     assert recorder.failure[0] == "inductor.graph.0"
-    assert recorder.known_number(x) is not None  # it goes on recording
+    assert recorder.numbers.known_number(x) is not None  # it goes on recording
 
 
 # -- TorchScript -------------------------------------------------------------------------------------------------------

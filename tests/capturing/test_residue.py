@@ -321,7 +321,7 @@ def test_a_number_that_a_late_thread_has_drawn_disturbs_nobody() -> None:
     """It goes on after the recording, and its row may come after decoding, or never."""
     with atlas.recording() as rec:
         x = torch.ones(3)
-        for counter in rec._recorder._counters:
+        for counter in rec._recorder.numbers.counters:
             next(counter)
         y = x.sum(0, keepdim=True)
     assert valid(rec.graph)
@@ -987,7 +987,7 @@ def test_tables_of_shapes_and_texts_are_bounded(monkeypatch: pytest.MonkeyPatch)
             torch.ones(size)
         assert rec.graph["ones"].outputs[0].shape == (size,)
     assert len(portable._TEXTS) <= 100
-    assert all(len(idle._sizes) <= 100 for idle in recorder._IDLE)
+    assert all(len(idle.numbers.sizes) <= 100 for idle in recorder._IDLE)
 
 
 DEEP = """

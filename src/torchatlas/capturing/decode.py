@@ -8,8 +8,7 @@ user's; with which arguments.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Set
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +19,7 @@ from torchatlas.capturing.portable import call_text, generic_call_text
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.row_schema import (
     RECOMPUTING,
+    NodeRow,
     OpRow,
     Plan,
     Recomputed,
@@ -39,28 +39,12 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = map(
     PHASES.index, (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
 )
 OUTPUT_NODE, INPUT_NODE = -1, -2  # in place of a plan
-_FIXED = len(OpRow._fields)
+_FIXED, _WIDTH = len(OpRow._fields), len(NodeRow._fields)
+_PLAN, _SEQUENCE_NR, _CALL, _SOURCE, _PHASE, _FORWARD = map(
+    NodeRow._fields.index, ("plan", "sequence_nr", "call", "source", "phase", "forward")
+)
 _NO_TARGETS: list[Target] = []
-
-
-@dataclass(slots=True)
-class NodeColumns:
-    """One entry per node in each list, as in the columns of a graph."""
-
-    plan: list[int] = field(default_factory=list)
-    start_ns: list[int] = field(default_factory=list)
-    time_ns: list[int] = field(default_factory=list)
-    sequence_nr: list[int] = field(default_factory=list)
-    call: list[int] = field(default_factory=list)
-    source: list[int] = field(default_factory=list)
-    phase: list[int] = field(default_factory=list)
-    memory_bytes: list[int] = field(default_factory=list)
-    iteration: list[int] = field(default_factory=list)
-    forward: list[int] = field(default_factory=list)
-    arguments: list[int] = field(default_factory=list)
-    thread: list[int] = field(default_factory=list)
-    input_count: list[int] = field(default_factory=list)
-    output_count: list[int] = field(default_factory=list)
+_NOTHING: Set[int] = frozenset()
 
 
 class Decoder:
@@ -72,14 +56,12 @@ class Decoder:
         self._end = len(recorder.rows) if recorder.end is None else recorder.end
         self.call_owner = list(watch.call_owner)
         self.call_parent = watch.call_parent[: len(self.call_owner)]
-        self.nodes = nodes = NodeColumns()
+        self.nodes: list[int] = []  # flat: NodeRow
         self.states = TensorStates(recorder, watch, inputs)
         self.argument_texts: dict[str, int] = {}
         self.source_lines: list[tuple[Any, int]] = []  # code object and instruction of each line
         self.thread_names, self._thread_of_call, first_numbers = self._threads()
-        self._links = ForwardLinks(
-            self.states, first_numbers, sequence_nr=nodes.sequence_nr, forward=nodes.forward, thread=nodes.thread
-        )
+        self._links = ForwardLinks(self.nodes, self.states, first_numbers)
         self._node = 0
         self._iteration = 0
         self._phase = FORWARD  # of the last op
@@ -89,6 +71,8 @@ class Decoder:
         self._sources: dict[tuple[int, int], int] = {}  # id of a code object and instruction -> `source_lines`
         optimizers = {number for number, owner in enumerate(watch.owners) if owner.kind == "optimizer"}
         self._optimizer_calls = {call for call, owner in enumerate(self.call_owner) if owner in optimizers}
+        # An optimizer step that a hook runs inside a backward node: its call -> the node's number
+        self._steps_in_backward = {call: number for call, (number, _) in watch.in_backward.items()}
         names = list(enumerate(plan.name for plan in self.plans))
         self._scaling = {number for number, name in names if name.startswith("aten._amp_")}  # of a GradScaler
         self._buffered = {number for number, name in names if name in BUFFERED}
@@ -119,8 +103,12 @@ class Decoder:
 
     def _op(self, rows: list[Any], at: int) -> int:
         """Decode the row of an op; returns the position of the next row."""
-        row = OpRow._make(rows[at : at + _FIXED])
-        plan, states, node = self.plans[row.plan], self.states, self._node
+        # The fields of OpRow, in their order: attributes of a tuple would take half a microsecond per op.
+        number, start_ns, end_ns, next_nr, backward_nr, call, code, instruction, grad_mode, needs_grad = rows[
+            at : at + _FIXED
+        ]
+        plan: Plan = self.plans[number]
+        states, node = self.states, self._node
         entries, others, keywords, results, following = plan.tail(rows, at + _FIXED)
         # What it takes, writes and makes
         numbers = [entry for entry in entries if type(entry) is int]
@@ -128,54 +116,59 @@ class Decoder:
         if plan.writes or (plan.takes_lists and not plain):
             numbers, targets = plan.inputs(entries, others)
         returned = [results] if type(results) is int else [] if results is None else flat_numbers(results)
-        overwritten: Collection[int] = ()
-        written: dict[int, int] = {}
-        first_input = len(states.inputs)
+        overwritten, written = _NOTHING, None
         if targets:
-            overwritten = {index for index, _, only_written in targets if only_written}
+            first_input = len(states.inputs)
             states.written_inputs += [first_input + index for index, _, _ in targets]
+            overwritten = {index for index, _, only_written in targets if only_written}
         values = states.read(node, numbers, overwritten)
         if targets and not plan.changes_layout:
             written = states.write(node, targets, returned)
         made = states.make(node, returned, numbers, values, written)
-        if row.plan in self._buffered and over_gloo(self.recorder.metadata, others):
+        if number in self._buffered and over_gloo(self.recorder.metadata, others):
             states.buffers += [(node, number) for index, number in enumerate(numbers) if index not in overwritten]
         # When, where and with which arguments
-        thread = self._thread_of_call[row.call]
-        writes_view = bool(targets) and any(states.value_view_of[states.value_of[n]] >= 0 for _, n, _ in targets)
-        sequence_nr, forward = self._links.sequence_nr(node, row, plan, results, thread, writes_view), -1
-        phase = self._phase_of(row, numbers)
+        thread = self._thread_of_call[call]
+        writes_view = bool(targets) and states.is_view(targets)
+        sequence_nr, forward = (
+            self._links.sequence_nr(node, plan, returned, thread, next_nr, needs_grad, writes_view),
+            -1,
+        )
+        phase = self._phase_of(number, call, backward_nr, grad_mode, numbers)
         if phase == BACKWARD:
-            assert row.backward_nr is not None
+            assert backward_nr is not None
             if self._phase != BACKWARD:
                 self._count_seeds()
-            forward = self._links.forward_node(row.backward_nr, thread, values)
-            if row.backward_nr >= ACCUMULATE:
+            forward = self._links.forward_node(backward_nr, thread, values)
+            if backward_nr >= ACCUMULATE:
                 sequence_nr = -1
                 states.gradients.update(states.storage_of[states.value_tensor[value]] for value in made)
             else:
-                sequence_nr = row.backward_nr
-            call, source = self._forward_place(row, forward, values)
+                sequence_nr = backward_nr
+            call, source = self._forward_place(call, forward, values)
         else:
             if phase == RECOMPUTE:
-                self._recomputed(Recomputed(row.backward_nr), node)
-            call, source = row.call, self._source(row)
+                self._recomputed(Recomputed(backward_nr), node)
+            source = self._source(code, instruction, call)
         self._phase = phase
-        nodes = self.nodes
-        nodes.plan.append(row.plan)
-        nodes.start_ns.append(row.start_ns)
-        nodes.time_ns.append(row.end_ns - row.start_ns)
-        nodes.sequence_nr.append(sequence_nr)
-        nodes.call.append(call)
-        nodes.source.append(source)
-        nodes.phase.append(phase)
-        nodes.memory_bytes.append(states.live_bytes)
-        nodes.iteration.append(self._iteration)
-        nodes.forward.append(forward)
-        nodes.arguments.append(self._arguments(row.plan, plan, plain, entries, others, keywords))
-        nodes.thread.append(thread)
-        nodes.input_count.append(len(values))
-        nodes.output_count.append(len(made))
+        arguments = self._arguments(number, plan, plain, entries, others, keywords)
+        # The fields of NodeRow, in their order
+        self.nodes += (
+            number,
+            start_ns,
+            end_ns,
+            sequence_nr,
+            call,
+            source,
+            phase,
+            states.live_bytes,
+            self._iteration,
+            forward,
+            arguments,
+            thread,
+            len(values),
+            len(made),
+        )
         self._node = node + 1
         return following
 
@@ -198,63 +191,58 @@ class Decoder:
 
     # -- phases ------------------------------------------------------------------------------------------------------
 
-    def _phase_of(self, row: OpRow, numbers: list[int]) -> int:
-        if row.backward_nr is not None and not self._is_step_in_backward(row):
-            if row.grad_mode == RECOMPUTING:
+    def _phase_of(self, plan: int, call: int, backward_nr: int | None, grad_mode: int, numbers: list[int]) -> int:
+        if backward_nr is not None and self._steps_in_backward.get(call) != backward_nr:
+            if grad_mode == RECOMPUTING:
                 return RECOMPUTE
             self._trained = True
             return BACKWARD
-        if row.call in self._optimizer_calls:
+        if call in self._optimizer_calls:
             return OPTIMIZER
-        if row.call < 0 and (
-            (self._trained and not row.grad_mode)
-            or row.plan in self._scaling
+        if call < 0 and (
+            (self._trained and not grad_mode)
+            or plan in self._scaling
             or not self.states.gradients.isdisjoint(self.states.storage_of[number] for number in numbers)
         ):
             return OTHER
-        self._trained = self._trained and row.call < 0  # a module runs: the next forward pass has begun
+        self._trained = self._trained and call < 0  # a module runs: the next forward pass has begun
         return FORWARD
-
-    def _is_step_in_backward(self, row: OpRow) -> bool:
-        """True for an op of an optimizer step, or of what it calls, that a hook runs inside a backward node."""
-        step = self.watch.in_backward.get(row.call)
-        return step is not None and step[0] == row.backward_nr
 
     def _count_seeds(self) -> None:
         """The ones that start a backward pass are made just before it, for a wrapper several: count them with it."""
-        nodes, node = self.nodes, self._node - 1
-        line = nodes.source[node] if node >= 0 else -1
-        while node >= 0 and nodes.plan[node] in self._seeds and nodes.phase[node] == FORWARD and nodes.call[node] < 0:
-            if nodes.source[node] != line:
+        nodes, at = self.nodes, len(self.nodes) - _WIDTH
+        line = nodes[at + _SOURCE] if at >= 0 else -1
+        while at >= 0 and nodes[at + _PLAN] in self._seeds and nodes[at + _PHASE] == FORWARD and nodes[at + _CALL] < 0:
+            if nodes[at + _SOURCE] != line:
                 break
-            nodes.phase[node] = BACKWARD
-            node -= 1
+            nodes[at + _PHASE] = BACKWARD
+            at -= _WIDTH
 
     def _recomputed(self, event: Recomputed, node: int) -> None:
         """A backward node has its checkpoint recomputed before it does anything: what ran in it so far was that."""
-        nodes = self.nodes
-        node -= 1
-        while node >= 0 and nodes.phase[node] == BACKWARD and nodes.sequence_nr[node] == event.backward_nr:
-            nodes.phase[node], nodes.sequence_nr[node], nodes.forward[node] = RECOMPUTE, -1, -1
-            nodes.call[node] = self._ran_in.get(node, nodes.call[node])
-            node -= 1
+        nodes, at = self.nodes, len(self.nodes) - _WIDTH
+        while at >= 0 and nodes[at + _PHASE] == BACKWARD and nodes[at + _SEQUENCE_NR] == event.backward_nr:
+            nodes[at + _PHASE], nodes[at + _SEQUENCE_NR], nodes[at + _FORWARD] = RECOMPUTE, -1, -1
+            nodes[at + _CALL] = self._ran_in.get(at // _WIDTH, nodes[at + _CALL])
+            at -= _WIDTH
 
     # -- modules and lines -------------------------------------------------------------------------------------------
 
-    def _forward_place(self, row: OpRow, forward: int, values: list[int]) -> tuple[int, int]:
+    def _forward_place(self, call: int, forward: int, values: list[int]) -> tuple[int, int]:
         """The module call and the line of a backward op: those of its forward op, or of the node that made its data."""
-        if row.call >= 0:
-            self._ran_in[self._node] = row.call
+        if call >= 0:
+            self._ran_in[self._node] = call
         if forward < 0:
             producers = (self.states.value_producer[value] for value in values)
             forward = next((producer for producer in producers if producer >= 0), -1)
-        return (self.nodes.call[forward], self.nodes.source[forward]) if forward >= 0 else (-1, -1)
+        if forward < 0:
+            return -1, -1
+        return self.nodes[forward * _WIDTH + _CALL], self.nodes[forward * _WIDTH + _SOURCE]
 
-    def _source(self, row: OpRow) -> int:
+    def _source(self, code: Any, instruction: int, call: int) -> int:
         """The number of the user's line that ran an op; -1 if there is none."""
-        code, instruction = row.code, row.instruction
         if code is None:
-            _, line = self.watch.in_backward.get(row.call, (None, None))
+            _, line = self.watch.in_backward.get(call, (None, None))
             if line is None:
                 return -1
             code, instruction = line
@@ -276,7 +264,12 @@ class Decoder:
                 key: Any = number
             else:
                 pattern = None if plain else _pattern_of(entries)
-                key = (number, pattern, exact_text(others), exact_text(keywords) if keywords else None)
+                key = (
+                    number,
+                    pattern,
+                    exact_text(others) if others else None,
+                    exact_text(keywords) if keywords else None,
+                )
         else:
             key = (number, exact_text(others))
         known = self._texts.get(key)
@@ -291,25 +284,25 @@ class Decoder:
 
     def _returned(self, event: Returned, node: int) -> None:
         """An output node."""
-        nodes, values = self.nodes, self.states.read(node, event.tensors)
-        row = {"plan": OUTPUT_NODE, "phase": FORWARD, "memory_bytes": self.states.live_bytes, "thread": 0}
-        row |= {"iteration": self._iteration, "arguments": self._text(event.arguments)}
-        row |= {"input_count": len(values), "output_count": 0}
-        for name in NodeColumns.__slots__:
-            getattr(nodes, name).append(row.get(name, -1))
+        values, unknown = self.states.read(node, event.tensors), dict.fromkeys(NodeRow._fields, -1)
+        known = {"plan": OUTPUT_NODE, "phase": FORWARD, "iteration": self._iteration, "thread": 0}
+        known |= {"memory_bytes": self.states.live_bytes, "arguments": self._text(event.arguments)}
+        known |= {"input_count": len(values), "output_count": 0}
+        self.nodes += NodeRow(**unknown | known)
         self._node += 1
 
 
 def _pattern_of(entries: list[Any]) -> tuple[Any, ...]:
     """What tells the tensor arguments of a row from those of another of its plan, beside the tensors themselves."""
-    return tuple(
-        -1
-        if type(entry) is int
-        else exact_text(entry)  # 2, 2.0 and True are equal, and not the same
-        if entry is None or type(entry) is tuple
-        else tuple(len(item) if type(item) is list else item is None for item in entry)
-        for entry in entries
-    )
+    pattern: list[Any] = []
+    for entry in entries:
+        if type(entry) is int or entry is None:
+            pattern.append(entry is None)
+        elif type(entry) is tuple:
+            pattern.append(exact_text(entry))  # 2, 2.0 and True are equal, and not the same
+        else:
+            pattern.append(tuple([len(item) if type(item) is list else item is None for item in entry]))
+    return tuple(pattern)
 
 
 def _iteration_boundaries(steps: list[tuple[int, int]], end: int) -> list[int]:

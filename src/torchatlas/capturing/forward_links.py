@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from torchatlas.capturing.row_schema import OpRow, Plan, flat_numbers
+from torchatlas.capturing.row_schema import NodeRow, Plan
 from torchatlas.capturing.tensor_states import TensorStates
 
+_WIDTH = len(NodeRow._fields)
+_SEQUENCE_NR, _FORWARD, _THREAD = map(NodeRow._fields.index, ("sequence_nr", "forward", "thread"))
 ACCUMULATE = 2**63  # AccumulateGrad nodes have the largest sequence number there is
 
 
 class ForwardLinks:
     """The forward ops of one recording. Autograd numbers its nodes in every thread anew.
 
-    `sequence_nr`, `forward` and `thread` are columns of the nodes that were decoded so far.
+    `nodes` are the nodes that were decoded so far: flat, NodeRow.
     """
 
-    def __init__(
-        self,
-        states: TensorStates,
-        first_numbers: list[int],
-        *,
-        sequence_nr: list[int],
-        forward: list[int],
-        thread: list[int],
-    ) -> None:
-        self._states, self._sequence_nr, self._forward, self._thread = states, sequence_nr, forward, thread
+    def __init__(self, nodes: list[int], states: TensorStates, first_numbers: list[int]) -> None:
+        self._nodes, self._states = nodes, states
         self._sequences = [SequenceNumbers(first) for first in first_numbers]
 
-    def sequence_nr(self, node: int, row: OpRow, plan: Plan, results: Any, thread: int, writes_view: bool) -> int:
+    def sequence_nr(
+        self, node: int, plan: Plan, returned: list[int], thread: int, next_nr: int, needs_grad: bool, writes_view: bool
+    ) -> int:
         """The number of the backward node that autograd made for an op; -1 for none."""
-        sequences, makes_node = self._sequences[thread], bool(row.needs_grad) and not plan.detaches
+        sequences, makes_node = self._sequences[thread], needs_grad and not plan.detaches
         if makes_node and sequences.lent >= 0:
-            makes_node = self._differentiable(plan, results)
-            if makes_node and (borrower := sequences.take_back(row.next_sequence_nr)) >= 0:
-                self._sequence_nr[borrower] = -1
-        return sequences.give(row.next_sequence_nr, node, plan.clones, makes_node, writes_view)
+            makes_node = self._differentiable(plan, returned)
+            if makes_node and (borrower := sequences.take_back(next_nr)) >= 0:
+                self._nodes[borrower * _WIDTH + _SEQUENCE_NR] = -1
+        return sequences.give(next_nr, node, plan.clones, makes_node, writes_view)
 
     def forward_node(self, backward_nr: int, thread: int, values: list[int]) -> int:
         """The forward op of a backward node by its number; -1 if it is not known. `values` are what an op in it takes.
@@ -51,16 +45,16 @@ class ForwardLinks:
         }
         for value in values if len(nodes) > 1 else ():
             before = self._states.value_producer[value]
-            origin = self._forward[before] if before >= 0 else -1
+            origin = self._nodes[before * _WIDTH + _FORWARD] if before >= 0 else -1
             near = origin if origin >= 0 else before  # what forward saved, or what a backward op made of it
-            if near >= 0 and self._thread[near] in nodes:
-                return nodes[self._thread[near]]
+            if near >= 0 and (its_thread := self._nodes[near * _WIDTH + _THREAD]) in nodes:
+                return nodes[its_thread]
         return nodes.get(thread, next(iter(nodes.values()), -1))
 
-    def _differentiable(self, plan: Plan, results: Any) -> bool:
+    def _differentiable(self, plan: Plan, returned: list[int]) -> bool:
         """True if autograd makes a node for what an op returned: not for whole numbers, nor for new tensors."""
         name, dtypes = plan.name.split(".")[1], self._states.dtypes
-        real = any(dtypes[n].is_floating_point or dtypes[n].is_complex for n in flat_numbers([results]))
+        real = any(dtypes[n].is_floating_point or dtypes[n].is_complex for n in returned)
         return real and not name.endswith("_like") and not name.startswith("new_")
 
 

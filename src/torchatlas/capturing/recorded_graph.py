@@ -13,6 +13,7 @@ from torchatlas.capturing.decode import FORWARD, INPUT_NODE, OUTPUT_NODE, Decode
 from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.portable import layout_row, operation_row, source_row
 from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.row_schema import NodeRow, columns_of
 from torchatlas.capturing.tensor_roles import ROLE, root_prefixes, storage_roles, value_names
 from torchatlas.capturing.tensor_states import DATA, ORDER
 from torchatlas.garbage_collection import collection_paused
@@ -64,7 +65,8 @@ class _Assembly:
 
     def __init__(self, decoder: Decoder, input_names: dict[int, str], outside: Role) -> None:
         self.decoder, self.recorder, self.watch = decoder, decoder.recorder, decoder.watch
-        self.states, self.nodes, self.input_names, self.outside = decoder.states, decoder.nodes, input_names, outside
+        self.states, self.input_names, self.outside = decoder.states, input_names, outside
+        self.nodes = columns_of(decoder.nodes, NodeRow)
         self.builder = Builder(threads=decoder.thread_names)
         self.plan = np.array(self.nodes.plan, np.int64)
         self.tensor_of_value = np.array(self.states.value_tensor, np.int64)
@@ -181,7 +183,8 @@ class _Assembly:
         start = np.array(nodes.start_ns, np.int64)
 
         def after(of_inputs: Any, of_others: Any) -> Array:
-            return np.concatenate([np.broadcast_to(np.asarray(of_inputs, np.int64), extra), of_others])
+            first = np.broadcast_to(np.array(of_inputs, np.int64), extra)
+            return np.concatenate([first, np.array(of_others, np.int64)])
 
         before = self._bytes_from_outside()
         builder.fill(
@@ -195,7 +198,7 @@ class _Assembly:
             arguments=after(builder.row("arguments", encode(Call())), _rows(arguments, nodes.arguments)),
             name=after(input_names, name),
             start_ns=after(-1, np.where(start >= 0, start - self.recorder.began_ns, -1)),
-            time_ns=after(-1, nodes.time_ns),
+            time_ns=after(-1, np.where(start >= 0, np.array(nodes.end_ns, np.int64) - start, -1)),
             memory_bytes=after(before, before + self._live_bytes()),
             sequence_nr=after(-1, nodes.sequence_nr),
             iteration=after(0, nodes.iteration),
@@ -239,15 +242,10 @@ class _Assembly:
     def _layouts(self) -> Array:
         """The layout of every value, in order of appearance."""
         states, rows = self.states, list[int]()
+        shapes, strides, dtypes, devices = states.shapes, states.strides, states.dtypes, states.devices
         known: dict[Any, int] = {}
-        devices = states.devices
-        for number in states.value_tensor:
-            key = (
-                states.shapes[number],
-                states.strides[number],
-                states.dtypes[number],
-                devices[states.storage_of[number]],
-            )
+        for number, storage in zip(states.value_tensor, self.storage_of_value.tolist(), strict=True):
+            key = (shapes[number], strides[number], dtypes[number], devices[storage])
             row = known.get(key)
             if row is None:
                 row = known[key] = self.builder.row("layouts", layout_row(*key))

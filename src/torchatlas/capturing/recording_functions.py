@@ -139,18 +139,19 @@ def _required(schema: Any) -> int:
 # How the generated code computes each field. With a backward node running and gradients disabled there is no user line
 # to find: it is the forward node's. In a step of one of torch's optimizers it is the line of the step. With gradients
 # enabled it may be a checkpoint that recomputes, or a backward pass that builds a graph.
-_FIELDS = OpRow(
-    plan="number",
-    start_ns="t0",
-    end_ns="t1",
-    next_sequence_nr="sequence",
-    backward_nr="back",
-    call="current[0]",
-    code="code",
-    instruction="at",
-    grad_mode="grad",
-    needs_grad="needs",
-)  # type: ignore[arg-type]
+_EXPRESSIONS = {
+    "plan": "number",
+    "start_ns": "t0",
+    "end_ns": "t1",
+    "next_sequence_nr": "sequence",
+    "backward_nr": "back",
+    "call": "current[0]",
+    "code": "code",
+    "instruction": "at",
+    "grad_mode": "grad",
+    "needs_grad": "needs",
+}
+_FIELDS = [_EXPRESSIONS[name] for name in OpRow._fields]
 _FRAME = f"""\
   node = current_node(); code = None; at = sequence = 0; back = None; grad = grad_enabled()
   if node is not None: back = node._sequence_nr()

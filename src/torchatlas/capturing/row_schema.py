@@ -26,14 +26,14 @@ schema cannot be read, the arguments are walked instead: the row has no entries,
 the positions in `numbers` of those that were written.
 
 Threads share the three lists. A row is appended in one call (`extend`), so rows do not mix; tensors and storages draw
-their numbers from counters, and their rows may be out of order (`columns_of` sorts them).
+their numbers from counters, and their rows may be out of order (`by_number` sorts them).
 """
 
 from __future__ import annotations
 
 import functools
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 
@@ -53,6 +53,25 @@ class OpRow(NamedTuple):
 
 
 RECOMPUTING = 2  # a checkpoint runs its function again, inside a backward node
+
+
+class NodeRow(NamedTuple):
+    """What the decoder knows of a node when it has read the row of its op. `Decoder.nodes` holds these rows flat."""
+
+    plan: Any
+    start_ns: Any
+    end_ns: Any
+    sequence_nr: Any  # of the backward node that the op made, or that it runs in
+    call: Any
+    source: Any  # position in Decoder.source_lines
+    phase: Any
+    memory_bytes: Any  # live after it; see TensorStates.live_bytes
+    iteration: Any
+    forward: Any  # the node of the forward op that a backward op belongs to
+    arguments: Any  # position in Decoder.argument_texts
+    thread: Any
+    input_count: Any
+    output_count: Any
 
 
 class TensorRow(NamedTuple):
@@ -132,7 +151,7 @@ _NO_KEYWORDS: dict[str, Any] = {}
 Target = tuple[int, int, bool]  # a written argument: its position among the inputs, its tensor, whether it is not read
 
 
-@dataclass(frozen=True, eq=False)  # one per operator: equal only to itself
+@dataclass(frozen=True, eq=False, slots=True)  # one per operator: equal only to itself
 class Plan:
     """What is known of an operator before it runs. One without an operator stands for a compiled graph or a module."""
 
@@ -146,29 +165,25 @@ class Plan:
     required: int = 0  # how many positional arguments have no default
     readable: bool = True  # False: the operator has no schema we can read, its arguments are walked instead
     bookkeeping: bool = False  # not part of the program: let it run, record nothing
+    # What follows from these, computed once because the decoder asks for every op
+    writes: bool = field(init=False)  # it writes an argument, or may, for all we know
+    takes_lists: bool = field(init=False)
+    entry_count: int = field(init=False)
+    detaches: bool = field(init=False)  # its result needs no gradient though its argument does
+    clones: bool = field(init=False)
 
-    @functools.cached_property
-    def writes(self) -> bool:
-        """True for operators that write an argument, or that may, for all we know."""
-        return not self.readable or self.hidden is not None or any(slot.written for slot in self.slots)
-
-    @functools.cached_property
-    def takes_lists(self) -> bool:
-        return any(slot.many for slot in self.slots)
-
-    @functools.cached_property
-    def detaches(self) -> bool:
-        """True for the operator whose result needs no gradient though its argument does."""
-        return self.name == "aten.detach.default"
-
-    @functools.cached_property
-    def clones(self) -> bool:
-        return self.name == "aten.clone.default"
+    def __post_init__(self) -> None:
+        derive = functools.partial(object.__setattr__, self)
+        derive("writes", not self.readable or self.hidden is not None or any(slot.written for slot in self.slots))
+        derive("takes_lists", any(slot.many for slot in self.slots))
+        derive("entry_count", len(self.slots))
+        derive("detaches", self.name == "aten.detach.default")
+        derive("clones", self.name == "aten.clone.default")
 
     def tail(self, rows: list[Any], at: int) -> tuple[list[Any], Any, Any, Any, int]:
         """The fields after those of OpRow, which end at `at`: entries, other arguments, keyword arguments, results.
         Last comes the position of the next row."""
-        end = at + len(self.slots)
+        end = at + self.entry_count
         entries = rows[at:end]
         others: Any = ()
         keywords: Any = _NO_KEYWORDS
@@ -207,17 +222,23 @@ def flat_numbers(entries: Any) -> list[int]:
     return found
 
 
-_Row = TypeVar("_Row", TensorRow, StorageRow)
+_Row = TypeVar("_Row", TensorRow, StorageRow, NodeRow)
 
 
-def columns_of(rows: list[Any], schema: type[_Row], missing: list[Any]) -> _Row:
-    """The columns of flat rows, sorted by number: each field of the result is a list.
+def columns_of(rows: list[Any], schema: type[_Row]) -> _Row:
+    """The columns of flat rows: each field of the result is a list."""
+    width = len(schema._fields)
+    return schema._make(rows[position::width] for position in range(width))
+
+
+def by_number(rows: list[Any], schema: type[TensorRow | StorageRow], missing: list[Any]) -> list[Any]:
+    """Flat rows, sorted by the number they begin with.
 
     A thread that goes on after the recording may have drawn a number and not yet written its row: `missing` stands in.
     """
     width = len(schema._fields)
     rows = list(rows)  # a thread may be writing just now
-    if rows[0::width] != list(range(len(rows) // width)):
-        known = {rows[at]: rows[at : at + width] for at in range(0, len(rows), width)}
-        rows = [field for number in range(max(known) + 1) for field in known.get(number, missing)]
-    return schema._make(rows[position::width] for position in range(width))
+    if rows[0::width] == list(range(len(rows) // width)):
+        return rows
+    known = {rows[at]: rows[at : at + width] for at in range(0, len(rows), width)}
+    return [field for number in range(max(known) + 1) for field in known.get(number, missing)]

@@ -6,7 +6,7 @@ others stale, which shows when they are next read (`_refresh`). All slow work hi
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from typing import Any
 
 from torchatlas.capturing.module_calls import Watch
@@ -19,6 +19,7 @@ from torchatlas.capturing.row_schema import (
     StorageRow,
     Target,
     TensorRow,
+    by_number,
     columns_of,
 )
 
@@ -32,8 +33,8 @@ class TensorStates:
     def __init__(self, recorder: Recorder, watch: Watch, inputs: Collection[int] = ()) -> None:
         self.watch = watch
         tensor_rows, storage_rows = recorder.numbers.tensors, recorder.numbers.storages
-        tensors = columns_of(tensor_rows, TensorRow, tensor_rows[: len(TensorRow._fields)])
-        storages = columns_of(storage_rows, StorageRow, [-1, None, 0, *storage_rows[3:4]])
+        tensors = columns_of(by_number(tensor_rows, TensorRow, tensor_rows[: len(TensorRow._fields)]), TensorRow)
+        storages = columns_of(by_number(storage_rows, StorageRow, [-1, None, 0, *storage_rows[3:4]]), StorageRow)
         self.storage_of: list[int] = tensors.storage
         self.shapes, self.strides, self.offsets, self.dtypes = tensors[2:]
         self.devices: list[Any] = storages.device
@@ -84,8 +85,9 @@ class TensorStates:
     def storage_died(self, reference: Any, node: int) -> None:
         storage = self._number_of_reference.get(id(reference), -1)
         if storage >= 0:  # else of an earlier recording with the same recorder
-            self.died[storage] = max(node - 1, 0)
-            self.live_bytes -= max(self.bytes[storage], 0)
+            self.died[storage] = node - 1 if node else 0
+            if (size := self.bytes[storage]) > 0:
+                self.live_bytes -= size
 
     def storage_resized(self, event: Resized, node: int) -> None:
         storage, size = event
@@ -116,13 +118,14 @@ class TensorStates:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def read(self, node: int, numbers: list[int], overwritten: Collection[int] = ()) -> list[int]:
+    def read(self, node: int, numbers: list[int], overwritten: Set[int] = frozenset()) -> list[int]:
         """The states of the tensors that a node takes, with the edges that bring them.
 
         `overwritten` are the positions of those that it writes without reading.
         """
         value_of, storage_of, readers, edges = self.value_of, self.storage_of, self._readers, self.edges
         value_version, version, value_producer = self.value_version, self._version, self.value_producer
+        value_output_index, several = self.value_output_index, self._several
         values = []
         for index, number in enumerate(numbers):
             storage = storage_of[number]
@@ -135,8 +138,8 @@ class TensorStates:
             producer = value_producer[value]
             if producer >= 0:
                 kind = ORDER if index in overwritten else DATA
-                edges += (producer, node, self.value_output_index[value], index, value, kind)
-                if value in self._several:
+                edges += (producer, node, value_output_index[value], index, value, kind)
+                if value in several:
                     self._further_sources(value, node, index, kind)
             else:
                 self.from_outside += (value, node, index, value)
@@ -350,17 +353,24 @@ class TensorStates:
             theirs, mine = self._in_bytes(theirs, tensor), self._in_bytes(mine, by)
         return covers(mine, theirs)
 
+    def is_view(self, targets: list[Target]) -> bool:
+        """True if one of the written tensors is a view."""
+        return max([self.value_view_of[self.value_of[number]] for _, number, _ in targets]) >= 0
+
     # -- making ------------------------------------------------------------------------------------------------------
 
     def make(
-        self, node: int, returned: list[int], numbers: list[int], values: list[int], written: dict[int, int]
+        self, node: int, returned: list[int], numbers: list[int], values: list[int], written: dict[int, int] | None
     ) -> list[int]:
         """Values for what a node returned, then for what it wrote and did not return."""
-        made = []
-        for number in returned:
-            value = written.pop(number, -1) if written else -1
-            made.append(self._result(number, node, len(made), numbers, values) if value < 0 else value)
-        made += written.values()
+        if not written:
+            made = [self._result(number, node, output, numbers, values) for output, number in enumerate(returned)]
+        else:
+            made = []
+            for number in returned:
+                value = written.pop(number, -1)
+                made.append(self._result(number, node, len(made), numbers, values) if value < 0 else value)
+            made += written.values()
         self.outputs += made
         return made
 
@@ -372,7 +382,8 @@ class TensorStates:
         if origin < 0:
             self.origin[storage] = value
             self.born[storage] = node
-            self.live_bytes += max(self.bytes[storage], 0)
+            if (size := self.bytes[storage]) > 0:
+                self.live_bytes += size
         elif view_of < 0:
             for taken, base in zip(numbers, values, strict=True):
                 if self.storage_of[taken] == storage:
