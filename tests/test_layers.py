@@ -13,7 +13,7 @@ import torchatlas
 ROOT = Path(torchatlas.__file__).parent
 LAYERS = [
     {"escapes"},
-    {"errors", "interrupts"},
+    {"errors", "interrupts", "deprecation", "lazy"},
     {"units", "registry", "tables", "garbage_collection", "files", "progress"},
     {"graph"},
     {"operations", "torch_private", "inputs"},
@@ -26,8 +26,8 @@ LAYERS = [
     {"pipeline"},
     {"render", "export"},
     {"compat"},
-    {"tracker", "demo", "torchviz", "checkpointing"},
-    {"selftest"},
+    {"demo", "checkpoint_plans"},
+    {"selftest", "types"},
     {"cli"},
     {"__main__"},
 ]
@@ -35,6 +35,8 @@ WITHOUT_TORCH = {
     "escapes",
     "errors",
     "interrupts",
+    "deprecation",
+    "lazy",
     "units",
     "registry",
     "tables",
@@ -47,7 +49,6 @@ WITHOUT_TORCH = {
     "partition",
     "render",
     "export",
-    "compat",
 }
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

@@ -23,7 +23,7 @@ from torchatlas.analysis.checkpointing import CheckpointChoice, choose_checkpoin
 from torchatlas.analysis.cost import cost
 from torchatlas.analysis.recompute import Candidate, Step
 from torchatlas.analysis.trial import Trial
-from torchatlas.checkpointing import Applied, CheckpointCheck, Checkpointed
+from torchatlas.checkpoint_plans import AppliedPlan, CheckpointCheck, Checkpointed
 from torchatlas.cli import main
 from torchatlas.errors import AnalysisError, InvalidInputError, InvalidModelError, StateError
 
@@ -91,7 +91,7 @@ every_model = pytest.mark.parametrize("name", MODELS)
 
 
 def peak_with(model: nn.Module, x: torch.Tensor, paths: Any, **options: Any) -> int:
-    with Applied(model, paths):
+    with AppliedPlan(model, paths):
         return atlas.memory(atlas.capture(model, x, backward=True, fake=True, **options)).peak_bytes
 
 
@@ -145,7 +145,7 @@ def test_what_runs_again_ends_with_the_last_tensor_saved() -> None:
     first = step_of(model, x).candidates[0]
     assert first.path == "0"
     assert first.flops == 2 * 256 * 16 * 64
-    with Applied(model, ["0"]):
+    with AppliedPlan(model, ["0"]):
         graph = atlas.capture(model, x, backward=True)
     again = [node.operation for node in graph.where(phase="recompute") if "detach" not in node.operation]
     assert again == ["aten.t.default", "aten.addmm.default", "aten.gelu.default", "aten.t.default"]
@@ -194,7 +194,7 @@ def test_the_peak_may_be_reached_while_forward_runs_again() -> None:
     graph = atlas.capture(model, x, **options)
     step = Step(graph, cost(graph))
     chosen = [one for one in step.candidates if one.path == "0"]
-    with Applied(model, ["0"]):
+    with AppliedPlan(model, ["0"]):
         report = atlas.memory(atlas.capture(model, x, **options))
     assert report.node.phase == "recompute"
     assert step.peak(chosen) == report.peak_bytes
@@ -298,7 +298,7 @@ def test_excluded_modules_run_once() -> None:
 def test_bad_input() -> None:
     model, x = mlp(1)
     graph = atlas.capture(model, x, backward=True)
-    for limit in (0, -1, float("nan"), float("inf"), "2GB", True, None):
+    for limit in (0, -1, float("nan"), float("inf"), "2XB", True, None):
         with pytest.raises(InvalidInputError, match="no number of bytes"):
             choose_checkpoints(graph, limit)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="one of flops, time"):
@@ -412,12 +412,12 @@ def test_apply_can_be_undone() -> None:
     with pytest.raises(ZeroDivisionError), plan.apply(model):
         raise ZeroDivisionError
     assert "forward" not in vars(model[0])
-    handle = Applied(model, ["3"])
+    handle = AppliedPlan(model, ["3"])
     handle.undo()
     handle.undo()
     assert model[3].forward is own
     with pytest.raises(InvalidModelError, match=r"has no module '0\.wode'; did you mean '0\.wide'"):
-        Applied(model, ["1", "0.wode"])
+        AppliedPlan(model, ["1", "0.wode"])
     assert "forward" not in vars(model[1])
     with pytest.raises(InvalidModelError, match="not to int"):
         plan.apply(3)  # type: ignore[arg-type]
@@ -442,13 +442,13 @@ def test_arguments_named_like_options_of_checkpoint_arrive() -> None:
 
     model, x = Outer(), torch.randn(8, 16)
     plain = model(x)
-    with Applied(model, ["inner"]):
+    with AppliedPlan(model, ["inner"]):
         assert torch.equal(model(x), plain)
 
 
 def test_a_copy_of_an_applied_model_is_its_own() -> None:
     model, x = mlp(2)
-    with Applied(model, ["0"]):
+    with AppliedPlan(model, ["0"]):
         other = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in other.parameters():
@@ -480,7 +480,7 @@ def test_a_model_that_is_never_built() -> None:
 
 def test_a_checkpointed_model_is_not_checkpointed_twice() -> None:
     model, x = mlp()
-    with Applied(model, ["0"]):
+    with AppliedPlan(model, ["0"]):
         step = step_of(nn.Sequential(model), x)
     assert "0.0" not in {one.path for one in step.candidates}
     assert "already" in step.excluded["0"]
@@ -524,6 +524,6 @@ def test_the_verb_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     result = run(tmp_path, "--limit", "1KB")
     assert result.exit_code == 2
     assert "works" in result.output
-    assert "is no size" in run(tmp_path, "--limit", "two").output
+    assert "is no number of bytes" in run(tmp_path, "--limit", "two").output
     script = CliRunner().invoke(main, ["checkpoint", str(tmp_path / "nets.py"), "--limit", "1GB"])
     assert "is a script" in script.output

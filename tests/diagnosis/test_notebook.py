@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from torchatlas.diagnosis import Finding, Findings, Where
-from torchatlas.diagnosis.finding import Severity
+from torchatlas.diagnosis.findings import Severity
 from torchatlas.diagnosis.notebook import running_cell
 from torchatlas.graph import SourceLine
 

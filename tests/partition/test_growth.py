@@ -107,7 +107,7 @@ def staged_by_memory(graph: atlas.Graph) -> Any:
 
 def staged_within_a_limit(graph: atlas.Graph) -> Any:
     peak = max(stage.memory_bytes for stage in atlas.pipeline_stages(graph, 4).stages)
-    return atlas.pipeline_stages(graph, 4, memory_limit=peak)
+    return atlas.pipeline_stages(graph, 4, limit=peak)
 
 
 def checkpointed(graph: atlas.Graph) -> Any:

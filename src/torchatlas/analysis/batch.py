@@ -15,11 +15,12 @@ import numpy as np
 
 from torchatlas.analysis.storages import peak_of
 from torchatlas.analysis.summary import memory_usage
+from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.tables import text_lines, text_table
-from torchatlas.units import format_bytes
+from torchatlas.units import byte_limit, format_bytes
 
 _COUNTABLE = 2**60
 _SHOWN = (2, 8, 32, 128)  # times the largest captured size, the sizes that text shows predictions for
@@ -41,21 +42,23 @@ class BatchPeak:
     high: Array = field(repr=False)  # and at the largest
     graph: Graph = field(repr=False)  # the capture at the smallest size
 
+    sizes = old_attribute("batches")
+
     @property
-    def sizes(self) -> tuple[int, int]:
+    def batches(self) -> tuple[int, int]:
         """The batch sizes that the lines go through."""
         return min(self.measured), max(self.measured)
 
     @property
     def bytes_per_example(self) -> float:
         """What every further example adds to the peak of large batches."""
-        low, high = self.sizes
+        low, high = self.batches
         return int((self.high - self.low).max()) / (high - low)
 
     @property
     def fixed_bytes(self) -> float:
         """What the peak of large batches holds beside that."""
-        growth, low = self.high - self.low, self.sizes[0]
+        growth, low = self.high - self.low, self.batches[0]
         return int(self.low[growth == growth.max()].max()) - self.bytes_per_example * low
 
     def at(self, batch: int) -> int:
@@ -66,16 +69,20 @@ class BatchPeak:
         """The name of the node at which the peak is predicted; empty when the captures could not be compared."""
         return self.graph.nodes[int(self._at(_positive(batch)).argmax())].name if len(self.low) > 1 else ""
 
-    def largest_batch(self, memory_bytes: float) -> int | None:
-        """The largest batch whose peak is at most so many bytes: 0 when none fits, None when every one does."""
-        growth, (low, high) = self.high - self.low, self.sizes
-        memory_bytes = min(int(memory_bytes), _COUNTABLE)
-        if (np.maximum(self.low, self.high)[growth <= 0] > memory_bytes).any():
+    @old_arguments(memory_bytes="limit")
+    def largest_batch(self, limit: float | str) -> int | None:
+        """The largest batch whose peak is at most `limit`, in bytes or as text such as "24GB".
+
+        0 when none fits, None when every one does.
+        """
+        growth, (low, high) = self.high - self.low, self.batches
+        limit_bytes = min(byte_limit(limit) if isinstance(limit, str) else int(limit), _COUNTABLE)
+        if (np.maximum(self.low, self.high)[growth <= 0] > limit_bytes).any():
             return 0
         growing = growth > 0
         if not growing.any():
             return None
-        room = (memory_bytes - self.low[growing]) * (high - low) // growth[growing]
+        room = (limit_bytes - self.low[growing]) * (high - low) // growth[growing]
         return max(int(room.min()) + low, 0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,24 +101,25 @@ class BatchPeak:
 
     def _at(self, batch: int) -> Array:
         """Bytes after every node, rounded up."""
-        growth, (low, high) = self.high - self.low, self.sizes
+        growth, (low, high) = self.high - self.low, self.batches
         if int(np.abs(growth).max()) * batch > _COUNTABLE:
             raise InvalidInputError(f"At batch size {batch:,} the bytes are more than can be counted.")
         found: Array = self.low - growth * (low - batch) // (high - low)
         return found
 
 
+@old_arguments(sizes="batches")
 def peak_for_batch(
-    captured: Callable[[int], Graph] | Mapping[int, Graph], sizes: Sequence[int] = (2, 3, 4)
+    captured: Callable[[int], Graph] | Mapping[int, Graph], batches: Sequence[int] = (2, 3, 4)
 ) -> BatchPeak:
     """Predict the peak of memory at other batch sizes from captures at small ones.
 
     `captured` is a function of the batch size that returns a graph, usually
     `lambda batch: atlas.capture(model, torch.empty(batch, 3, 224, 224), optimizer=torch.optim.AdamW, fake=True)`,
-    and is called for each of `sizes`; or the graphs themselves, by batch size. Lines are drawn through the smallest
+    and is called for each of `batches`; or the graphs themselves, by batch size. Lines are drawn through the smallest
     and the largest size; the others check them, and `notes` say where they were off.
     """
-    graphs = dict(captured) if isinstance(captured, Mapping) else {_positive(size): captured(size) for size in sizes}
+    graphs = dict(captured) if isinstance(captured, Mapping) else {_positive(size): captured(size) for size in batches}
     graphs = {size: graphs[size] for size in sorted(graphs, key=_positive)}
     if len(graphs) < 2:
         raise InvalidInputError(f"Two different batch sizes are needed to see how memory grows; got {list(graphs)}.")
@@ -173,7 +181,7 @@ def _positive(batch: int) -> int:
 def _text(found: BatchPeak) -> str:
     sign = "at least " if found.at_least else ""
     rows = [[f"{size:,}", format_bytes(peak), "captured", ""] for size, peak in found.measured.items()]
-    for size in (found.sizes[1] * factor for factor in _SHOWN):
+    for size in (found.batches[1] * factor for factor in _SHOWN):
         rows.append([f"{size:,}", format_bytes(found.at(size)), "predicted", found.node_at(size)])
     head = f"{sign}{format_bytes(found.bytes_per_example)} per example and {format_bytes(found.fixed_bytes)} besides"
     notes = text_lines(f"note: {note}" for note in found.notes)

@@ -14,7 +14,7 @@ from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.registry import near_names
 from torchatlas.tables import text_lines, text_table
-from torchatlas.units import format_bytes, format_flops, format_seconds
+from torchatlas.units import byte_limit, format_bytes, format_flops, format_seconds
 
 MEASURES = ("flops", "time")
 _MOST_ROWS = 30
@@ -90,32 +90,31 @@ class CheckpointChoice:
 
 def choose_checkpoints(
     graph: Graph,
-    limit: float,
+    limit: float | str,
     *,
     by: str = "flops",
     device: Device | str | None = None,
     exclude: Iterable[str] = (),
     refused: Iterable[str] = (),
 ) -> CheckpointChoice:
-    """Which modules of a recorded training step to checkpoint so that its peak is at most `limit` bytes.
+    """Which modules of a recorded training step to checkpoint so that its peak is at most `limit`.
 
-    `by` says what to do least of again: "flops", all arithmetic, or "time", best seconds on `device`. Modules in
-    `exclude` are not run twice, and so neither what is inside them nor what holds them is checkpointed; those in
-    `refused` are not checkpointed themselves.
+    `limit` is in bytes or text such as "8GiB". `by` says what to do least of again: "flops", all arithmetic, or "time",
+    best seconds on `device`. Modules in `exclude` are not run twice, and so neither what is inside them nor what holds
+    them is checkpointed; those in `refused` are not checkpointed themselves.
     """
     if not isinstance(graph, Graph):
         raise InvalidInputError(f"This takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...).")
     if by not in MEASURES:
         raise InvalidInputError(f"by={by!r}: one of {', '.join(MEASURES)}.")
-    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit < float("inf"):
-        raise InvalidInputError(f"limit={limit!r} is no number of bytes; 8 GiB are 8 * 2**30.")
+    limit_bytes = byte_limit(limit)
     exclude = frozenset(exclude)
     if unknown := sorted(path for path in exclude if path not in graph.scopes):
         near = " or ".join(repr(name) for name in near_names(unknown[0], graph.scopes))
         hint = f"did you mean {near}?" if near else "its modules are in graph.scopes."
         raise InvalidInputError(f"exclude: this graph has no module {unknown[0]!r}; {hint}")
     costs = cost(graph, device)
-    search = Search(Step(graph, costs), int(limit), by, exclude, frozenset(refused))
+    search = Search(Step(graph, costs), limit_bytes, by, exclude, frozenset(refused))
     total = costs.total
     step_work = total.seconds if by == "time" else total.flops + total.elementwise_flops
     notes = []
@@ -130,7 +129,7 @@ def choose_checkpoints(
     work = search.work(chosen)
     choice = CheckpointChoice(
         modules=tuple(_module(one) for one in chosen),
-        limit_bytes=int(limit),
+        limit_bytes=limit_bytes,
         plain_peak_bytes=search.step.peak_bytes,
         peak_bytes=search.step.peak(chosen),
         by=by,

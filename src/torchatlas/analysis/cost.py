@@ -25,6 +25,7 @@ from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
 
 if TYPE_CHECKING:
+    import pandas
     from torch import nn
 
 
@@ -211,7 +212,7 @@ class CostReport:
             **{name: {key: one.to_dict() for key, one in getattr(self, name).items()} for name in groups},
         }
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """A pandas.DataFrame with one row per operation; what is unknown is <NA>."""
         try:
             import pandas

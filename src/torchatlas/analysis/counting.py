@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchatlas.analysis.formulas import OpCall, Operand, Work, formula_for
 from torchatlas.analysis.inference import only_for_backward
 from torchatlas.analysis.sizes import RAGGED, sizes_of
 from torchatlas.analysis.summary import operations_mask
@@ -15,6 +14,8 @@ from torchatlas.errors import AnalysisError
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, decode
 from torchatlas.graph.columns import Array
+from torchatlas.operations.formulas import formula_for
+from torchatlas.operations.work import OpCall, Operand, Work
 
 
 @dataclass(frozen=True, eq=False)

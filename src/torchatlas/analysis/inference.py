@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from torchatlas.analysis.formulas.for_backward import results_for_backward
 from torchatlas.errors import InvalidModelError
 from torchatlas.graph import Graph, OperationType, Phase
 from torchatlas.graph.columns import PHASES, Array
+from torchatlas.operations.formulas import results_for_backward
 
 _LATER = [PHASES.index(phase) for phase in (Phase.BACKWARD, Phase.RECOMPUTE)]
 
@@ -52,7 +52,7 @@ def only_for_backward(graph: Graph) -> Array:
     """Per value whether it is a result that only backward needs: by the table of formulas, and by who reads it."""
     columns = graph.columns
     found = np.zeros(len(columns["value_storage"]), bool)
-    results = [results_for_backward(operation) for operation in graph.tables.operations]
+    results = [results_for_backward(operation.name) for operation in graph.tables.operations]
     has_some = np.array([bool(one) for one in results] or [False])[columns["node_operation"]]
     for node in np.flatnonzero(has_some).tolist():
         made = graph.index.outputs(node)

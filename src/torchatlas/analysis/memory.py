@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, GraphNode, SourceLine
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.units import format_bytes
+
+if TYPE_CHECKING:
+    import pandas
 
 _MADE_AND_KEPT = [KEYS.index(key) for key in ("saved_activations", "activations", "temporaries")]
 _UNATTRIBUTED = KEYS.index("unattributed")
@@ -134,7 +137,7 @@ class MemoryReport:
             "notes": list(self.notes),
         }
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """A DataFrame with one row per allocation, in order of birth; <NA> is what is unknown or absent."""
         return memory_frame(self)
 

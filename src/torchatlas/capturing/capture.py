@@ -14,9 +14,9 @@ from torch import nn
 from torchatlas.capturing.recording import Recording, checked_values, recording
 from torchatlas.capturing.repeat import Runs, check_runs
 from torchatlas.capturing.restore import Restorer
-from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError
+from torchatlas.errors import InvalidInputError, InvalidModelError
 from torchatlas.graph import Graph
-from torchatlas.inputs import check_call, named_tensors
+from torchatlas.inputs import check_call, default_loss
 from torchatlas.interrupts import whole
 
 
@@ -126,24 +126,6 @@ class _Step:
                     optimizer.step()
                 del total
             del result
-
-
-def default_loss(result: Any) -> torch.Tensor:
-    """The sum of all floating outputs that depend on something with a gradient."""
-    parts = [
-        (tensor.abs() if tensor.is_complex() else tensor).sum()
-        for _, tensor in named_tensors(result)
-        if tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex())
-    ]
-    if not parts:
-        raise CaptureError(
-            "backward was asked for, but no output requires a gradient. Leave torch.no_grad(), make a parameter or "
-            "input require one, or pass loss=."
-        )
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
 
 
 def _made(optimizer: Any, model: nn.Module | None) -> Any:

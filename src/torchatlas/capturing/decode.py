@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Set
 from itertools import pairwise
 from typing import Any
 
-from torchatlas.capturing.collectives import BUFFERED, over_gloo
+from torchatlas.capturing.collectives import over_gloo
 from torchatlas.capturing.forward_links import ACCUMULATE, ForwardLinks
 from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.portable import call_text, generic_call_text
@@ -34,6 +34,7 @@ from torchatlas.capturing.tensor_states import TensorStates
 from torchatlas.graph.arguments import exact_text
 from torchatlas.graph.columns import PHASES
 from torchatlas.graph.nouns import Phase
+from torchatlas.operations import of
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = map(
     PHASES.index, (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
@@ -75,7 +76,7 @@ class Decoder:
         self._steps_in_backward = {call: number for call, (number, _) in watch.in_backward.items()}
         names = list(enumerate(plan.name for plan in self.plans))
         self._scaling = {number for number, name in names if name.startswith("aten._amp_")}  # of a GradScaler
-        self._buffered = {number for number, name in names if name in BUFFERED}
+        self._buffered = {number for number, name in names if of(name).gloo_buffered}
         self._seeds = {number for number, name in names if name == "aten.ones_like.default"}
 
     def run(self) -> None:

@@ -333,7 +333,7 @@ def recording(
     track_timing: bool = True,
     track_memory: bool = True,
     values: str | None = None,
-) -> Any:
+) -> Recording:
     """Record any code: `with atlas.recording(model) as rec: ...`, then `rec.graph`.
 
     The code has exactly the effects it has alone. `model` names the modules; without it they are named after their

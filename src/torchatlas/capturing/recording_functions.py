@@ -13,29 +13,11 @@ from typing import Any
 
 import torch
 
-from torchatlas.capturing.collectives import ONLY_WRITTEN, READ_AND_WRITTEN, WRAPS, in_flight, is_group, is_reduction
+from torchatlas.capturing.collectives import WRAPS, is_group, is_reduction
 from torchatlas.capturing.frames import GENERATED
 from torchatlas.capturing.row_schema import RECOMPUTING, OpRow, Plan, Slot
+from torchatlas.operations import Operator, of
 from torchatlas.torch_private import OpOverload
-
-# Operators that write although their schema does not say so, and no version counter tells: argument positions, and
-# the position of the flag that switches the writing on. Checked against torch 2.13 by test_recording_functions.py.
-HIDDEN_WRITES = {
-    "aten::native_batch_norm": ((3, 4), 5),
-    "aten::cudnn_batch_norm": ((3, 4), 5),
-    "aten::miopen_batch_norm": ((3, 4), 5),
-    "aten::mkldnn_rnn_layer_backward": ((22,), 18),  # its workspace
-}
-# Operators that write their first argument without reading it.
-# fmt: off
-OVERWRITES = frozenset({
-    "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_", "normal_",
-    "random_", "set_", "uniform_", "zero_", "_foreach_copy_", "_foreach_zero_",
-})
-# fmt: on
-# What fake tensors ask each other and what the profiler marks: not part of the program.
-_BOOKKEEPING = frozenset({"prim::device", "prim::layout"})
-
 
 Run = Callable[[Any, Any], Any]  # (args, kwargs) -> the result
 
@@ -86,9 +68,10 @@ def operator_name(operator: Any) -> str:
 
 def _make_plan(operator: Any) -> Plan:
     name, schema = operator_name(operator), getattr(operator, "_schema", None)
-    if schema is not None and (schema.name in _BOOKKEEPING or schema.name.startswith("profiler::")):
+    facts = of(name)
+    if schema is not None and facts.bookkeeping:
         return Plan(operator, name, bookkeeping=True)
-    slots, others, readable = _read_schema(schema) if schema is not None else ((), (), False)
+    slots, others, readable = _read_schema(schema, facts) if schema is not None else ((), (), False)
     if schema is None or not readable:
         return Plan(operator, name, others=(0,), readable=False)
     return Plan(
@@ -97,7 +80,7 @@ def _make_plan(operator: Any) -> Plan:
         slots,
         others,
         has_keywords=any(argument.kwarg_only for argument in schema.arguments),
-        hidden=HIDDEN_WRITES.get(schema.name),
+        hidden=_hidden_writes(schema, facts),
         changes_layout=torch.Tag.inplace_view in operator.tags,
         required=_required(schema),
     )
@@ -107,9 +90,8 @@ _ONE, _MANY = ("Tensor", "Optional[Tensor]"), ("List[Tensor]", "List[Optional[Te
 _NESTED = ("List[List[Tensor]]",)
 
 
-def _read_schema(schema: Any) -> tuple[tuple[Slot, ...], tuple[int, ...], bool]:
+def _read_schema(schema: Any, facts: Operator) -> tuple[tuple[Slot, ...], tuple[int, ...], bool]:
     slots, others = [], []
-    overwriting = schema.name.partition("::")[2] in OVERWRITES
     for position, argument in enumerate(schema.arguments):
         kind = str(argument.type)
         if "Tensor" not in kind:
@@ -119,14 +101,22 @@ def _read_schema(schema: Any) -> tuple[tuple[Slot, ...], tuple[int, ...], bool]:
         if kind not in _ONE + _MANY + _NESTED:
             return (), (), False
         written = argument.alias_info is not None and argument.alias_info.is_write
-        overwritten = written and (argument.kwarg_only or (overwriting and position == 0))
-        overwritten |= ONLY_WRITTEN.get(schema.name) == argument.name
-        written |= overwritten or READ_AND_WRITTEN.get(schema.name) == argument.name
+        overwritten = written and (argument.kwarg_only or (facts.overwrites and position == 0))
+        overwritten |= argument.name == facts.fills
+        written |= overwritten or argument.name == facts.updates
         place = None if argument.kwarg_only else position
         slots.append(Slot(argument.name, place, kind not in _ONE, written, overwritten, kind in _NESTED))
     if any("Tensor" in str(item.type) and str(item.type) not in _ONE + _MANY + _NESTED for item in schema.returns):
         return (), (), False
     return tuple(slots), tuple(others), True
+
+
+def _hidden_writes(schema: Any, facts: Operator) -> tuple[tuple[int, ...], int] | None:
+    """The positions of arguments that are written unannounced, and of the flag that switches the writing on."""
+    if facts.hidden_writes is None:
+        return None
+    (written, flag), names = facts.hidden_writes, [argument.name for argument in schema.arguments]
+    return tuple(map(names.index, written)), names.index(flag)
 
 
 def _required(schema: Any) -> int:
@@ -198,7 +188,7 @@ def _source(plan: Plan, guarded: bool, kept: bool) -> str:
     lines += [_CALL.format(after="; ".join([*relaid, "raise"])), *(f"  {line}" for line in relaid)]
     lines += _read_result(schema)
     if kept:
-        lines.append("  keep(None, [])" if in_flight(schema) else f"  keep(out, {_written(plan)})")
+        lines.append("  keep(None, [])" if of(plan.name).asynchronous else f"  keep(out, {_written(plan)})")
     row = [*_FIELDS, *(f"s{i}" for i in range(len(plan.slots)))]
     if plan.others:
         row.append(_other_arguments(plan, required, positional))

@@ -17,7 +17,7 @@ from torchatlas.escapes import clean
 from torchatlas.graph import SourceLine
 
 if TYPE_CHECKING:
-    from torchatlas.diagnosis.finding import Finding, Findings, Where
+    from torchatlas.diagnosis.findings import Finding, Findings, Where
 
 _COLORS = {"error": "#c0392b", "warning": "#b9770e", "note": "#5d6d7e"}  # readable on light and dark pages
 _CELL = "text-align: left; vertical-align: top"

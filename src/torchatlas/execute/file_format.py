@@ -1,7 +1,7 @@
 """How a traced model lies in an `.atlas` file: beside its graph, as data.
 
 The metadata of the graph holds the program (`Saved`), its recorded values the weights. A program calls operators of
-torch by name (admitted.py says which), functions of sizes (scalars.py), and begins and ends blocks.
+torch by name (operations/loadable.py says which), functions of sizes (scalars.py), and begins and ends blocks.
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.capturing.deep_graphs import nodes_behind
 from torchatlas.torch_private import pytree
-
-_MOST_NODES = 20_000  # freeing a deeper graph after Python looked at it overflows the stack; see autograd/walk.py
 
 
 def copied(tree: Any) -> Any:
@@ -40,18 +39,12 @@ def gradients_of(model: nn.Module, result: Any) -> tuple[set[str], set[str]]:
     """Which parameters gradients of a result reach, and which autograd Functions written in Python they pass."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    waiting = [leaf.grad_fn for leaf in leaves if leaf.grad_fn is not None]
-    reached, own, seen = set[str](), set[str](), set[Any]()
-    while waiting and len(seen) < _MOST_NODES:
-        node: Any = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
+    reached, own = set[str](), set[str]()
+    for node in nodes_behind(leaf.grad_fn for leaf in leaves if leaf.grad_fn is not None):
         if (variable := getattr(node, "variable", None)) is not None:
             reached.add(names.get(id(variable), "an input"))
         elif isinstance(node, torch.autograd.function.BackwardCFunction):
             own.add(type(node).__name__.removesuffix("Backward"))
-        waiting += [other for other, _ in node.next_functions if other is not None]
     return reached, own
 
 

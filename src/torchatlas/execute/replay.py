@@ -16,7 +16,6 @@ import torch
 from torchatlas.capturing.recording_functions import plan_for
 from torchatlas.capturing.replaying import (
     REPLAY,
-    TAKES_STORAGE,
     as_bytes,
     default_generator,
     digest,
@@ -36,6 +35,7 @@ from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, decode
 from torchatlas.graph.columns import KINDS, ROLES, Array, Layout
 from torchatlas.graph.nouns import NodeKind, OperationType, Role
+from torchatlas.operations.behaviour import TAKES_STORAGE
 from torchatlas.torch_private import no_dispatch_modes
 
 _LASTING = (Role.PARAMETER, Role.BUFFER)

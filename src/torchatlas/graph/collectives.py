@@ -11,7 +11,12 @@ from torchatlas.graph.arguments import Constant
 from torchatlas.graph.columns import Layout
 
 # They hand over nothing: the tensor they take only says on which device to wait, or is passed on.
-_WITHOUT_PAYLOAD = re.compile(r"\.(?:_wrap_tensor_autograd|barrier|check_for_nan|monitored_barrier_|wait_tensor)\.")
+# fmt: off
+WITHOUT_PAYLOAD = (
+    "c10d.barrier", "c10d.check_for_nan", "c10d.monitored_barrier_", "c10d_functional.wait_tensor",
+    "_c10d_functional.wait_tensor", "_c10d_functional._wrap_tensor_autograd",
+)
+# fmt: on
 _FUNCTIONAL = ("c10d_functional.", "_c10d_functional.", "_c10d_functional_autograd.", "_dtensor.")
 _COUNTED = ("c10d.", *_FUNCTIONAL)
 
@@ -32,7 +37,7 @@ def collective_attributes(
         found["group"] = {"name": name, **groups.get(name, {})}
     if not operation.startswith(_COUNTED):
         return found
-    moves = not _WITHOUT_PAYLOAD.search(operation)
+    moves = operation.rpartition(".")[0] not in WITHOUT_PAYLOAD
     found["bytes"] = _payload(taken, writes, made) if moves else 0
     if moves and "async_op" not in named:  # send and isend are the same op: it does not tell
         found["async_op"] = True if operation.startswith(_FUNCTIONAL) else None

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 
@@ -17,12 +17,17 @@ from torchatlas.graph import formats, identity
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, Array, Tables, empty_columns
 from torchatlas.graph.index import Index
 from torchatlas.graph.items import GraphEdge, GraphNode, Storage, Value
+from torchatlas.graph.module_outputs import output_nodes
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase
 from torchatlas.graph.scopes import ScopeTree
 from torchatlas.graph.select import induced
 from torchatlas.graph.timing import Measured, Timing
 from torchatlas.registry import near_names
+
+if TYPE_CHECKING:
+    import networkx
+    import pandas
 
 Item = TypeVar("Item", bound=GraphNode | GraphEdge | Value | Storage)
 
@@ -121,13 +126,21 @@ class Graph:
         return name in self.index.by_name
 
     def __getitem__(self, name: str | int) -> GraphNode:
-        """A node by its name, or by its id."""
+        """A node by its name or id; by the path of a module, the node that makes what the module returns."""
         if isinstance(name, (int, np.integer)):
             return self.nodes[int(name)]
         node = self.index.by_name.get(name)
+        if node is None and name and name in self.scopes:
+            made = [self.nodes[one].name for call in output_nodes(self, name) for one in call]
+            if len(made) != 1:
+                several = f"{', '.join(made[:5])}{' ...' if len(made) > 5 else ''}" or "graph.scopes has its figures"
+                raise NodeNotFoundError(f"module {name!r} returns what {len(made)} nodes make; name one: {several}.")
+            return self[made[0]]
         if node is None:
-            near = " or ".join(repr(one) for one in near_names(name, self.index.by_name))
-            raise NodeNotFoundError(f"no node is named {name!r}" + (f"; did you mean {near}?" if near else ""))
+            near = " or ".join(repr(one) for one in near_names(name, [*self.index.by_name, *self.scopes]))
+            raise NodeNotFoundError(
+                f"no node or module is named {name!r}" + (f"; did you mean {near}?" if near else "")
+            )
         return GraphNode(self, node)
 
     def where(
@@ -254,11 +267,11 @@ class Graph:
         assert isinstance(graph, cls)
         return graph
 
-    def to_networkx(self) -> Any:
+    def to_networkx(self) -> networkx.MultiDiGraph:
         """A networkx.MultiDiGraph with one node per node and one edge per edge."""
         return formats.view("networkx", self)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """A pandas.DataFrame with one row per node."""
         return formats.view("pandas", self)
 

@@ -13,9 +13,10 @@ from functools import cached_property
 import numpy as np
 
 from torchatlas.graph.names import short_name
+from torchatlas.operations.kernel_kinds import KernelKind
 from torchatlas.partition.group_reads import GroupReads, Read
 from torchatlas.partition.groups import Groups
-from torchatlas.partition.kernels import Kernel, KernelKind, kernels_of
+from torchatlas.partition.kernels import Kernel, kernels_of
 from torchatlas.partition.traffic import Ledger
 from torchatlas.partition.units import Units
 from torchatlas.units import format_bytes

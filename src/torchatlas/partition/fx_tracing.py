@@ -67,7 +67,7 @@ def _made(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Made:
     """What a model returns: its structure, its leaves, and which nodes of autograd lie behind them."""
     import torch
 
-    from torchatlas.autograd.tasks import reached, starting_node
+    from torchatlas.autograd.graph_walk import reached, starting_node
     from torchatlas.torch_private import pytree
 
     torch.manual_seed(_SEED)

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 
 from torchatlas.analysis.devices import Device, device_named
+from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.partition.cuts import Balance, Measure, Memory, best_cuts
 from torchatlas.partition.traffic import Ledger, ledger
 from torchatlas.tables import text_lines, text_table
-from torchatlas.units import format_bytes, format_flops, format_seconds, parse_bytes
+from torchatlas.units import byte_limit, format_bytes, format_flops, format_seconds
 
 MEASURES = ("time", "flops", "memory")
 _MOST_STEPS = 2**27  # stages times places: above that the search would take minutes and a gigabyte; docs/limits.md
@@ -67,10 +68,11 @@ class PipelinePlan:
     total: float  # of one device that does it all, without communication
     device: str
     bandwidth: float  # bytes per second between stages
-    memory_limit: int | None
+    limit_bytes: int | None  # that no stage may exceed
     considered: str
     graph: Graph = field(repr=False)
     origin: Any = field(repr=False, default=None)
+    memory_limit = old_attribute("limit_bytes")
 
     @property
     def cuts(self) -> tuple[str, ...]:
@@ -85,21 +87,23 @@ class PipelinePlan:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        names = ("by", "bottleneck", "total", "device", "bandwidth", "memory_limit", "considered", "balance")
+        names = ("by", "bottleneck", "total", "device", "bandwidth", "limit_bytes", "considered", "balance")
         found = {name: getattr(self, name) for name in names}
+        found["memory_limit"] = self.limit_bytes  # its old name
         return found | {"cuts": list(self.cuts), "stages": [stage.to_dict() for stage in self.stages]}
 
     def __str__(self) -> str:
         return plan_text(self)
 
 
+@old_arguments(memory_limit="limit")
 def pipeline_stages(
     x: Any,
     stages: int,
     *,
     by: str = "time",
     bandwidth: float | None = None,
-    memory_limit: int | str | None = None,
+    limit: float | str | None = None,
     device: Device | str | None = None,
     sizes: Mapping[str, int] | None = None,
     begins: Collection[int] | None = None,
@@ -108,7 +112,7 @@ def pipeline_stages(
 
     `by` says what the worst stage should have least of: "time" (best seconds on `device`, and what it receives and
     sends at `bandwidth` bytes per second), "flops" or "memory" (weights, and activations alive at once). No stage
-    takes more than `memory_limit` bytes, a number or text such as "16GiB". `bandwidth` is the device's link unless it
+    takes more than `limit`, in bytes or as text such as "16GiB". `bandwidth` is the device's link unless it
     is given. `begins` are the ids of the operations that a stage may begin with; all unless they are given.
     """
     if by not in MEASURES:
@@ -119,7 +123,7 @@ def pipeline_stages(
     speed = profile.link if bandwidth is None else bandwidth
     if not (isinstance(speed, (int, float)) and speed > 0):  # nor if it is not a number at all
         raise InvalidInputError(f"bandwidth={bandwidth!r} is no number of bytes per second.")
-    limit = None if memory_limit is None else _limit(memory_limit)
+    limit_bytes = None if limit is None else byte_limit(limit)
     ops = np.flatnonzero(found.is_op)
     if not isinstance(stages, int) or stages < 1:
         raise InvalidInputError(f"stages={stages!r} is no number of stages.")
@@ -135,25 +139,26 @@ def pipeline_stages(
             "operations that one may begin with, such as the first of each block: begins=."
         )
     figures = _Figures(found, ops, places)
-    memory = figures.memory() if by == "memory" or limit is not None else None
+    memory = figures.memory() if by == "memory" or limit_bytes is not None else None
     measure: Balance | Memory
     if by == "memory":
         assert memory is not None
         measure = memory
     else:
-        measure = figures.balance(by, speed, None if memory is None or limit is None else memory.earliest(limit))
+        earliest = None if memory is None or limit_bytes is None else memory.earliest(limit_bytes)
+        measure = figures.balance(by, speed, earliest)
     cuts = best_cuts(measure, len(places), stages)
-    if memory is not None and limit is not None and (cuts is None or by == "memory"):
+    if memory is not None and limit_bytes is not None and (cuts is None or by == "memory"):
         least = best_cuts(memory, len(places), stages) if cuts is None else cuts
         assert least is not None
         need = max(memory.cost(a, b) for a, b in pairwise(least))
-        if need > limit:
+        if need > limit_bytes:
             raise AnalysisError(
-                f"No {stages} stages in this order fit in {format_bytes(limit)} each; with {format_bytes(need)} "
-                f"({need} bytes) each they do. Raise memory_limit, or ask for more stages."
+                f"No {stages} stages in this order fit in {format_bytes(limit_bytes)} each; with {format_bytes(need)} "
+                f"({need} bytes) each they do. Raise limit, or ask for more stages."
             )
     assert cuts is not None
-    return _plan(figures, cuts, measure, by, speed, limit, graph, origin)
+    return _plan(figures, cuts, measure, by, speed, limit_bytes, graph, origin)
 
 
 def _places(ops: Array, begins: Collection[int] | None) -> Array:
@@ -161,16 +166,6 @@ def _places(ops: Array, begins: Collection[int] | None) -> Array:
     may_begin = np.ones(len(ops), bool) if begins is None else np.isin(ops, list(begins))
     may_begin[0] = True
     return np.append(np.flatnonzero(may_begin), len(ops))
-
-
-def _limit(given: int | str) -> int:
-    try:
-        found = parse_bytes(given)
-    except ValueError as error:
-        raise InvalidInputError(f"memory_limit={given!r}: {error}.") from None
-    if found < 1:
-        raise InvalidInputError(f"memory_limit={given!r} leaves no room for anything.")
-    return found
 
 
 def _graph_of(x: Any) -> tuple[Graph, Any]:
@@ -312,7 +307,7 @@ def _plan(
         total=total,
         device=found.device.name,
         bandwidth=speed,
-        memory_limit=limit,
+        limit_bytes=limit,
         considered=f"every way to cut {len(ops):,} operations in execution order at {len(places) - 2:,} places; "
         "no other order",
         graph=graph,

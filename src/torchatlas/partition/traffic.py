@@ -13,12 +13,12 @@ import numpy as np
 
 from torchatlas.analysis.counting import Counts, count
 from torchatlas.analysis.devices import Device
-from torchatlas.analysis.formulas import Operand
 from torchatlas.analysis.inference import only_for_backward
 from torchatlas.analysis.roofline import Roofline, roofline
 from torchatlas.analysis.sizes import RAGGED
 from torchatlas.graph import EdgeKind, Graph, NodeKind, Role
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, ROLES, Array
+from torchatlas.operations.work import Operand
 
 _WEIGHTS = [ROLES.index(role) for role in (Role.PARAMETER, Role.BUFFER, Role.CONSTANT)]
 

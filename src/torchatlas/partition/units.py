@@ -15,9 +15,8 @@ import numpy as np
 from torchatlas.analysis.summary import operations_mask
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
-from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import OperationType
-from torchatlas.operations import operation_type
+from torchatlas.operations import of, operation_type
 
 if TYPE_CHECKING:
     from torch import fx
@@ -42,8 +41,6 @@ _ARITHMETIC = frozenset(
         "einsum",
     ]
 )
-# What is a view if it can be, and else a copy. Recorded runs have what really happened instead.
-_MAY_COPY = frozenset(["reshape", "reshape_as", "flatten", "unflatten", "ravel", "contiguous", "to", "type_as"])
 _HEAVY = (OperationType.CONVOLUTION, OperationType.MATMUL, OperationType.ATTENTION, OperationType.RECURRENT)
 
 
@@ -98,7 +95,7 @@ def _around_copies(graph: Graph) -> Iterator[tuple[int, int]]:
     the memory holds then.
     """
     columns = graph.columns
-    may_copy = np.array([short_name(op.name) in _MAY_COPY for op in graph.tables.operations] or [False])
+    may_copy = np.array([of(op.name).may_copy for op in graph.tables.operations] or [False])
     node = np.repeat(np.arange(len(graph)), np.diff(columns["input_ptr"]))
     storage = columns["value_storage"][columns["input_value"]]
     copies = may_copy[columns["node_operation"]][node]

@@ -14,10 +14,10 @@ from itertools import pairwise
 from typing import Any
 
 from torchatlas.analysis.cost import CostReport, cost
-from torchatlas.analysis.formulas import Operand
 from torchatlas.analysis.sizes import RAGGED
 from torchatlas.graph import EdgeKind, NodeKind, Role
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, ROLES
+from torchatlas.operations.work import Operand
 from torchatlas.partition.report import PartitionReport
 
 _WEIGHTS = {ROLES.index(role) for role in (Role.PARAMETER, Role.BUFFER, Role.CONSTANT)}

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.inputs import default_loss
 from torchatlas.interrupts import bracketed
-from torchatlas.pipeline.worker import default_loss
 from torchatlas.torch_private import pytree
 
 Tensors = dict[str, torch.Tensor]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.deprecation import old_arguments
 from torchatlas.errors import InvalidInputError, InvalidModelError
 from torchatlas.graph import OperationType
 from torchatlas.interrupts import orderly_death, whole
@@ -28,7 +29,7 @@ from torchatlas.tables import text_lines, text_table
 from torchatlas.torch_private import pytree
 from torchatlas.units import format_bytes, format_seconds
 
-_OPTIONS = {"by", "bandwidth", "memory_limit", "device"}  # of pipeline_stages
+_OPTIONS = {"by", "bandwidth", "limit", "device"}  # of pipeline_stages
 _BACKWARD = 2.0  # backward takes about twice as long as forward
 
 
@@ -99,6 +100,7 @@ class PipelineRun:
         return f"{text_lines(lines)}\n\n{text_table(['>rank', '>worked', '>waited', '>process at most'], rows)}"
 
 
+@old_arguments(memory_limit="limit")
 def run_pipeline(
     model: nn.Module,
     *args: Any,
@@ -118,9 +120,9 @@ def run_pipeline(
     """Cut a model into stages, train one batch with them in processes of this machine, and compare with one process.
 
     The batch, `args` and `kwargs`, is cut along the first dimension. `schedule` is "gpipe", "1f1b" or "interleaved"
-    (several stages per rank: fewer `ranks` than `stages`). `loss(output, target)` is the mean square of the outputs
-    unless it is given. With `torchrun` that starts the processes. Other options go to `pipeline_stages`: by, bandwidth,
-    memory_limit, device. The model stays as it is.
+    (several stages per rank: fewer `ranks` than `stages`). `loss(output, target)` is by default the sum of the floating
+    outputs, as in `atlas.capture`. With `torchrun` that starts the processes. Other options go to `pipeline_stages`:
+    by, bandwidth, limit, device. The model stays as it is.
     """
     if not isinstance(model, nn.Module):
         raise InvalidModelError(f"run_pipeline takes a torch.nn.Module, not {type(model).__name__}.")

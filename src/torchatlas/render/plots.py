@@ -37,15 +37,16 @@ from torchatlas.render.axes import (
     log_span,
     log_ticks,
     open_page,
+    plottable,
     round_ticks,
     short,
     side_axis,
     side_title,
+    title_of,
     widest,
 )
 from torchatlas.render.drawing import Drawing
 from torchatlas.render.fonts import clipped, text_width
-from torchatlas.render.plotting import plottable, strong, title_of
 from torchatlas.render.roofline import roofline as roofline
 from torchatlas.render.svg import Anchor, Canvas, Point
 from torchatlas.render.theme import Theme, mixed
@@ -80,7 +81,7 @@ def plot(
             raise InvalidInputError(f"device={device!r} is for the roofline; the plot of {kind} has none.")
         draws = {"memory": memory_timeline, "time": time_by_type, "gradients": gradient_norms}
         svg = draws[kind](graph, width=width, height=height, theme=theme)
-    return Drawing(lambda pixels: svg, int(width), int(height))
+    return Drawing(lambda: svg, int(width), int(height))
 
 
 def memory_timeline(graph: Graph, *, width: int = 1200, height: int = 700, theme: str = "light") -> str:
@@ -183,7 +184,7 @@ def gradient_norms(graph: Graph, *, width: int = 1200, height: int = 700, theme:
     facts += [f"{lost:,} more were not kept"] * bool(lost)
     canvas = open_page(title_of("Gradient norms", graph, " by depth"), ", ".join(facts), width, height, theme)
     paint = canvas.theme
-    colours = [strong(paint, OperationType.ACTIVATION), strong(paint, OperationType.CONVOLUTION)]
+    colours = [paint.stroke(OperationType.ACTIVATION), paint.stroke(OperationType.CONVOLUTION)]
     matrix = {name: len(shape) > 1 for name, shape in parameter_shapes(graph).items()}
     words = ("vectors: biases and scales", "matrices and kernels")
     entries = [(colours[at], words[at]) for at in (1, 0) if any(matrix[name] == bool(at) for name in names)]
@@ -333,7 +334,7 @@ def _bars(graph: Graph, theme: Theme) -> list[_Bar]:
     kind = np.array([kinds.index(one.type) for one in graph.tables.operations])[operation[timed]]
     sums, calls = np.zeros((len(kinds), len(PHASES)), np.int64), np.bincount(kind, minlength=len(kinds))
     np.add.at(sums, (kind, graph.columns["node_phase"][timed]), time_ns[timed])
-    bars = [_Bar(str(one), strong(theme, one), sums[at], int(calls[at])) for at, one in enumerate(kinds) if calls[at]]
+    bars = [_Bar(str(one), theme.stroke(one), sums[at], int(calls[at])) for at, one in enumerate(kinds) if calls[at]]
     return sorted(bars, key=lambda bar: -bar.time_ns)
 
 
@@ -343,7 +344,7 @@ def _folded(bars: list[_Bar], most: int, theme: Theme) -> list[_Bar]:
         return bars
     rest = bars[most - 1 :]
     phases, calls = np.sum([bar.phases for bar in rest], axis=0), sum(bar.calls for bar in rest)
-    return [*bars[: most - 1], _Bar(f"{len(rest)} other kinds", strong(theme, OperationType.UNKNOWN), phases, calls)]
+    return [*bars[: most - 1], _Bar(f"{len(rest)} other kinds", theme.stroke(OperationType.UNKNOWN), phases, calls)]
 
 
 def _time_text(bar: _Bar, total: int) -> str:

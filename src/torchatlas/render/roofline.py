@@ -28,13 +28,14 @@ from torchatlas.render.axes import (
     log_span,
     log_ticks,
     open_page,
+    plottable,
     short,
     side_axis,
     side_title,
+    title_of,
     widest,
 )
 from torchatlas.render.fonts import text_width
-from torchatlas.render.plotting import plottable, strong, title_of
 from torchatlas.render.svg import Canvas
 from torchatlas.render.theme import mixed
 from torchatlas.units import format_bytes, format_flops, format_ns
@@ -61,7 +62,7 @@ def roofline(
     subtitle = f"roofs of {report.device.name!r} ({report.device.source}); times {how}"
     canvas = open_page(title_of("Roofline", graph), subtitle, width, height, theme)
     types = dict.fromkeys(dot.type for dot in dots)
-    top = legend(canvas, [(strong(canvas.theme, kind), str(kind)) for kind in types], HEADING)
+    top = legend(canvas, [(canvas.theme.stroke(kind), str(kind)) for kind in types], HEADING)
     ridge = highest / bandwidth
     reach = log_span(min(ridge, *(dot.intensity for dot in dots)), max(ridge, *(dot.intensity for dot in dots)))
     rates = log_span(min(dot.rate for dot in dots) / 2, max(highest * 1.2, *(dot.rate for dot in dots)))
@@ -77,7 +78,7 @@ def roofline(
     largest, most = max(dot.time for dot in dots), min(width, height) / 40
     places = [(base(dot.intensity), side(dot.rate), max(2.5, most * math.sqrt(dot.time / largest))) for dot in dots]
     for dot, (x, y, radius) in zip(dots, places, strict=True):
-        colour = strong(canvas.theme, dot.type)
+        colour = canvas.theme.stroke(dot.type)
         fill = mixed(canvas.theme.background, colour, 0.55)
         canvas.circle(x, y, radius, fill=fill, stroke=colour, title=dot.title, opacity=0.85)
         room.take(Area(x - radius, y - radius, x + radius, y + radius))

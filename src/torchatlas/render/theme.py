@@ -39,6 +39,10 @@ class Theme:
     memory: dict[str, str]  # what bytes are for -> the colour of their area, from the bottom of a stack to its top
     ramp: tuple[str, ...]  # from little to much, in steps that look even and differ in lightness
 
+    def stroke(self, kind: OperationType) -> str:
+        """The colour of a type of op, for lines and dots."""
+        return self.fills[kind][1]
+
     def heat(self, fraction: float) -> tuple[str, str]:
         """The fill for a share of the largest value (0 to 1) and the ink that is readable on it; NaN is unknown.
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from torchatlas.capturing.replaying import CHANGED, REPLAY, TAKES_STORAGE, fingerprint
+from torchatlas.capturing.replaying import CHANGED, REPLAY, fingerprint
 from torchatlas.errors import NotAvailableError
 from torchatlas.execute.fx_names import argument_name, attribute_name
 from torchatlas.execute.kept import array, built, content, fresh_storage, kept_in, view_of
@@ -28,6 +28,7 @@ from torchatlas.execute.replay import place
 from torchatlas.graph import Graph, NodeKind, Phase
 from torchatlas.graph.arguments import Constant, decode
 from torchatlas.graph.columns import KINDS, PHASES
+from torchatlas.operations.behaviour import TAKES_STORAGE
 
 # Of these the program reads a result without an operator: the LSTM kernels look at the sizes of batches.
 _READ_BY_TORCH = {"aten._pack_padded_sequence.default": 1}
