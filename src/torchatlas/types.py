@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from torchatlas.autograd.debugger import Debugger
     from torchatlas.autograd.lifecycle import Lifecycle, NodeLife
     from torchatlas.autograd.record_backward import BackwardRecording, BackwardRun
-    from torchatlas.capturing.run import Failure, Recording
+    from torchatlas.capturing.recording import Failure, Recording
     from torchatlas.checkpoint_plans import AppliedPlan, CheckpointCheck, CheckpointPlan
     from torchatlas.compat.torchviz import Dot
     from torchatlas.diagnosis.findings import Finding, Findings, Severity, Where
@@ -121,7 +121,7 @@ else:
             "autograd.debug_stop": "Stop",
             "autograd.record_backward": "BackwardRecording BackwardRun",
             "autograd.debug_session": "Breakpoint",
-            "capturing.run": "Failure Recording",
+            "capturing.recording": "Failure Recording",
             "checkpoint_plans": "AppliedPlan CheckpointCheck CheckpointPlan",
             "compat.torchviz": "Dot",
             "diagnosis.findings": "Finding Findings Severity Where",

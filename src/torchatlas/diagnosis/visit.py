@@ -10,7 +10,7 @@ from typing import Any, overload
 import torch
 from torch import nn
 
-from torchatlas.capturing import process
+from torchatlas.capturing import patches
 from torchatlas.diagnosis.backward_passes import BackwardPass, watch_backward
 from torchatlas.diagnosis.events import DIAGNOSES, Diagnosis
 from torchatlas.diagnosis.findings import Finding, Findings, OwnFailure, Severity, sorted_findings
@@ -111,8 +111,8 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         try:
             self.history.begin_recording()
             listener = _Listener(self)
-            process.join(listener, [-1, None])
-            self._open.callback(process.leave, listener)
+            patches.join(listener, [-1, None])
+            self._open.callback(patches.leave, listener)
             self._open.enter_context(watch_backward(self))
         except BaseException:
             self._close(None)
@@ -198,12 +198,12 @@ def _is_success(error: BaseException) -> bool:
 
 
 class _Listener:
-    """Passes calls of modules and steps of optimizers and schedulers on to a visit; see capturing/process.py."""
+    """Passes calls of modules and steps of optimizers and schedulers on to a visit; see capturing/patches.py."""
 
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
 
-    def module_called(self, inner: Any, cell: process.Cell, module: Any, args: Any, kwargs: Any) -> Any:
+    def module_called(self, inner: Any, cell: patches.Cell, module: Any, args: Any, kwargs: Any) -> Any:
         outer = cell[0]
         if outer < 0:
             self._arrives(module, args, kwargs)
@@ -229,14 +229,14 @@ class _Listener:
         with self.visit.guarded():
             self.visit.tell("module_returned", module, result)
 
-    def step_begins(self, cell: process.Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def step_begins(self, cell: patches.Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         self.visit.in_closure = False
         with self.visit.guarded():
             self.visit.tell("before_step", optimizer, _parameters(optimizer))
         self.visit.in_closure = True
         return args, kwargs
 
-    def step_ends(self, cell: process.Cell, optimizer: Any) -> None:
+    def step_ends(self, cell: patches.Cell, optimizer: Any) -> None:
         self.visit.in_closure = False
         with self.visit.guarded():
             self.visit.history.step_ends()
@@ -246,10 +246,10 @@ class _Listener:
         with self.visit.guarded():
             self.visit.tell("scheduler_stepped", scheduler)
 
-    def backward_called(self, inner: Any, cell: process.Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
+    def backward_called(self, inner: Any, cell: patches.Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
         return inner(tensors, *args, **kwargs)
 
-    def graph_called(self, inner: Any, cell: process.Cell, graph: Any, args: Any, kwargs: Any) -> Any:
+    def graph_called(self, inner: Any, cell: patches.Cell, graph: Any, args: Any, kwargs: Any) -> Any:
         return inner(graph, *args, **kwargs)
 
     def may_have_recomputed(self) -> None: ...
@@ -257,7 +257,7 @@ class _Listener:
     def before_resize(self, storage: Any) -> None: ...
     def after_resize(self, storage: Any) -> None: ...
 
-    def join_thread(self, cell: process.Cell, thread: Any) -> tuple[process.Cell, Any]:
+    def join_thread(self, cell: patches.Cell, thread: Any) -> tuple[patches.Cell, Any]:
         """Calls of other threads count as inner ones: what runs at the same time cannot be told apart."""
         return [0, None], None
 
