@@ -14,9 +14,8 @@ from render.layout.pages import outlined
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas import operations
 from torchatlas.graph import Graph, OperationType
-from torchatlas.operations.categories import REGISTERED
+from torchatlas.operations.categories import REGISTERED, operation_type
 from torchatlas.render import page
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.words import SMALL, TITLE
@@ -100,7 +99,7 @@ def test_torchs_own_are_believed_in_backward_too(phases: tuple[str, ...]) -> Non
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(REGISTERED, "_entries", {})
     yield
-    operations.operation_type.cache_clear()
+    operation_type.cache_clear()
 
 
 @pytest.mark.usefixtures("registry")
@@ -109,9 +108,9 @@ def test_a_class_that_was_registered_comes_first() -> None:
         return atlas.capture(nn.Sequential(nn.Linear(4, 4), Pool()), torch.randn(2, 4))
 
     assert legend(graph()) == {"matmul", "reduction"}
-    operations.register_operator("mine.Pool", category="pooling")
+    atlas.register_operator("mine.Pool", category=OperationType.POOLING)
     assert legend(graph()) == {"matmul", "pooling"}
-    operations.register_operator("theirs.Pool", category="norm")  # whose is it?
+    atlas.register_operator("theirs.Pool", category=OperationType.NORM)  # whose is it?
     assert legend(graph()) == {"matmul", "reduction"}
 
 

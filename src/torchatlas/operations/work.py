@@ -154,7 +154,7 @@ def formula(*names: str, backward_only: tuple[int, ...] = ()) -> Callable[[Formu
 
     `backward_only` are the positions of results that only backward needs: indices of pools, statistics of norms, masks,
     workspaces. torch's kernels write them in inference too. A result that the program itself takes, such as the indices
-    of `MaxPool2d(return_indices=True)`, counts as an output all the same: `analysis.inference` looks at who reads it.
+    of `MaxPool2d(return_indices=True)`, counts as an output all the same: autograd_bytes.py looks at who reads it.
     """
     full = [name if "." in name else f"aten.{name}" for text in names for name in text.split()]
     if backward_only:
