@@ -161,12 +161,15 @@ class CostReport:
             number = int(column[found.id])
             return None if number < 0 else number
 
-        columns = (counts.macs, counts.elementwise_flops, counts.bytes_read, counts.bytes_written, counts.parallelism)
         return NodeCost(
             found,
             found.name,
             found.operation,
-            *map(known, columns),
+            known(counts.macs),
+            known(counts.elementwise_flops),
+            known(counts.bytes_read),
+            known(counts.bytes_written),
+            known(counts.parallelism),
             None if np.isnan(best) else best,
             None if bound < 0 else str(BOUNDS[bound]),
             None if np.isnan(best) or not measured else best * 1e9 / measured,
