@@ -13,7 +13,7 @@ import pytest
 import torchatlas as atlas
 from torchatlas.analysis.roofline import Bound
 from torchatlas.compat.tracker import EDGE_KEYS, NODE_KEYS
-from torchatlas.execute.values import NodeIO
+from torchatlas.execute.node_values import NodeIO
 from torchatlas.graph import Value
 from torchatlas.partition.aliases import ConcurrencyNames, ParallelismNames, ReportNames, SubgraphNames
 from torchatlas.partition.concurrency import ConcurrencyReport

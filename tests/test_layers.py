@@ -14,7 +14,7 @@ ROOT = Path(torchatlas.__file__).parent
 LAYERS = [
     {"escapes"},
     {"errors", "interrupts", "deprecation", "lazy"},
-    {"units", "registry", "tables", "collector", "files", "progress"},
+    {"units", "registry", "tables", "garbage_collection", "files", "progress"},
     {"graph"},
     {"operations", "torch_private", "inputs"},
     {"canaries"},
@@ -40,7 +40,7 @@ WITHOUT_TORCH = {
     "units",
     "registry",
     "tables",
-    "collector",
+    "garbage_collection",
     "files",
     "progress",
     "graph",

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import torchatlas as atlas
 from torchatlas.errors import InvalidInputError, InvalidModelError, MissingDependencyError, UnknownNameError
-from torchatlas.execute.recorded.run import record
+from torchatlas.execute.recorded_run import record
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
 from torchatlas.partition.report import PartitionReport, Subgraph
 from torchatlas.partition.validate import validate, validate_model

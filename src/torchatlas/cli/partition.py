@@ -83,7 +83,7 @@ def _traced(source: GraphSource, partitioner: GraphPartitioner, as_json: bool) -
     from torch import nn
 
     import torchatlas as atlas
-    from torchatlas.execute.recorded.run import record
+    from torchatlas.execute.recorded_run import record
 
     if ":" not in source.text or not source.is_target:
         return None

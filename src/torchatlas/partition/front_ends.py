@@ -27,7 +27,7 @@ def opened(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: boo
         return units_of_graph(graph), graph.source if graph is x else "file", None, ()
     from torch import fx, nn
 
-    from torchatlas.execute.recorded.run import RecordedRun
+    from torchatlas.execute.recorded_run import RecordedRun
     from torchatlas.execute.traced import TracedModel
 
     if isinstance(x, fx.GraphModule):
@@ -83,7 +83,7 @@ def _of_fx(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients
 
 def _of_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool | None) -> Opened:
     """torch.fx keeps modules whole, torch.export takes more models, a recorded run takes all."""
-    from torchatlas.execute.recorded.run import record
+    from torchatlas.execute.recorded_run import record
     from torchatlas.execute.traced import TracedModel
 
     attempts: list[Attempt] = []

@@ -93,7 +93,7 @@ class PipelineRun(Report):
         return f"{text_lines(lines)}\n\n{text_table(['>rank', '>worked', '>waited', '>process at most'], rows)}"
 
 
-@old_arguments(memory_limit="limit")
+@old_arguments(memory_limit="limit", warm_up="warmup")
 def run_pipeline(
     model: nn.Module,
     *args: Any,
@@ -104,7 +104,7 @@ def run_pipeline(
     loss: Callable[[Any, Any], torch.Tensor] | None = None,
     target: Any = None,
     backend: str = "gloo",
-    warm_up: int = 1,
+    warmup: int = 1,
     timeout: float = 300.0,
     torchrun: bool = False,
     kwargs: dict[str, Any] | None = None,
@@ -148,11 +148,11 @@ def run_pipeline(
                 example = model(*parts[0][0], **parts[0][1])
             torch.export.save(torch.export.export(_Loss(loss), (example, targets[0])), folder / LOSS)
         torch.save((*batch, torch.zeros(_batch_size(batch)) if target is None else target), folder / BATCH)
-        write_job(folder, Job(ranks, stages, microbatches, schedule, cuts, backend, threads, warm_up, loss is not None))
+        write_job(folder, Job(ranks, stages, microbatches, schedule, cuts, backend, threads, warmup, loss is not None))
         launch(folder, timeout, torchrun=torchrun)
         done = [read_done(folder, rank) for rank in range(ranks)]
         made = [torch.load(tensors_file(folder, rank), weights_only=True) for rank in range(ranks)]
-    differences, shared = compared(made, alone(model, parts, targets, loss, threads, warm_up))
+    differences, shared = compared(made, alone(model, parts, targets, loss, threads, warmup))
     notes = [
         f"{name} is used in several stages: each has its own, and training has to add up their gradients"
         for name in shared

@@ -164,12 +164,21 @@ def module_table(
     )
 
 
-def module_bars(graph: Graph, by: str = "time", depth: int | None = None, **options: Any) -> ModuleBars:
+@old_arguments(limit="rows")
+def module_bars(
+    graph: Graph,
+    by: str = "time",
+    depth: int | None = None,
+    *,
+    fold: bool = True,
+    rows: int | None = 200,
+    sizes: Mapping[str, int] | None = None,
+) -> ModuleBars:
     """The module tree with bars: each module's share of the "time", the "macs", the "memory" or the "parameters".
 
-    `memory` is what operations allocated, in all. Options are those of `module_table`.
+    `memory` is what operations allocated, in all. The other arguments are those of `module_table`.
     """
-    return ModuleBars(module_table(graph, depth, **options), by)
+    return ModuleBars(module_table(graph, depth, fold=fold, rows=rows, sizes=sizes), by)
 
 
 def _title(graph: Graph) -> str:

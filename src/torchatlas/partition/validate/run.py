@@ -168,7 +168,7 @@ def _validated(example: Example, strategies: tuple[str, ...], front_ends: tuple[
 
 def _origins(example: Example, front_ends: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
     """What to partition, by where it comes from; a recorded run if nothing else takes the model."""
-    from torchatlas.execute.recorded.run import record
+    from torchatlas.execute.recorded_run import record
     from torchatlas.execute.traced import TracedModel
 
     found: dict[str, Any] = {}

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing.modules import Watch
-from torchatlas.capturing.plans import Plan, Slot
-from torchatlas.capturing.process import Cell
-from torchatlas.capturing.run import Recording, Weakly
-from torchatlas.capturing.stream import Recorder
-from torchatlas.capturing.wrappers import parts
+from torchatlas.capturing.module_calls import Watch
+from torchatlas.capturing.patches import Cell
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.recording import Recording, Weakly
+from torchatlas.capturing.row_schema import OpRow, Plan, Slot
+from torchatlas.capturing.tensors import parts
 from torchatlas.inputs import named_tensors
 from torchatlas.torch_private import compiled_inside, never_compiled
 
@@ -27,12 +27,12 @@ NOTE = "only module calls were recorded: functions between modules are not in th
 _SLOT = Slot("inputs", 0, many=True, written=False, overwritten=False)
 
 
-class CoarseRecording(Recording):
+class ModulesOnlyRecording(Recording):
     """A Recording without the dispatcher."""
 
     def __init__(self, model: nn.Module | None = None, *, track_timing: bool = True, track_memory: bool = True) -> None:
         super().__init__(model, track_timing=track_timing, track_memory=track_memory, only_inputs=True)
-        self._watch = CoarseWatch(
+        self._watch = ModulesOnlyWatch(
             self._recorder, model, on_model_call=Weakly(self, "arrived"), on_model_result=Weakly(self, "left")
         )
         self._unseen = True
@@ -49,7 +49,7 @@ class CoarseRecording(Recording):
         self._close(error)
 
     def _close(self, error: BaseException | None) -> None:
-        self._recorder.end = len(self._recorder.stream)
+        self._recorder.end = len(self._recorder.rows)
         self._watch.stop()
         self._state = "done"
 
@@ -57,17 +57,29 @@ class CoarseRecording(Recording):
         return [NOTE]
 
 
-class CoarseWatch(Watch):
-    """Writes rows of the event stream for whole calls."""
+class ModulesOnlyWatch(Watch):
+    """Writes one row per module call, backward pass and optimizer step."""
 
     @never_compiled
-    def _row(self, name: str, times: tuple[int, int], call: int, taken: list[int], made: list[int], back: Any) -> None:
-        recorder = self.recorder
+    def _row(
+        self, name: str, times: tuple[int, int], call: int, taken: list[int], made: list[int], back: int | None
+    ) -> None:
         number = self._plans.get(name)
         if number is None:
-            number = self._plans[name] = len(recorder.plans)
-            recorder.plans.append(Plan(None, name, (_SLOT,), (), False, None, False, _never_bound))
-        recorder.stream.extend((number, *times, 0, back, call, None, 0, torch.is_grad_enabled(), False, taken, made))
+            number = self._plans[name] = self.recorder.add_plan(Plan(None, name, (_SLOT,)))
+        row = OpRow(
+            plan=number,
+            start_ns=times[0],
+            end_ns=times[1],
+            next_sequence_nr=0,
+            backward_nr=back,
+            call=call,
+            code=None,
+            instruction=0,
+            grad_mode=int(torch.is_grad_enabled()),
+            needs_grad=False,
+        )
+        self.recorder.rows.extend((*row, taken, made))
 
     def start(self) -> None:
         plans = enumerate(self.recorder.plans)  # the recorder may have served before
@@ -127,13 +139,9 @@ class CoarseWatch(Watch):
 _NO_NODE = 2**62  # a backward number no forward node has
 
 
-def _never_bound(*environment: Any) -> Any:
-    raise AssertionError("module calls are recorded by the watch, not by a plan")
-
-
 @never_compiled
 def _numbers(recorder: Recorder, tree: Any, external: bool) -> list[int]:
-    number_of = recorder.number_of if external else recorder.number_of_result
+    number_of = recorder.numbers.number_of if external else recorder.numbers.number_of_result
     return [number_of(part) for _, tensor in named_tensors(tree) for _, part in parts(tensor)]
 
 

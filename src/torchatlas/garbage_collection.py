@@ -9,7 +9,7 @@ from torchatlas.interrupts import bracketed
 
 
 @bracketed
-def collector_off() -> Iterator[None]:
+def collection_paused() -> Iterator[None]:
     """For work that makes many small objects and no cycles: collecting meanwhile could double its time.
 
     A collection looks at every object there is, and torch alone brings 300,000. What was made meanwhile counts as old

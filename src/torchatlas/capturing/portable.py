@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from torchatlas.capturing.plans import Plan
-from torchatlas.capturing.stream import OMITTED, PLACE
+from torchatlas.capturing.row_schema import OMITTED, PLACE, Plan
 from torchatlas.graph.arguments import Call, Constant, TensorRef, encode, encode_value
 from torchatlas.graph.columns import Layout, Operation, Parameter
 from torchatlas.graph.nouns import SourceLine

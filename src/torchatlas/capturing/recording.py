@@ -1,4 +1,4 @@
-"""Watching a real run: `recording` for any code, `capture` for one call of a model."""
+"""`atlas.recording`: record whatever code runs between entering and leaving a `with` statement."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
 
-from torchatlas.capturing.describe import portable, source_row
-from torchatlas.capturing.finish import graph_of, parameter_names
-from torchatlas.capturing.keep import VALUES, Keeper
-from torchatlas.capturing.modules import CALL_ROW, Watch
-from torchatlas.capturing.plans import ROW_HEAD
-from torchatlas.capturing.repeat import Runs, check_runs
+from torchatlas.capturing.module_calls import Watch
+from torchatlas.capturing.portable import portable, source_row
+from torchatlas.capturing.recorded_graph import graph_of
+from torchatlas.capturing.recorded_values import VALUES, Keeper
+from torchatlas.capturing.recorder import Around, Recorder, let_go
 from torchatlas.capturing.replaying import ReplayKeeper
 from torchatlas.capturing.restore import Restorer
-from torchatlas.capturing.stream import Around, Recorder, let_go
-from torchatlas.capturing.wrappers import parts
+from torchatlas.capturing.row_schema import OpRow, Returned
+from torchatlas.capturing.tensor_roles import parameter_names
+from torchatlas.capturing.tensors import parts
 from torchatlas.errors import InvalidInputError, InvalidModelError, StateError
 from torchatlas.escapes import clean, clean_text
 from torchatlas.graph import Graph, Phase, SourceLine
@@ -34,15 +33,15 @@ from torchatlas.graph.arguments import Call, TensorRef, encode
 from torchatlas.graph.columns import PHASES
 from torchatlas.graph.nouns import OperationType
 from torchatlas.graph.timing import Timing
-from torchatlas.inputs import argument_names, check_call, default_loss, mapped_tensors, named_tensors
-from torchatlas.interrupts import Bracket, signals_deferred, whole
+from torchatlas.inputs import argument_names, mapped_tensors, named_tensors
+from torchatlas.interrupts import Bracket, signals_deferred
 from torchatlas.torch_private import dispatch_mode_stack, never_compiled
 
 _SUMS_OUT_OF_PLACE = (
     "while a recording runs, autograd sums gradients that meet out of place (add and detach instead of add_), "
     "so backward allocates a little more than without it"
 )
-_ROW_LENGTH = ROW_HEAD + 4  # of an op in the stream: it takes a tensor or two
+_ROW_LENGTH = len(OpRow._fields) + 4  # of an op: it takes a tensor or two
 _BEGINNINGS = "the time of a collective is the time to begin it: what waits for it is no op, except wait_tensor"
 
 
@@ -188,7 +187,7 @@ class Recording(Bracket["Recording"]):
 
     def leaves_with_new_gradients(self) -> list[torch.Tensor]:
         """Tensors from outside whose gradient came to be during the run."""
-        return self._recorder.leaves_with_new_gradients()
+        return self._recorder.numbers.leaves_with_new_gradients()
 
     @property
     def running(self) -> bool:
@@ -201,7 +200,7 @@ class Recording(Bracket["Recording"]):
     @property
     def length(self) -> int:
         """How many ops a running one has seen, roughly."""
-        return len(self._recorder.stream) // _ROW_LENGTH
+        return len(self._recorder.rows) // _ROW_LENGTH
 
     @property
     def in_step(self) -> bool:
@@ -210,7 +209,7 @@ class Recording(Bracket["Recording"]):
 
     def storage_id(self, tensor: torch.Tensor) -> int | None:
         """The id in `graph.storages` of what a tensor lies in, while the recording runs; None if it was not seen."""
-        return self._recorder.storage_number(tensor)
+        return self._recorder.numbers.storage_number(tensor)
 
     def parameter_names(self) -> dict[int, str]:
         """What the graph calls the parameters of all modules that ran, by the tensors' ids. Ask before `graph`."""
@@ -254,7 +253,7 @@ class Recording(Bracket["Recording"]):
         named = argument_names(target, args, kwargs) if target is not None else {"input": args, **kwargs}
         for name, tensor in named_tensors(named):
             for suffix, part in parts(tensor):
-                self._input_names.setdefault(self._recorder.number_of(part), name + suffix)
+                self._input_names.setdefault(self._recorder.numbers.number_of(part), name + suffix)
 
     @never_compiled
     def left(self, result: Any) -> None:
@@ -263,7 +262,7 @@ class Recording(Bracket["Recording"]):
 
         def place(tensor: torch.Tensor) -> TensorRef | dict[str, TensorRef]:
             first, found = len(numbers), dict(parts(tensor))
-            numbers.extend(self._recorder.number_of(part) for part in found.values())
+            numbers.extend(self._recorder.numbers.number_of(part) for part in found.values())
             if self._replay is not None:
                 self._replay.returned(list(found.values()))
             references = {suffix.removeprefix("."): TensorRef(first + i) for i, suffix in enumerate(found)}
@@ -272,7 +271,7 @@ class Recording(Bracket["Recording"]):
         structure = mapped_tensors(result, place)
         if numbers:
             text = encode(Call((_portable_structure(structure),)))
-            self._recorder.stream.append(("output", numbers, text))
+            self._recorder.rows.append(Returned(numbers, text))
 
     def _describe_failure(self, error: BaseException) -> Failure | None:
         found = self._recorder.failure
@@ -282,7 +281,7 @@ class Recording(Bracket["Recording"]):
         if found is None or chain is None:
             return None
         name, _, message, call, code, at = found
-        owner = self._watch.owners[self._watch.calls[call * CALL_ROW]] if call >= 0 else None
+        owner = self._watch.owners[self._watch.call_owner[call]] if call >= 0 else None
         source = source_row(code, at) if code is not None else None
         return Failure(name, owner.path if owner else "", source, message)
 
@@ -343,145 +342,13 @@ def recording(
     "replay" keeps what `atlas.verify` needs to run it all again.
     """
     if not track_tensor_ops:
-        from torchatlas.capturing.coarse import CoarseRecording
+        from torchatlas.capturing.modules_only import ModulesOnlyRecording
 
-        return CoarseRecording(model, track_timing=track_timing, track_memory=track_memory)
-    return Recording(model, track_timing=track_timing, track_memory=track_memory, values=_checked(values))
-
-
-def capture(
-    model: Callable[..., Any],
-    *args: Any,
-    backward: bool = False,
-    loss: Callable[[Any], torch.Tensor] | None = None,
-    optimizer: Any = None,
-    fake: bool = False,
-    values: str | None = None,
-    warmup: int = 0,
-    repeat: int = 1,
-    kwargs: dict[str, Any] | None = None,
-    track_tensor_ops: bool = True,
-    **model_kwargs: Any,
-) -> Graph:
-    """Run a model or function and return the graph of what happened.
-
-    `backward=True` runs backward from `loss(outputs)`, by default the sum of the floating outputs; an `optimizer`
-    (an instance, or a function of the parameters) takes a step after it. `fake=True` computes and allocates nothing;
-    the model may then also live on the meta device or be a function that builds one. `values` keeps what every node
-    produced, and `track_tensor_ops=False` records module calls only, as in `recording`.
-
-    For times that can be believed, `warmup` runs come first and leave no trace, then it is recorded `repeat` times:
-    times are medians over these runs, `node.time_spread_ns` their spread, and `graph.timing` tells what a whole run
-    took, also without recording. Every run begins in the same state; with `repeat` above 1 parameters, buffers and
-    inputs are copied for that. `values` are those of the last run.
-
-    Arguments whose names collide with these go in `kwargs={...}`. Parameters, buffers, gradients, optimizer state,
-    random numbers and flags are afterwards as before.
-    """
-    if not callable(model):
-        raise InvalidModelError(f"capture takes a torch.nn.Module or a function, not {type(model).__name__}.")
-    call_kwargs = {**(kwargs or {}), **model_kwargs}
-    values = _checked(values)
-    check_runs(warmup, repeat, untimed="fake=True" if fake else "")
-    if fake:
-        if values is not None:
-            raise InvalidInputError(f"values={values!r} cannot be kept with fake=True: fake tensors have no values.")
-        from torchatlas.capturing.fake import fake_mode, faked, values_refused, without_pretence
-
-        mode = fake_mode(model, args, call_kwargs)
-        with (
-            Restorer(model, (args, call_kwargs), optimizer),  # flags, random numbers, and a model that is fake already
-            values_refused(),
-            whole(mode),
-        ):
-            model, args, call_kwargs, optimizer = faked(mode, model, args, call_kwargs, optimizer)
-            step = _Step(model, args, call_kwargs, backward, loss, optimizer)
-            graph: Graph = step.recorded(None, track_tensor_ops, None).graph
-        without_pretence(graph)
-        return graph
-    check_call(model, args, call_kwargs)
-    step = _Step(model, args, call_kwargs, backward, loss, optimizer)
-    copied = not track_tensor_ops or repeat > 1  # runs that nothing records: nobody sees what they write to
-    with Restorer(model, (args, call_kwargs), optimizer, whole=copied) as restorer:
-        return Runs(
-            record=lambda last: step.recorded(values if last else None, track_tensor_ops, restorer),
-            plain=lambda: partial(step.run, _made(optimizer, step.module)),
-            restorer=restorer,
-            tensors=(args, call_kwargs, list(model.parameters()) if isinstance(model, nn.Module) else []),
-        ).graph(warmup, repeat)
+        return ModulesOnlyRecording(model, track_timing=track_timing, track_memory=track_memory)
+    return Recording(model, track_timing=track_timing, track_memory=track_memory, values=checked_values(values))
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A call of a model, and what of a training step follows it."""
-
-    model: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    backward: bool
-    loss: Callable[[Any], torch.Tensor] | None
-    optimizer: Any
-
-    @property
-    def module(self) -> nn.Module | None:
-        return self.model if isinstance(self.model, nn.Module) else None
-
-    def recorded(self, values: str | None, track_tensor_ops: bool, restorer: Restorer | None) -> Any:
-        """Run it once under a recording, which is returned."""
-        if track_tensor_ops:
-            session: Any = Recording(self.module, values=values, only_inputs=True, guard=restorer)
-        else:
-            session = recording(self.module, track_tensor_ops=False)
-        optimizer = _made(self.optimizer, self.module)
-        try:
-            self.run(optimizer, session)
-        finally:
-            if restorer is not None:
-                restorer.after_run(session)
-        return session
-
-    def run(self, optimizer: Any, session: Any = None) -> None:
-        """Run it once: alone, or under a recording."""
-        with _explained(session), session or nullcontext():
-            if self.module is None and session is not None:
-                session.arrived(self.args, self.kwargs, self.model)
-            result = self.model(*self.args, **self.kwargs)
-            if self.module is None and session is not None:
-                session.left(result)
-            if self.backward or self.loss is not None or optimizer is not None:
-                total = self.loss(result) if self.loss is not None else default_loss(result)
-                total.backward()
-                if optimizer is not None:
-                    optimizer.step()
-                del total
-            del result
-
-
-def _made(optimizer: Any, model: nn.Module | None) -> Any:
-    """An optimizer as given, or made of the model's parameters."""
-    if optimizer is None or isinstance(optimizer, torch.optim.Optimizer):
-        return optimizer
-    if not callable(optimizer) or model is None:
-        raise InvalidInputError(
-            "optimizer= takes a torch.optim.Optimizer, or with a torch.nn.Module a function of its parameters, "
-            f"not {type(optimizer).__name__}."
-        )
-    return optimizer(model.parameters())
-
-
-@contextmanager
-def _explained(session: Any) -> Iterator[None]:
-    """Add to the user's own exception where it happened."""
-    try:
-        yield
-    except Exception as error:
-        failure = getattr(session, "failure", None)
-        if failure is not None:
-            error.add_note(f"torchatlas was capturing; it happened at {failure}")
-        raise
-
-
-def _checked(values: str | None) -> str | None:
+def checked_values(values: str | None) -> str | None:
     if values is not None and values not in VALUES:
         raise InvalidInputError(f"values={values!r} is not one of None, {', '.join(map(repr, VALUES))}.")
     return values

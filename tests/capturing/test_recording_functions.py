@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zoo import ZOO, Specimen, leaves_of, loss_of
 
 import torchatlas as atlas
-from torchatlas.capturing.plans import ROW_HEAD, plan_for
-from torchatlas.capturing.stream import Recorder
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.recording_functions import plan_for, recording_function
+from torchatlas.capturing.row_schema import OpRow, flat_numbers
 from torchatlas.operations.behaviour import HIDDEN_WRITES, OVERWRITES
 
 every_specimen = pytest.mark.parametrize("specimen", ZOO, ids=str)
@@ -111,7 +112,7 @@ def test_native_batch_norm_writes_its_statistics_in_training_only() -> None:
 @pytest.mark.parametrize("name", HIDDEN_WRITES)
 def test_hidden_writes_name_what_is_written_and_the_flag(name: str) -> None:
     operator = getattr(torch.ops.aten, name.removeprefix("aten.")).default
-    hidden = plan_for(operator, guarded=False, kept=False).hidden
+    hidden = plan_for(operator).hidden
     assert hidden is not None
     (positions, flag), arguments = hidden, operator._schema.arguments
     expected = ["running_mean", "running_var"] if "batch_norm" in name else ["workspace"]
@@ -190,41 +191,29 @@ class Walk(TorchDispatchMode):
 def test_generated_readers_equal_a_walk(specimen: Specimen) -> None:
     """The numbers a recorder writes for an op are those a pytree walk of its arguments and results finds."""
     recorder = Recorder()
-    walk = Walk(recorder.number_of)
+    walk = Walk(recorder.numbers.number_of)
     recorder.start()
     try:
         with walk:  # innermost: it sees what the recorder sees, just before it
             train(specimen)
     finally:
         recorder.stop()
-    rows = list(read_stream(recorder))
+    rows = list(read_rows(recorder))
     assert [name for name, _, _ in rows] == [name for name, _, _ in walk.rows]
     assert rows == walk.rows
 
 
-def read_stream(recorder: Recorder) -> Any:
+def read_rows(recorder: Recorder) -> Any:
     at = 0
-    while at < len(recorder.stream):
-        head = recorder.stream[at]
-        if type(head) is not int:
+    while at < len(recorder.rows):
+        if type(recorder.rows[at]) is not int:
             at += 1
             continue
-        plan = recorder.plans[head]
-        entries = recorder.stream[at + ROW_HEAD : at + ROW_HEAD + len(plan.slots)]
-        at += plan.length
+        fixed = OpRow(*recorder.rows[at : at + len(OpRow._fields)])
+        plan = recorder.plans[fixed.plan]
+        entries, _, _, results, at = plan.tail(recorder.rows, at + len(OpRow._fields))
         if plan.readable:
-            yield plan.name, numbers(entries), numbers([recorder.stream[at - 1]])
-
-
-def numbers(tree: Any) -> list[int]:
-    """The tensor numbers in a row's entries; (scalar,) stands for no tensor."""
-    found: list[int] = []
-    for item in tree:
-        if type(item) is int:
-            found.append(item)
-        elif isinstance(item, list):
-            found += numbers(item)
-    return found
+            yield plan.name, flat_numbers(entries), flat_numbers([results])
 
 
 @functools.cache
@@ -238,8 +227,10 @@ def all_operators() -> list[Any]:
 
 def test_every_aten_operator_has_a_plan() -> None:
     unreadable = []
+    environment = Recorder(guard=lambda target: None, keep=lambda out, written: None).environment
     for operator in all_operators():
-        plan = plan_for(operator, guarded=True, kept=True)
+        plan = plan_for(operator)
+        assert plan.bookkeeping or callable(recording_function(plan, 0, environment))
         positions = [slot.position for slot in plan.slots if slot.position is not None]
         assert (
             sorted([*positions, *plan.others])

@@ -1,6 +1,6 @@
 """Which module call, optimizer step or backward an op belongs to: the calls of a recording and who is called what.
 
-process.py tells a Watch what is called; it gives every call a number and every module and tensor a name.
+patches.py tells a Watch what is called; it gives every call a number and every module and tensor a name.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torchatlas.capturing import compiled, process
+from torchatlas.capturing import compiled, patches
 from torchatlas.capturing.collectives import keep_group
 from torchatlas.capturing.frames import recomputing, user_line
-from torchatlas.capturing.process import Cell
-from torchatlas.capturing.stream import Recorder
-from torchatlas.capturing.wrappers import parts
+from torchatlas.capturing.patches import Cell
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.row_schema import Recomputed
+from torchatlas.capturing.tensors import parts
 from torchatlas.inputs import named_tensors
 from torchatlas.torch_private import (
     UninitializedTensor,
@@ -32,7 +33,6 @@ from torchatlas.torch_private import (
     next_sequence_nr,
 )
 
-CALL_ROW = 2  # owner number, parent call
 _STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
 
 
@@ -64,7 +64,8 @@ class Watch:
 
     recorder: Recorder
     model: nn.Module | None = None
-    calls: list[int] = field(default_factory=list)  # CALL_ROW entries per call
+    call_owner: list[int] = field(default_factory=list)  # of each call, the number of the module or optimizer
+    call_parent: list[int] = field(default_factory=list)  # of each call, the call it ran in, or -1
     owners: list[Owner] = field(default_factory=list)
     tensors: dict[int, Named] = field(default_factory=dict)  # by tensor number
     storages: dict[int, Named] = field(default_factory=dict)  # by storage number: gradients and optimizer state
@@ -73,7 +74,7 @@ class Watch:
     shared: set[int] = field(default_factory=set)  # storages that hold several of them
     on_model_call: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
     on_model_result: Callable[[Any], None] | None = None
-    steps: list[tuple[int, int]] = field(default_factory=list)  # (position in the stream, owner) at the end of each
+    steps: list[tuple[int, int]] = field(default_factory=list)  # (position among the rows, owner) at the end of each
     in_backward: dict[int, tuple[int, Any]] = field(default_factory=dict)  # a step's call -> backward node, user's line
     named: bool = False  # whether a model was given; `model` itself is let go of when the recording stops
     _numbers: dict[int, int] = field(default_factory=dict)  # id of a module or optimizer -> owner number
@@ -86,12 +87,12 @@ class Watch:
         self.named = self.model is not None
         if self.model is not None:
             self._add_tree(self.model)
-        process.join(self, self.recorder.current)
+        patches.join(self, self.recorder.current)
 
     def stop(self) -> None:
-        process.leave(self)
+        patches.leave(self)
         self.recorder.note_process()
-        self.recorder.meet_strangers()
+        self.recorder.numbers.meet_strangers()
         for fork in self._forks:
             fork.silence()
         for owner in self.owners:
@@ -158,27 +159,27 @@ class Watch:
             self.recorder.take_off()
 
     def may_have_recomputed(self) -> None:
-        """Note in the stream if what ran in a backward node so far is a checkpoint's function, run again."""
+        """Note if what ran in a backward node so far is a checkpoint's function, run again."""
         node = current_autograd_node()
         if node is not None and recomputing():
-            self.recorder.stream.append(("recomputed", node._sequence_nr()))
+            self.recorder.rows.append(Recomputed(node._sequence_nr()))
 
     def scheduler_stepped(self, scheduler: Any) -> None: ...
 
     def data_set(self, tensor: Any) -> None:
-        self.recorder.forget(tensor)
+        self.recorder.numbers.forget(tensor)
 
     def before_resize(self, storage: Any) -> None:
         self.recorder.before_resize(storage)
 
     def after_resize(self, storage: Any) -> None:
-        self.recorder.after_resize(storage)
+        self.recorder.numbers.after_resize(storage)
 
     def join_thread(self, cell: Cell, thread: threading.Thread) -> tuple[Cell, Any]:
         """What a new thread runs belongs to the call that started it. Returns its own cell and its dispatch mode."""
         fork = self.recorder.fork()
         self._forks.append(fork)
-        owner = self.owners[self.calls[cell[0] * CALL_ROW]] if cell[0] >= 0 else None
+        owner = self.owners[self.call_owner[cell[0]]] if cell[0] >= 0 else None
         path, root, kind = (owner.path, owner.root, owner.type) if owner is not None else ("", -1, "")
         self.owners.append(Owner(weakref.ref(thread), kind, path, root, "thread", thread.name, next_sequence_nr()))
         fork.current[0] = self._call(len(self.owners) - 1, cell[0])
@@ -186,10 +187,11 @@ class Watch:
 
     @never_compiled
     def _call(self, owner: int, outer: int) -> int:
-        """A new call; its number. Rows go in whole, so that threads do not mix them."""
+        """A new call; its number."""
         with self._lock:
-            self.calls.extend((owner, outer))
-            return len(self.calls) // CALL_ROW - 1
+            self.call_parent.append(outer)
+            self.call_owner.append(owner)
+            return len(self.call_owner) - 1
 
     def _add_tree(self, module: nn.Module) -> int:
         root = len(self.owners)
@@ -212,7 +214,7 @@ class Watch:
         return self._numbers[id(module)]
 
     def _name_tensors(self, module: nn.Module, prefix: str, root: int) -> None:
-        number_of = self.recorder.number_of
+        number_of = self.recorder.numbers.number_of
         for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
             for name, tensor in group.items():
                 if isinstance(tensor, torch.Tensor) and not _uninitialized(tensor):
@@ -234,17 +236,17 @@ class Watch:
     def _name_storage(self, tensor: torch.Tensor, named: Named) -> None:
         """Autograd and optimizers hand out new Python objects for what they keep: only the storage is the same."""
         for suffix, part in parts(tensor):
-            storage = self.recorder.storage_number(part)
+            storage = self.recorder.numbers.storage_number(part)
             if storage is not None:
                 first = self.storages.setdefault(storage, named)
                 if first.name != named.name or first.root != named.root:
                     self.shared.add(storage)  # of gradients in one bucket, or of what one reduction scattered
                 piece = Named(named.role, named.name + suffix, named.root) if suffix else named
-                self.pieces[self.recorder.number_of(part)] = piece
+                self.pieces[self.recorder.numbers.number_of(part)] = piece
 
     def _named(self, parameter: torch.Tensor, role: str) -> Named:
         """What a parameter's gradient or state is called: like the parameter."""
-        number = self.recorder.known_number(next(iter(parts(parameter)))[1])
+        number = self.recorder.numbers.known_number(next(iter(parts(parameter)))[1])
         found = None if number is None else self.tensors.get(number)
         return Named(role, "" if found is None else found.name, -1 if found is None else found.root)
 
@@ -256,13 +258,15 @@ class Watch:
                 if tensor is None:
                     continue
                 for suffix, part in parts(tensor):
-                    number = self.recorder.known_number(part)
+                    number = self.recorder.numbers.known_number(part)
                     if number is None or number in self.tensors:
                         continue
                     if part is not tensor or (prefix + name, owner.root) not in self.wrapped:  # else gathered by FSDP
                         self.tensors[number] = Named(role, prefix + name + suffix, owner.root)
                 gradient = tensor.grad if tensor.is_leaf else None
-                if gradient is not None and self.recorder.known_number(gradient) not in self.pieces:  # else named early
+                if (
+                    gradient is not None and self.recorder.numbers.known_number(gradient) not in self.pieces
+                ):  # else named early
                     self._name_storage(gradient, Named("gradient", prefix + name, owner.root))
 
     def _name_states(self, optimizer: torch.optim.Optimizer) -> None:
@@ -314,13 +318,13 @@ class Watch:
             return  # the recording began inside the step
         cell[1] = None
         while cell[0] >= 0:  # an exception may have left deeper calls open
-            owner, parent = self.calls[cell[0] * CALL_ROW : cell[0] * CALL_ROW + CALL_ROW]
-            if self.owners[owner].kind == "thread":
+            owner = self.owners[self.call_owner[cell[0]]]
+            if owner.kind == "thread":
                 break
-            cell[0] = parent
-            if self.owners[owner].reference() is optimizer:
+            cell[0] = self.call_parent[cell[0]]
+            if owner.reference() is optimizer:
                 break
-        self.steps.append((len(self.recorder.stream), self._numbers[id(optimizer)]))
+        self.steps.append((len(self.recorder.rows), self._numbers[id(optimizer)]))
 
 
 def _uninitialized(tensor: torch.Tensor) -> bool:

@@ -21,7 +21,7 @@ from torch.compiler import is_compiling
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from torchatlas.capturing import shadows
+from torchatlas.capturing import pausing
 from torchatlas.capturing.deep_graphs import DeepPasses
 from torchatlas.torch_private import (
     CompilersGraph,
@@ -100,8 +100,8 @@ def _install() -> None:
         _patch_saved_tensors_hooks()
         _patch_data()
         _patch_storage()
-        _UNDO.append(shadows.show)
-        shadows.hide()
+        _UNDO.append(pausing.stop_pausing_in_dtensor)
+        pausing.pause_in_dtensor()
         _patch_threads()
         _UNDO.append(register_optimizer_step_pre_hook(_step_begins).remove)
         _UNDO.append(register_optimizer_step_post_hook(_step_ends).remove)

@@ -18,9 +18,9 @@ from torch import nn
 
 from torchatlas.capturing import capture
 from torchatlas.capturing.gradient_mode import running, wants_gradients
+from torchatlas.capturing.recording import Recording
 from torchatlas.capturing.replaying import fingerprint
 from torchatlas.capturing.restore import Restorer
-from torchatlas.capturing.run import Recording
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import TensorRef
@@ -29,7 +29,7 @@ from torchatlas.interrupts import bracketed
 from torchatlas.torch_private import dispatch_mode_stack, no_dispatch_modes
 
 if TYPE_CHECKING:
-    from torchatlas.execute.recorded.calling import RecordedProgram
+    from torchatlas.execute.path_guards import RecordedProgram
 
 TENSOR = TensorRef(-1)  # stands for a tensor in the structure of inputs
 
@@ -48,7 +48,7 @@ class Read:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class CallStructure:
     """What a model was called with."""
 
     model: nn.Module = field(repr=False)
@@ -57,11 +57,11 @@ class Given:
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class LiveRun:
     """One run with values="replay", and what only the live objects can tell."""
 
     graph: Graph
-    given: Given
+    given: CallStructure
     result: Any  # what the model returned; references in place of tensors
     own: dict[int, list[tuple[str, torch.Tensor]]]  # the model's parameters and buffers, by the number of their storage
     held: frozenset[int]  # storages of other tensors that its modules hold
@@ -85,7 +85,7 @@ class RecordedRun:
 
         Made when first asked for: the model runs once more, watched more closely, and what it uses is copied meanwhile.
         """
-        from torchatlas.execute.recorded.program import program_of
+        from torchatlas.execute.recorded_pieces import program_of
 
         args, kwargs = _copied((self.args, self.kwargs))
         with running(self.gradients):
@@ -169,7 +169,7 @@ def _run_again(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     attributes: tuple[tuple[nn.Module, dict[str, Any]], ...],
-) -> Kept:
+) -> LiveRun:
     """Run a model as it was: one that has run since may have found out things that it found out then."""
     ops = [0]
 
@@ -179,7 +179,7 @@ def _run_again(
     named, first = argument_names(model, args, kwargs), dict[int, str]()
     shared = {name: first.setdefault(id(tensor), name) for name, tensor in named_tensors(named)}
     aliases = {name: one for name, one in shared.items() if name != one}
-    given = Given(model, structure_of(model, named), aliases)
+    given = CallStructure(model, structure_of(model, named), aliases)
     _refuse_hidden(named, f"{type(model).__name__} takes")
     with Restorer(model, (args, kwargs)) as restorer:
         for module, then in attributes:
@@ -198,7 +198,7 @@ def _run_again(
                 del made
         finally:
             restorer.after_run(session)
-    return Kept(session.graph, given, result, own, held, tuple(reads))
+    return LiveRun(session.graph, given, result, own, held, tuple(reads))
 
 
 def _refuse_hidden(tree: Any, what: str) -> None:

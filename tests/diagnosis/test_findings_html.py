@@ -9,7 +9,7 @@ import pytest
 
 from torchatlas.diagnosis import Finding, Findings, Where
 from torchatlas.diagnosis.findings import Severity
-from torchatlas.diagnosis.notebook import running_cell
+from torchatlas.diagnosis.findings_html import running_cell
 from torchatlas.graph import SourceLine
 
 PLACE = Where("step", SourceLine("/tmp/ipykernel_1/2.py", 5, "<cell line: 1>", "optimizer.step()  # <b>"))

@@ -1,7 +1,8 @@
-"""Ops that are no part of the program: DTensor finds out what an op returns by running it, whole, on fake tensors.
+"""Pausing recorders while ops run that are no part of the program.
 
-It does so once per kind of call and then remembers, so they would be in the first recording and not in the second.
-DTensor may be loaded while a recording runs; the recorder calls `hide` when it meets the first wrapper of a kind.
+DTensor finds out what an op returns by running it, whole, on fake tensors. It does so once per kind of call and then
+remembers: these ops would be in the first recording and not in the second. DTensor may be loaded while a recording
+runs, so the recorder calls `pause_in_dtensor` again when it meets the first wrapper of a kind.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from torchatlas.torch_private import dispatch_mode_stack, pop_mode, push_mode, s
 _UNDO: list[Callable[[], None]] = []
 
 
-def hide() -> None:
-    """Have recorders look away while DTensor does so, until `show` is called."""
+def pause_in_dtensor() -> None:
+    """Pause all recorders whenever DTensor runs an op on fake tensors, until `stop_pausing_in_dtensor`."""
     propagator = sharding_propagator()
     if propagator is not None and not _UNDO:
         original = propagator._propagate_tensor_meta_non_cached
 
         def propagate(self: Any, schema: Any) -> Any:
-            with unwatched():
+            with paused():
                 return original(self, schema)
 
         _UNDO.append(lambda: setattr(propagator, "_propagate_tensor_meta_non_cached", original))
         propagator._propagate_tensor_meta_non_cached = propagate
 
 
-def show() -> None:
+def stop_pausing_in_dtensor() -> None:
     """Idempotent."""
     while _UNDO:
         _UNDO.pop()()
 
 
 @bracketed
-def unwatched(only: Any = None) -> Iterator[None]:
-    """Take the recorders of this thread, or only one, off the dispatcher; all other modes stay, in their order."""
+def paused(only: Any = None) -> Iterator[None]:
+    """Take the modes of all recorders of this thread, or only one, off the dispatcher; other modes stay, in order."""
 
     def leaves(mode: Any) -> bool:
         return hasattr(mode, "records") if only is None else mode is only
@@ -54,7 +55,7 @@ def unwatched(only: Any = None) -> Iterator[None]:
 
 
 def _exchange(old: list[Any], new: list[Any]) -> None:
-    """Put other modes in the place of the last ones."""
+    """Replace the innermost modes of the dispatcher."""
     for _ in old:
         pop_mode()
     for mode in new:

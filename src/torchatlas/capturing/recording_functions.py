@@ -1,96 +1,61 @@
-"""How to record one operator: Python code written once per operator from its schema.
+"""The function that records one operator: Python code, written once per operator from its schema.
 
-Walking a schema costs as much as a small op, so it is done once: the result is a function that reads the tensor
-arguments by position, calls the operator and appends one flat row to the stream. A recorder binds it to its own
-state, which costs next to nothing.
-
-A row: plan, start, end, next sequence number, backward node's number or None, call, code, instruction, grad mode,
-whether an argument requires a gradient, then one entry per tensor argument, the other positional arguments, the
-keyword arguments, the outputs.
-An entry is a tensor number, None, a list of entries, or (scalar,) where Python passed a number for a tensor.
+Walking a schema costs as much as a small op, so it is done once. The generated function reads the tensor arguments by
+position, calls the operator and appends one row (row_schema.py) to the recording. It reads what it needs of a recorder
+as variables of an enclosing function, its environment: these are as fast as locals, in the first recording as in the
+hundredth. Binding the code to another recorder costs next to nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
 from torchatlas.capturing.collectives import WRAPS, is_group, is_reduction
+from torchatlas.capturing.frames import GENERATED
+from torchatlas.capturing.row_schema import RECOMPUTING, OpRow, Plan, Slot
 from torchatlas.operations import Operator, of
 from torchatlas.torch_private import OpOverload
 
-ROW_HEAD = 10  # fields before the first tensor argument
+Run = Callable[[Any, Any], Any]  # (args, kwargs) -> the result
 
-# What the generated code reads, in this order; stream.py provides it.
-# fmt: off
-ENVIRONMENT = (
-    "OMITTED", "classify", "current", "current_node", "extend", "failed", "forget", "frame_at", "grad_enabled",
-    "group", "guard", "keep", "kind_of_code", "known", "made", "made_without_memory", "next_number", "now",
-    "number_of", "number_of_result", "recomputing", "reduction", "register", "resized", "results", "storage",
-    "tensors_out",
-)
-# fmt: on
+_PLANS: dict[int, Plan] = {}  # by id of the operator, which its plan keeps alive
+_FACTORIES: dict[tuple[Plan, bool, bool], Callable[..., Run]] = {}
 
 
-@dataclass(frozen=True)
-class Slot:
-    """One tensor argument of an operator."""
-
-    name: str
-    position: int | None  # None: keyword only
-    many: bool  # a list of tensors
-    written: bool
-    overwritten: bool  # written and not read
-    nested: bool = False  # a list of lists of tensors
-
-
-@dataclass(frozen=True, eq=False)  # one per operator: equal only to itself
-class Plan:
-    """What is known of an operator before it runs."""
-
-    operator: Any
-    name: str  # aten.add.Tensor
-    slots: tuple[Slot, ...]
-    others: tuple[int, ...]  # positions of the arguments that are no tensors
-    has_keywords: bool
-    hidden: tuple[tuple[int, ...], int] | None  # arguments written unannounced, and the flag that switches it on
-    changes_layout: bool  # an in-place view op: the same tensor object has another shape afterwards
-    factory: Callable[..., Callable[[Any, Any], Any]]
-    required: int = 0  # how many positional arguments have no default
-    readable: bool = True  # False: the operator has no schema we can read, its arguments are walked instead
-    bookkeeping: bool = False  # not part of the program: let it run, record nothing
-    writes: bool = False  # or may write, for all we know
-    single: bool = False  # no argument is a list of tensors
-    detaches: bool = False  # its result needs no gradient though its argument does
-    clones: bool = False
-
-    @property
-    def length(self) -> int:
-        return ROW_HEAD + len(self.slots) + bool(self.others) + self.has_keywords + 1
-
-
-_PLANS: dict[tuple[int, bool, bool], Plan] = {}
-
-
-def plan_for(operator: Any, *, guarded: bool, kept: bool) -> Plan:
-    """The plan of an operator, made once per process and variant.
-
-    `guarded` calls `guard` before a write, `kept` calls `keep` with the outputs.
-    """
-    key = (id(operator), guarded, kept)
-    plan = _PLANS.get(key)
-    if plan is None or plan.operator is not operator:
-        plan = _PLANS[key] = _make(operator, guarded, kept)
+def plan_for(operator: Any) -> Plan:
+    """The plan of an operator, made once per process."""
+    plan = _PLANS.get(id(operator))
+    if plan is None:
+        plan = _PLANS[id(operator)] = _make_plan(operator)
     return plan
 
 
-def bind(plan: Plan, number: int, environment: Sequence[Any]) -> Callable[[Any, Any], Any]:
-    """The plan as a function over a recorder's state, in the order of ENVIRONMENT: run(args, kwargs) -> the result."""
+def recording_function(plan: Plan, number: int, environment: Mapping[str, Any]) -> Run:
+    """The function that runs an operator and records it, in rows that begin with `number`.
+
+    `environment` holds the variables it may read. Their names and order are the same for all recorders. `guard`, if
+    there is one, is called before a write with what will be written; `keep` after each op with the result and with
+    what was written.
+    """
+    variant = (plan, environment["guard"] is not None, environment["keep"] is not None)
+    factory = _FACTORIES.get(variant)
+    if factory is None:
+        factory = _FACTORIES[variant] = _compiled(_source(*variant), environment, plan.name)
     call = plan.operator._op if type(plan.operator) is OpOverload else plan.operator
-    return plan.factory(*environment, call, number)
+    return factory(*environment.values(), call, number)
+
+
+def _compiled(source: str, environment: Iterable[str], name: str) -> Callable[..., Run]:
+    """A function of the variables in the environment that returns the recording function."""
+    body = "\n".join("  " + line for line in source.splitlines())
+    text = f"def make({', '.join(environment)}, call, number):\n{body}\n  return run\n"
+    namespace: dict[str, Any] = {}
+    exec(compile(text, f"{GENERATED}{name}>", "exec"), namespace)  # our own text, made of operator schemas
+    factory: Callable[..., Run] = namespace["make"]
+    return factory
 
 
 def operator_name(operator: Any) -> str:
@@ -98,31 +63,27 @@ def operator_name(operator: Any) -> str:
     return str(operator) if isinstance(operator, OpOverload) else f"higher_order.{operator}"
 
 
-def _make(operator: Any, guarded: bool, kept: bool) -> Plan:
-    name = operator_name(operator)
-    schema, facts = getattr(operator, "_schema", None), of(name)
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def _make_plan(operator: Any) -> Plan:
+    name, schema = operator_name(operator), getattr(operator, "_schema", None)
+    facts = of(name)
     if schema is not None and facts.bookkeeping:
-        return Plan(operator, name, (), (), False, None, False, _generic, bookkeeping=True)
+        return Plan(operator, name, bookkeeping=True)
     slots, others, readable = _read_schema(schema, facts) if schema is not None else ((), (), False)
     if schema is None or not readable:
-        return Plan(operator, name, (), (0,), False, None, False, _generic, readable=False, writes=True)
-    hidden = _hidden_writes(schema, facts)
-    plan = Plan(
+        return Plan(operator, name, others=(0,), readable=False)
+    return Plan(
         operator,
         name,
         slots,
         others,
-        any(argument.kwarg_only for argument in schema.arguments),
-        hidden,
-        torch.Tag.inplace_view in operator.tags,
-        _generic,
-        _required(schema),
-        writes=hidden is not None or any(slot.written for slot in slots),
-        single=not any(slot.many for slot in slots),
-        detaches=name == "aten.detach.default",
-        clones=name == "aten.clone.default",
+        has_keywords=any(argument.kwarg_only for argument in schema.arguments),
+        hidden=_hidden_writes(schema, facts),
+        changes_layout=torch.Tag.inplace_view in operator.tags,
+        required=_required(schema),
     )
-    return replace(plan, factory=_compiled(_source(schema, plan, guarded, kept), name))
 
 
 _ONE, _MANY = ("Tensor", "Optional[Tensor]"), ("List[Tensor]", "List[Optional[Tensor]]", "Optional[List[Tensor]]")
@@ -163,8 +124,54 @@ def _required(schema: Any) -> int:
     return next((i for i, argument in enumerate(positional) if argument.has_default_value()), len(positional))
 
 
-def _source(schema: Any, plan: Plan, guarded: bool, kept: bool) -> str:
-    """The text of the recording function. What it reads from outside are the names in stream.environment()."""
+# -- code --------------------------------------------------------------------------------------------------------------
+
+# How the generated code computes each field. With a backward node running and gradients disabled there is no user line
+# to find: it is the forward node's. In a step of one of torch's optimizers it is the line of the step. With gradients
+# enabled it may be a checkpoint that recomputes, or a backward pass that builds a graph.
+_EXPRESSIONS = {
+    "plan": "number",
+    "start_ns": "t0",
+    "end_ns": "t1",
+    "next_sequence_nr": "sequence",
+    "backward_nr": "back",
+    "call": "current[0]",
+    "code": "code",
+    "instruction": "at",
+    "grad_mode": "grad",
+    "needs_grad": "needs",
+}
+_FIELDS = [_EXPRESSIONS[name] for name in OpRow._fields]
+_FRAME = f"""\
+  node = current_node(); code = None; at = sequence = 0; back = None; grad = grad_enabled()
+  if node is not None: back = node._sequence_nr()
+  if node is None or grad:
+    sequence = next_number()
+    if current[1] is not None: code, at = current[1]
+    else:
+      frame = frame_at(2)
+      while frame is not None:
+        code = frame.f_code; kind = kind_of_code(id(code))
+        if kind is None: kind = classify(code)
+        if kind == 0:
+          at = frame.f_lasti; break
+        frame = frame.f_back
+      else: code = None
+    if node is not None and recomputing(): grad = {RECOMPUTING}"""
+
+_CALL = """\
+  t0 = now()
+  try: out = call(*args, **kwargs) if kwargs else call(*args)
+  except BaseException as error:
+    failed(number, error, current[0], code, at); {after}
+  t1 = now()"""
+
+
+def _source(plan: Plan, guarded: bool, kept: bool) -> str:
+    """The text of the recording function."""
+    if not plan.readable:
+        return _source_without_schema(kept)
+    schema = plan.operator._schema
     positional = [argument for argument in schema.arguments if not argument.kwarg_only]
     required = plan.required
     lines = ["def run(args, kwargs):"]
@@ -176,20 +183,29 @@ def _source(schema: Any, plan: Plan, guarded: bool, kept: bool) -> str:
     if guarded:
         lines += _guard_lines(schema, plan)
     # What may have another layout afterwards. An op that raises may have given it one before it did.
-    relaid = [f"resized(x{i})" for i, slot in enumerate(plan.slots) if slot.position is None and slot.written]
+    relaid = [f"reshaped(x{i})" for i, slot in enumerate(plan.slots) if slot.position is None and slot.written]
     relaid += ["forget(args[0])"] if plan.changes_layout else []
     lines += [_CALL.format(after="; ".join([*relaid, "raise"])), *(f"  {line}" for line in relaid)]
     lines += _read_result(schema)
     if kept:
         lines.append("  keep(None, [])" if of(plan.name).asynchronous else f"  keep(out, {_written(plan)})")
-    row = ["number", "t0", "t1", "sequence", "back", "current[0]", "code", "at", "grad", "needs"]
-    row += [f"s{i}" for i in range(len(plan.slots))]
+    row = [*_FIELDS, *(f"s{i}" for i in range(len(plan.slots)))]
     if plan.others:
         row.append(_other_arguments(plan, required, positional))
     if plan.has_keywords:
         tensors = sorted(slot.name for slot in plan.slots if slot.position is None)
         row.append(f"{{k: v for k, v in kwargs.items() if k not in {tensors!r}}}" if tensors else "kwargs")
     lines += [f"  extend(({', '.join(row)}, o))", "  return out"]
+    return "\n".join(lines)
+
+
+def _source_without_schema(kept: bool) -> str:
+    """Tensors are found by walking the arguments."""
+    lines = ["def run(args, kwargs):", "  found = []", "  shape = tensors_out((args, kwargs or {}), found)"]
+    lines += [_FRAME, "  needs = False", _CALL.format(after="raise")]
+    if kept:
+        lines.append("  keep(out, [])")
+    lines += [f"  extend(({', '.join(_FIELDS)}, (found, shape), results(out)))", "  return out"]
     return "\n".join(lines)
 
 
@@ -229,14 +245,14 @@ def _read_result(schema: Any) -> list[str]:
     if schema.name == WRAPS:
         return ["  o = number_of_result(getattr(out, 'elem', out))"]
     if kinds == ["Tensor"]:
-        return ["  e = known(id(out)); o = e[1] if e is not None and e[0]() is out else made(out)"]
+        return ["  e = known(id(out)); o = e[1] if e is not None and e[0]() is out else register(out)"]
     if len(kinds) == 1:
         return ["  o = None if out is None else [None if y is None else number_of_result(y) for y in out]"]
     return ["  o = [results(y) for y in out]"]
 
 
 def _requires_grad(plan: Plan) -> str:
-    """Whether any tensor argument requires a gradient, as an expression."""
+    """An expression that is true if any tensor argument requires a gradient."""
     parts = []
     for i, slot in enumerate(plan.slots):
         if slot.nested:
@@ -249,7 +265,7 @@ def _requires_grad(plan: Plan) -> str:
 
 
 def _written(plan: Plan) -> str:
-    """The arguments an operator writes, as an expression."""
+    """An expression for the list of the arguments that an operator writes."""
     places = [f"x{i}" for i, slot in enumerate(plan.slots) if slot.written]
     if plan.hidden is not None:
         positions, flag = plan.hidden
@@ -266,63 +282,3 @@ def _guard_lines(schema: Any, plan: Plan) -> list[str]:
     if (written := _written(plan)) != "[]":
         lines.append(f"  guard({written})")
     return lines
-
-
-# With a backward node running and gradients disabled there is no user line to find: it is the forward node's. In a
-# step of one of torch's optimizers it is the line of the step.
-# With gradients enabled it may be a checkpoint recomputing (2) or a backward that builds a graph (1).
-_FRAME = """\
-  node = current_node(); code = None; at = sequence = 0; back = None; grad = grad_enabled()
-  if node is not None: back = node._sequence_nr()
-  if node is None or grad:
-    sequence = next_number()
-    if current[1] is not None: code, at = current[1]
-    else:
-      frame = frame_at(2)
-      while frame is not None:
-        code = frame.f_code; kind = kind_of_code(id(code))
-        if kind is None: kind = classify(code)
-        if kind == 0:
-          at = frame.f_lasti; break
-        frame = frame.f_back
-      else: code = None
-    if node is not None and recomputing(): grad = 2"""
-
-_CALL = """\
-  t0 = now()
-  try: out = call(*args, **kwargs) if kwargs else call(*args)
-  except BaseException as error:
-    failed(number, error, current[0], code, at); {after}
-  t1 = now()"""
-
-
-# Operators without a readable schema: tensors are found by walking the arguments.
-_GENERIC_SOURCE = f"""\
-def run(args, kwargs):
-  found = []
-  shape = tensors_out((args, kwargs or {{}}), found)
-{_FRAME}
-{_CALL.format(after="raise")}
-  if keep is not None: keep(out, [])
-  extend((number, t0, t1, sequence, back, current[0], code, at, grad, False, (found, shape), results(out)))
-  return out"""
-
-
-def _compiled(source: str, name: str) -> Callable[..., Callable[[Any, Any], Any]]:
-    """A function of the environment that returns the recording function.
-
-    What the code reads are then cells: read as fast as locals, in the first recording as in the hundredth.
-    """
-    body = "\n".join("  " + line for line in source.splitlines())
-    namespace: dict[str, Any] = {}
-    exec(  # our own text, made of operator schemas
-        compile(
-            f"def make({', '.join(ENVIRONMENT)}, call, number):\n{body}\n  return run\n", f"<plan of {name}>", "exec"
-        ),
-        namespace,
-    )
-    factory: Callable[..., Callable[[Any, Any], Any]] = namespace["make"]
-    return factory
-
-
-_generic = _compiled(_GENERIC_SOURCE, "any operator")

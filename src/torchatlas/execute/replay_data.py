@@ -50,7 +50,7 @@ class Recipe(Struct, frozen=True):
     zero_point: int = 0
 
 
-class Kept(Struct, frozen=True):
+class ReplayData(Struct, frozen=True):
     """What the metadata of the graph hold; the bytes are in `graph.recorded`."""
 
     ops: int
@@ -65,7 +65,7 @@ class Kept(Struct, frozen=True):
     last: dict[str, str]  # storage -> digest of what it held in the end
 
 
-def kept_in(graph: Graph) -> Kept:
+def replay_data(graph: Graph) -> ReplayData:
     """What a replay needs, or an error that says why this graph cannot be replayed."""
     if graph.source != "run":
         raise NotAvailableError(
@@ -87,7 +87,7 @@ def kept_in(graph: Graph) -> Kept:
             "or from an .atlas file."
         )
     try:
-        kept = msgspec.convert(graph.metadata["replay"], Kept)
+        kept = msgspec.convert(graph.metadata["replay"], ReplayData)
     except msgspec.ValidationError as error:
         raise FileFormatError(f"What this graph says about its replay is damaged: {error}.") from error
     if kept.fake:
@@ -106,7 +106,7 @@ def _why_missing(graph: Graph) -> str:
     )
 
 
-def _check(graph: Graph, kept: Kept) -> None:
+def _check(graph: Graph, kept: ReplayData) -> None:
     ops = int((graph.columns["node_kind"] == KINDS.index(NodeKind.OP)).sum())
     for operation in graph.tables.operations:  # it is recorded by another way, so that the ops would not match either
         if operation.name.startswith(f"{INDUCTOR_GRAPH}."):
