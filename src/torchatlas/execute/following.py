@@ -7,17 +7,19 @@ that the captured path has there: another path is noticed at its first op, and r
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from torchatlas.capturing.plans import Plan
+from torchatlas.capturing.capture import capture
+from torchatlas.capturing.recording import Recording
 from torchatlas.capturing.replaying import inputs_of
-from torchatlas.capturing.run import Recording, capture
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.errors import InputMismatchError
-from torchatlas.execute.program import Edits, Failed, Taken, cloned
+from torchatlas.execute.node_values import Taken, Wishes, cloned
+from torchatlas.execute.program import Failed
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.inputs import argument_names, named_tensors
 from torchatlas.torch_private import no_dispatch_modes, pytree
@@ -34,17 +36,9 @@ class Followed:
     def __init__(self, model: nn.Module, graph: Graph) -> None:
         self._model, self._graph = model, graph
 
-    def run(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        keep: Collection[str] | None = (),
-        edits: Edits | None = None,
-        watch: Callable[[str, Any], None] | None = None,
-    ) -> tuple[Any, dict[str, Taken]]:
-        """Run the model. Returns its result, and what the nodes to `keep` took and made, by name; None keeps all."""
-        path = _Path(self._graph.where(kind="op"), keep, edits or {}, watch)
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], wishes: Wishes) -> tuple[Any, dict[str, Taken]]:
+        """Run the model. Returns its result, and what the nodes to keep took and made, by name."""
+        path = _Path(self._graph.where(kind="op"), wishes)
         inputs = {node.name for node in self._graph.where(kind="input")}
         for name, tensor in named_tensors(argument_names(self._model, args, kwargs)):
             if name in inputs:
@@ -59,7 +53,7 @@ class Followed:
                 raise
             raise Failed(path.nodes[path.position].name, error) from error
         path.end()
-        if path.wants("output"):
+        if wishes.keeps("output"):
             path.kept["output"] = Taken(tuple(pytree.tree_leaves(result)), None)
         return result, path.kept
 
@@ -71,27 +65,18 @@ class _Left(Exception):
 class _Path:
     """The ops of the path, one after another."""
 
-    def __init__(
-        self,
-        nodes: list[GraphNode],
-        keep: Collection[str] | None,
-        edits: Edits,
-        watch: Callable[[str, Any], None] | None,
-    ) -> None:
-        self.nodes, self.keep, self.edits, self.watch = nodes, keep, edits, watch
+    def __init__(self, nodes: list[GraphNode], wishes: Wishes) -> None:
+        self.nodes, self.wishes = nodes, wishes
         self.position = 0
         self.problem: InputMismatchError | None = None  # kept: the model may catch what is raised inside of it
         self.kept: dict[str, Taken] = {}
         self._lock = threading.RLock()
 
-    def wants(self, name: str) -> bool:
-        return self.keep is None or name in self.keep
-
     def arrived(self, name: str, tensor: torch.Tensor) -> None:
-        if self.wants(name):
+        if self.wishes.keeps(name):
             self.kept[name] = Taken((), _copied(tensor))
-        if self.watch is not None:
-            self.watch(name, tensor)
+        if self.wishes.watch is not None:
+            self.wishes.watch(name, tensor)
 
     def around(self, plan: Plan, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """The recording function of an operator, compared with the path."""
@@ -103,16 +88,16 @@ class _Path:
                     run(args, kwargs)  # what raises, and the model handles, is not on the path
                     raise self._refused(f"runs {plan.name}", node)
                 taken: tuple[Any, ...] = ()
-                if self.wants(node.name):
+                if self.wishes.keeps(node.name):
                     taken = tuple(_copied(tensor) for tensor, _ in inputs_of(plan, args, kwargs))
                 out = run(args, kwargs)
-                if node.name in self.edits:
-                    out = _edited(out, self.edits[node.name], in_place=plan.writes)
-                if self.wants(node.name):
+                if node.name in self.wishes.edits:
+                    out = _edited(out, self.wishes.edits[node.name], in_place=plan.writes)
+                if self.wishes.keeps(node.name):
                     self.kept[node.name] = Taken(taken, _copied(out))
-                if self.watch is not None:
+                if self.wishes.watch is not None:
                     with no_dispatch_modes():
-                        self.watch(node.name, out)
+                        self.wishes.watch(node.name, out)
                 self.position += 1
                 return out
 

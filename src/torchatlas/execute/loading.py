@@ -17,6 +17,7 @@ from torch import nn
 from torchatlas.errors import FileFormatError, InvalidModelError, NewerVersionError, StateError
 from torchatlas.execute import structures
 from torchatlas.execute.conditions import condition
+from torchatlas.execute.exported_program import STAND_INS
 from torchatlas.execute.file_format import BEGIN, END, KEY, VERSION, Leaf, Saved, SavedVariant
 from torchatlas.execute.matching import ANY_NUMBER, Expected
 from torchatlas.execute.ops import argument, dtype_named, operator
@@ -279,7 +280,7 @@ def _function(name: str, allow: frozenset[str]) -> tuple[Any, Any]:
     if name in (BEGIN, END):
         return (Mode, Mode) if name == BEGIN else (Mode.end, Mode.end)
     found = operator(Operation(name, OperationType.UNKNOWN), allow)
-    return found, checked(found)
+    return found, STAND_INS.get(found) or checked(found)
 
 
 def _rich(item: Any, count: int) -> Any:

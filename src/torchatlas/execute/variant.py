@@ -21,9 +21,11 @@ from torchatlas.errors import (
     OutOfMemoryError,
 )
 from torchatlas.execute.following import Followed
-from torchatlas.execute.program import Edits, Failed, Program, Taken, cloned
+from torchatlas.execute.node_values import Taken, ValueRecorder, Wishes, cloned
+from torchatlas.execute.program import Failed, Program
 from torchatlas.execute.slicing import Unreachable, part
 from torchatlas.graph import Graph, GraphNode, Value
+from torchatlas.graph.module_outputs import output_nodes
 from torchatlas.registry import near_names
 from torchatlas.torch_private import pytree
 
@@ -41,24 +43,17 @@ class Variant:
     guards: list[tuple[str, Any]]  # what export assumed of the sizes: as text and as code
     constants: dict[str, Any] = field(default_factory=dict)  # what is not the model's own
 
-    def run(
-        self,
-        flat: list[Any],
-        model: nn.Module,
-        *,
-        keep: set[str] | None,
-        edits: Edits,
-        watch: Callable[[str, Any], None] | None,
-    ) -> tuple[Any, dict[str, Taken]]:
+    def run(self, flat: list[Any], model: nn.Module, wishes: Wishes) -> tuple[Any, dict[str, Taken]]:
         """What the model returns, and what the nodes to keep took and made, given inputs in the order of `in_spec`."""
         try:
             if isinstance(self.program, Followed):
                 args, kwargs = pytree.tree_unflatten(flat, self.in_spec)
-                return self.program.run(args, kwargs, keep=keep, edits=edits, watch=watch)
-            results, taken = self.program.run(flat, self._constants(model), keep=keep, edits=edits, watch=watch)
+                return self.program.run(args, kwargs, wishes)
+            recorder = ValueRecorder(wishes) if wishes else None
+            results = self.program.run(flat, self._constants(model), recorder)
         except Failed as failed:
             raise self._explained(failed) from failed.error
-        return structured(results, self.out_spec), taken
+        return structured(results, self.out_spec), {} if recorder is None else recorder.values()
 
     def run_between(self, values: Mapping[str, Any], to: str, model: nn.Module) -> list[Any]:
         """What the nodes behind a name make, from the values of others alone."""
@@ -83,7 +78,7 @@ class Variant:
         written = {s for instruction in program.instructions for r in instruction.writes for s in self._storages_of(r)}
         arguments = [cloned(value) if self._storages_of(r) & written else value for r, value in given.items()]
         try:
-            return program.run(arguments, self._constants(model))[0]
+            return program.run(arguments, self._constants(model))
         except Failed as failed:
             raise self._explained(failed) from failed.error
 
@@ -210,20 +205,5 @@ def place(node: GraphNode) -> str:
 
 
 def _outputs_of(graph: Graph, path: str) -> list[list[str]]:
-    """For each call of a module, the nodes that make what others take from it; the last node if nobody does."""
-    columns, paths = graph.columns, [module.path for module in graph.tables.modules]
-    parents, modules = columns["call_parent"].tolist(), columns["call_module"].tolist()
-    inside: list[int] = []  # call -> the outermost call of the module that it is a part of, or -1
-    for call, parent in enumerate(parents):
-        outer = inside[parent] if parent >= 0 else -1
-        inside.append(outer if outer >= 0 or paths[modules[call]] != path else call)
-    of_node = [inside[call] if call >= 0 else -1 for call in columns["node_call"].tolist()]
-    leaving: dict[int, list[int]] = {}
-    last: dict[int, int] = {}
-    for node, call in enumerate(of_node):
-        if call >= 0:
-            last[call] = node
-    for source, target in zip(columns["edge_source"].tolist(), columns["edge_target"].tolist(), strict=True):
-        if of_node[source] >= 0 and of_node[source] != of_node[target]:
-            leaving.setdefault(of_node[source], []).append(source)
-    return [[graph.nodes[n].name for n in sorted({*leaving.get(call, [last[call]])})] for call in last]
+    """For each call of a module, the names of the nodes that make what it returns."""
+    return [[graph.nodes[node].name for node in call] for call in output_nodes(graph, path)]

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 
 from torchatlas.autograd.engine.buffer import InputBuffer
-from torchatlas.capturing.tensors import storages_of
-from torchatlas.capturing.wrappers import parts
+from torchatlas.capturing.tensors import parts, storages_of
 
 
 class Moment(NamedTuple):
