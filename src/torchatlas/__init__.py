@@ -66,7 +66,7 @@ __all__ = [
 if TYPE_CHECKING:
     from torch import nn
 
-    from torchatlas.analysis.batch import peak_for_batch
+    from torchatlas.analysis.batch_peak import peak_for_batch
     from torchatlas.analysis.cost import cost
     from torchatlas.analysis.diff import compare
     from torchatlas.analysis.memory import memory
@@ -103,7 +103,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "analysis.batch": "peak_for_batch",
+            "analysis.batch_peak": "peak_for_batch",
             "analysis.cost": "cost",
             "analysis.diff": "compare",
             "analysis.memory": "memory",

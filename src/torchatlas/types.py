@@ -74,8 +74,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from torchatlas.analysis.batch import BatchPeak
-    from torchatlas.analysis.checkpointing import CheckpointChoice, CheckpointedModule
+    from torchatlas.analysis.batch_peak import BatchPeak
+    from torchatlas.analysis.checkpoint_choice import CheckpointChoice, CheckpointedModule
     from torchatlas.analysis.cost import Amount, CostReport, NodeCost
     from torchatlas.analysis.devices import Device
     from torchatlas.analysis.diff import Change, Comparison, Delta
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from torchatlas.autograd.debugger import Debugger
     from torchatlas.autograd.lifecycle import Lifecycle, NodeLife
     from torchatlas.autograd.record_backward import BackwardRecording, BackwardRun
-    from torchatlas.capturing.run import Failure, Recording
+    from torchatlas.capturing.recording import Failure, Recording
     from torchatlas.checkpoint_plans import AppliedPlan, CheckpointCheck, CheckpointPlan
     from torchatlas.compat.torchviz import Dot
     from torchatlas.diagnosis.findings import Finding, Findings, Severity, Where
@@ -110,8 +110,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "analysis.batch": "BatchPeak",
-            "analysis.checkpointing": "CheckpointChoice CheckpointedModule",
+            "analysis.batch_peak": "BatchPeak",
+            "analysis.checkpoint_choice": "CheckpointChoice CheckpointedModule",
             "analysis.cost": "Amount CostReport NodeCost",
             "analysis.devices": "Device",
             "analysis.diff": "Change Comparison Delta",
@@ -121,7 +121,7 @@ else:
             "autograd.debug_stop": "Stop",
             "autograd.record_backward": "BackwardRecording BackwardRun",
             "autograd.debug_session": "Breakpoint",
-            "capturing.run": "Failure Recording",
+            "capturing.recording": "Failure Recording",
             "checkpoint_plans": "AppliedPlan CheckpointCheck CheckpointPlan",
             "compat.torchviz": "Dot",
             "diagnosis.findings": "Finding Findings Severity Where",

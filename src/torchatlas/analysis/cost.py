@@ -5,21 +5,23 @@ What has no formula is listed, and every sum it belongs to says "at least".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torchatlas.analysis.autograd_bytes import autograd_text, captured_for_cost, recorded_with_autograd
 from torchatlas.analysis.counting import Counts, count
 from torchatlas.analysis.devices import GENERIC, Device, device_named
-from torchatlas.analysis.inference import autograd_text, captured_for_cost, recorded_with_autograd
+from torchatlas.analysis.reports import as_json, sum_of
 from torchatlas.analysis.roofline import BOUNDS, Roofline, roofline
 from torchatlas.analysis.summary import run_times
-from torchatlas.errors import AnalysisError, InvalidInputError, MissingDependencyError
+from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import PHASES, Array
+from torchatlas.graph.formats import imported
 from torchatlas.graph.names import short_name
 from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
@@ -57,20 +59,14 @@ class Amount:
         """All arithmetic per byte moved; None when nothing moves."""
         return (self.flops + self.elementwise_flops) / self.bytes if self.bytes else None
 
+    def __add__(self, other: Amount) -> Amount:
+        return sum_of((self, other))
+
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "operations": self.operations,
-            "macs": self.macs,
-            "flops": self.flops,
-            "elementwise_flops": self.elementwise_flops,
-            "bytes_read": self.bytes_read,
-            "bytes_written": self.bytes_written,
-            "saved_for_backward_bytes": self.saved_for_backward_bytes,
-            "arithmetic_intensity": self.arithmetic_intensity,
-            "seconds_at_best": self.seconds,
-            "time_ns": self.time_ns,
-            "uncosted": self.uncosted,
-        }
+        names = ["operations", "macs", "flops", "elementwise_flops", "bytes_read", "bytes_written"]
+        names += ["saved_for_backward_bytes", "arithmetic_intensity"]
+        found = {name: getattr(self, name) for name in names}
+        return found | {"seconds_at_best": self.seconds, "time_ns": self.time_ns, "uncosted": self.uncosted}
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +205,12 @@ class CostReport:
             "mean_intensity": self.mean_intensity,
             "sizes": self.sizes,
             "uncosted": self.uncosted,
-            **{name: {key: one.to_dict() for key, one in getattr(self, name).items()} for name in groups},
+            **{name: as_json(getattr(self, name)) for name in groups},
         }
 
     def to_pandas(self) -> pandas.DataFrame:
         """A pandas.DataFrame with one row per operation; what is unknown is <NA>."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingDependencyError("to_pandas needs pandas: pip install 'torchatlas[pandas]'") from error
+        pandas = imported("pandas", "to_pandas needs")
         chosen, counts = np.flatnonzero(self.counts.is_op), self.counts
         names, bound = self.graph.index.names(), self.roofline.bound
         operations = [self.graph.tables.operations[row].name for row in self.graph.columns["node_operation"][chosen]]
@@ -289,7 +282,7 @@ def cost(
         best,
         next(iter(_amounts(graph, counts, best, np.zeros(len(graph), np.int64), [""]).values()), Amount()),
         _amounts(graph, counts, best, columns["node_phase"], phases),
-        _rolled_up(graph, own),
+        {path: one for path, one in graph.scopes.totals(own, Amount()).items() if one.operations},
         _amounts(graph, counts, best, type_of[operations], types),
         _amounts(graph, counts, best, name_of[operations], names),
         _amounts(graph, counts, best, best.bound, [str(bound) for bound in BOUNDS]),
@@ -302,63 +295,30 @@ def cost(
 def _amounts(graph: Graph, counts: Counts, best: Roofline, group: Array, names: list[str]) -> dict[str, Amount]:
     """The sums per group, in the order of `names`; groups without operations are left out, and group -1."""
     chosen = np.flatnonzero(counts.is_op & (group >= 0))
-    known = chosen[counts.macs[chosen] >= 0]
-    time_ns = graph.columns["node_time_ns"]
-    timed = chosen[time_ns[chosen] >= 0]
-    size = len(names)
+    is_known, time_ns, size = counts.macs[chosen] >= 0, graph.columns["node_time_ns"], len(names)
+    known, timed = chosen[is_known], chosen[time_ns[chosen] >= 0]
 
-    def total(column: Array, nodes: Array) -> list[int]:
+    def number(nodes: Array) -> list[int]:
+        return [int(one) for one in np.bincount(group[nodes], minlength=size)]
+
+    def total(column: Array, nodes: Array = known) -> list[int]:
         found = np.zeros(size, np.int64)
         np.add.at(found, group[nodes], column[nodes])
         return [int(one) for one in found]
 
-    operations = np.bincount(group[chosen], minlength=size).tolist()
-    costed = np.bincount(group[known], minlength=size).tolist()
-    times, was_timed = total(time_ns, timed), np.bincount(group[timed], minlength=size).tolist()
-    seconds = np.bincount(group[known], best.seconds[known], minlength=size).tolist()
-    macs, other = total(counts.macs, known), total(counts.elementwise_flops, known)
-    read, written = total(counts.bytes_read, known), total(counts.bytes_written, known)
-    saved = total(counts.saved_bytes, known)
-    return {
-        name: Amount(
-            operations[at],
-            macs[at],
-            other[at],
-            read[at],
-            written[at],
-            saved[at],
-            seconds[at],
-            times[at] if was_timed[at] else None,
-            operations[at] - costed[at],
-        )
-        for at, name in enumerate(names)
-        if operations[at]
+    sums: dict[str, list[Any]] = {
+        "operations": number(chosen),
+        "macs": total(counts.macs),
+        "elementwise_flops": total(counts.elementwise_flops),
+        "bytes_read": total(counts.bytes_read),
+        "bytes_written": total(counts.bytes_written),
+        "saved_for_backward_bytes": total(counts.saved_bytes),
+        "seconds": np.bincount(group[known], best.seconds[known], minlength=size).tolist(),
+        "time_ns": [time if runs else None for time, runs in zip(total(time_ns, timed), number(timed), strict=True)],
+        "uncosted": number(chosen[~is_known]),
     }
-
-
-def _rolled_up(graph: Graph, own: dict[str, Amount]) -> dict[str, Amount]:
-    """Every module with what is below it."""
-    found: dict[str, Amount] = {}
-    for scope in reversed(list(graph.scopes[""].walk())):
-        parts = [own.get(scope.path, Amount()), *(found[child.path] for child in scope.children)]
-        found[scope.path] = _sum(parts)
-    return {path: found[path] for path in graph.scopes if found[path].operations}
-
-
-def _sum(parts: Iterable[Amount]) -> Amount:
-    listed = list(parts)
-    times = [one.time_ns for one in listed if one.time_ns is not None]
-    return Amount(
-        sum(one.operations for one in listed),
-        sum(one.macs for one in listed),
-        sum(one.elementwise_flops for one in listed),
-        sum(one.bytes_read for one in listed),
-        sum(one.bytes_written for one in listed),
-        sum(one.saved_for_backward_bytes for one in listed),
-        sum(one.seconds for one in listed),
-        sum(times) if times else None,
-        sum(one.uncosted for one in listed),
-    )
+    rows = (Amount(**{key: column[at] for key, column in sums.items()}) for at in range(size))
+    return {name: row for name, row in zip(names, rows, strict=True) if row.operations}
 
 
 # -- as text -----------------------------------------------------------------------------------------------------------
@@ -397,14 +357,11 @@ def cost_text(report: CostReport, *, depth: int = 2, top: int = 10) -> str:
     parts = [text_lines(lines), _section("phase", report.by_phase)]
     if len(modules) > 1:
         parts.append(_section("module", {path or "(all)": one for path, one in modules.items()}))
-    parts += [_section("kind", _by_seconds(report.by_operation_type)), _section("limited by", report.by_bound)]
+    kinds = dict(sorted(report.by_operation_type.items(), key=lambda item: -item[1].seconds))
+    parts += [_section("kind", kinds), _section("limited by", report.by_bound)]
     if costly := report.top(top):
         parts.append(_operations(costly, achieved=achieved))
     return "\n\n".join(parts)
-
-
-def _by_seconds(groups: dict[str, Amount]) -> dict[str, Amount]:
-    return dict(sorted(groups.items(), key=lambda item: -item[1].seconds))
 
 
 def _section(title: str, groups: dict[str, Amount]) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import GradientEdge
 
-from torchatlas.capturing.run import Recording
+from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph
 

@@ -31,7 +31,7 @@ from torchatlas.autograd.debug_session import Aborted, Breakpoint, Session
 from torchatlas.autograd.debug_stop import Stop
 from torchatlas.autograd.engine_observer import EngineRun, Gradients, watched
 from torchatlas.autograd.graph_walk import starting_nodes
-from torchatlas.capturing.run import Recording
+from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.interrupts import Bracket, signals_deferred

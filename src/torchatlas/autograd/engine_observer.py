@@ -23,7 +23,7 @@ import torch
 from torchatlas.autograd.graph_walk import starting_node
 from torchatlas.capturing.collectives import keep_groups
 from torchatlas.capturing.deep_graphs import Edges, nodes_behind
-from torchatlas.collector import collector_off
+from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph.columns import Array
 from torchatlas.interrupts import bracketed
 from torchatlas.torch_private import current_autograd_node, engine_run_id, engine_runs, hang_hooks
@@ -120,7 +120,7 @@ def watched(observer: Observer, thread: int | None = None) -> Iterator[None]:
         here, outer = threading.get_ident(), _outer(running)
         if thread is not None and here != thread and outer is None:
             return run(outputs, *args, **kwargs)
-        with collector_off():
+        with collection_paused():
             outer_number = None if outer is None else outer.task.number
             mine = _LiveRun(_engine_run(next(numbers), outer_number, outputs, args, kwargs), here)
         with _observed(mine, running, observer):
@@ -144,7 +144,7 @@ def _observed(mine: _LiveRun, running: list[_LiveRun], observer: Observer) -> It
     try:
         observer.begin(mine.task)
         try:
-            with collector_off():
+            with collection_paused():
                 let_go = _hooked(mine, running, observer)
             try:
                 yield

@@ -34,7 +34,7 @@ from torchatlas.graph.nouns import EdgeKind, NodeKind, Phase, Role
 from torchatlas.operations import operation_type
 
 if TYPE_CHECKING:
-    from torchatlas.capturing.run import Recording
+    from torchatlas.capturing.recording import Recording
 
 
 def autograd_graph(

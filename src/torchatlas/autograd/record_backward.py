@@ -26,7 +26,7 @@ from torchatlas.autograd.engine_observer import EngineRun, Gradients, watched
 from torchatlas.autograd.gradient_statistics import GradientFigures, has_no_numbers
 from torchatlas.autograd.graph import graph_of_walk, link
 from torchatlas.autograd.graph_walk import Walk, starting_nodes
-from torchatlas.capturing.run import Recording
+from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import Array

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing.wrappers import parts
+from torchatlas.capturing.tensors import parts
 from torchatlas.errors import CaptureError
 from torchatlas.graph import Graph
 from torchatlas.inputs import named_tensors

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.describe import dtype_name
-from torchatlas.capturing.keep import tensors_of
-from torchatlas.capturing.plans import Plan
-from torchatlas.capturing.stream import Recorder
+from torchatlas.capturing.portable import dtype_name
+from torchatlas.capturing.recorded_values import tensors_of
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.capturing.tensors import storages_of
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
@@ -207,8 +207,8 @@ class ReplayKeeper:
 
     def _remember(self, tensor: torch.Tensor, storage: Any, external: bool) -> _Memory:
         assert self.recorder is not None
-        number = self.recorder.number_of(tensor) if external else self.recorder.number_of_result(tensor)
-        number_of_storage = self.recorder.storage_number(tensor)
+        number = self.recorder.numbers.number_of(tensor) if external else self.recorder.numbers.number_of_result(tensor)
+        number_of_storage = self.recorder.numbers.storage_number(tensor)
         assert number >= 0
         assert number_of_storage is not None
         key, memories = id(storage), self._memories

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from torchatlas.analysis.summary import summarize
+from torchatlas.capturing.recording import Recording, recording
 from torchatlas.capturing.restore import Restorer
-from torchatlas.capturing.run import Recording, recording
 from torchatlas.errors import FileFormatError, InvalidInputError, InvalidModelError, StateError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphEdge, GraphNode, formats

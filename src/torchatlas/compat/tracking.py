@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from torchatlas.analysis.summary import operations_of, slowest
+from torchatlas.capturing.recording import Recording
 from torchatlas.capturing.repeat import Runs, check_runs
 from torchatlas.capturing.restore import Restorer
-from torchatlas.capturing.run import Recording
 from torchatlas.compat.tracker import ComputationalGraphTracker
 from torchatlas.errors import InputMismatchError, InvalidInputError, OutOfMemoryError
 from torchatlas.escapes import clean

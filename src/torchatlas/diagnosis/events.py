@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from torchatlas.autograd.engine_observer import Gradients
-    from torchatlas.capturing.plans import Plan
+    from torchatlas.capturing.row_schema import Plan
     from torchatlas.diagnosis.backward_passes import BackwardPass
     from torchatlas.diagnosis.loss_graph import LossGraph
     from torchatlas.diagnosis.visit import Visit

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchatlas.capturing.describe import source_row
 from torchatlas.capturing.frames import is_installed, is_users, program_line
-from torchatlas.capturing.run import Recording
+from torchatlas.capturing.portable import source_row
+from torchatlas.capturing.recording import Recording
 from torchatlas.diagnosis.findings import Where
 from torchatlas.diagnosis.leaf_tensors import Leaf, Leaves
 from torchatlas.graph import Graph, GraphNode, Phase, SourceLine

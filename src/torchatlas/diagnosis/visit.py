@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import nn
 
-from torchatlas.capturing import process
+from torchatlas.capturing import patches
 from torchatlas.diagnosis.backward_passes import BackwardPass, watch_backward
 from torchatlas.diagnosis.events import DIAGNOSES, Diagnosis
-from torchatlas.diagnosis.findings import Finding, Findings, OwnFailure, sorted_findings
+from torchatlas.diagnosis.findings import Finding, Findings, OwnFailure, Severity, sorted_findings
+from torchatlas.diagnosis.findings_html import running_cell
 from torchatlas.diagnosis.history import History
-from torchatlas.diagnosis.notebook import running_cell
 from torchatlas.errors import StateError
 from torchatlas.interrupts import Bracket
 from torchatlas.torch_private import never_compiled
 
 
-class Visit(Bracket["Visit"]):
-    """Watches what runs between entering and leaving; `findings` is what was wrong with it."""
+class Visit(Bracket["Visit"], Sequence[Finding]):
+    """Watches what runs between entering and leaving. It is a sequence of what was found so far; False if nothing."""
 
     def __init__(
         self, model: nn.Module | None = None, only: Iterable[str] | None = None, ignore: Iterable[str] = ()
@@ -42,6 +42,13 @@ class Visit(Bracket["Visit"]):
         self._state = "new"
         self._cells: dict[str, str] = {}  # of the notebook that runs: file -> id of the cell
 
+    @classmethod
+    def of_findings(cls, found: Iterable[Finding], checks: tuple[str, ...]) -> Visit:
+        """A visit that is over: of a loss that was looked at without running anything."""
+        visit = cls(only=())
+        visit.found, visit.checks, visit._state = list(found), checks, "over"
+        return visit
+
     # -- what the program's author sees --------------------------------------------------------------------------------
 
     @property
@@ -59,8 +66,36 @@ class Visit(Bracket["Visit"]):
         found = {finding.key for finding in self.found}
         return tuple(key for key in self.checks if key in unjudged and key not in found)
 
+    @overload
+    def __getitem__(self, index: int) -> Finding: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Finding]: ...
+    def __getitem__(self, index: int | slice) -> Finding | list[Finding]:
+        return self.findings[index]
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the findings."""
+        return self.findings.keys
+
+    @property
+    def worst(self) -> Severity | None:
+        """The severity of the worst finding; None if there is none."""
+        return self.findings.worst
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.findings.to_dict()
+
     def __str__(self) -> str:
         return str(self.findings)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return self.findings._repr_html_()
@@ -76,8 +111,8 @@ class Visit(Bracket["Visit"]):
         try:
             self.history.begin_recording()
             listener = _Listener(self)
-            process.join(listener, [-1, None])
-            self._open.callback(process.leave, listener)
+            patches.join(listener, [-1, None])
+            self._open.callback(patches.leave, listener)
             self._open.enter_context(watch_backward(self))
         except BaseException:
             self._close(None)
@@ -163,12 +198,12 @@ def _is_success(error: BaseException) -> bool:
 
 
 class _Listener:
-    """Passes calls of modules and steps of optimizers and schedulers on to a visit; see capturing/process.py."""
+    """Passes calls of modules and steps of optimizers and schedulers on to a visit; see capturing/patches.py."""
 
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
 
-    def module_called(self, inner: Any, cell: process.Cell, module: Any, args: Any, kwargs: Any) -> Any:
+    def module_called(self, inner: Any, cell: patches.Cell, module: Any, args: Any, kwargs: Any) -> Any:
         outer = cell[0]
         if outer < 0:
             self._arrives(module, args, kwargs)
@@ -194,14 +229,14 @@ class _Listener:
         with self.visit.guarded():
             self.visit.tell("module_returned", module, result)
 
-    def step_begins(self, cell: process.Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def step_begins(self, cell: patches.Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         self.visit.in_closure = False
         with self.visit.guarded():
             self.visit.tell("before_step", optimizer, _parameters(optimizer))
         self.visit.in_closure = True
         return args, kwargs
 
-    def step_ends(self, cell: process.Cell, optimizer: Any) -> None:
+    def step_ends(self, cell: patches.Cell, optimizer: Any) -> None:
         self.visit.in_closure = False
         with self.visit.guarded():
             self.visit.history.step_ends()
@@ -211,10 +246,10 @@ class _Listener:
         with self.visit.guarded():
             self.visit.tell("scheduler_stepped", scheduler)
 
-    def backward_called(self, inner: Any, cell: process.Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
+    def backward_called(self, inner: Any, cell: patches.Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
         return inner(tensors, *args, **kwargs)
 
-    def graph_called(self, inner: Any, cell: process.Cell, graph: Any, args: Any, kwargs: Any) -> Any:
+    def graph_called(self, inner: Any, cell: patches.Cell, graph: Any, args: Any, kwargs: Any) -> Any:
         return inner(graph, *args, **kwargs)
 
     def may_have_recomputed(self) -> None: ...
@@ -222,7 +257,7 @@ class _Listener:
     def before_resize(self, storage: Any) -> None: ...
     def after_resize(self, storage: Any) -> None: ...
 
-    def join_thread(self, cell: process.Cell, thread: Any) -> tuple[process.Cell, Any]:
+    def join_thread(self, cell: patches.Cell, thread: Any) -> tuple[patches.Cell, Any]:
         """Calls of other threads count as inner ones: what runs at the same time cannot be told apart."""
         return [0, None], None
 

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing.plans import Plan
+from torchatlas.capturing.capture import capture
+from torchatlas.capturing.recording import Recording
 from torchatlas.capturing.replaying import inputs_of
-from torchatlas.capturing.run import Recording, capture
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.errors import InputMismatchError
 from torchatlas.execute.node_values import RunOptions, Taken, cloned
 from torchatlas.execute.program import Failed

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.plans import plan_for
+from torchatlas.capturing.recording_functions import plan_for
 from torchatlas.capturing.replaying import (
     REPLAY,
     as_bytes,
@@ -158,7 +158,7 @@ class ReplayProgram(RecordedOps):
         rows = {self._operation[node]: node for node in self.ops}
         operations = self.graph.tables.operations
         for row in sorted(rows, key=lambda row: operations[row].type != OperationType.COMMUNICATION):
-            plan = plan_for(self.operator_of(rows[row]).function, guarded=False, kept=False)
+            plan = plan_for(self.operator_of(rows[row]).function)
             if not plan.readable:
                 raise NotAvailableError(
                     f"{plan.name} cannot be replayed: its schema hides which of its arguments are tensors."

@@ -14,7 +14,7 @@ import torch
 from msgspec import Struct
 from torch import nn
 
-from torchatlas.capturing.describe import dtype_name, portable
+from torchatlas.capturing.portable import dtype_name, portable
 from torchatlas.errors import NotAvailableError
 from torchatlas.execute.file_sizes import FUNCTIONS
 from torchatlas.execute.input_checks import ANY_NUMBER, Expected

@@ -24,6 +24,7 @@ from torchatlas.execute.captured_path import Followed
 from torchatlas.execute.node_values import RunOptions, Taken, ValueRecorder, cloned
 from torchatlas.execute.program import Failed, Program, Unreachable, part
 from torchatlas.graph import Graph, GraphNode, Value
+from torchatlas.graph.module_outputs import output_nodes
 from torchatlas.registry import near_names
 from torchatlas.torch_private import pytree
 
@@ -203,20 +204,5 @@ def place(node: GraphNode) -> str:
 
 
 def _outputs_of(graph: Graph, path: str) -> list[list[str]]:
-    """For each call of a module, the nodes that make what others take from it; the last node if nobody does."""
-    columns, paths = graph.columns, [module.path for module in graph.tables.modules]
-    parents, modules = columns["call_parent"].tolist(), columns["call_module"].tolist()
-    inside: list[int] = []  # call -> the outermost call of the module that it is a part of, or -1
-    for call, parent in enumerate(parents):
-        outer = inside[parent] if parent >= 0 else -1
-        inside.append(outer if outer >= 0 or paths[modules[call]] != path else call)
-    of_node = [inside[call] if call >= 0 else -1 for call in columns["node_call"].tolist()]
-    leaving: dict[int, list[int]] = {}
-    last: dict[int, int] = {}
-    for node, call in enumerate(of_node):
-        if call >= 0:
-            last[call] = node
-    for source, target in zip(columns["edge_source"].tolist(), columns["edge_target"].tolist(), strict=True):
-        if of_node[source] >= 0 and of_node[source] != of_node[target]:
-            leaving.setdefault(of_node[source], []).append(source)
-    return [[graph.nodes[n].name for n in sorted({*leaving.get(call, [last[call]])})] for call in last]
+    """For each call of a module, the names of the nodes that make what it returns."""
+    return [[graph.nodes[node].name for node in call] for call in output_nodes(graph, path)]

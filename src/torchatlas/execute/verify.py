@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.plans import plan_for
+from torchatlas.capturing.recording_functions import plan_for
 from torchatlas.capturing.replaying import NO_DIGEST, fingerprint, leaves_of, written_tensors
 from torchatlas.errors import CaptureError
 from torchatlas.execute.program import Instruction
@@ -114,7 +114,7 @@ class _Tally(ReplayObserver):
 
     def ran(self, instruction: Instruction, args: Any, kwargs: dict[str, Any]) -> None:
         expected = self.digests[self.pointers[self.done] : self.pointers[self.done + 1]]
-        plan = plan_for(instruction.function, guarded=False, kept=False)
+        plan = plan_for(instruction.function)
         leaves = leaves_of(self.registers[instruction.result], written_tensors(plan, args, kwargs))
         if len(leaves) != len(expected):
             raise CaptureError(f"it returned {len(leaves)} results; when it was captured, {len(expected)}.")

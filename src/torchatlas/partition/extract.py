@@ -1,4 +1,4 @@
-"""A partition and what it was made of -> modules that run: one per subgraph, and the whole put together of them.
+"""A partition and its model -> modules that run: one per subgraph, and the whole, which calls them.
 
 Parameters stay the model's own. torch.fx's split_module does the cutting; before that the nodes are sorted so that
 subgraphs follow each other in an order in which they can run, writes in place included.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torchatlas.errors import InvalidInputError, NodeNotFoundError, NotAvailableError
 from torchatlas.graph.nouns import OperationType
 from torchatlas.operations import operation_type
-from torchatlas.registry import near_names
+from torchatlas.registry import did_you_mean
 
 if TYPE_CHECKING:
     from torch import fx, nn
@@ -35,7 +35,7 @@ class Pieces(Mapping[str, "nn.Module"]):
     Those of a recorded run take inputs that lead along its path, and refuse others with an InputMismatchError.
     """
 
-    module: fx.GraphModule = field(repr=False)  # the whole, which calls the pieces; of fx's own it takes flat inputs
+    module: fx.GraphModule = field(repr=False)  # the whole, which calls the pieces; it takes flat inputs
     modules: dict[str, nn.Module] = field(repr=False)
     caller: Caller | None = field(default=None, repr=False)
 
@@ -47,8 +47,7 @@ class Pieces(Mapping[str, "nn.Module"]):
 
     def __getitem__(self, node_id: str) -> nn.Module:
         if node_id not in self.modules:
-            near = " or ".join(map(repr, near_names(node_id, self.modules)))
-            raise NodeNotFoundError(f"no piece has the id {node_id!r}" + (f"; did you mean {near}?" if near else ""))
+            raise NodeNotFoundError(f"no piece has the id {node_id!r}{did_you_mean(node_id, self.modules)}")
         return self.modules[node_id]
 
     def __iter__(self) -> Iterator[str]:
@@ -104,7 +103,7 @@ def _call_traced(traced: TracedModel, module: Any, args: tuple[Any, ...], kwargs
 
 
 def _of_recorded(report: PartitionReport, program: RecordedProgram) -> Pieces:
-    """Random numbers are drawn anew: what draws must do so in the order of the run, or they go to other places."""
+    """Random numbers are drawn anew: unless the pieces draw in the order of the run, others get them."""
     from torchatlas.execute.program_to_fx import to_fx
 
     module, names = to_fx(program.program, program.constants.__getitem__)
@@ -113,7 +112,7 @@ def _of_recorded(report: PartitionReport, program: RecordedProgram) -> Pieces:
 
 
 def _draws(module: fx.GraphModule) -> frozenset[str]:
-    """The nodes that draw random numbers, as far as their names tell."""
+    """The nodes that draw random numbers, judged by their names."""
     import torch
 
     found = set()
@@ -179,7 +178,7 @@ def _homes(module: fx.GraphModule, home: dict[str, int | None]) -> dict[Any, int
 
 
 def _sorted(module: fx.GraphModule, home: dict[Any, int | None]) -> tuple[fx.GraphModule, dict[Any, int]]:
-    """The same graph with the nodes of each part side by side, and the part of each node.
+    """A copy of the graph with the nodes of each part side by side, and the part of each node.
 
     What no subgraph names, arithmetic with sizes or one of several results, is computed wherever it is used.
     """
@@ -232,7 +231,7 @@ def _as_it_is(item: Any) -> Any:
 
 
 def _left_over(nodes: list[Any], home: dict[Any, int | None]) -> dict[int, list[Any]]:
-    """What no subgraph names and the program returns, or only checks: by the last part that it takes something of."""
+    """Nodes in no subgraph that the program returns, or only checks, by the last part that they depend on."""
     last: dict[Any, int] = {}
     found: dict[int, list[Any]] = {}
     for node in nodes:

@@ -11,7 +11,7 @@ from torchatlas.autograd.graph_walk import sequence_nr
 from torchatlas.autograd.saved_tensors import saved_by
 from torchatlas.capturing.frames import probing
 from torchatlas.capturing.overlap import Layout, overlap
-from torchatlas.capturing.plans import Plan
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.faults.in_place import written_by

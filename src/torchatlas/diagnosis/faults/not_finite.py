@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from torchatlas.autograd.graph_walk import leaf_of
-from torchatlas.capturing.describe import source_row
 from torchatlas.capturing.frames import user_line
-from torchatlas.capturing.plans import Plan
+from torchatlas.capturing.portable import source_row
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.findings import Finding, Where, at, some

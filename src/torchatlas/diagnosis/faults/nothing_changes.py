@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchatlas.capturing.plans import Plan
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis, is_power_of_two
 from torchatlas.diagnosis.faults.order import Clipping, clipping, unscales

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchatlas.capturing.frames import is_users, variables_of
-from torchatlas.capturing.plans import Plan
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.findings import Finding, Severity, Where
