@@ -11,21 +11,27 @@ RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix lint types bench timm clean
+.PHONY: help demo test test-all matrix lint types coverage dist bench timm clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: $(RUNTIME) ## install what the package needs and run the demonstration
 	$(BIN)/torchatlas demo
 
 # loadscope keeps a test module in one worker, so that its fixtures are made once. One torch thread per worker.
 # pyproject.toml ends a test that hangs. If all else fails, SIGABRT to all of them: each writes where it stands and ends.
-test: $(DEV) ## run the tests and the examples in docstrings and docs, for LIMIT seconds at most
-	OMP_NUM_THREADS=1 $(if $(shell command -v timeout),timeout --signal=ABRT --kill-after=60 $(LIMIT)) \
-	  $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope || { code=$$?; \
-	  case $$code in 124|137) echo "make test: not over after $(LIMIT) s and ended; the stacks are above." >&2;; esac; \
+PYTEST = OMP_NUM_THREADS=1 $(if $(shell command -v timeout),timeout --signal=ABRT --kill-after=60 $(LIMIT)) \
+	  $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
+ENDED = { code=$$?; \
+	  case $$code in 124|137) echo "make $@: not over after $(LIMIT) s and ended; the stacks are above." >&2;; esac; \
 	  exit $$code; }
+
+test: $(DEV) ## run the tests that are not slow, and the examples in docstrings and docs: ten minutes
+	$(PYTEST) -m "not slow" || $(ENDED)
+
+test-all: test ## run the slow tests as well: half an hour
+	$(PYTEST) -m slow || $(ENDED)
 
 # `make matrix TORCH=2.15.0` tests another torch in an environment of its own: outside the project, some 6 GB, kept for
 # the next time. TESTS selects: make matrix TORCH=2.10.0 TESTS=tests/test_laws.py. docs/versions.md holds the results.
@@ -44,6 +50,14 @@ lint: $(DEV) ## check style and formatting
 
 types: $(DEV) ## check types (mypy, strict)
 	$(BIN)/mypy
+
+coverage: $(DEV) ## run the tests that are not slow and print which lines they miss
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow" \
+	  --cov=torchatlas --cov-report=term:skip-covered
+
+dist: $(DEV) ## build the sdist and the wheel into dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
 
 bench: $(DEV) ## run every benchmarks/bench_*.py
 	@ls benchmarks/bench_*.py >/dev/null 2>&1 || { echo "There are no benchmarks/bench_*.py yet."; exit 1; }

@@ -21,10 +21,10 @@ from programs import load_torchvision, load_transformers
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas.autograd.given import given_names
-from torchatlas.autograd.session import Session
-from torchatlas.autograd.tasks import watched
-from torchatlas.autograd.walk import walk
+from torchatlas.autograd.check_arguments import names_by_id
+from torchatlas.autograd.debug_session import Session
+from torchatlas.autograd.engine_observer import watched
+from torchatlas.autograd.graph_walk import walk
 
 Build = Callable[[], tuple[nn.Module, torch.Tensor]]
 # Of recording, statistics, debugging, stepping as at a terminal and stepping from another thread. The loop's nodes run
@@ -74,7 +74,7 @@ def debugged(loss: torch.Tensor, model: nn.Module) -> None:
 
 def stepped_inline(loss: torch.Tensor, model: nn.Module) -> None:
     """Stop at every node in the thread that runs it, as `torchatlas debug` does."""
-    session = Session(lambda: session.go(steps=1), given_names(None, model), None)
+    session = Session(lambda: session.go(steps=1), names_by_id(None, model), None)
     session.go(steps=1)
     with watched(session):
         loss.backward()

@@ -1,14 +1,14 @@
 """Calls operators with hostile arguments and says which of them leave their memory.
 
     python benchmarks/probe_operators.py [--cases 300] [--only REGEX] [--guard end|begin] [--seed 0] [--workers 1]
-    python benchmarks/probe_operators.py --all          # also what is not admitted, to find candidates
+    python benchmarks/probe_operators.py --all          # also what is not loadable, to find candidates
     python benchmarks/probe_operators.py --only '^aten.gather.default$' --seed 0 --case 17      # one call again
 
 Valid calls come from torch's own test samples and from tests/zoo (probing/calls.py); collecting them takes minutes, and
 --calls FILE keeps them. Their arguments are changed (probing/mutations.py), and the operator is called as a graph from
 a file calls it: after the checks of torchatlas.execute.preconditions. This happens in child processes
 (probing/worker.py) in which each tensor ends, or begins, at a page that cannot be read (guarded_memory.c). A child that
-dies is reported with its call; so is a valid call that the checks refuse. Exit status 1 if an admitted operator died.
+dies is reported with its call; so is a valid call that the checks refuse. Exit status 1 if an loadable operator died.
 Linux only.
 """
 
@@ -33,9 +33,10 @@ from typing import Any
 
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # before torch is imported: its samples warn without end
 
-from torchatlas.execute.admitted import ADMITTED
+from torchatlas.operations.loadable import loadable_operators
 
 HERE = Path(__file__).resolve().parent
+LOADABLE = loadable_operators()
 
 
 def say(text: str) -> None:
@@ -104,7 +105,7 @@ def results(job: dict[str, Any], folder: Path, library: Path, guard: str) -> Ite
 
 
 def report(found: list[dict[str, Any]], seed: int, unprobed: list[str]) -> int:
-    """Print what was found. Returns how many admitted operators died."""
+    """Print what was found. Returns how many loadable operators died."""
     print(f"\n{len(found)} operators, {sum(one['calls'] for one in found):,} calls.")
     for key, title in (("deaths", "Died"), ("timeouts", "Took too long (time is not promised)")):
         listed = [one for one in found if one[key]]
@@ -119,7 +120,7 @@ def report(found: list[dict[str, Any]], seed: int, unprobed: list[str]) -> int:
         print(f"  {one['name']}", *one["refused"], sep="\n    ")
     print(f"\nAdmitted without a valid call, so not probed: {len(unprobed)} operators.")
     print("".join(f"  {name}\n" for name in unprobed), end="")
-    return sum(bool(one["deaths"]) and one["name"] in ADMITTED for one in found)
+    return sum(bool(one["deaths"]) and one["name"] in LOADABLE for one in found)
 
 
 def main() -> None:
@@ -138,9 +139,9 @@ def main() -> None:
         library = compiled_allocator(folder)
         file = options.calls or folder / "calls.pickle"
         if not file.exists():
-            file.write_bytes(pickle.dumps(collected_calls(set(ADMITTED))))
+            file.write_bytes(pickle.dumps(collected_calls(set(LOADABLE))))
         calls = pickle.loads(file.read_bytes())
-        wanted = {name for name in calls if re.fullmatch(r"aten\.\w+\.\w+", name)} if options.all else ADMITTED
+        wanted = {name for name in calls if re.fullmatch(r"aten\.\w+\.\w+", name)} if options.all else LOADABLE
         names = sorted(name for name in calls.keys() & wanted if re.search(options.only, name))
         job = {
             "calls": str(file),
@@ -157,7 +158,7 @@ def main() -> None:
             if ends or len(found) % 50 == 0:
                 what = ", ".join(how for _, how, _ in ends)
                 say(f"{len(found)} of {len(names)}, {time.monotonic() - began:.0f} s: {one['name']} {what}")
-    unprobed = sorted(name for name in ADMITTED - calls.keys() if re.search(options.only, name))
+    unprobed = sorted(name for name in LOADABLE - calls.keys() if re.search(options.only, name))
     sys.exit(1 if report(sorted(found, key=lambda one: str(one["name"])), options.seed, unprobed) else 0)
 
 

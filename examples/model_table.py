@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas.render.table import module_bars, module_table
 
 
 class Block(nn.Module):
@@ -23,10 +22,10 @@ model = nn.Sequential(nn.Embedding(256, 64), *(Block(64) for _ in range(6)), nn.
 model[0].requires_grad_(False)  # a column says which parameters got a gradient
 graph = atlas.capture(model, torch.randint(0, 256, (4, 32)), optimizer=torch.optim.AdamW)
 
-table = module_table(graph)
+table = atlas.module_table(graph)
 print(table)
 print("\nWhere does the time go?\n")
-print(module_bars(graph, by="time", depth=1))
+print(atlas.module_bars(graph, by="time", depth=1))
 
 heaviest = max(table.rows, key=lambda row: row.own.macs or 0)
 print(f"\nMost multiply-adds of its own: {heaviest.label} ({heaviest.type}), {heaviest.own.macs:,}")

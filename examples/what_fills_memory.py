@@ -32,4 +32,4 @@ for path in ("0", "1", "2", "3"):
     print(f"  block {path}: {report.by_module[path].categories['saved_activations'] / 2**20:.0f} MiB")
 
 growth = atlas.peak_for_batch(step)
-print(f"\n{growth}\n\nInto 24 GiB fits a batch of {growth.largest_batch(24 * 2**30)}.")
+print(f"\n{growth}\n\nInto 24 GiB fits a batch of {growth.largest_batch('24GiB')}.")

@@ -12,11 +12,11 @@ import pytest
 
 import torchatlas as atlas
 from torchatlas.analysis.roofline import Bound
-from torchatlas.compat.tracker_names import _EDGE, _NODE
-from torchatlas.execute.values import NodeIO
+from torchatlas.compat.tracker import EDGE_KEYS, NODE_KEYS
+from torchatlas.execute.node_values import NodeIO
 from torchatlas.graph import Value
+from torchatlas.partition.aliases import ConcurrencyNames, ParallelismNames, ReportNames, SubgraphNames
 from torchatlas.partition.concurrency import ConcurrencyReport
-from torchatlas.partition.names import ConcurrencyNames, ParallelismNames, ReportNames, SubgraphNames
 from torchatlas.partition.report import Parallelism, PartitionReport, Reason, Subgraph
 
 PAGE = (Path(__file__).parent.parent / "docs" / "coming-from.md").read_text()
@@ -58,8 +58,8 @@ def test_every_name_exists(name: str) -> None:
 @pytest.mark.parametrize(
     ("owner", "names"),
     [
-        ("GraphNode", _NODE),
-        ("GraphEdge", _EDGE),
+        ("GraphNode", NODE_KEYS),
+        ("GraphEdge", EDGE_KEYS),
         *(
             (owner, [name for name in vars(names) if not name.startswith("_")])
             for owner, names in (

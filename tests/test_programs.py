@@ -11,8 +11,8 @@ from program_checks import faults_of, kind_of
 from programs import Program, random_program, report, shortest
 
 import torchatlas as atlas
-from torchatlas.capturing import finish
-from torchatlas.capturing.states import DATA, States
+from torchatlas.capturing import recorded_graph
+from torchatlas.capturing.tensor_states import DATA, TensorStates
 from torchatlas.graph import arguments
 
 PROGRAMS = 200  # in about a minute; python tests/programs.py runs more
@@ -80,9 +80,9 @@ def no_picture(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize(
     ("program", "owner", "name", "wrong", "kind"),
     [
-        (WRITES, States, "_writers_of", no_writers, "lost edge"),
-        (WRITES, finish, "_tidy", only_data, "lost order"),
-        (WRITES, finish._Finish, "_bytes_from_outside", nothing_before, "live bytes"),
+        (WRITES, TensorStates, "_writers_of", no_writers, "lost edge"),
+        (WRITES, recorded_graph, "_tidy", only_data, "lost order"),
+        (WRITES, recorded_graph._Assembly, "_bytes_from_outside", nothing_before, "live bytes"),
         (SPECIAL, arguments, "_float_text", any_nan, "verify"),
         (TRAINS, atlas, "draw", no_picture, "drawn raised IndexError"),
     ],

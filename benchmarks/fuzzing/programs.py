@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from fuzzing.data import mutated, mutated_text
-from torchatlas.execute.admitted import ADMITTED
 from torchatlas.graph.nouns import OperationType
+from torchatlas.operations.loadable import loadable_operators
 
 TYPES = [str(kind) for kind in OperationType]
 # Every operator of torch by the name a graph gives it, and what only looks like a function.
@@ -72,7 +72,7 @@ _SPECS = [
 ]  # fmt: skip
 
 
-_ADMITTED = sorted(ADMITTED)
+_LOADABLE = sorted(loadable_operators())
 
 
 def mutated_program(rng: random.Random, metadata: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _change_program(rng: random.Random, program: dict[str, Any]) -> None:
 
 def _name(rng: random.Random) -> str:
     """Of a function: half of the time one that a file may call."""
-    return rng.choice(_ADMITTED if rng.random() < 0.5 else NAMES)
+    return rng.choice(_LOADABLE if rng.random() < 0.5 else NAMES)
 
 
 def _argument(rng: random.Random, variant: dict[str, Any]) -> Any:

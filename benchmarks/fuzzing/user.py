@@ -184,7 +184,6 @@ _OUR_MODULES = (
     "encodings",
     "_",
     "networkx",
-    "isal",
 )
 
 

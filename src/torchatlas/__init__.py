@@ -2,88 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchatlas import errors, export, render  # noqa: F401  # the last two add formats and views to the graph
 from torchatlas.errors import AtlasError
 from torchatlas.graph import EdgeKind, Graph, GraphEdge, GraphNode, NodeKind, OperationType, Phase, Role
-
-if TYPE_CHECKING:
-    from torchatlas.analysis.batch import peak_for_batch
-    from torchatlas.analysis.cost import cost
-    from torchatlas.analysis.diff import compare
-    from torchatlas.analysis.formulas import OpCall, Work, formula
-    from torchatlas.analysis.memory import memory
-    from torchatlas.autograd.debugger import debug_backward
-    from torchatlas.autograd.graph import autograd_graph
-    from torchatlas.autograd.lifecycle import lifecycle
-    from torchatlas.autograd.record import record_backward, recording_backward
-    from torchatlas.autograd.text import print_graph
-    from torchatlas.capturing import capture, recording
-    from torchatlas.capturing.fx import from_fx
-    from torchatlas.checkpointing import checkpoint_plan
-    from torchatlas.diagnosis import doctor
-    from torchatlas.execute.compare import compare_runs
-    from torchatlas.execute.compatibility import check_compatibility
-    from torchatlas.execute.traced import TracedModel, trace
-    from torchatlas.execute.verify import verify
-    from torchatlas.partition.concurrency import ConcurrencyAnalyzer
-    from torchatlas.partition.partitioner import GraphPartitioner
-    from torchatlas.partition.stages import pipeline_stages
-    from torchatlas.pipeline.run import run_pipeline
-    from torchatlas.render.picture import draw
-    from torchatlas.render.plots import plot
-    from torchatlas.render.table import module_bars, module_table
-    from torchatlas.torchviz import make_dot
-    from torchatlas.tracker import (
-        ComputationalGraphTracker,
-        analyze_computational_graph,
-        track_computational_graph,
-    )
+from torchatlas.lazy import lazy_names
 
 __version__ = "0.1.0"
-
-# What needs torch, or is large, is imported when first used: looking at a saved graph should not wait for it.
-_LAZY = {
-    "ComputationalGraphTracker": "torchatlas.tracker",
-    "ConcurrencyAnalyzer": "torchatlas.partition.concurrency",
-    "GraphPartitioner": "torchatlas.partition.partitioner",
-    "OpCall": "torchatlas.analysis.formulas",
-    "TracedModel": "torchatlas.execute.traced",
-    "Work": "torchatlas.analysis.formulas",
-    "analyze_computational_graph": "torchatlas.tracker",
-    "autograd_graph": "torchatlas.autograd.graph",
-    "capture": "torchatlas.capturing",
-    "check_compatibility": "torchatlas.execute.compatibility",
-    "checkpoint_plan": "torchatlas.checkpointing",
-    "compare": "torchatlas.analysis.diff",
-    "compare_runs": "torchatlas.execute.compare",
-    "cost": "torchatlas.analysis.cost",
-    "debug_backward": "torchatlas.autograd.debugger",
-    "doctor": "torchatlas.diagnosis",
-    "draw": "torchatlas.render.picture",
-    "formula": "torchatlas.analysis.formulas",
-    "from_fx": "torchatlas.capturing.fx",
-    "lifecycle": "torchatlas.autograd.lifecycle",
-    "make_dot": "torchatlas.torchviz",
-    "memory": "torchatlas.analysis.memory",
-    "module_bars": "torchatlas.render.table",
-    "module_table": "torchatlas.render.table",
-    "peak_for_batch": "torchatlas.analysis.batch",
-    "pipeline_stages": "torchatlas.partition.stages",
-    "plot": "torchatlas.render.plots",
-    "print_graph": "torchatlas.autograd.text",
-    "record_backward": "torchatlas.autograd.record",
-    "recording": "torchatlas.capturing",
-    "recording_backward": "torchatlas.autograd.record",
-    "run_pipeline": "torchatlas.pipeline.run",
-    "trace": "torchatlas.execute.traced",
-    "track_computational_graph": "torchatlas.tracker",
-    "verify": "torchatlas.execute.verify",
-}
 
 __all__ = [
     "AtlasError",
@@ -128,14 +56,87 @@ __all__ = [
     "record_backward",
     "recording",
     "recording_backward",
+    "register_operator",
     "run_pipeline",
     "trace",
     "track_computational_graph",
     "verify",
 ]
 
+if TYPE_CHECKING:
+    from torch import nn
 
-def load(path: str | os.PathLike[str], *, model: Any = None, allow: Iterable[str] = ()) -> Any:
+    from torchatlas.analysis.batch_peak import peak_for_batch
+    from torchatlas.analysis.cost import cost
+    from torchatlas.analysis.diff import compare
+    from torchatlas.analysis.memory import memory
+    from torchatlas.autograd.debugger import debug_backward
+    from torchatlas.autograd.graph import autograd_graph
+    from torchatlas.autograd.lifecycle import lifecycle
+    from torchatlas.autograd.print_graph import print_graph
+    from torchatlas.autograd.record_backward import record_backward, recording_backward
+    from torchatlas.capturing import capture, recording
+    from torchatlas.capturing.fx import from_fx
+    from torchatlas.checkpoint_plans import checkpoint_plan
+    from torchatlas.compat import (
+        ComputationalGraphTracker,
+        analyze_computational_graph,
+        make_dot,
+        track_computational_graph,
+    )
+    from torchatlas.diagnosis import doctor
+    from torchatlas.execute.check_compatibility import check_compatibility
+    from torchatlas.execute.compare import compare_runs
+    from torchatlas.execute.traced import TracedModel, trace
+    from torchatlas.execute.verify import verify
+    from torchatlas.operations.table import formula, register_operator
+    from torchatlas.operations.work import OpCall, Work
+    from torchatlas.partition.concurrency import ConcurrencyAnalyzer
+    from torchatlas.partition.partitioner import GraphPartitioner
+    from torchatlas.partition.stages import pipeline_stages
+    from torchatlas.pipeline.run import run_pipeline
+    from torchatlas.render.picture import draw
+    from torchatlas.render.plots import plot
+    from torchatlas.render.table import module_bars, module_table
+else:
+    # Whatever needs torch, or is large: looking at a saved graph should not wait for it.
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "analysis.batch_peak": "peak_for_batch",
+            "analysis.cost": "cost",
+            "analysis.diff": "compare",
+            "analysis.memory": "memory",
+            "autograd.debugger": "debug_backward",
+            "autograd.graph": "autograd_graph",
+            "autograd.lifecycle": "lifecycle",
+            "autograd.record_backward": "record_backward recording_backward",
+            "autograd.print_graph": "print_graph",
+            "capturing": "capture recording",
+            "capturing.fx": "from_fx",
+            "checkpoint_plans": "checkpoint_plan",
+            "compat": "ComputationalGraphTracker analyze_computational_graph make_dot track_computational_graph",
+            "diagnosis": "doctor",
+            "execute.compare": "compare_runs",
+            "execute.check_compatibility": "check_compatibility",
+            "execute.traced": "TracedModel trace",
+            "execute.verify": "verify",
+            "operations.table": "formula register_operator",
+            "operations.work": "OpCall Work",
+            "partition.concurrency": "ConcurrencyAnalyzer",
+            "partition.partitioner": "GraphPartitioner",
+            "partition.stages": "pipeline_stages",
+            "pipeline.run": "run_pipeline",
+            "render.picture": "draw",
+            "render.plots": "plot",
+            "render.table": "module_bars module_table",
+        },
+    )
+
+
+def load(
+    path: str | os.PathLike[str], *, model: nn.Module | None = None, allow: Iterable[str] = ()
+) -> Graph | TracedModel:
     """Read what a file holds: a Graph, or a TracedModel that was saved. Nothing in a file is ever executed.
 
     `model` and `allow` are for traced models; see `TracedModel.load`. `Graph.load` reads the graph of either.
@@ -146,15 +147,3 @@ def load(path: str | os.PathLike[str], *, model: Any = None, allow: Iterable[str
     from torchatlas.execute.traced import TracedModel
 
     return TracedModel.of_graph(graph, path, model=model, allow=allow)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(_LAZY[name]), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -1,4 +1,4 @@
-"""The demonstration's program: a small GPT in pure torch and one step of its training."""
+"""The model of `torchatlas demo`: a small GPT in pure torch, and one step of its training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention, then a small network, each added to what it was given."""
+    """One layer: attention, then a small network, each with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -12,9 +12,10 @@
     ├── PipelineError              RuntimeError: a process of a pipeline failed, died or did not end
     ├── NotAvailableError          NotImplementedError: we cannot do this (yet)
     ├── MissingDependencyError     ImportError: an optional package is not installed
+    ├── NotFiniteError             ArithmeticError: a node made NaN or infinity, and was asked not to
     ├── OutOfMemoryError           MemoryError: the program or its recording did not fit
     ├── FileSystemError            OSError: a file could not be read or written
-    └── FileFormatError            ValueError: a file is not what its name says
+    └── FileFormatError            ValueError: a file is not what its suffix says
         └── NewerVersionError      written by a newer torchatlas
 
 and one warning:
@@ -63,7 +64,7 @@ class AnalysisError(AtlasError, ValueError):
 
 
 class InvalidModelError(AtlasError, TypeError):
-    """What was given as a model is not one. Pass an `nn.Module` or a callable, not a class or a state dict."""
+    """The model is not something we can run. Pass an `nn.Module` or a callable, not a class or a state dict."""
 
 
 class InvalidInputError(AtlasError, TypeError):
@@ -99,7 +100,7 @@ class MissingDependencyError(AtlasError, ImportError):
 
 
 class NotFiniteError(AtlasError, ArithmeticError):
-    """A node made NaN or infinity, and was asked not to."""
+    """A node made NaN or infinity where `check_finite` forbids it. The message names the node."""
 
 
 class OutOfMemoryError(AtlasError, MemoryError):

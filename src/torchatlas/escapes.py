@@ -1,8 +1,8 @@
 r"""Text from strangers -> text that may be shown: names, notes and source lines come from models and files, so from
 anybody, and must not control the reader's terminal or spreadsheet.
 
-What is made for people to read (`str`, `repr`, messages, tables) passes through `clean` where it is made. Data (names
-in a graph, JSON, pandas) stays exact.
+Text for people (`str`, `repr`, messages, tables) passes through `clean` where it is made. Data (names in a graph, JSON,
+pandas) stays exact.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
 
 def clean(text: str) -> str:
-    r"""One line without what a terminal obeys or hides, which is shown as an escape.
+    r"""One line in which the characters that a terminal obeys or hides are shown as escapes.
 
-    Those are the characters that `repr` escapes as well: controls, line ends included, direction marks, what has no
-    width, halves of surrogate pairs. All others stay, so that to clean twice is to clean once.
+    These are the characters that `repr` escapes as well: controls and line ends, direction marks, characters without
+    width, halves of surrogate pairs. All others stay; cleaning twice changes nothing.
 
     >>> clean("conv\x1b[31m[bold]ü\u202e")
     'conv\\x1b[31m[bold]ü\\u202e'
@@ -35,7 +35,7 @@ def _shown(character: str) -> str:
 
 
 def clean_text(text: str) -> str:
-    r"""The same of several lines: line feeds stay. For whole texts; a name in one could add lines that look like ours.
+    r"""Clean a text of several lines: line feeds stay. For whole texts; a name with line feeds could imitate our lines.
 
     >>> clean_text("first\nsecond\x07")
     'first\nsecond\\x07'
@@ -62,7 +62,7 @@ def encodable(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """The text of a cell that no spreadsheet takes for a formula: an apostrophe goes before one that begins like it.
+    """Text for a cell of a spreadsheet: an apostrophe goes before what would be taken for a formula.
 
     >>> cell("=1+1"), cell("layer1.0")
     ("'=1+1", 'layer1.0')

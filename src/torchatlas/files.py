@@ -1,4 +1,4 @@
-"""Opening files: only real ones are read, and one that is written appears whole or not at all."""
+"""Opening files: only regular files are read, and a file that is written appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS = {
 
 
 def open_to_read(path: str | os.PathLike[str]) -> BufferedReader:
-    """A file to read. What is no file is refused at once: a named pipe would wait for somebody to write into it."""
+    """Open a regular file. Others are refused at once: a named pipe would wait for somebody to write into it."""
     _refuse_other(path, os.stat(path))  # to open a device may already do something
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
@@ -67,7 +67,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _real(path: Path) -> Path:
-    """Through a link: the file is replaced, not the link."""
+    """The target of a link: the file is replaced, not the link."""
     try:
         path.stat()
     except FileNotFoundError:

@@ -1,10 +1,11 @@
-"""Example inputs and outputs of any structure: finding the tensors in them, and turning one value into a call."""
+"""Example inputs and outputs of any structure: their tensors, their binding to a call, and the default loss."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torchatlas.errors import CaptureError, InvalidInputError
 
 
 def named_tensors(tree: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor in a structure with its place: batch.image, states.0."""
+    """Every tensor in a structure with its path: batch.image, states.0."""
     if isinstance(tree, torch.Tensor):
         yield name, tree
     else:
@@ -34,7 +35,7 @@ def mapped_tensors(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def hiding_tensors(tree: Any) -> Iterator[Any]:
-    """Objects in a structure that are none themselves and hold tensors, a cache say: nobody can replace these."""
+    """Objects in a structure that hold tensors and are neither container nor module, such as a cache."""
     if isinstance(tree, (Mapping, list, tuple)) or _is_dataclass(tree):
         for _, part in _parts(tree):
             yield from hiding_tensors(part)
@@ -50,6 +51,23 @@ def _hides(item: Any, seen: set[int]) -> bool:
     seen.add(id(item))
     inside = [part for _, part in _parts(item)] or list(getattr(item, "__dict__", {}).values())
     return any(_hides(part, seen) for part in inside)
+
+
+def differentiable(result: Any) -> list[torch.Tensor]:
+    """The floating outputs that require a gradient."""
+    tensors = (tensor for _, tensor in named_tensors(result))
+    return [one for one in tensors if one.requires_grad and (one.is_floating_point() or one.is_complex())]
+
+
+def default_loss(result: Any) -> torch.Tensor:
+    """The loss where none is given, everywhere: the sum of all floating outputs that require a gradient."""
+    parts = [(tensor.abs() if tensor.is_complex() else tensor).sum() for tensor in differentiable(result)]
+    if not parts:
+        raise CaptureError(
+            "backward was asked for, but no output requires a gradient. Leave torch.no_grad(), make a parameter or "
+            "input require one, or pass loss=."
+        )
+    return reduce(torch.add, parts)
 
 
 def as_call(model: Callable[..., Any], example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -76,7 +94,7 @@ def check_call(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        given = ", ".join([*(_describe(arg) for arg in args), *(f"{k}={_describe(v)}" for k, v in kwargs.items())])
+        given = ", ".join([*(described(arg) for arg in args), *(f"{k}={described(v)}" for k, v in kwargs.items())])
         name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", repr(model))
         raise InvalidInputError(
             f"{name} takes {signature}, but was given ({given}): {error}. "
@@ -153,7 +171,8 @@ def _is_dataclass(tree: Any) -> bool:
     return dataclasses.is_dataclass(tree) and not isinstance(tree, type)
 
 
-def _describe(item: Any) -> str:
+def described(item: Any) -> str:
+    """An argument in a message: float32[2, 3], or its class."""
     if isinstance(item, torch.Tensor):
         return f"{str(item.dtype).removeprefix('torch.')}{list(item.shape)}"
     return type(item).__name__

@@ -12,9 +12,9 @@ from torchatlas.interrupts import Bracket
 
 
 class Progress(Bracket["Progress"]):
-    """What is being done, and for how long by now. Whoever does it calls `tick` often; then the line keeps itself."""
+    """Says what is being done, and for how long. Call `tick` often; from the first line on, it refreshes by itself."""
 
-    PATIENCE_S = 2.0  # what is over sooner needs no line
+    PATIENCE_S = 2.0  # work that ends sooner needs no line
     _shown: Any = None
 
     def __init__(self, text: str, *, patience_s: float | None = None) -> None:
@@ -22,12 +22,12 @@ class Progress(Bracket["Progress"]):
         self._patience_s = self.PATIENCE_S if patience_s is None else patience_s
 
     def _begin(self) -> Progress:
-        self._stream = sys.stderr  # export's errors are kept from the one of the moment
+        self._stream = sys.stderr  # others may replace sys.stderr while the work runs
         self._since = time.monotonic() if self._stream is not None and self._stream.isatty() else None
         return self
 
     def now(self, text: str) -> None:
-        """What is being done from here on."""
+        """Change the text."""
         self._text = text
         if self._shown is not None:
             self._shown.update(self._shown.task_ids[0], description=clean(text))

@@ -1,7 +1,6 @@
-"""What of torchatlas works on this installation: the canaries, and a small piece of real work for each large part.
+"""Which parts of torchatlas work on this installation: the canaries, and a small piece of work for each large part.
 
-It changes the state of its process, as canaries do, and takes some ten seconds: give it a process of its own, as
-`torchatlas selftest` does.
+It changes the state of its process, as canaries do, and takes some ten seconds: run it in a process of its own.
 """
 
 from __future__ import annotations

@@ -8,10 +8,8 @@ import importlib as _importlib
 import os as _os
 import re as _re
 import sys as _sys
-import threading as _threading
 import warnings as _warnings
 from collections.abc import Callable as _Callable
-from collections.abc import Iterable as _Iterable
 from collections.abc import Iterator as _Iterator
 from types import CodeType as _CodeType
 from types import FrameType as _FrameType
@@ -34,7 +32,7 @@ SINCE = {  # what older versions cannot do: rows of docs/versions.md, where each
 
 
 def version_can(row: str) -> bool:
-    """Whether this version of torch can do what a row of docs/versions.md names."""
+    """True if this version of torch can do what a row of docs/versions.md names."""
     return _version() >= SINCE[row]
 
 
@@ -115,7 +113,6 @@ __all__ = [
     "function_mode_stack",
     "functorch_depth",
     "hang_hooks",
-    "hang_post_hooks",
     "in_transform",
     "inductor_backend",
     "inductor_graph",
@@ -253,37 +250,15 @@ def inductor_graph() -> Any:
 
 
 def hang_hooks(nodes: list[Any], hooks: dict[int, Any], input_nr: int = 0) -> None:
-    """Hang hooks on one input of nodes of autograd: one dictionary for all of them, which can be emptied at once."""
+    """Hang hooks on one input of nodes of autograd: one dictionary for all of them, which can be emptied at once.
+
+    It stays on the nodes, so it is for nodes that die soon.
+    """
     with unobserved(), torch.enable_grad():  # a node takes over a tensor's hooks, for the input that the tensor is of
         tensor: Any = torch.empty(input_nr + 1, requires_grad=True).unbind()[input_nr]
     tensor._backward_hooks = hooks
     for node in nodes:
         node._register_hook_dict(tensor)
-
-
-def hang_post_hooks(nodes: _Iterable[Any], hooks: dict[int, Any]) -> list[Any]:
-    """The same for hooks that are called after nodes. Returns the handles of those on nodes that had hooks before.
-
-    torch asks `Function._register_hook` for a dictionary and a handle for every node; ours hands out one dictionary.
-    """
-    function: Any = torch.autograd.Function
-    here, register = _threading.get_ident(), function.__base__._register_hook
-    (hook,) = hooks.values()
-
-    def shared(theirs: Any, hook: Any) -> Any:
-        if theirs is not None or _threading.get_ident() != here:
-            return register(theirs, hook)
-        return hooks, None
-
-    with _hanging:
-        function._register_hook = staticmethod(shared)
-        try:
-            return [handle for node in nodes if (handle := node.register_hook(hook)) is not None]
-        finally:
-            del function._register_hook  # it is inherited
-
-
-_hanging = _threading.Lock()
 
 
 @_bracketed
@@ -373,21 +348,21 @@ def undo_functorch(depth: int) -> None:
 
 
 def in_transform() -> bool:
-    """Whether this thread is inside of a transform of torch.func, or of the older vmap that torch.autograd uses."""
+    """True inside of a transform of torch.func, or of the older vmap that torch.autograd uses."""
     level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()
     return bool(level or functorch_depth())
 
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    """What lies inside of a tensor of a transform; of a batch all examples."""
+    """The tensor inside of a tensor of a transform; of a batch, all examples."""
     while _is_wrapped(tensor):
         tensor = _get_unwrapped(tensor)
     return tensor
 
 
 class no_dispatch_modes(_RepeatedBracket[None]):
-    """No mode of the program's sees the ops that run in here.
+    """Hides ops from the dispatch modes of the program.
 
     torch's own way to say so takes ten times as long, and is needed only for modes that work before autograd.
     """
@@ -414,7 +389,7 @@ class no_dispatch_modes(_RepeatedBracket[None]):
 
 
 class aside(no_dispatch_modes):
-    """What runs in here is ours: no mode of the program's sees it, and it makes ordinary tensors without a graph."""
+    """Runs our own ops: no mode of the program sees them, and they make ordinary tensors without a graph."""
 
     _inference: Any = None
 
@@ -433,7 +408,7 @@ class aside(no_dispatch_modes):
 
 
 class unobserved(no_dispatch_modes):
-    """What runs in here is seen by no mode of the program's, and makes no graph."""
+    """Runs ops that no mode of the program sees, and that make no graph."""
 
     _functions: Any = None
 

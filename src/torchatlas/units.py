@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import re
 
+from torchatlas.errors import InvalidInputError
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("", "K", "M", "G", "T", "P", "E", "Z", "Y")
 _COUNT = ("", "K", "M", "B", "T")
@@ -26,18 +28,33 @@ def format_bytes(n: float | None) -> str:
     return _scaled(n, 1024, _BINARY)
 
 
-def parse_bytes(text: str | int) -> int:
+def parse_bytes(text: str | float) -> int:
     """A number of bytes as people write it: K, M, G are decimal, KiB, MiB, GiB binary; "B" may follow the former.
 
     >>> parse_bytes("1.5 GiB"), parse_bytes("80GB"), parse_bytes("512"), parse_bytes(512)
     (1610612736, 80000000000, 512, 512)
     """
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*(?:([kmgtpe])(i?))?b?\s*", str(text), re.IGNORECASE)
+    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e\+?[0-9]+)?)\s*(?:([kmgtpe])(i?))?b?\s*", str(text), re.IGNORECASE)
     if found is None:
         raise ValueError(f"{text!r} is no number of bytes, such as 1.5GiB or 80GB")
     number, prefix, binary = found.groups()
     power = "kmgtpe".index(prefix.lower()) + 1 if prefix else 0
     return round(float(number) * float(1024 if binary else 1000) ** power)
+
+
+def byte_limit(limit: str | float) -> int:
+    """The argument `limit` of a public function in bytes; an InvalidInputError if it is no positive number of bytes.
+
+    >>> byte_limit("24GB"), byte_limit(8 * 2**30)
+    (24000000000, 8589934592)
+    """
+    try:
+        found = parse_bytes(limit)
+    except ValueError:
+        found = 0
+    if found < 1:
+        raise InvalidInputError(f"limit={limit!r} is no number of bytes above zero, such as 1.5GiB or 80GB.")
+    return found
 
 
 def format_count(n: float | None) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas.analysis.batch import BatchPeak, peak_for_batch
+from torchatlas.analysis.batch_peak import BatchPeak, peak_for_batch
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph
 
@@ -81,10 +81,10 @@ def test_what_grows_with_the_square_is_noticed() -> None:
 
 
 def test_without_a_size_between_nothing_was_checked() -> None:
-    found = peak_for_batch(step, sizes=(4, 2))
+    found = peak_for_batch(step, batches=(4, 2))
     assert not found.exact
     assert any("nothing checked" in note for note in found.notes)
-    assert found.sizes == (2, 4)
+    assert found.batches == (2, 4)
     assert found.at(500) == step(500).peak_bytes
 
 
@@ -130,9 +130,9 @@ def test_as_text_and_as_json(growth: BatchPeak) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: peak_for_batch(step, sizes=(4,)), "Two different batch sizes"),
-        (lambda: peak_for_batch(step, sizes=(4, 4)), "Two different batch sizes"),
-        (lambda: peak_for_batch(step, sizes=(0, 4)), "not 0"),
+        (lambda: peak_for_batch(step, batches=(4,)), "Two different batch sizes"),
+        (lambda: peak_for_batch(step, batches=(4, 4)), "Two different batch sizes"),
+        (lambda: peak_for_batch(step, batches=(0, 4)), "not 0"),
         (lambda: peak_for_batch({1: step(1), "2": step(2)}), "not '2'"),  # type: ignore[dict-item]
         (lambda: peak_for_batch(lambda batch: batch), "is a int, not a Graph"),  # type: ignore[arg-type, return-value]
         (lambda: peak_for_batch(step).at(0), "not 0"),

@@ -17,12 +17,12 @@ from zoo.specimen import loss_of
 import torchatlas as atlas
 from torchatlas.analysis.counting import count
 from torchatlas.analysis.devices import DEVICES, GENERIC, Device, device_named
-from torchatlas.analysis.formulas import FORMULAS, OpCall, Work, formula
 from torchatlas.analysis.roofline import Bound
-from torchatlas.analysis.sizes import evaluate
+from torchatlas.analysis.symbolic_sizes import evaluate
 from torchatlas.errors import AnalysisError, InvalidInputError, UnknownNameError
 from torchatlas.graph import Graph, OperationType
 from torchatlas.graph.columns import Layout
+from torchatlas.operations.formulas import FORMULAS
 
 FIGURES = ("operations", "macs", "elementwise_flops", "bytes_read", "bytes_written", "uncosted")
 
@@ -111,14 +111,14 @@ def test_a_formula_of_ones_own() -> None:
         graph = atlas.capture(lambda x: torch.ops.atlas_cost_test.twice(x, 3), torch.ones(5))
         assert atlas.cost(graph).uncosted == {"atlas_cost_test.twice.default": 1}
 
-        @formula("atlas_cost_test::twice")
-        def twice(call: OpCall) -> Work:
-            return Work(macs=call["x"].numel * call["times"])
+        def twice(call: atlas.OpCall) -> atlas.Work:
+            return atlas.Work(macs=call["x"].numel * call["times"])
 
+        atlas.register_operator("atlas_cost_test::twice", formula=twice)
         try:
             assert atlas.cost(graph).macs == 15
             with pytest.raises(ValueError, match="registered twice"):
-                formula("atlas_cost_test.twice")(twice)
+                atlas.register_operator("atlas_cost_test.twice", formula=twice)
         finally:
             del FORMULAS._entries["atlas_cost_test.twice"]
 

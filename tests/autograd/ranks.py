@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import torchatlas as atlas
-from torchatlas.autograd.tasks import reached, starting_node
+from torchatlas.autograd.graph_walk import reached, starting_node
 
 Backward = Callable[[nn.Module, torch.Tensor], list[list[str]]]  # the operations of each run of the engine
 

@@ -355,7 +355,7 @@ def test_each_call_of_a_fused_graph_is_one_op(fused: Compile) -> None:
 
 def test_a_compiled_graph_that_raises_is_the_op_that_failed() -> None:
     from torchatlas.capturing.compiled import run_as_one
-    from torchatlas.capturing.stream import Recorder
+    from torchatlas.capturing.recorder import Recorder
 
     def graph(inputs: list[Any]) -> Any:
         inputs.clear()
@@ -371,7 +371,7 @@ def test_a_compiled_graph_that_raises_is_the_op_that_failed() -> None:
         recorder.stop()
     assert recorder.failure is not None
     assert recorder.failure[0] == "inductor.graph.0"
-    assert recorder.known_number(x) is not None  # it goes on recording
+    assert recorder.numbers.known_number(x) is not None  # it goes on recording
 
 
 # -- TorchScript -------------------------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ import torch.distributed as dist
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas.capturing.collectives import ONLY_WRITTEN, READ_AND_WRITTEN
 from torchatlas.errors import CaptureError
 from torchatlas.graph import Graph, GraphNode
+from torchatlas.operations.behaviour import COLLECTIVES
 
 RANKS = (0, 1)
 TRAINING = ("ddp", "ddp_views", "fsdp", "fsdp_of_old", "tensor_parallel", "pipeline")
@@ -288,10 +288,10 @@ def test_a_call_writes_what_has_changed_after_it(talks: Any, rank: int) -> None:
         assert set(said["changed"]) <= written, said["name"]
         if said["name"] not in ("broadcast", "group", "reduce"):  # of these only some processes write, all say they do
             assert set(said["changed"]) == written, said["name"]
-        met |= {f"c10d::{node.operation.split('.')[1]}" for node in nodes}
-    known = {*READ_AND_WRITTEN, *ONLY_WRITTEN} - {"fsdp::all_gather_copy_in"}
-    not_on_gloo = {"c10d::alltoall_", "c10d::allgather_coalesced_"}
-    only_here = {"c10d::recv_", "c10d::recv_any_source_"} if rank == 1 else {"c10d::recv_any_source_"}
+        met |= {f"c10d.{node.operation.split('.')[1]}" for node in nodes}
+    known = {name for name, (written, _) in COLLECTIVES.items() if written}
+    not_on_gloo = {"c10d.alltoall_", "c10d.allgather_coalesced_"}
+    only_here = {"c10d.recv_", "c10d.recv_any_source_"} if rank == 1 else {"c10d.recv_any_source_"}
     assert known - met - not_on_gloo <= only_here
 
 

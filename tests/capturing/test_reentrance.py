@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import torchatlas as atlas
-from torchatlas.capturing import process
+from torchatlas.capturing import patches
 from torchatlas.errors import StateError
 from torchatlas.graph import Graph
 
@@ -51,7 +51,7 @@ def _nothing_left() -> Iterator[None]:
     """What a recording changes of the process is as before; conftest.py looks for modes on the stack."""
     before = patched()
     yield
-    assert not process._WATCHES
+    assert not patches._WATCHES
     assert patched() == before
 
 

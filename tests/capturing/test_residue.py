@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zoo import ZOO, Specimen, leaves_of, loss_of, tensors_in
 
 import torchatlas as atlas
-from torchatlas.capturing import describe, process, stream
+from torchatlas.capturing import patches, portable, recorder
 from torchatlas.graph.faults import faults
 
 
@@ -321,7 +321,7 @@ def test_a_number_that_a_late_thread_has_drawn_disturbs_nobody() -> None:
     """It goes on after the recording, and its row may come after decoding, or never."""
     with atlas.recording() as rec:
         x = torch.ones(3)
-        for counter in rec._recorder._counters:
+        for counter in rec._recorder.numbers.counters:
             next(counter)
         y = x.sum(0, keepdim=True)
     assert valid(rec.graph)
@@ -625,7 +625,7 @@ def test_modes_and_trackers_that_an_exception_left_open_do_not_hold_a_recording_
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(process, "_pace_collector"), (stream.Recorder, "start")], ids=["patches", "recorder"]
+    ("owner", "name"), [(patches, "_pace_collector"), (recorder.Recorder, "start")], ids=["patches", "recorder"]
 )
 def test_a_recording_that_cannot_begin_leaves_nothing(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: Any) -> None:
@@ -953,7 +953,7 @@ program = lambda x: Net{0}()(x).sum()
 
 def test_a_thousand_programs_made_at_run_time_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorders are used again, and know the code they have met by its id: they must not keep all of it."""
-    monkeypatch.setattr(stream, "_MOST_KEPT", 100)
+    monkeypatch.setattr(recorder, "_MOST_KEPT", 100)
     x, codes, classes = torch.ones(1, 2), [], []
     for number in range(1000):
         made: dict[str, Any] = {"nn": nn}
@@ -971,23 +971,23 @@ def test_a_thousand_programs_made_at_run_time_are_let_go(monkeypatch: pytest.Mon
     del net, program, made, rec
     gc.collect()
     assert not any(reference() for reference in classes)
-    lines = describe._source_row.cache_info()
+    lines = portable._source_row.cache_info()
     assert lines.currsize <= lines.maxsize == 4096
-    describe._source_row.cache_clear()
+    portable._source_row.cache_clear()
     assert sum(reference() is not None for reference in codes) <= 450  # of 2,000: four recorders with 100 each
-    assert len(stream._IDLE) <= 4
+    assert len(recorder._IDLE) <= 4
 
 
 def test_tables_of_shapes_and_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_MOST_KEPT", 100)
-    monkeypatch.setattr(describe, "_MOST_TEXTS", 100)
-    monkeypatch.setattr(describe, "_TEXTS", {})
+    monkeypatch.setattr(recorder, "_MOST_KEPT", 100)
+    monkeypatch.setattr(portable, "_MOST_TEXTS", 100)
+    monkeypatch.setattr(portable, "_TEXTS", {})
     for size in range(1, 400):
         with atlas.recording() as rec:
             torch.ones(size)
         assert rec.graph["ones"].outputs[0].shape == (size,)
-    assert len(describe._TEXTS) <= 100
-    assert all(len(recorder._sizes) <= 100 for recorder in stream._IDLE)
+    assert len(portable._TEXTS) <= 100
+    assert all(len(idle.numbers.sizes) <= 100 for idle in recorder._IDLE)
 
 
 DEEP = """

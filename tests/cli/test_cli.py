@@ -383,3 +383,17 @@ def test_inputs_are_the_same_every_time() -> None:
     assert example_inputs(["2,3"], fake=True)[0][0].device.type == "meta"
     with pytest.raises(InvalidInputError):
         example_inputs(["2,,3"], fake=False)
+
+
+# -- old spellings ----------------------------------------------------------------------------------------------------
+
+
+def test_old_options_work_and_say_what_they_are_called_now(folder: Path) -> None:
+    assert run("capture", "cli_models:net", "--inputs", "3,4", "--output", "graph.json").exit_code == 0
+    result = run("compare", "graph.json", "graph.json", "--most", "3")
+    assert result.exit_code == 0
+    assert "--most is now called --top" in result.stderr
+    result = run("pipeline", "graph.json", "--memory-limit", "1GiB", "--json")
+    assert json_of(result)["limit_bytes"] == 2**30
+    assert "--memory-limit is now called --limit" in result.stderr
+    assert "--most" not in run("compare", "--help").stdout

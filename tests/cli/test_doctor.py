@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 import torchatlas
 from torchatlas.cli import main
-from torchatlas.diagnosis.diagnosis import DIAGNOSES
+from torchatlas.diagnosis.events import DIAGNOSES
 
 HEALTHY = """
 import sys
@@ -137,7 +137,7 @@ def test_a_script_that_is_cut_short_is_not_judged_as_a_whole(folder: Path, code:
     result = doctor("main.py", code)
     assert result.exit_code == exit_code
     not_judged, ended = result.stdout.splitlines()[-2:]
-    whole = [key for key in DIAGNOSES if key in DIAGNOSES[key].whole]
+    whole = [key for key in DIAGNOSES if key in DIAGNOSES[key].needs_the_end]
     assert {"graph-kept", "no-gradient", "nothing-changes", "train-mode"} < set(whole)
     kind = {"raise": "ValueError", "interrupt": "KeyboardInterrupt"}.get(code, "SystemExit")
     assert ended == f"the program ended with {kind}; no fault was found that explains it"

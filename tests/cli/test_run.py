@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from autograd.test_figures import Elsewhere
+from autograd.test_gradient_statistics import Elsewhere
 from click.testing import CliRunner, Result
 from torch import Tensor, nn
 

@@ -15,3 +15,12 @@ def train(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, *, zero: bool = True) -> Tensor:
+    if zero:
+        optimizer.zero_grad()
+    loss: Tensor = model(torch.randn(3, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss

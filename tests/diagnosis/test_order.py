@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, ReduceLROn
 
 import torchatlas as atlas
 from torchatlas.diagnosis import Visit
-from torchatlas.diagnosis.finding import Severity
+from torchatlas.diagnosis.findings import Severity
 
 Make = Callable[[torch.optim.Optimizer], Any]
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import torchatlas as atlas
-from torchatlas.diagnosis.diagnosis import DIAGNOSES
+from torchatlas.diagnosis.events import DIAGNOSES
 
 SCRIPTS = Path(__file__).parent / "scripts"
 FAULTY = sorted((SCRIPTS / "faulty").glob("*.py"))

@@ -47,7 +47,7 @@ def test_a_layer_of_dead_units_is_named_with_all_that_it_stops(activation: type[
     (finding,) = fit(biased(layers(activation), 2, -100.0)).findings
     assert finding.key == "zero-gradients"
     assert finding.what == "the gradient of 0.weight, 0.bias, 2.weight and 2 more was exactly 0 at each of 6 steps"
-    assert finding.why.startswith("8 of 8 units of layer 2 are")
+    assert finding.why.startswith("all 8 units of layer 2 are")
     assert finding.where[0].source is not None
     assert "model(scale *" in finding.where[0].source.text
 
@@ -74,13 +74,13 @@ def test_layers_of_zeros_in_a_row_never_begin_to_learn_and_one_does() -> None:
 def test_units_that_are_saturated() -> None:
     (finding,) = fit(layers(nn.Sigmoid), scale=1e12).findings
     assert finding.what == "the gradient of 0.weight, 0.bias was exactly 0 at each of 6 steps"
-    assert finding.why.startswith("6 of 6 units of layer 0 are saturated")
+    assert finding.why.startswith("all 6 units of layer 0 are saturated")
 
 
 def test_an_output_that_is_always_zero_and_a_margin_that_is_kept() -> None:
     model = nn.Sequential(*biased(layers(), 4, -100.0), nn.ReLU())
     (finding,) = fit(model).findings
-    assert finding.why.startswith("1 of 1 units of layer 4 are dead")
+    assert finding.why.startswith("the only unit of layer 4 is dead")
     kept = biased(layers(nn.Tanh), 4, 100.0)
     assert not fit(kept, loss=lambda out: functional.relu(1 - out).mean()).findings
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from torchatlas.errors import InvalidInputError
-from torchatlas.execute.admitted import ADMITTED
 from torchatlas.execute.preconditions import _PRECONDITIONS, LARGEST_SIZE, checked
+from torchatlas.operations.loadable import loadable_operators
 
 aten = torch.ops.aten
 r, far = torch.randn, torch.full((2, 3, 2, 2), 2**40)
@@ -261,9 +261,9 @@ def test_a_number_in_place_of_a_dtype_a_layout_or_a_memory_format_is_refused(num
     assert checked(aten.zeros.default)([2], dtype=torch.float64, layout=None).dtype is torch.float64
 
 
-def admitted_schemas() -> Iterator[tuple[str, Any]]:
+def loadable_schemas() -> Iterator[tuple[str, Any]]:
     """Those of the list that this torch has; not every version has all."""
-    for name in ADMITTED:
+    for name in loadable_operators():
         _, packet, overload = name.split(".")
         if packet not in NOT_EVERYWHERE or hasattr(aten, packet):
             yield name, getattr(getattr(aten, packet), overload)._schema
@@ -272,9 +272,9 @@ def admitted_schemas() -> Iterator[tuple[str, Any]]:
 NOT_EVERYWHERE = {"_foreach_clone", "_foreach_powsum", "cholesky", "qr"}  # the former came, the latter went
 
 
-def test_admitted_operators_exist_and_none_reaches_outside() -> None:
+def test_loadable_operators_exist_and_none_reaches_outside() -> None:
     """The list is of operators of torch, and none of them takes a file, a storage, an object or a callable."""
-    for name, schema in admitted_schemas():
+    for name, schema in loadable_schemas():
         kinds = {str(one.type) for one in schema.arguments}
         assert not kinds & {"Storage", "Stream", "AnyClassType", "Future[Any]", "PyObject"}, name
         assert not any("file" in one.name for one in schema.arguments), name
@@ -285,12 +285,12 @@ def test_admitted_operators_exist_and_none_reaches_outside() -> None:
         "from_file",
         "_nested_view_from_buffer",
     ):
-        assert not any(admitted.split(".")[1] == name for admitted in ADMITTED)
+        assert not any(loadable.split(".")[1] == name for loadable in loadable_operators())
 
 
-def test_kernels_that_write_their_gradient_where_they_are_told_are_not_admitted() -> None:
+def test_kernels_that_write_their_gradient_where_they_are_told_are_not_loadable() -> None:
     """Their out= forms do not look at the size of what they are given."""
-    for name, schema in admitted_schemas():
+    for name, schema in loadable_schemas():
         packet = name.split(".")[1]
         if f"aten.{packet}" in _PRECONDITIONS or packet.endswith("_backward"):
             assert not any(one.is_out for one in schema.arguments), name

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from autograd.test_figures import Elsewhere
+from autograd.test_gradient_statistics import Elsewhere
 from test_laws import world
 from torch import Tensor, nn
 
@@ -21,7 +21,7 @@ from torchatlas.errors import (
     InvalidModelError,
     NodeNotFoundError,
 )
-from torchatlas.execute.likeness import difference
+from torchatlas.execute.trace_check import difference
 
 
 class Attention(nn.Module):

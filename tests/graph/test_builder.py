@@ -73,4 +73,24 @@ def test_calls_are_counted_and_roles_remembered() -> None:
 
 def test_an_unknown_column_is_refused() -> None:
     with pytest.raises(AssertionError):
-        small()._add("node", colour=1)
+        small().add("node", colour=1)
+
+
+def test_rows_that_come_all_at_once_come_first() -> None:
+    """`fill` broadcasts what is one for all, leaves unknown what is not said, and counts inputs into pointers."""
+    builder = Builder()
+    builder.value(ROW, Role.CONSTANT, name="late")
+    builder.fill("value", 2, layout=builder.row("layouts", ROW), version=[3, 4], role=0)
+    builder.row("operations", ADD)
+    builder.row("arguments", "[[],{}]")
+    nodes = {"kind": 1, "operation": 0, "phase": 0, "arguments": 0, "iteration": 0, "thread": 0}
+    builder.fill("node", 2, **nodes, input_count=[1, 2])
+    builder.fill("input", 3, value=[0, 1, 2], written=0)
+    graph = builder.graph("run")
+    assert faults(graph.columns, graph.tables) is None
+    assert graph.columns["value_version"].tolist() == [3, 4, 0]
+    assert graph.columns["value_storage"].tolist() == [-1, -1, -1]
+    assert graph.columns["input_ptr"].tolist() == [0, 1, 3]
+    assert graph.columns["output_ptr"].tolist() == [0, 0, 0]
+    with pytest.raises(AssertionError):
+        builder.fill("node", 2, **nodes, colour=1)

@@ -85,7 +85,7 @@ def test_names_ids_and_near_names(graph: Graph) -> None:
     assert graph[0] == graph.nodes[0]
     assert "3.addmm" in graph
     assert "3.admm" not in graph
-    with pytest.raises(NodeNotFoundError, match=r"no node is named '3.admm'; did you mean '3.addmm'"):
+    with pytest.raises(NodeNotFoundError, match=r"no node or module is named '3.admm'; did you mean '3.addmm'"):
         graph["3.admm"]
     with pytest.raises(KeyError):
         graph["nothing like it at all"]

@@ -15,7 +15,7 @@ from growing import PROGRAMS, Block
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas.analysis.checkpointing import choose_checkpoints
+from torchatlas.analysis.checkpoint_choice import choose_checkpoints
 from torchatlas.errors import AnalysisError
 
 MOST = 2.3  # times as much for twice the size: n log n, and what does not grow evenly
@@ -107,7 +107,7 @@ def staged_by_memory(graph: atlas.Graph) -> Any:
 
 def staged_within_a_limit(graph: atlas.Graph) -> Any:
     peak = max(stage.memory_bytes for stage in atlas.pipeline_stages(graph, 4).stages)
-    return atlas.pipeline_stages(graph, 4, memory_limit=peak)
+    return atlas.pipeline_stages(graph, 4, limit=peak)
 
 
 def checkpointed(graph: atlas.Graph) -> Any:

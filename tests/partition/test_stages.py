@@ -18,7 +18,7 @@ from torch import fx, nn
 import torchatlas as atlas
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.partition import stages as planning
-from torchatlas.partition.cuts import Balance, Memory, best_cuts
+from torchatlas.partition.stage_cuts import Balance, Memory, best_cuts
 
 
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 2**32 - 1), st.sampled_from(["none", "limit", "memory"]))
@@ -117,22 +117,22 @@ def test_memory_is_what_was_balanced(stages: int) -> None:
 def test_a_limit_is_kept_and_the_smallest_that_works_is_named() -> None:
     graph = chain()
     with pytest.raises(AnalysisError, match="they do") as caught:
-        atlas.pipeline_stages(graph, 3, memory_limit=100)
+        atlas.pipeline_stages(graph, 3, limit=100)
     least = int(str(caught.value).partition("(")[2].partition(" bytes")[0])
-    plan = atlas.pipeline_stages(graph, 3, memory_limit=least)
+    plan = atlas.pipeline_stages(graph, 3, limit=least)
     assert max(stage.memory_bytes for stage in plan.stages) == least
     with pytest.raises(AnalysisError):
-        atlas.pipeline_stages(graph, 3, memory_limit=least - 1)
+        atlas.pipeline_stages(graph, 3, limit=least - 1)
 
 
 def test_a_limit_may_be_text() -> None:
-    assert atlas.pipeline_stages(chain(), 2, memory_limit="1.5 GiB").memory_limit == 3 * 2**29
+    assert atlas.pipeline_stages(chain(), 2, limit="1.5 GiB").limit_bytes == 3 * 2**29
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), -1, 0, "fast", True])
 def test_wrong_limits_and_speeds(wrong: Any) -> None:
-    with pytest.raises(InvalidInputError, match="memory_limit="):
-        atlas.pipeline_stages(chain(), 2, memory_limit=wrong)
+    with pytest.raises(InvalidInputError, match="limit="):
+        atlas.pipeline_stages(chain(), 2, limit=wrong)
     if wrong is not True:
         with pytest.raises(InvalidInputError, match="no number of bytes per second"):
             atlas.pipeline_stages(chain(), 2, bandwidth=wrong)

@@ -21,8 +21,8 @@ from torchatlas.analysis.schedule import critical_path
 from torchatlas.demo import training_step
 from torchatlas.graph import Graph, OperationType
 from torchatlas.operations import type_of_box
+from torchatlas.render.box_measures import BOX_MEASURES
 from torchatlas.render.layout.way import Way
-from torchatlas.render.measures import MEASURES
 from torchatlas.render.page import heaviest
 from torchatlas.render.picture import Picture
 from torchatlas.render.theme import DARK, LIGHT
@@ -264,7 +264,7 @@ def test_the_legend_says_what_the_critical_path_is_measured_by() -> None:
 def test_flops_are_the_same_in_legend_and_footer_and_cost() -> None:
     graph = atlas.capture(nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)), torch.randn(64, 4))
     picture = atlas.draw(graph, color_by="flops")
-    value = MEASURES["flops"](picture.outline).value
+    value = BOX_MEASURES["flops"](picture.outline).value
     boxes = {frame.title: value(frame.item) for frame in picture.scene.closed}
     flops = atlas.cost(graph).flops
     assert flops == 2 * 64 * 4 * 4
@@ -299,7 +299,7 @@ def test_boxes_of_backward_are_coloured_by_the_gradients_they_make() -> None:
     graph = atlas.capture(model, torch.randn(4, 6), backward=True, values="stats")
     norms = gradient_norms(graph)
     picture = atlas.draw(graph, color_by="gradient", width=2400, height=1800)
-    value = MEASURES["gradient"](picture.outline).value
+    value = BOX_MEASURES["gradient"](picture.outline).value
     found = {
         (frame.item.parent.name if frame.item.parent is not None else "", frame.subtitle): value(frame.item)
         for frame in picture.scene.closed
@@ -324,14 +324,14 @@ def test_a_repeat_is_coloured_by_the_gradients_of_its_largest_round() -> None:
     rounds = [math.hypot(norms[f"{at}.0.weight"], norms[f"{at}.0.bias"]) for at in range(6)]
     assert max(rounds) > 10 * min(rounds)  # they vanish, which all of them together would hide
     picture = atlas.draw(graph, phases=["forward"], color_by="gradient")
-    measure = MEASURES["gradient"](picture.outline)
+    measure = BOX_MEASURES["gradient"](picture.outline)
     first = picture.outline.tree.leaf_of_node[graph["0.0.addmm"].id]
     found = [frame for frame in picture.scene.frames if frame.item.start <= first < frame.item.stop]
     assert [(frame.open, frame.item.repeat) for frame in found[-2:]] == [(True, 6), (False, 1)]
     for frame in found[-2:]:
         assert measure.value(frame.item) == pytest.approx(max(rounds))
         said = f"gradient norm of parameters: {min(rounds):.3g} to {max(rounds):.3g} in 6 rounds"
-        assert measure.said(frame.item) == said
+        assert measure.tooltip(frame.item) == said
     shown = [frame.item for frame in picture.scene.closed]
     assert measure.of_rounds(shown) == f"the largest round (smallest: {min(rounds):.3g})"
 
@@ -356,24 +356,24 @@ def test_the_boxes_of_a_picture_sum_to_what_ran(name: str, size: tuple[int, int]
     boxes = [frame.item for frame in picture.scene.closed]
     assert any(frame.item.repeat > 1 for frame in picture.scene.frames)
     for by in ("time", "memory", "flops"):
-        value = MEASURES[by](picture.outline).value
+        value = BOX_MEASURES[by](picture.outline).value
         worth = [value(box) for box in boxes if not math.isnan(value(box))]
         assert sum(worth) == pytest.approx(value(picture.outline.root))
-    assert sum(map(MEASURES["flops"](picture.outline).value, boxes)) == atlas.cost(graph).flops
+    assert sum(map(BOX_MEASURES["flops"](picture.outline).value, boxes)) == atlas.cost(graph).flops
 
 
 def test_boxes_in_an_open_repeat_stand_for_all_its_rounds() -> None:
     picture = atlas.draw(loops(), phases=["forward"], color_by="flops")
-    measure = MEASURES["flops"](picture.outline)
+    measure = BOX_MEASURES["flops"](picture.outline)
     linears = [frame.item for frame in picture.scene.closed if frame.title == "Linear"]
     assert {frame.item.repeat for frame in picture.scene.frames if frame.open} >= {10, 4, 3}
     assert [measure.value(item) for item in linears] == [20480, 20480, 12 * 2048]
-    assert measure.said(linears[1]) == "FLOPs (2 per multiply-add): 20.5 KFLOPs in 10 rounds together"
+    assert measure.tooltip(linears[1]) == "FLOPs (2 per multiply-add): 20.5 KFLOPs in 10 rounds together"
     assert measure.of_rounds(linears) == "all rounds together"
     single = atlas.draw(atlas.capture(nn.Linear(4, 3), torch.randn(2, 4)))
     (box,) = (frame.item for frame in single.scene.closed if frame.title == "Linear")
-    alone = MEASURES["flops"](single.outline)
-    assert (alone.said(box), alone.of_rounds([box])) == ("FLOPs (2 per multiply-add): 48 FLOPs", "")
+    alone = BOX_MEASURES["flops"](single.outline)
+    assert (alone.tooltip(box), alone.of_rounds([box])) == ("FLOPs (2 per multiply-add): 48 FLOPs", "")
 
 
 class Broken(nn.Module):
@@ -390,8 +390,8 @@ class Broken(nn.Module):
 def test_gradients_that_are_not_finite_are_no_missing_ones() -> None:
     graph = atlas.capture(Broken(), torch.randn(2, 4), backward=True, values="stats")
     picture = atlas.draw(graph, color_by="gradient", phases=["forward"])
-    measure = MEASURES["gradient"](picture.outline)
-    found = {frame.title: (measure.value(frame.item), measure.said(frame.item)) for frame in picture.scene.closed}
+    measure = BOX_MEASURES["gradient"](picture.outline)
+    found = {frame.title: (measure.value(frame.item), measure.tooltip(frame.item)) for frame in picture.scene.closed}
     assert found["sqrt"] == (math.inf, "gradient norm of parameters: not finite")
     assert 0 < found["Linear"][0] < math.inf
     assert found["add"][1] == "gradient norm of parameters: none"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import struct
-import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from render import font_tables
 
 from torchatlas.render import fonts
 from torchatlas.render.fonts import (
@@ -20,12 +19,12 @@ from torchatlas.render.fonts import (
     ending,
     font_files,
     has_all,
-    pieces,
     shortened,
     spelled,
     text_width,
+    widths_by_piece,
 )
-from torchatlas.render.png import rasterized, to_png
+from torchatlas.render.png import to_png
 
 SIZES = st.floats(6, 40)
 
@@ -47,7 +46,7 @@ def test_a_width_is_the_sum_of_its_characters_and_scales() -> None:
 @pytest.fixture
 def forgotten() -> Iterator[None]:
     """What was learnt about the fonts of this machine is forgotten, before and after."""
-    caches = (fonts._drawable, fonts._advances, fonts._advance)
+    caches = (fonts._drawn_scripts, fonts._advances, fonts._advance)
     for cache in caches:
         cache.cache_clear()
     yield
@@ -56,7 +55,7 @@ def forgotten() -> Iterator[None]:
 
 
 def test_what_another_font_draws_is_estimated(monkeypatch: pytest.MonkeyPatch, forgotten: None) -> None:
-    monkeypatch.setattr(fonts, "_tried", lambda characters: [True] * len(characters))
+    monkeypatch.setattr(fonts, "_glyph", lambda character: character.encode())
     assert text_width("漢字", 10) == pytest.approx(20)
     assert text_width("\u05d0", 10) == pytest.approx(6, rel=1e-3)  # Hebrew
     assert text_width("e\u0316", 10) == text_width("e", 10)  # an accent below
@@ -64,27 +63,22 @@ def test_what_another_font_draws_is_estimated(monkeypatch: pytest.MonkeyPatch, f
 
 
 def test_what_no_font_has_is_spelled_and_as_wide_as_that(monkeypatch: pytest.MonkeyPatch, forgotten: None) -> None:
-    monkeypatch.setattr(fonts, "_tried", lambda characters: [one not in "漢🙂" for one in characters])
-    assert spelled("漢字 · 8→16") == "\\u6f22字 · 8→16"
+    monkeypatch.setattr(fonts, "_glyph", lambda one: b"" if one in (fonts._NOWHERE, *"漢字🙂") else one.encode())
+    assert spelled("漢\u05d0 · 8→16") == "\\u6f22\u05d0 · 8→16"
     assert spelled("ü🙂") == "ü\\U0001f642"
     assert text_width("漢🙂", 10) == pytest.approx(text_width("\\u6f22\\U0001f642", 10))
     assert text_width(spelled(clipped("漢" * 9, 10, 100)), 10) <= 100
     assert text_width(spelled(shortened("漢" * 9, 10, 100)), 10) <= 100
 
 
-def test_fonts_are_read_once_for_all_characters_of_a_text(monkeypatch: pytest.MonkeyPatch, forgotten: None) -> None:
-    asked: list[list[str]] = []
-
-    def tried(characters: Collection[str]) -> list[bool]:
-        asked.append(list(characters))
-        return [True] * len(characters)
-
-    monkeypatch.setattr(fonts, "_tried", tried)
+def test_fonts_are_read_once_for_a_script(monkeypatch: pytest.MonkeyPatch, forgotten: None) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(fonts, "_glyph", lambda one: asked.append(one) or one.encode())
     for _ in range(2):
         text_width("漢字漢", 10)
         clipped("plain · 8→16", 10, 5)
         spelled("字")
-    assert asked == [["漢", "字"]]
+    assert asked == ["漢", fonts._NOWHERE]
 
 
 def test_a_machine_without_fonts_draws_nothing_but_ours(monkeypatch: pytest.MonkeyPatch, forgotten: None) -> None:
@@ -96,40 +90,8 @@ def test_a_machine_without_fonts_draws_nothing_but_ours(monkeypatch: pytest.Monk
         return bytes(real(**{**options, "skip_system_fonts": True}))
 
     monkeypatch.setattr(resvg_py, "svg_to_bytes", bare)
-    assert fonts._tried(["漢", "\u05d0", "é", "→", "A", "\u200d"]) == [False, False, True, True, True, True]
+    assert [fonts._machine_draws(one) for one in "漢\u05d0éA\u200d"] == [False, False, True, True, True]
     assert has_all(spelled("注意力 \u05d0 é"))
-
-
-def test_pixels_are_those_of_the_file() -> None:
-    image = pytest.importorskip("PIL.Image")
-    import io
-
-    svg = (
-        '<svg xmlns="http://www.w3.org/2000/svg" width="90" height="60" font-family="Inter">'
-        '<linearGradient id="g"><stop stop-color="#123"/><stop offset="1" stop-color="#fe8"/></linearGradient>'
-        '<rect width="80" height="50" fill="url(#g)"/><text x="10" y="40" font-size="30">Ag→</text></svg>'
-    )
-    png = rasterized(svg, 90, 60)
-    assert fonts._pixels(png) == image.open(io.BytesIO(png)).convert("RGBA").tobytes()
-
-
-@pytest.mark.parametrize("kind", range(5))
-def test_pixels_of_every_way_to_pack_a_row(kind: int) -> None:
-    """Rows packed by hand, as the PNG specification says: each byte less its guess."""
-    rows = [bytes((7 * x + 31 * y + x * y) % 256 for x in range(12)) for y in range(4)]
-    packed, before = b"", bytes(12)
-    for row in rows:
-        packed += bytes([kind])
-        for x, byte in enumerate(row):
-            left, above, corner = (row[x - 4] if x > 3 else 0), before[x], (before[x - 4] if x > 3 else 0)
-            near = {abs(left + above - corner - one): one for one in (corner, above, left)}  # the first wins a tie
-            guess = (0, left, above, (left + above) // 2, near[min(near)])[kind]
-            packed += bytes([(byte - guess) % 256])
-        before = row
-    data = zlib.compress(packed)
-    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 3, 4, 8, 6, 0, 0, 0)), (b"IDAT", data[:9]), (b"IDAT", data[9:])]
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(struct.pack(">I", len(body)) + tag + body + b"sum!" for tag, body in chunks)
-    assert fonts._pixels(png) == b"".join(rows)
 
 
 def test_the_width_is_what_is_drawn() -> None:
@@ -230,12 +192,20 @@ def test_the_files_are_there_with_their_licence() -> None:
     assert FAMILY == "Inter"
     files = [Path(path) for path in font_files()]
     assert all(20_000 < path.stat().st_size < 150_000 for path in files)
-    whole = fonts._characters() - set("\t\n\r")
-    for bold in (False, True):  # in pieces, for SVG: all of it, each character once
-        held = [piece.characters for piece in pieces._pieces(bold)]
-        assert frozenset().union(*held) == whole
-        assert sum(map(len, held)) == len(whole)
     assert "SIL OPEN FONT LICENSE" in (files[0].parent / "OFL.txt").read_text()
     assert all(path.read_bytes()[:4] == b"OTTO" for path in files)
-    assert set(fonts._advances(False)) >= set("abc")
-    assert fonts._advances(False).em == 2816
+
+
+@pytest.mark.parametrize("bold", [False, True])
+def test_the_table_has_the_widths_of_the_files(bold: bool) -> None:
+    file = Path(font_files()[bold])
+    assert font_tables.units_per_em(file.read_bytes()) == 2816
+    whole = font_tables.widths(file.read_bytes())
+    table = {one: both[bold] for piece in widths_by_piece().values() for one, both in piece.items()}
+    assert table == whole
+    held = 0
+    for piece, characters in widths_by_piece().items():  # for SVG: each character is in one piece
+        part = font_tables.widths(file.with_name(f"{file.stem}-{piece}.woff").read_bytes())
+        assert part == {one: whole[one] for one in characters}
+        held += len(part)
+    assert held == len(whole)

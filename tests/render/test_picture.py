@@ -27,7 +27,6 @@ from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, NodeKind, Phase
 from torchatlas.render.fonts import text_width
 from torchatlas.render.picture import Picture
-from torchatlas.render.png import to_png
 
 
 def problems(picture: Picture) -> list[str]:
@@ -449,13 +448,3 @@ def test_a_picture_lets_go_of_its_graph_without_the_collector() -> None:
         assert tree() is None
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize("options", [{}, {"color_by": "flops", "theme": "dark", "critical_path": "flops"}])
-def test_pixels_are_those_of_the_document_without_what_browsers_need(options: dict[str, Any]) -> None:
-    picture = atlas.draw(training_step(), **options)
-    only = picture.markup(True)
-    assert not re.search("<title>|<style>|textLength", only)
-    assert all(re.search(one, picture.svg) for one in ("<title>", "<style>", "textLength"))
-    assert len(only) < 0.8 * len(picture.svg)
-    assert picture.png() == to_png(picture.svg, width=1600, height=1200)

@@ -7,8 +7,6 @@ import struct
 import zlib
 from typing import Any
 
-import children
-import numpy as np
 import pytest
 import resvg_py
 
@@ -16,17 +14,7 @@ from torchatlas.errors import InvalidInputError
 from torchatlas.render import fonts, png
 from torchatlas.render.png import to_png
 from torchatlas.render.svg import Canvas
-from torchatlas.render.theme import DARK, LIGHT
-
-
-@pytest.fixture(autouse=True, params=["lunasvg", "resvg"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every test with lunasvg, and as where there is none."""
-    if request.param == "lunasvg":
-        pytest.importorskip("pylunasvg", reason="there is no wheel of it for this platform")
-    else:
-        monkeypatch.setattr(png, "_lunasvg", lambda: None)
-    return str(request.param)
+from torchatlas.render.theme import LIGHT
 
 
 def page(text: str = "", width: float = 60, height: float = 40) -> str:
@@ -88,50 +76,12 @@ def test_the_resolution_is_written_once_and_before_the_pixels(dpi: int, per_metr
     assert dict(found)[b"pHYs"] == struct.pack(">IIB", per_metre, per_metre, 1)
 
 
-def test_all_else_is_kept(engine: str) -> None:
+def test_all_else_is_kept() -> None:
     svg = page("hi")
     found = [chunk for chunk in chunks(to_png(svg, width=60, height=40)) if chunk[0] != b"pHYs"]
     assert [kind for kind, _ in found] == [b"IHDR", b"IDAT", b"IEND"]
-    if engine == "resvg":
-        plain = resvg_py.svg_to_bytes(svg_string=svg, skip_system_fonts=True, font_files=fonts.font_files())
-        assert found == chunks(bytes(plain))
-
-
-def test_both_draw_the_same(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
-    """All that a canvas can draw, light and dark, at other sizes than its own: they differ at the edges of shapes."""
-    if engine == "resvg":
-        pytest.skip("compared once")
-    for theme, opacity in ((LIGHT, 1.0), (DARK, 0.4)):
-        canvas = Canvas(200, 120, theme)
-        paint = {"stroke": "#204060", "stroke_width": 2.5, "opacity": opacity}
-        canvas.rect(8, 8, 60, 30, fill="#D98C21", radius=6, **paint)
-        canvas.circle(100, 24, 14, fill="#117733", **paint)
-        canvas.path("M10 60h20v10a6.5 6.5 0 0 1 6.5 6.5z", fill="#332288", **paint)
-        canvas.line(60, 60, 120, 90, dash="4 3", **paint)  # around a box dashes may begin elsewhere
-        canvas.polyline([(130, 10), (150, 50), (190, 20)], fill="#AA4499", **paint)
-        canvas.rounded([(10, 110), (60, 110), (60, 95), (120, 95)], 5, **paint)
-        canvas.arrow_head(150, 90, "left", fill="#CC6677", size=12)
-        canvas.begin_group("translate(20 4) scale(0.75)")
-        canvas.text(220, 120, "64→128 ×3", size=14, fill=theme.ink, bold=True, anchor="end")
-        canvas.text(180, 140, "Größe <&>", size=11, fill=theme.ink, anchor="middle")
-        canvas.end_group()
-        svg = canvas.markup()
-        drawn = [to_png(svg, width=400, height=240)]
-        with monkeypatch.context() as without:
-            without.setattr(png, "_lunasvg", lambda: None)
-            drawn.append(to_png(svg, width=400, height=240))
-        one, two = (np.frombuffer(pixels(data)[2], np.uint8).reshape(240, 400, 4).astype(int) for data in drawn)
-        far = abs(one - two).max(axis=2)
-        assert (one.reshape(-1, 4) != one[0, 0]).any(axis=1).mean() > 0.1  # something is drawn
-        assert (far > 40).mean() < 0.005
-        assert far.max() < 120
-
-
-def test_the_letters_are_ours_whatever_family_the_machine_has(engine: str) -> None:
-    if engine == "resvg":
-        pytest.skip("it takes the family that is asked for, if the machine has it")
-    own = page("Rag")
-    assert to_png(own, width=60, height=40) == to_png(own.replace("Inter,", "DejaVu Serif,"), width=60, height=40)
+    plain = resvg_py.svg_to_bytes(svg_string=svg, skip_system_fonts=True, font_files=fonts.font_files())
+    assert found == chunks(bytes(plain))
 
 
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -159,7 +109,7 @@ def test_text_appears_without_the_fonts_of_the_machine(monkeypatch: pytest.Monke
 
 def test_other_scripts_may_use_the_fonts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = seen(monkeypatch)
-    fonts._drawable.cache_clear()
+    fonts._drawn_scripts.cache_clear()
     to_png(page("漢字"), width=60, height=40)
     assert False in asked["all"]  # read once, to see what they have
 
@@ -182,7 +132,7 @@ def test_what_only_a_pointer_would_show_reads_no_fonts(monkeypatch: pytest.Monke
     assert with_title == pixels(to_png(plain.markup(), width=60, height=40))[2]
 
 
-def test_what_only_a_browser_needs_is_left_out(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+def test_what_only_a_browser_needs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The font in the document and the widths of its texts: fonts would be read for every picture."""
     svg = page("Größe ★ → 3×3")
     assert "@font-face" in svg
@@ -241,16 +191,3 @@ def test_absurd_sizes_are_refused(size: dict[str, Any], what: str) -> None:
 def test_what_is_no_svg_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="not an SVG document"):
         to_png(text, width=5, height=5)
-
-
-def test_lunasvg_is_read_without_what_fetches_pictures_and_can_be_imported_afterwards() -> None:
-    code = """
-import sys
-from torchatlas.render.png import _lunasvg
-lunasvg = _lunasvg()
-assert "urllib.request" not in sys.modules
-import pylunasvg
-assert pylunasvg.Document is lunasvg.Document
-"""
-    pytest.importorskip("pylunasvg", reason="there is no wheel of it for this platform")
-    children.python(code)

@@ -6,17 +6,19 @@ import io
 import math
 import re
 from base64 import b64decode
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from render import font_tables
 from render.reading import shown
 
 import torchatlas as atlas
 from torchatlas import demo
 from torchatlas.errors import InvalidInputError, StateError
-from torchatlas.render.fonts import characters_of, has_all, pieces, text_width
+from torchatlas.render.fonts import font_files, has_all, text_width, widths_by_piece
 from torchatlas.render.png import to_png
 from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import DARK, LIGHT
@@ -147,7 +149,7 @@ def carried(svg: str) -> dict[str, set[str]]:
     for rule in rules:
         (weight,), (data,) = re.findall(r"font-weight:(\d+)", rule), re.findall(r"base64,([^)]*)\)", rule)
         assert 'font-family:"torchatlas Inter"' in rule
-        characters = characters_of(pieces._table(b64decode(data), b"cmap"))
+        characters = set(font_tables.widths(b64decode(data)))
         ranges = [
             one.partition("-")[::2] for one in re.findall(r"U\+([0-9A-F-]+)", rule.partition("unicode-range:")[2])
         ]
@@ -216,11 +218,12 @@ def test_the_width_is_that_of_what_is_seen() -> None:
 def test_every_browser_draws_the_pieces_as_wide_as_we_measure() -> None:
     """As FreeType reads them, which several browsers use."""
     fonts = pytest.importorskip("PIL.ImageFont")
-    for bold in (False, True):
-        for piece in pieces._pieces(bold):
-            font = fonts.truetype(io.BytesIO(piece.data), 1408, layout_engine=fonts.Layout.BASIC)
-            for one in sorted(piece.characters):
-                assert font.getlength(one) == pytest.approx(text_width(one, 1408, bold), abs=1), one
+    for bold, file in enumerate(map(Path, font_files())):
+        for piece, characters in widths_by_piece().items():
+            woff = file.with_name(f"{file.stem}-{piece}.woff")
+            font = fonts.truetype(str(woff), 1408, layout_engine=fonts.Layout.BASIC)
+            for one in sorted(characters):
+                assert font.getlength(one) == pytest.approx(text_width(one, 1408, bool(bold)), abs=1), one
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from torchatlas.analysis.memory import memory
 from torchatlas.errors import AnalysisError, InvalidInputError, MissingDependencyError
 from torchatlas.graph import Graph, Module
 from torchatlas.graph.timing import Timing
-from torchatlas.render.bars import bar, cut, wrapped
+from torchatlas.render.bars import bar
 from torchatlas.render.table import Figures, ModuleRow, ModuleTable, module_bars, module_table, sum_of
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -142,7 +142,7 @@ def test_rows_sum_to_totals_and_parameters_count_once(specimen: Specimen) -> Non
     model, args, kwargs = specimen.build()
     graph = atlas.capture(model, *args, kwargs=kwargs, backward=specimen.trains)
     table = module_table(graph)
-    for shown in (table, module_table(graph, 1), module_table(graph, fold=False, limit=None)):
+    for shown in (table, module_table(graph, 1), module_table(graph, fold=False, rows=None)):
         assert_sums(shown)
         assert shown.totals == table.totals
     report, totals = cost(graph), table.totals
@@ -160,8 +160,8 @@ def test_rows_sum_to_totals_and_parameters_count_once(specimen: Specimen) -> Non
 def test_rows_sum_at_every_depth_and_limit(graphs: dict[str, Graph]) -> None:
     for graph in graphs.values():
         whole = module_table(graph).totals
-        for depth, limit in ((0, 200), (1, 5), (2, 200), (None, 7), (None, None)):
-            table = module_table(graph, depth, limit=limit)
+        for depth, rows in ((0, 200), (1, 5), (2, 200), (None, 7), (None, None)):
+            table = module_table(graph, depth, rows=rows)
             assert_sums(table)
             assert table.totals == whole
             assert depth is None or all(row.depth <= depth for row in table.rows)
@@ -356,10 +356,10 @@ def test_depth_rolls_up_and_says_how_much() -> None:
 
 
 def test_long_lists_end_in_a_row_for_the_rest(graphs: dict[str, Graph]) -> None:
-    rows = module_table(graphs["wide"], limit=30).rows
+    rows = module_table(graphs["wide"], rows=30).rows
     assert len(rows) == 31
     assert (rows[-1].label, rows[-1].count, rows[-1].hidden, rows[-1].type) == ("… and 121 more", 121, 121, "")
-    assert len(module_table(graphs["wide"], limit=None).rows) == 301
+    assert len(module_table(graphs["wide"], rows=None).rows) == 301
 
 
 # -- unknown is never zero ---------------------------------------------------------------------------------------------
@@ -478,17 +478,6 @@ def test_the_terminal_sets_the_width(graphs: dict[str, Graph], monkeypatch: pyte
         monkeypatch.setenv("COLUMNS", str(columns))
         for shown in (module_table(graphs["demo"]), module_bars(graphs["demo"])):
             assert least <= max(map(cell_len, str(shown).split("\n"))) <= most
-
-
-def test_cutting_and_wrapping_count_cells() -> None:
-    for text in ("abcdefghijklmnop", "モデルモデルモデル", "e\N{COMBINING ACUTE ACCENT}" * 20, "❤️" * 20, "a" * 10_000):
-        for width in (1, 2, 5, 8, 9):
-            assert cell_len(cut(text, width)) <= width, (text, width)
-        assert all(cell_len(line) <= 9 for line in wrapped(f"note: {text} and {text}", 9))
-    assert cut("short", 5) == "short"
-    assert cut("abcdefghij", 7) == "abcd…ij"
-    assert cut("一二三四五六七八九", 9) == "一二三…九"
-    assert list(wrapped("one two three", 7)) == ["one two", "three"]
 
 
 # -- bars --------------------------------------------------------------------------------------------------------------
@@ -614,8 +603,8 @@ def test_it_says_what_it_takes(graphs: dict[str, Graph]) -> None:
     for wrong in (-1, 1.5, True, "2"):
         with pytest.raises(InvalidInputError, match="depth="):
             module_table(graphs["demo"], wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="limit=0"):
-        module_table(graphs["demo"], limit=0)
+    with pytest.raises(InvalidInputError, match="rows=0"):
+        module_table(graphs["demo"], rows=0)
 
 
 def test_a_large_graph_is_no_longer_than_a_screen_or_two() -> None:

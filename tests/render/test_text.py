@@ -20,7 +20,7 @@ import torchatlas.render  # adds the notebook view
 from torchatlas import demo
 from torchatlas.graph import Graph
 from torchatlas.graph.timing import Timing
-from torchatlas.render.outline import outline
+from torchatlas.render.table import ModuleRow, module_table
 from torchatlas.render.text import summary_text
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -60,6 +60,11 @@ def hostile() -> Graph:
     graph.notes.append(HOSTILE)
     graph.metadata["torch"] = HOSTILE
     return graph
+
+
+def outline(graph: Graph, rows: int = 60) -> tuple[ModuleRow, ...]:
+    """The rows of modules in a summary."""
+    return module_table(graph, rows=rows).rows
 
 
 def many_graphs() -> dict[str, Graph]:
@@ -116,8 +121,8 @@ def test_layers_that_are_alike_are_one_row() -> None:
     folded = rows["1 .. 11"]
     assert folded.count == folded.calls == 11
     assert folded.operations == sum(graph.scopes[f"layers.{n}"].operations for n in range(1, 12))
-    assert folded.time_ns == sum(graph.scopes[f"layers.{n}"].time_ns or 0 for n in range(1, 12))
-    assert folded.parameters == 11 * 20
+    assert folded.total.time_ns == sum(graph.scopes[f"layers.{n}"].time_ns or 0 for n in range(1, 12))
+    assert folded.total.parameters == 11 * 20
     assert "    1 .. 11  ×11 " in summary_text(graph)
     forward = summary_text(atlas.capture(Layers(12), torch.randn(2, 4)))
     assert "layers.0 .. layers.11  ×12" in forward
@@ -149,9 +154,9 @@ def test_the_first_row_is_the_whole_graph(graphs: dict[str, Graph]) -> None:
         total = outline(graph)[0]
         sizes = graph.columns["storage_bytes"][graph.columns["storage_born"] >= 0]
         assert total.operations == len(graph.where(kind="op")), name
-        assert total.time_ns == (sum(n.time_ns or 0 for n in graph.where(kind="op")) or None), name
-        assert (total.allocated_bytes or 0) == sizes[sizes > 0].sum(), name
-        assert total.unsized == (sizes < 0).sum(), name
+        assert total.total.time_ns == (sum(n.time_ns or 0 for n in graph.where(kind="op")) or None), name
+        assert (total.total.allocated_bytes or 0) == sizes[sizes > 0].sum(), name
+        assert total.total.unsized == (sizes < 0).sum(), name
 
 
 def test_rows_sum_what_they_stand_for() -> None:
@@ -160,13 +165,17 @@ def test_rows_sum_what_they_stand_for() -> None:
     top = [row for row in rows if row.depth == 1]
     root = graph.scopes[""]
     assert sum(row.operations for row in top) + root.own_operations == root.operations
-    assert sum(row.time_ns or 0 for row in top) + (root.own_time_ns or 0) == root.time_ns
-    assert sum(row.parameters for row in top) == root.parameters == sum(p.numel() for p in demo.TinyGPT().parameters())
+    assert sum(row.total.time_ns or 0 for row in top) + (root.own_time_ns or 0) == root.time_ns
+    assert (
+        sum(row.total.parameters for row in top)
+        == root.parameters
+        == sum(p.numel() for p in demo.TinyGPT().parameters())
+    )
 
 
 def test_long_lists_end_in_a_row_for_the_rest() -> None:
     graph = atlas.capture(Wide(150), torch.randn(1, 2))
-    rows = outline(graph, limit=30)
+    rows = outline(graph, rows=30)
     assert len(rows) == 31
     assert rows[-1].label == "… and 121 more"
     assert sum(row.operations for row in rows[1:]) == sum(s.operations for s in graph.scopes[""].children)
@@ -178,7 +187,7 @@ def test_depth_hides_and_says_how_much(graphs: dict[str, Graph]) -> None:
     assert "attention" not in text.partition("slowest")[0]
     assert "×4  +36" in text
     assert "a greater depth shows them" in text
-    assert len(outline(graphs["demo"], depth=0)) == 1
+    assert len(module_table(graphs["demo"], 0).rows) == 1
 
 
 def test_unknown_time_is_not_zero() -> None:

@@ -18,19 +18,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.autograd.given import (
+from torchatlas.autograd.check_arguments import (
     Params,
+    check_gradients,
+    check_outputs,
     counted,
-    given_forward,
-    given_gradients,
-    given_names,
-    given_outputs,
+    forward_graph,
+    names_by_id,
     whole_number,
 )
-from torchatlas.autograd.place import Stop
-from torchatlas.autograd.session import Aborted, Breakpoint, Session
-from torchatlas.autograd.tasks import Edges, Gradients, Task, starting_nodes, watched
-from torchatlas.capturing.run import Recording
+from torchatlas.autograd.debug_session import Aborted, Breakpoint, Session
+from torchatlas.autograd.debug_stop import Stop
+from torchatlas.autograd.engine_observer import EngineRun, Gradients, watched
+from torchatlas.autograd.graph_walk import starting_nodes
+from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.interrupts import Bracket, signals_deferred
@@ -69,17 +70,15 @@ class Debugger(Bracket["Debugger"]):
         params: Params = None,
         forward: Graph | Recording | None = None,
     ) -> None:
-        outputs, gradients = given_outputs(outputs), given_gradients(gradients, "debug_backward")
+        outputs, gradients = check_outputs(outputs), check_gradients(gradients, "debug_backward")
         roots = starting_nodes(outputs, "debug_backward")
         self._keep_graph = create_graph if retain_graph is None else retain_graph
-        call, names = (outputs, gradients, retain_graph, create_graph), given_names(params, model)
+        call, names = (outputs, gradients, retain_graph, create_graph), names_by_id(params, model)
         modules = None if model is None else {id(module): path for path, module in model.named_modules()}
-        recorded = given_forward(forward)
+        recorded = forward_graph(forward)
         self._worker = _Worker(call, inputs, lambda pause: Session(pause, names, recorded, modules))
         self._session = self._worker.session
-        planned = Task(
-            0, None, roots, [], Edges([], {}), self._keep_graph, create_graph, (), True
-        )  # walked when somebody asks
+        planned = EngineRun(0, None, roots, {}, self._keep_graph, create_graph)  # walked when somebody asks
         self._planned = self._session.add(planned)
         weakref.finalize(self, _Worker.abort, self._worker)
 
@@ -107,7 +106,7 @@ class Debugger(Bracket["Debugger"]):
     ) -> Stop | None:
         """Run until a node, operation, module or parameter of this name, or one for which a function is true.
 
-        A node of `graph`, a parameter and, with `model`, a module may be given in the place of their names.
+        A node of `graph`, a parameter and, with `model`, a module may be given instead of their names.
         `above`, `nan` and `zero` ask of the gradients that arrive: a norm above a number, something not finite, only
         zeros. `nan` alone stops at the node that makes NaN or infinity of finite gradients, after it ran: its stop has
         what it `made`.
@@ -146,20 +145,20 @@ class Debugger(Bracket["Debugger"]):
 
     @property
     def gradients(self) -> Gradients:
-        """What arrives at the current node."""
+        """The gradients that arrive at the current node."""
         return self._session.stopped().gradients
 
     @property
     def ready(self) -> list[GraphNode]:
         """Nodes that have all their gradients and wait for their turn, by our model of the engine's queue."""
         stop = self._session.stopped()
-        return stop.place.queues(stop.node.id)[0]
+        return stop.run.queues(stop.node.id)[0]
 
     @property
     def waiting(self) -> list[GraphNode]:
         """Nodes that have some of their gradients, by our model of the engine."""
         stop = self._session.stopped()
-        return stop.place.queues(stop.node.id)[1]
+        return stop.run.queues(stop.node.id)[1]
 
     @property
     def executed(self) -> list[str]:
@@ -173,7 +172,7 @@ class Debugger(Bracket["Debugger"]):
     @property
     def graph(self) -> Graph:
         """The graph that backward runs, in the order in which it is expected to."""
-        return self._session.stop.place.graph if self._session.stop is not None else self._planned.graph
+        return self._session.stop.run.graph if self._session.stop is not None else self._planned.graph
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
@@ -309,7 +308,7 @@ class _Worker:
 
 
 class _ThreadState:
-    """What torch keeps for each thread, of the thread that asked for a debugger."""
+    """The state that torch keeps for each thread, taken from the thread that made a debugger."""
 
     def __init__(self) -> None:
         if functorch_depth():

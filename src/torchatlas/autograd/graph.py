@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchatlas.autograd.given import Params, given_forward, given_names
-from torchatlas.autograd.saved import Saved, saved_by, storage_bytes, storage_key
-from torchatlas.autograd.walk import FIRST, Walk, leaf_of, roots_of, sequence_nr, walk
+from torchatlas.autograd.check_arguments import Params, forward_graph, names_by_id
+from torchatlas.autograd.graph_walk import FIRST, Walk, leaf_of, roots_of, sequence_nr, walk
+from torchatlas.autograd.saved_tensors import SavedSlot, saved_by, storage_bytes, storage_key
 from torchatlas.capturing.tensors import layout_name, shape_of
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, TensorRef, encode
@@ -34,7 +34,7 @@ from torchatlas.graph.nouns import EdgeKind, NodeKind, Phase, Role
 from torchatlas.operations import operation_type
 
 if TYPE_CHECKING:
-    from torchatlas.capturing.run import Recording
+    from torchatlas.capturing.recording import Recording
 
 
 def autograd_graph(
@@ -52,7 +52,7 @@ def autograd_graph(
     `graph.recorded["topological_nr"]` holds the longest way from each node to a leaf, as the engine counts it, and
     `graph.recorded["input_nr"]` the input of the target that each edge leads to.
     """
-    roots, names, recorded = roots_of(outputs, "autograd_graph"), given_names(params, model), given_forward(forward)
+    roots, names, recorded = roots_of(outputs, "autograd_graph"), names_by_id(params, model), forward_graph(forward)
     graph = graph_of_walk(walk(roots), names, saved=saved)
     if recorded is not None:
         link(graph, recorded)
@@ -214,7 +214,7 @@ class _Extras:
         held = saved_by(node) if saved else []
         self.argument.append(self._saved(number, gradients, held) if held else 0)
 
-    def _saved(self, number: int, gradients: int, held: list[Saved]) -> int:
+    def _saved(self, number: int, gradients: int, held: list[SavedSlot]) -> int:
         """The row of the arguments that say which input, after the gradients, lies in which slot."""
         slots = []
         for each in held:

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchatlas.autograd.saved import Saved, is_parameter, saved_by, storage_bytes, storage_key
-from torchatlas.autograd.walk import leaf_of, roots_of, sequence_nr, walk
+from torchatlas.autograd.graph_walk import leaf_of, roots_of, sequence_nr, walk
+from torchatlas.autograd.saved_tensors import SavedSlot, is_parameter, saved_by, storage_bytes, storage_key
 from torchatlas.escapes import clean
 from torchatlas.tables import text_table
 from torchatlas.units import format_bytes
@@ -37,7 +37,7 @@ class Lifecycle:
 
     @property
     def state(self) -> str:
-        """Of the whole: retained or created when it can run, freed, or partly freed."""
+        """The state of the whole graph: created when it can run, freed, or partly freed."""
         states = {node.state for node in self.nodes}
         if FREED not in states:
             return "created"
@@ -45,7 +45,7 @@ class Lifecycle:
 
     @property
     def can_run(self) -> bool:
-        """Whether backward can run through all of it."""
+        """True if backward can run through all of it."""
         return all(node.state != FREED for node in self.nodes)
 
     def count(self, state: str) -> int:
@@ -101,7 +101,7 @@ def lifecycle(tensor: Any) -> Lifecycle:
     return Lifecycle(nodes, held, parameters)
 
 
-def _state(saved: list[Saved]) -> str:
+def _state(saved: list[SavedSlot]) -> str:
     states = {each.state for each in saved}
     if "freed" in states:
         return FREED

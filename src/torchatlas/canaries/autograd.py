@@ -168,26 +168,6 @@ def one_run_of_the_engine() -> None:
     assert heard == [3.0]
 
 
-@CANARIES.add("hang_post_hooks")
-def after_nodes() -> None:
-    x = torch.ones(2, requires_grad=True)
-    own, other = x.exp(), x.sin()
-    told: list[str] = []
-    own.grad_fn.register_hook(lambda made, taken: told.append("own"))
-    register = torch.autograd.Function._register_hook
-    hooks = {0: lambda made, taken: told.append("ours")}
-    handles = torch_private.hang_post_hooks([own.grad_fn, other.grad_fn], hooks)
-    assert torch.autograd.Function._register_hook is register
-    assert len(handles) == 1  # where there was one before
-    loss = own.sum() + other.sum()
-    loss.backward(retain_graph=True)
-    assert sorted(told) == ["ours", "ours", "own"]
-    hooks.clear()
-    handles[0].remove()
-    loss.backward()
-    assert sorted(told) == ["ours", "ours", "own", "own"]
-
-
 @CANARIES.add("in_transform", "is_batched", "no_transforms", "unwrapped")
 def tensors_of_transforms() -> None:
     def look(x: torch.Tensor) -> torch.Tensor:

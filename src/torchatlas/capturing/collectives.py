@@ -1,4 +1,4 @@
-"""What torch.distributed leaves unsaid: which arguments a collective writes, its group and its reduction as words.
+"""What torch.distributed leaves unsaid: the group and the reduction of a collective, as words.
 
 Process groups are described at the call, while they are alive. What waits for a collective is no op, so its result is
 taken to be there when the call returns; only `wait_tensor` of the functional collectives is a node of its own.
@@ -18,34 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torchatlas.graph.arguments import Constant
 from torchatlas.torch_private import current_autograd_node, process_group_named, process_groups
 
-# Arguments written although the schema does not say so: those that are read as well, and those that are only written.
-# tests/capturing/test_processes.py compares them with what two processes really do.
-READ_AND_WRITTEN = {
-    "c10d::allreduce_": "tensors",
-    "c10d::allreduce_coalesced_": "tensors",
-    "c10d::broadcast_": "tensors",
-    "c10d::reduce_": "tensors",
-    "fsdp::all_gather_copy_in": "all_gather_output",  # only this rank's part of it
-}
-ONLY_WRITTEN = {
-    "c10d::_allgather_base_": "output_tensor",
-    "c10d::_reduce_scatter_base_": "output_tensor",
-    "c10d::allgather_": "output_tensors",
-    "c10d::allgather_coalesced_": "output_lists",
-    "c10d::allgather_into_tensor_coalesced_": "outputs",
-    "c10d::alltoall_": "output_tensors",
-    "c10d::alltoall_base_": "output",
-    "c10d::gather_": "output_tensors",
-    "c10d::recv_": "tensors",
-    "c10d::recv_any_source_": "tensors",
-    "c10d::reduce_scatter_": "output_tensors",
-    "c10d::reduce_scatter_tensor_coalesced_": "outputs",
-    "c10d::scatter_": "output_tensors",
-}
-# Gloo reduces into buffers of its own. When the program waits, what is this rank's is copied out of them by ordinary
-# ops, and the buffers are seen for the first time.
-BUFFERED = frozenset({"c10d._reduce_scatter_base_.default", "c10d.reduce_scatter_tensor_coalesced_.default"})
-
 # Hands its argument on, wrapped in a tensor that waits when it is used and has no memory of its own.
 WRAPS = "_c10d_functional::_wrap_tensor_autograd"
 
@@ -61,12 +33,6 @@ def is_group(argument: Any) -> bool:
 
 def is_reduction(argument: Any) -> bool:
     return str(argument.type) == _REDUCTION
-
-
-def in_flight(schema: Any) -> bool:
-    """Whether the results of an operator may not be there yet when it returns."""
-    namespace, _, name = schema.name.partition("::")
-    return namespace in ("c10d", "c10d_functional", "_c10d_functional") and name != "wait_tensor"
 
 
 def note_process(metadata: dict[str, Any]) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from torchatlas.capturing.frames import recomputing, user_line
-from torchatlas.capturing.plans import Plan
-from torchatlas.capturing.stream import Recorder
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.row_schema import RECOMPUTING, OpRow, Plan
 from torchatlas.torch_private import COMPILED_NAME, current_autograd_node, next_sequence_nr
 
 GRAPH = "inductor.graph"
@@ -39,10 +39,11 @@ def run_as_one(
     recorder: Recorder, name: str, graph: Callable[[list[Any]], Any], inputs: list[Any], written: Iterable[int]
 ) -> Any:
     """Run a compiled graph on a list of inputs, which it empties, and record one op; it writes some of the inputs."""
-    environment, (guard, keep) = recorder.environment, recorder.observers
+    environment = recorder.environment
+    guard, keep = environment["guard"], environment["keep"]
     number = _plan(recorder, name)
     numbers: list[int] = []
-    shape = environment["tensors_out"](((inputs,), {}), numbers)
+    structure = environment["tensors_out"](((inputs,), {}), numbers)
     places = [index for index, item in enumerate(inputs) if isinstance(item, torch.Tensor)]
     changed = {places.index(index): inputs[index] for index in sorted(written)}
     if guard is not None:
@@ -52,21 +53,34 @@ def run_as_one(
     code, at = line or user_line(sys._getframe(1)) or (None, 0)
     sequence, began = next_sequence_nr(), time.perf_counter_ns()
     try:
-        with recorder.unseen():
+        with recorder.paused():
             out = graph(inputs)
     except BaseException as error:
         environment["failed"](number, error, call, code, at)
         raise
     ended = time.perf_counter_ns()
     # Inputs that backward will need are returned as well, as they are.
-    made = [item for item in out if isinstance(item, torch.Tensor) and recorder.known_number(item) not in numbers]
+    made = [
+        item for item in out if isinstance(item, torch.Tensor) and recorder.numbers.known_number(item) not in numbers
+    ]
     if keep is not None:
         keep(made, list(changed.values()))
     back = None if node is None else node._sequence_nr()
     if back is not None and grad and recomputing():
-        grad = 2
-    row = (number, began, ended, sequence, back, call, code, at, grad, False)
-    recorder.stream.extend((*row, (numbers, shape, *changed), environment["results"](made)))
+        grad = RECOMPUTING
+    row = OpRow(
+        plan=number,
+        start_ns=began,
+        end_ns=ended,
+        next_sequence_nr=sequence,
+        backward_nr=back,
+        call=call,
+        code=code,
+        instruction=at,
+        grad_mode=grad,
+        needs_grad=False,
+    )
+    recorder.rows.extend((*row, (numbers, structure, *changed), recorder.numbers.results(made)))
     return out
 
 
@@ -74,11 +88,7 @@ def _plan(recorder: Recorder, name: str) -> int:
     for number, plan in enumerate(recorder.plans):
         if plan.operator is None and plan.name == name:
             return number
-    return recorder.add_plan(Plan(None, name, (), (0,), False, None, False, _never_bound, readable=False, writes=True))
-
-
-def _never_bound(*environment: Any) -> Any:
-    raise AssertionError("compiled graphs are recorded by run_as_one, not by a plan")
+    return recorder.add_plan(Plan(None, name, others=(0,), readable=False))
 
 
 def notes(operations: Iterable[str], codes: Iterable[Any], modules: Collection[str]) -> list[str]:

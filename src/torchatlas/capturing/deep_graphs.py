@@ -44,25 +44,53 @@ class DeepPasses:
         if not numbers:
             return
         if max(numbers) - self._first > _MAYBE_DEEP:
-            _make_safe(roots)
+            make_safe(roots)
         if not keeps_graph:
             self._first = max(self._first, *numbers)
 
 
-def _make_safe(roots: list[Any]) -> None:
-    """Walk all nodes behind some, each after those that lead to it."""
-    following: dict[Any, list[Any]] = {}
-    waiting: dict[Any, int] = dict.fromkeys(roots, 0)
-    for node in (reached := list(waiting)):
-        following[node] = [target for target, _ in node.next_functions if target is not None]
-        for target in following[node]:
-            if target not in waiting:
+Edges = tuple[tuple[Any, int], ...]  # `next_functions` of a node: other nodes or None, and which of their inputs
+
+
+def edges_behind(roots: Iterable[Any]) -> tuple[dict[Any, Edges], dict[Any, int]]:
+    """All nodes of autograd behind some, which come first, with their edges; and how many edges lead to each.
+
+    Who keeps a node of a large graph beyond this call calls `make_safe` as well.
+    """
+    following: dict[Any, Edges] = {}
+    incoming: dict[Any, int] = dict.fromkeys(roots, 0)
+    reached = list(incoming)
+    for node in reached:
+        following[node] = edges = node.next_functions
+        for target, _ in edges:
+            if target is None:
+                continue
+            if target in incoming:
+                incoming[target] += 1
+            else:
+                incoming[target] = 1
                 reached.append(target)
-            waiting[target] = waiting.get(target, 0) + 1
-    order = [node for node in reached if not waiting[node]]
+    return following, incoming
+
+
+def nodes_behind(roots: Iterable[Any]) -> dict[Any, Edges]:
+    """All nodes of autograd behind some, which come first, with their edges. The graph can still be freed."""
+    roots = list(roots)
+    following, _ = edges_behind(roots)
+    if len(following) > _MAYBE_DEEP:
+        make_safe(roots)
+    return following
+
+
+def make_safe(roots: list[Any]) -> None:
+    """Walk all nodes behind some, each after those that lead to it, and make their graph safe to free."""
+    following, waiting = edges_behind(roots)
+    order = [node for node in following if not waiting[node]]
     source, came = list[int](), list[Any]()
     for place, node in enumerate(order):
-        for target in following[node]:
+        for target, _ in following[node]:
+            if target is None:
+                continue
             source.append(place)
             came.append(target)
             waiting[target] -= 1

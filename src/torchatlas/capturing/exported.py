@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing.describe import operation_of, portable
 from torchatlas.capturing.frames import is_users
-from torchatlas.capturing.plans import operator_name
+from torchatlas.capturing.portable import operation_of, portable
+from torchatlas.capturing.recording_functions import operator_name
 from torchatlas.graph import Graph, NodeKind, OperationType, Role
 from torchatlas.graph.arguments import Call, Constant, TensorRef, encode
 from torchatlas.graph.builder import Builder

@@ -12,18 +12,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing.wrappers import parts
+from torchatlas.capturing.tensors import parts
 from torchatlas.errors import CaptureError
 from torchatlas.graph import Graph
 from torchatlas.inputs import named_tensors
 from torchatlas.interrupts import whole
+from torchatlas.operations import of
 from torchatlas.torch_private import FakeCopyMode, FakeTensor, FakeTensorMode, no_dispatch_modes
 
 Program = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
 
 _NOTE = "ran on fake tensors: shapes, memory and structure are real, nothing was computed, so there are no times"
-# They hand a workspace to their backward whose size only the real kernel knows; their fake ones return no bytes.
-_WITH_WORKSPACE = ("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "cudnn_batch_norm")
 
 
 def fake_mode(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensorMode:
@@ -64,7 +63,8 @@ def without_pretence(graph: Graph) -> None:
     """Take out of a recorded graph what fake tensors made up, and say that they ran."""
     for column in ("node_time_ns", "node_start_ns"):  # how long it takes to pretend is nobody's concern
         graph.columns[column][:] = -1
-    for name in _WITH_WORKSPACE:  # what fake kernels call empty and is not has no known size: unknown is never zero
+    # A fake kernel returns no bytes as workspace, whose size only the real one knows: unknown is never zero.
+    for name in {operation.name for operation in graph.tables.operations if of(operation.name).has_workspace}:
         for node in graph.where(operation=name):
             for value in node.outputs:
                 if value.shape == (0,) and value.dtype == "uint8" and value.storage is not None:

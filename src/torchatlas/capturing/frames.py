@@ -31,6 +31,7 @@ _DEMO = os.path.join(_SKIPPED[1], "demo.py")  # a user's program, though it come
 _INDUCTOR = os.sep + "torchinductor_"  # the folder of the code that torch.compile writes
 _TAKES_LOCALS = frozenset(("locals", "vars", "eval", "exec", "f_locals"))
 _VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME")  # in the code of Python, not attributes
+GENERATED = "<plan of "  # how the file names of recording functions begin
 USER, SKIP = 0, 1
 
 
@@ -41,7 +42,7 @@ def code_kind(file: str) -> int:
         return USER
     if _INDUCTOR in file:
         return SKIP
-    if file.startswith(_SKIPPED) or file.startswith(("<frozen", "<eval_with_key", "<plan of")):
+    if file.startswith(_SKIPPED) or file.startswith(("<frozen", "<eval_with_key", GENERATED)):
         return SKIP
     if file.startswith(_LIBRARY) and "-packages" + os.sep not in file:
         return SKIP

@@ -15,10 +15,10 @@ from torch import fx, nn
 
 from torchatlas.capturing.exported import source_of
 from torchatlas.capturing.fake import fake_mode, faked, values_refused, without_pretence
+from torchatlas.capturing.recording import Recording
 from torchatlas.capturing.restore import Restorer
-from torchatlas.capturing.run import Recording
-from torchatlas.collector import collector_off
 from torchatlas.errors import InvalidInputError, InvalidModelError
+from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import KINDS
 from torchatlas.graph.nouns import NodeKind
@@ -41,7 +41,7 @@ def from_fx(module: fx.GraphModule, *args: Any, **kwargs: Any) -> Graph:
         args = tuple(_example(node, module) for node in module.graph.nodes if node.op == "placeholder")
     check_call(module, args, kwargs)
     mode = fake_mode(module, args, kwargs)
-    with collector_off(), Restorer(module, (args, kwargs)), values_refused(), whole(mode):
+    with collection_paused(), Restorer(module, (args, kwargs)), values_refused(), whole(mode):
         twin, args, kwargs, _ = faked(mode, module, args, kwargs, None)
         assert isinstance(twin, fx.GraphModule)  # a copy, unless its parameters are fake already
         type(twin).__name__ = type(module).__name__  # every GraphModule has a class of its own; copies forget its name

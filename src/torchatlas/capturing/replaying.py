@@ -13,24 +13,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.describe import dtype_name
-from torchatlas.capturing.keep import tensors_of
-from torchatlas.capturing.plans import Plan
-from torchatlas.capturing.stream import Recorder
+from torchatlas.capturing.portable import dtype_name
+from torchatlas.capturing.recorded_values import tensors_of
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.capturing.tensors import storages_of
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
-from torchatlas.operations import UNINITIALIZED
+from torchatlas.operations import of
 from torchatlas.torch_private import FakeTensor, UninitializedTensor, aside
 
 DIGEST_BYTES = 16
 NO_DIGEST = bytes(DIGEST_BYTES)  # of what is not to be compared: it holds whatever was in memory
 REPLAY = "-1:"  # how the keys begin that belong to no node
-# What these make room for holds whatever was in memory, as what those of UNINITIALIZED return does.
-_RESIZES = frozenset({"aten.resize_.default", "aten.resize_as_.default", "aten.empty.out"})
-# Kernels that return, or write, a workspace of bytes and leave parts of it as they were.
-_WITH_WORKSPACE = frozenset({"aten.mkldnn_rnn_layer.default", "aten.mkldnn_rnn_layer_backward.default"})
-TAKES_STORAGE = frozenset({"aten.set_.source_Storage", "aten.set_.source_Storage_storage_offset"})
 CHANGED, UNWRITTEN = "changed outside of the recorded ops", "taken by an op before all of it was written"
 
 
@@ -164,7 +159,7 @@ class ReplayKeeper:
             self._compare(memory, content, begin, end)
 
     def _after(self, plan: Plan, out: Any, written: list[torch.Tensor]) -> None:
-        leaves, uninitialized = leaves_of(out, written), plan.name in UNINITIALIZED
+        leaves, facts = leaves_of(out, written), of(plan.name)
         for item in leaves:
             if not isinstance(item, torch.Tensor) or isinstance(item, FakeTensor):
                 continue
@@ -174,14 +169,14 @@ class ReplayKeeper:
             storage = item.untyped_storage()
             memory = self._memories.get(id(storage))
             if memory is None or memory.reference() is not storage:
-                memory = self._remember(item, storage, external=plan.name in TAKES_STORAGE)
-                if uninitialized:
+                memory = self._remember(item, storage, external=facts.takes_storage)
+                if facts.uninitialized:
                     memory.filled = torch.zeros_like(memory.content)
         for tensor in written:
             if _is_view_of_storage(tensor) and not isinstance(tensor, FakeTensor):
-                self._note_write(tensor, plan.name in _RESIZES)
+                self._note_write(tensor, facts.resizes)
         for item in leaves:
-            unknown = _is_workspace(plan, item) or self._is_unwritten(item)
+            unknown = (facts.has_workspace and _is_bytes(item)) or self._is_unwritten(item)
             self._digests.append(NO_DIGEST if unknown else fingerprint(item))
         self._pointers.append(len(self._digests))
 
@@ -212,8 +207,8 @@ class ReplayKeeper:
 
     def _remember(self, tensor: torch.Tensor, storage: Any, external: bool) -> _Memory:
         assert self.recorder is not None
-        number = self.recorder.number_of(tensor) if external else self.recorder.number_of_result(tensor)
-        number_of_storage = self.recorder.storage_number(tensor)
+        number = self.recorder.numbers.number_of(tensor) if external else self.recorder.numbers.number_of_result(tensor)
+        number_of_storage = self.recorder.numbers.storage_number(tensor)
         assert number >= 0
         assert number_of_storage is not None
         key, memories = id(storage), self._memories
@@ -358,7 +353,7 @@ def _leaves(item: Any) -> list[Any]:
 
 
 def written_tensors(plan: Plan, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The tensors an op writes, as its schema and plans.HIDDEN_WRITES say."""
+    """The tensors an op writes, as its schema and operations.of say."""
     places = [_argument(slot.name, slot.position, args, kwargs) for slot in plan.slots if slot.written]
     if plan.hidden is not None and args[plan.hidden[1]]:
         places += [args[position] for position in plan.hidden[0]]
@@ -430,8 +425,8 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return begin, begin + (reach + 1) * size
 
 
-def _is_workspace(plan: Plan, item: Any) -> bool:
-    return plan.name in _WITH_WORKSPACE and isinstance(item, torch.Tensor) and item.dtype is torch.uint8
+def _is_bytes(item: Any) -> bool:
+    return isinstance(item, torch.Tensor) and item.dtype is torch.uint8
 
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

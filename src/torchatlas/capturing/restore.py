@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.capturing.stream import Recorder
-from torchatlas.capturing.tensors import storages_of
-from torchatlas.capturing.wrappers import parts
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.tensors import parts, storages_of
 from torchatlas.inputs import named_tensors
 from torchatlas.interrupts import Bracket
 from torchatlas.torch_private import (
@@ -134,7 +133,7 @@ class Restorer(Bracket["Restorer"]):
     def _save_storage(self, storage: torch.UntypedStorage) -> None:
         if storage._cdata in self._storages:
             return
-        if self.recorder is not None and self.recorder.made_here(storage):
+        if self.recorder is not None and self.recorder.numbers.made_here(storage):
             return
         with no_dispatch_modes():  # a mode around the capture shall not see our copies
             self._storages[storage._cdata] = (storage, storage.clone())

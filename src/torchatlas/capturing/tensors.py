@@ -1,12 +1,19 @@
-"""What a tensor of any kind says of itself: shape, layout, storages."""
+"""What a tensor of any kind says of itself: shape, layout, storages, and the plain tensors inside a wrapper subclass.
+
+Ops on a wrapper (DTensor, a jagged tensor, your own) reach the recorder as ops on the tensors it holds. So these parts
+have memory, names and gradients; the wrapper itself has none.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-from torchatlas.torch_private import UninitializedTensor, no_dispatch_modes
+from torchatlas.torch_private import UninitializedTensor, is_wrapper, no_dispatch_modes
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # by far the most: these need not be asked
 
 
 def shape_of(tensor: Any) -> Any:
@@ -45,3 +52,18 @@ def storages_of(tensor: Any) -> list[Any]:
     }.get(tensor.layout, ())
     with no_dispatch_modes(), torch.no_grad():  # asking must not look like an op of the program
         return [getattr(tensor, part)().untyped_storage() for part in parts]
+
+
+def parts(tensor: Any) -> Iterable[tuple[str, Any]]:
+    """The plain tensors inside a tensor, each with a suffix for its name: "" for a plain one and for a single part."""
+    return (("", tensor),) if type(tensor) in _PLAIN else _parts(tensor, "")
+
+
+def _parts(tensor: Any, suffix: str) -> Iterator[tuple[str, Any]]:
+    if not is_wrapper(tensor):
+        yield suffix, tensor
+        return
+    named = [(name, getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0]]
+    tensors = [(name, part) for name, part in named if isinstance(part, torch.Tensor)]  # else a mesh, say
+    for name, part in tensors:
+        yield from _parts(part, suffix if len(tensors) == 1 else f"{suffix}.{name}")

@@ -1,4 +1,4 @@
-"""What all verbs share: --json, --traceback, how errors and results are shown, progress on a terminal."""
+"""What verbs share: options, how errors and results are printed, progress on a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from traceback import StackSummary, TracebackException, format_exception
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -22,7 +22,60 @@ from torchatlas.graph.formats import WRITERS, check_folder, suffix_of
 from torchatlas.progress import Progress
 
 OUR_FAILURE, THEIR_FAILURE = 2, 1
+Function = TypeVar("Function", bound=Callable[..., Any])
 _NOT_THE_SCRIPTS = (os.path.dirname(os.path.dirname(__file__)) + os.sep, "<plan of ", "<frozen runpy>")
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+file_argument = click.argument("file", type=click.Path(path_type=Path))
+inputs_option = click.option(
+    "--inputs",
+    multiple=True,
+    metavar="SHAPE",
+    help="An example input for a TARGET: [NAME=][DTYPE:]SHAPE, such as 2,3,224,224 or int64:2,16. Repeatable.",
+)
+device_option = click.option(
+    "--device", help='A device profile, such as "a100-80gb"; "here" measures this machine.  [default: generic]'
+)
+allow_option = click.option(
+    "--allow", multiple=True, metavar="OPERATOR", help="Also run this operator, or all of a namespace. Repeatable."
+)
+optimizer_option = click.option(
+    "--optimizer", metavar="NAME", help="Also run a step of this optimizer of torch.optim, such as AdamW."
+)
+
+
+def top_option(what: str) -> Callable[[Function], Function]:
+    """--top: how many rows of a list to print."""
+    return click.option(
+        "--top", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help=f"{what} to list."
+    )
+
+
+def depth_option(default: int | None = None) -> Callable[[Function], Function]:
+    """--depth: how many levels of modules to print."""
+    text = "Levels of modules to print" + ("; as many as fit by default." if default is None else ".")
+    return click.option(
+        "--depth", type=click.IntRange(min=0), default=default, show_default=True, metavar="N", help=text
+    )
+
+
+def old_option(old: str, new: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Accept an option by its old name, too, for one minor version; stderr says what it is called now."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option(old, "old_value", hidden=True, **attributes)
+        @functools.wraps(function)
+        def run(*args: Any, old_value: Any, **kwargs: Any) -> Any:
+            if old_value is not None:
+                echo(f"{old} is now called {new}; the old name goes with the next minor version.", err=True)
+                kwargs[new.removeprefix("--").replace("-", "_")] = old_value
+            return function(*args, **kwargs)
+
+        return run
+
+    return decorate
 
 
 def verb(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,18 +106,18 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def runs(of: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """--warmup and --repeat, for times that can be believed. `of` says what they are for."""
+def repeat_options(function: Function) -> Function:
+    """--warmup and --repeat, for times that can be believed."""
+    for name, least, text in (
+        ("--repeat", 1, "Runs to record; times are their medians."),
+        ("--warmup", 0, "Runs before those, to warm up."),
+    ):
+        kind = click.IntRange(min=least)
+        function = click.option(name, type=kind, default=least, show_default=True, metavar="N", help=text)(function)
+    return function
 
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        texts = [f"{of}{text}" for text in ("runs before, which leave no trace.", "so many runs; times are medians.")]
-        for name, least, text in (("--repeat", 1, texts[1]), ("--warmup", 0, texts[0])):
-            told = text[:1].upper() + text[1:]
-            kind = click.IntRange(min=least)
-            function = click.option(name, type=kind, default=least, show_default=True, metavar="N", help=told)(function)
-        return function
 
-    return add
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 class _OurFailure(click.ClickException):
@@ -99,6 +152,9 @@ def print_exception(error: BaseException) -> None:
         echo(line, nl=False, err=True)
 
 
+# -- printing ----------------------------------------------------------------------------------------------------------
+
+
 def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
     """Print text. Every verb prints through this or through a rich console with text that render/ made."""
     click.echo(clean_text(text), nl=nl, err=err)
@@ -120,6 +176,14 @@ def print_json(content: dict[str, Any]) -> None:
     echo(json.dumps(content, allow_nan=False))
 
 
+def print_result(content: dict[str, Any], text: object, as_json: bool) -> None:
+    """The result of a verb: `content` with --json, else `text`."""
+    if as_json:
+        print_json(content)
+    else:
+        echo(str(text))
+
+
 def show(graph: Graph, *, as_json: bool, depth: int | None = None, top: int = 10, **more: Any) -> None:
     """The summary: as JSON with `more` beside it, or as text of the terminal's width."""
     if as_json:
@@ -134,6 +198,9 @@ def show(graph: Graph, *, as_json: bool, depth: int | None = None, top: int = 10
         print_summary(graph, console, depth=depth, top=top)
     else:
         echo(summary_text(graph, depth=depth, top=top), nl=False)
+
+
+# -- files and processes -----------------------------------------------------------------------------------------------
 
 
 def own_path(path: Path | None) -> Path | None:

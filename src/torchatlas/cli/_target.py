@@ -1,4 +1,4 @@
-"""What `capture` is given, as text -> what it runs: a module's or file's callable, a script, example inputs."""
+"""TARGET and --inputs, as text -> what a verb runs: a script, or a callable of a module or file, and its inputs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchatlas.cli._options import stdout_to_stderr
 from torchatlas.errors import FileSystemError, InvalidInputError
 from torchatlas.registry import near_names
 
 if TYPE_CHECKING:
     import torch
 
-_TARGET = re.compile(r"(?P<place>.+?)(?::(?P<name>[^\W\d][\w.]*))?")
+_TARGET = re.compile(r"(?P<module>.+?)(?::(?P<name>[^\W\d][\w.]*))?")
 _INPUT = re.compile(r"(?:(?P<name>[^\W\d]\w*)=)?(?:(?P<dtype>[a-z]\w*):)?(?P<shape>\d+(?:,\d+)*|)")
 
 
 @dataclass(frozen=True)
 class Target:
-    """`place` is a module's dotted name or a path; `name` the callable in it, none for a script."""
+    """`module` is a dotted name or the path of a file; `name` the callable in it, None for a script."""
 
-    place: str
+    module: str
     name: str | None
 
     @property
@@ -37,24 +38,24 @@ class Target:
 
     @property
     def is_file(self) -> bool:
-        return self.place.endswith(".py")
+        return self.module.endswith(".py")
 
     def __str__(self) -> str:
-        return self.place if self.name is None else f"{self.place}:{self.name}"
+        return self.module if self.name is None else f"{self.module}:{self.name}"
 
 
 def parse_target(text: str) -> Target:
     """module:callable, path.py:callable or script.py.
 
     >>> parse_target("models.gpt:build")
-    Target(place='models.gpt', name='build')
+    Target(module='models.gpt', name='build')
     """
     match = _TARGET.fullmatch(text)
-    target = Target(match["place"], match["name"]) if match else Target(text, None)
+    target = Target(match["module"], match["name"]) if match else Target(text, None)
     if target.is_script and not target.is_file:
         raise InvalidInputError(f"{text!r} is neither module:callable, path.py:callable nor a script ending in .py.")
-    if target.is_file and not Path(target.place).is_file():
-        raise FileSystemError(f"There is no file {target.place}. Check the path; it is relative to {Path.cwd()}.")
+    if target.is_file and not Path(target.module).is_file():
+        raise FileSystemError(f"There is no file {target.module}. Check the path; it is relative to {Path.cwd()}.")
     return target
 
 
@@ -62,8 +63,8 @@ def parse_target(text: str) -> Target:
 def program(target: Target, arguments: Sequence[str] = ()) -> Iterator[None]:
     """sys.argv and sys.path as the program expects them; both as before afterwards."""
     argv, path = sys.argv, list(sys.path)
-    folder = str(Path(target.place).resolve().parent) if target.is_file else str(Path.cwd())
-    sys.argv = [target.place, *arguments]
+    folder = str(Path(target.module).resolve().parent) if target.is_file else str(Path.cwd())
+    sys.argv = [target.module, *arguments]
     sys.path.insert(0, folder)
     try:
         yield
@@ -74,18 +75,28 @@ def program(target: Target, arguments: Sequence[str] = ()) -> Iterator[None]:
 
 def run_script(target: Target) -> None:
     """Run a script as `python script.py` does."""
-    runpy.run_path(target.place, run_name="__main__")
+    runpy.run_path(target.module, run_name="__main__")
 
 
 @contextmanager
-def found(target: Target) -> Iterator[Any]:
+def opened(text: str, as_json: bool) -> Iterator[tuple[Target, Any]]:
+    """Import what a TARGET names, which must not be a script. With --json it prints to stderr."""
+    target = parse_target(text)
+    if target.is_script:
+        raise InvalidInputError(f"{text} is a script; name the model in it: {text}:build.")
+    with stdout_to_stderr(as_json), program(target), imported(target) as item:
+        yield target, item
+
+
+@contextmanager
+def imported(target: Target) -> Iterator[Any]:
     """The object the target names. A file's module is taken out of sys.modules afterwards."""
     if not target.is_file:
-        yield _attribute(_imported(target.place), target)
+        yield _attribute(_module_named(target.module), target)
         return
-    stem = Path(target.place).stem
+    stem = Path(target.module).stem
     name = stem if stem not in sys.modules else f"{stem} of torchatlas"  # a user's random.py is not Python's
-    spec = importlib.util.spec_from_file_location(name, target.place)
+    spec = importlib.util.spec_from_file_location(name, target.module)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -96,7 +107,7 @@ def found(target: Target) -> Iterator[Any]:
         sys.modules.pop(name, None)
 
 
-def _imported(name: str) -> Any:
+def _module_named(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -114,7 +125,7 @@ def _attribute(module: Any, target: Target) -> Any:
         if not hasattr(item, part):
             near = " or ".join(repr(name) for name in near_names(part, vars(item) if hasattr(item, "__dict__") else ()))
             hint = f"; did you mean {near}?" if near else "."
-            raise InvalidInputError(f"{target.place} has no {part!r}{hint}")
+            raise InvalidInputError(f"{target.module} has no {part!r}{hint}")
         item = getattr(item, part)
     if not callable(item):
         raise InvalidInputError(f"{target} is of type {type(item).__name__}, not a model or function.")
@@ -156,22 +167,31 @@ def example_inputs(texts: Sequence[str], *, fake: bool) -> tuple[list[torch.Tens
 def model_and_example(
     item: Any, target: Target, inputs: tuple[str, ...]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The model that a target is or makes, and its example."""
+    """The model that a target is or makes, and its example: --inputs, or what comes with the model."""
     from torch import nn
 
-    args, kwargs = example_inputs(inputs, fake=False)
     made = item if isinstance(item, nn.Module) else item()
-    if isinstance(made, tuple) and 2 <= len(made) <= 3 and isinstance(made[0], nn.Module) and not inputs:
-        model, positional, named = (*made, {})[:3]
-        return model, tuple(positional) if isinstance(positional, (tuple, list)) else (positional,), dict(named)
-    made = made[0] if isinstance(made, tuple) and made else made
-    if not isinstance(made, nn.Module):
-        raise InvalidInputError(f"{target} is or returns {type(made).__name__}, not a model; only models will do.")
-    return made, tuple(args), kwargs
+    if not inputs and (found := as_model_call(made)) is not None:
+        return found
+    model = made[0] if isinstance(made, tuple) and made else made
+    if not isinstance(model, nn.Module):
+        raise InvalidInputError(f"{target} is or returns {type(model).__name__}, not a model; only models will do.")
+    args, kwargs = example_inputs(inputs, fake=False)
+    return model, tuple(args), kwargs
+
+
+def as_model_call(made: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """(model, args) or (model, args, kwargs), as a function may return them; None for anything else."""
+    from torch import nn
+
+    if not (isinstance(made, tuple) and 2 <= len(made) <= 3 and isinstance(made[0], nn.Module)):
+        return None
+    model, args, kwargs = (*made, {})[:3]
+    return model, tuple(args) if isinstance(args, (tuple, list)) else (args,), dict(kwargs)
 
 
 def takes_nothing(item: Any) -> bool:
-    """Whether a thing can be called as it is."""
+    """Whether an object can be called without arguments."""
     try:
         inspect.signature(item).bind()
     except (TypeError, ValueError):

@@ -7,20 +7,29 @@ from pathlib import Path
 import click
 
 from torchatlas.analysis.diff import compare, comparison_text
-from torchatlas.cli._options import echo, print_json, progress, verb
+from torchatlas.cli._options import old_option, print_result, progress, verb
 from torchatlas.graph import Graph
 
 
 @click.command()
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
-@click.option("--most", type=click.IntRange(min=0), default=20, show_default=True, help="Operations to list of a kind.")
+@click.option(
+    "--top",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Operations of a kind to list.",
+)
+@old_option("--most", "--top", type=click.IntRange(min=0))
 @verb
-def command(before: Path, after: Path, most: int, as_json: bool) -> None:
-    """Print which operations were added, removed and changed, and what that does to every module."""
+def command(before: Path, after: Path, top: int, as_json: bool) -> None:
+    """Print what is different between two saved graphs.
+
+    Lists the operations that were added, removed and changed, and what that does to every module.
+    """
     with progress(f"comparing {before.name} and {after.name}"):
-        found = compare(Graph.load(before), Graph.load(after))
-    if as_json:
-        print_json({"before": str(before), "after": str(after), "comparison": found.to_dict()})
-    else:
-        echo(comparison_text(found, most=most))
+        comparison = compare(Graph.load(before), Graph.load(after))
+    content = {"before": str(before), "after": str(after), "comparison": comparison.to_dict()}
+    print_result(content, comparison_text(comparison, most=top), as_json)

@@ -7,26 +7,26 @@ from pathlib import Path
 import click
 
 from torchatlas.analysis.cost import cost, cost_text
-from torchatlas.cli._options import echo, print_json, progress, verb
+from torchatlas.cli._options import depth_option, device_option, file_argument, print_result, progress, top_option, verb
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--device", help='A device profile, e.g. "a100-80gb"; "here" measures this machine.  [default: generic]')
-@click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="What a symbolic size is; may be repeated.")
-@click.option("--depth", type=click.IntRange(min=0), default=2, show_default=True, help="Levels of modules to show.")
-@click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help="Operations to show.")
+@file_argument
+@device_option
+@click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="The value of a symbolic size. Repeatable.")
+@depth_option(2)
+@top_option("Operations")
 @verb
 def command(file: Path, device: str | None, sizes: tuple[str, ...], depth: int, top: int, as_json: bool) -> None:
-    """Print what a saved graph costs: in all, by phase, by module, by kind of operation."""
+    """Print what a saved graph costs: FLOPs, bytes, best time.
+
+    In all, by phase, by module and by kind of operation.
+    """
     with progress(f"costing {file.name}"):
         report = cost(Graph.load(file), device, sizes=dict(_size(text) for text in sizes))
-    if as_json:
-        print_json({"file": str(file), "cost": report.to_dict()})
-    else:
-        echo(cost_text(report, depth=depth, top=top))
+    print_result({"file": str(file), "cost": report.to_dict()}, cost_text(report, depth=depth, top=top), as_json)
 
 
 def _size(text: str) -> tuple[str, int]:

@@ -28,10 +28,10 @@ from torchatlas.errors import InvalidInputError
 def command(
     script: str, arguments: tuple[str, ...], commands: tuple[str, ...], breakpoints: tuple[str, ...], as_json: bool
 ) -> None:
-    """Run SCRIPT unchanged and step through its backward passes, node by node; `help` lists what can be typed.
+    """Run SCRIPT and step through its backward passes.
 
-    Without --break it stops before the first node of the first backward pass. Ctrl-C stops before the next node; at
-    the prompt it ends the program.
+    The script is unchanged. `help` lists what can be typed. Without --break it stops before the first node of the first
+    backward pass. Ctrl-C stops before the next node; at the prompt it ends the program.
 
     \b
     torchatlas debug train.py --epochs 1
@@ -43,9 +43,9 @@ def command(
         raise InvalidInputError(f"{script} is no script; debug runs scripts: torchatlas debug train.py.")
     if as_json:
         raise InvalidInputError("debug is a conversation, and has no --json. torchatlas doctor has one.")
-    from torchatlas.autograd.console import Console, Stopped, condition_of
-    from torchatlas.autograd.given import counted
-    from torchatlas.autograd.tasks import watched
+    from torchatlas.autograd.check_arguments import counted
+    from torchatlas.autograd.debug_console import Console, Stopped, condition_of
+    from torchatlas.autograd.engine_observer import watched
 
     with _target.program(target, arguments), _recordings() as forward:
         console = Console(forward=forward, commands=commands, stdin=None if sys.stdin.isatty() else sys.stdin)

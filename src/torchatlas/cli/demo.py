@@ -17,7 +17,10 @@ NAMES = ("torchatlas-demo.atlas", "torchatlas-demo.json", "torchatlas-demo.png")
 )
 @verb
 def command(output: Path, as_json: bool) -> None:
-    """Capture one training step of a small GPT, print its summary, save its graph and draw it."""
+    """Capture a training step of a small GPT and draw it.
+
+    Prints its summary and saves its graph as .atlas, .json and .png.
+    """
     files = [output / name for name in NAMES]
     for file in files:
         check_output(file)

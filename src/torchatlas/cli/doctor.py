@@ -28,7 +28,7 @@ _ARGUMENT_ERROR = 2  # how argparse and click end a program
 
 
 def _list(context: click.Context) -> None:
-    from torchatlas.diagnosis.diagnosis import DIAGNOSES
+    from torchatlas.diagnosis.events import DIAGNOSES
 
     echo("\n".join(DIAGNOSES))
     context.exit()
@@ -51,9 +51,10 @@ def _list(context: click.Context) -> None:
 def command(
     script: str, arguments: tuple[str, ...], only: tuple[str, ...], ignore: tuple[str, ...], as_json: bool
 ) -> None:
-    """Run SCRIPT unchanged and say what is wrong with its training: what, where, why, and the fix.
+    """Run SCRIPT and say what is wrong with its training.
 
-    What follows SCRIPT are its own arguments. A line of it that ends with "# atlas: ignore KEY" is not told of.
+    The script is unchanged. A finding says what is wrong, where, why, and how to fix it. What follows SCRIPT are its
+    own arguments. A line that ends with "# atlas: ignore KEY" is not reported.
 
     Exit code 0: nothing was found, or notes alone; 3: an error was found; 4: a warning and no error; 1: the script
     failed; 2: torchatlas failed, and found nothing before.

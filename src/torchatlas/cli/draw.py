@@ -1,6 +1,6 @@
 """torchatlas draw FILE|TARGET: a picture of a graph that fits a page, or a plot of memory, speed, time or gradients.
 
-What would be left unheeded is refused, and all that can be wrong with the options is found before a model runs.
+Options that would change nothing, and files that cannot be written, are refused before a model runs.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import click
 from click.core import ParameterSource
 
 from torchatlas.analysis.devices import device_named
-from torchatlas.cli._graph import Given, given
-from torchatlas.cli._options import echo, own_path, print_json, progress, verb
+from torchatlas.cli._graph import GraphSource, graph_argument
+from torchatlas.cli._options import own_path, print_result, progress, verb
 from torchatlas.errors import FileFormatError, InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import check_folder, suffix_of
@@ -30,30 +30,38 @@ _OF_DRAWINGS = ("size", "dpi", "theme", *_OF_PICTURES)  # and of no text for oth
 
 
 @click.command()
-@given
+@graph_argument
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), help="An .svg, .png, .dot or .mmd.  [default: graph.png]"
 )
 @click.option("--size", default="", metavar="WxH", help="Pixels.  [default: 1600x1200, of a plot 1200x700]")
 @click.option(
-    "--font-size", type=click.FloatRange(1, 200), default=9.0, show_default=True, help="No text is smaller, in pixels."
+    "--font-size", type=click.FloatRange(1, 200), default=9.0, show_default=True, help="The smallest text, in pixels."
 )
 @click.option(
     "--dpi", type=click.IntRange(1, 100_000), default=96, show_default=True, help="Written into a .png, for printers."
 )
-@click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
-@click.option("--title", default="", help="What stands above.  [default: the model's class]")
-@click.option("--color-by", type=click.Choice(COLOURS), default="type", show_default=True)
-@click.option("--critical-path", is_flag=True, help="Mark the heaviest chain of ops.")
-@click.option("--modules", is_flag=True, help="The architecture: modules, ops between them closed.")
 @click.option(
-    "--phase", "phases", multiple=True, type=click.Choice([phase.value for phase in Phase]), help="Only these."
+    "--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True, help="Colours of the page."
 )
-@click.option("--plot", type=click.Choice(PLOTS), help="A plot instead of the graph.")
-@click.option("--device", help="Of the roofline: a device profile.")
+@click.option("--title", default="", help="The heading.  [default: the model's class]")
+@click.option(
+    "--color-by", type=click.Choice(COLOURS), default="type", show_default=True, help="What the colour of a box shows."
+)
+@click.option("--critical-path", is_flag=True, help="Mark the heaviest chain of ops.")
+@click.option("--modules", is_flag=True, help="Draw modules only, without the ops between them.")
+@click.option(
+    "--phase",
+    "phases",
+    multiple=True,
+    type=click.Choice([phase.value for phase in Phase]),
+    help="Draw this phase only. Repeatable.",
+)
+@click.option("--plot", type=click.Choice(PLOTS), help="Draw a plot instead of the graph.")
+@click.option("--device", help="The device profile of the roofline.")
 @verb
 def command(
-    given: Given,
+    source: GraphSource,
     output: Path | None,
     size: str,
     font_size: float,
@@ -68,11 +76,11 @@ def command(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Draw a graph so that it fits the page and can be read; what does not fit is closed into boxes.
+    """Draw a graph on a page, or plot its figures.
 
-    FILE is a saved graph; TARGET a model or function, as for `torchatlas capture`. A plot (--plot) shows memory over
-    time, ops under the roofline of a device, time by type of op, or gradient norms by depth. Where gradients are asked
-    for, a TARGET is run with backward.
+    Modules that do not fit on the page are drawn closed, as one box. FILE is a saved graph; TARGET a model or function,
+    as for `torchatlas capture`. A plot (--plot) shows memory over time, ops under the roofline of a device, time by
+    type of op, or gradient norms by depth. Where gradients are asked for, a TARGET is run with backward.
 
     \b
     torchatlas draw step.atlas -o step.png
@@ -83,7 +91,7 @@ def command(
     path = own_path(output) or Path("graph.png")
     _check(path, plot, device)
     page = _size(size, plot)
-    graph = given.graph("draw", as_json, gradients="gradient" in (color_by, (plot or "").removesuffix("s")))
+    graph = source.graph("draw", as_json, gradients="gradient" in (color_by, (plot or "").removesuffix("s")))
     with progress(f"drawing {path.name}"):
         if suffix_of(path) in TEXTS:
             graph.save(path)
@@ -108,10 +116,7 @@ def command(
     for name in ("width", "height", "boxes", "open_groups", "smallest_text"):
         if hasattr(drawing, name):
             facts[name] = getattr(drawing, name)
-    if as_json:
-        print_json(facts)
-    else:
-        echo(f"written: {path}")
+    print_result(facts, f"written: {path}", as_json)
 
 
 def _drawn(graph: Graph, page: tuple[int, int], **options: Any) -> Drawing:

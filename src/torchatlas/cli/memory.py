@@ -7,19 +7,19 @@ from pathlib import Path
 import click
 
 from torchatlas.analysis.memory import memory
-from torchatlas.cli._options import echo, print_json, progress, verb
+from torchatlas.cli._options import file_argument, print_result, progress, top_option, verb
 from torchatlas.graph import Graph
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help="Tensors to list.")
+@file_argument
+@top_option("Tensors")
 @verb
 def command(file: Path, top: int, as_json: bool) -> None:
-    """Print what fills memory in a saved graph: the peak, what it is made of, and what is held longest."""
+    """Print what fills memory in a saved graph.
+
+    The peak, what it is made of, and the tensors that are held longest.
+    """
     with progress(f"reading {file.name}"):
         report = memory(Graph.load(file), top=top)
-    if as_json:
-        print_json({"file": str(file), "memory": report.to_dict()})
-    else:
-        echo(str(report))
+    print_result({"file": str(file), "memory": report.to_dict()}, report, as_json)

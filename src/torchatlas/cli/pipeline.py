@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import echo, print_json, progress, stdout_to_stderr, verb
-from torchatlas.errors import InvalidInputError
+from torchatlas.cli._options import device_option, inputs_option, old_option, print_result, progress, verb
 from torchatlas.graph.formats import READERS, suffix_of
 from torchatlas.partition.stages import MEASURES, pipeline_stages
 
@@ -20,20 +19,39 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved")
 
 @click.command()
 @click.argument("file", metavar="FILE|TARGET")
-@click.option("--inputs", multiple=True, metavar="SHAPE", help="Of a TARGET, a whole batch: [NAME=][DTYPE:]SHAPE.")
-@click.option("--stages", type=click.IntRange(min=1), default=2, show_default=True, help="How many to cut it into.")
+@inputs_option
+@click.option("--stages", type=click.IntRange(min=1), default=2, show_default=True, help="How many stages.")
 @click.option("--by", type=click.Choice(MEASURES), default="time", show_default=True, help="What to balance.")
-@click.option("--device", help='A device profile, e.g. "a100-80gb".  [default: generic]')
-@click.option("--bandwidth", type=float, metavar="BYTES_PER_S", help="Between stages.  [default: the device's link]")
-@click.option("--memory-limit", metavar="BYTES", help="That no stage may exceed, e.g. 16GiB.")
+@device_option
+@click.option(
+    "--bandwidth", type=float, metavar="BYTES_PER_S", help="The bandwidth between stages.  [default: the device's link]"
+)
+@click.option("--limit", metavar="BYTES", help="What a stage may take at most: 16GiB, 24GB or a number.")
+@old_option("--memory-limit", "--limit")
 @click.option("--run", "runs", is_flag=True, help="Train one batch with the stages, and compare with one process.")
-@click.option("--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True, help="Of --run.")
-@click.option("--microbatches", type=click.IntRange(min=1), default=4, show_default=True, help="Of --run.")
-@click.option("--ranks", type=click.IntRange(min=1), help="Of --run: processes.  [default: one per stage]")
-@click.option("--backend", type=click.Choice(["gloo", "nccl"]), default="gloo", show_default=True, help="Of --run.")
-@click.option("--timeout", type=float, default=300.0, show_default=True, metavar="S", help="Of --run.")
-@click.option("--torchrun", is_flag=True, help="Of --run: let torchrun start the processes.")
-@click.option("--train", is_flag=True, help="Of --run: in training mode. Random numbers cannot be compared.")
+@click.option(
+    "--schedule",
+    type=click.Choice(SCHEDULES),
+    default="1f1b",
+    show_default=True,
+    help="With --run: the order in which stages work.",
+)
+@click.option(
+    "--microbatches", type=click.IntRange(min=1), default=4, show_default=True, help="With --run: parts of the batch."
+)
+@click.option("--ranks", type=click.IntRange(min=1), help="With --run: processes.  [default: one per stage]")
+@click.option(
+    "--backend",
+    type=click.Choice(["gloo", "nccl"]),
+    default="gloo",
+    show_default=True,
+    help="With --run: of torch.distributed.",
+)
+@click.option(
+    "--timeout", type=float, default=300.0, show_default=True, metavar="S", help="With --run: when to give up."
+)
+@click.option("--torchrun", is_flag=True, help="With --run: let torchrun start the processes.")
+@click.option("--train", is_flag=True, help="With --run: in training mode; dropout is refused.")
 @verb
 def command(
     file: str,
@@ -42,7 +60,7 @@ def command(
     by: str,
     device: str | None,
     bandwidth: float | None,
-    memory_limit: str | None,
+    limit: str | None,
     runs: bool,
     schedule: str,
     microbatches: int,
@@ -53,28 +71,27 @@ def command(
     train: bool,
     as_json: bool,
 ) -> None:
-    """Cut a model into stages that take as long as each other, and print them.
+    """Cut a model into pipeline stages, and run them.
 
-    With --run they train one batch on torch.distributed.pipelining, each rank a process of this machine; outputs, loss,
-    gradients and buffers are compared with those of one process over the same microbatches. Exit code 3: they differ.
+    The slowest stage is made as quick as it can be. With --run the stages train one batch on
+    torch.distributed.pipelining, each rank a process of this machine; outputs, loss, gradients and buffers are compared
+    with those of one process over the same microbatches. Exit code 3: they differ.
 
     \b
     torchatlas pipeline step.atlas --stages 8 --device h100-sxm
     torchatlas pipeline models.gpt:build --inputs int64:8,16 --stages 2 --run
     torchatlas pipeline models.gpt:build --inputs int64:8,16 --stages 4 --ranks 2 --schedule interleaved --run
     """
-    options: dict[str, Any] = {"by": by, "device": device, "bandwidth": bandwidth, "memory_limit": memory_limit}
+    options: dict[str, Any] = {"by": by, "device": device, "bandwidth": bandwidth, "limit": limit}
     if suffix_of(Path(file)) in READERS:
         if runs or inputs:
             raise click.UsageError(f"--{'run' if runs else 'inputs'} is for models, and {file} is a saved graph.")
-        _show(pipeline_stages(file, stages, **options), as_json)
+        plan = pipeline_stages(file, stages, **options)
+        print_result(plan.to_dict(), plan, as_json)
         return
-    target = _target.parse_target(file)
-    if target.is_script:
-        raise InvalidInputError(f"{file} is a script; name the model in it: {file}:build.")
     import torchatlas as atlas
 
-    with stdout_to_stderr(as_json), _target.program(target), _target.found(target) as item:
+    with _target.opened(file, as_json) as (target, item):
         model, args, kwargs = _target.model_and_example(item, target, inputs)
         model.train(train)
         if not runs:
@@ -96,16 +113,7 @@ def command(
                     **options,
                 )
     if not runs:
-        _show(plan, as_json)
+        print_result(plan.to_dict(), plan, as_json)
         return
-    _show(run, as_json)
-    if not as_json:
-        echo(f"\n{run.plan}")
+    print_result(run.to_dict(), f"{run}\n\n{run.plan}", as_json)
     sys.exit(0 if run.agrees else DIFFERS)
-
-
-def _show(found: Any, as_json: bool) -> None:
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        echo(str(found))

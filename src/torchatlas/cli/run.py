@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import echo, print_json, progress, verb
+from torchatlas.cli._options import allow_option, file_argument, print_result, progress, verb
 from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
 from torchatlas.files import open_to_read
 from torchatlas.tables import text_lines, text_table
@@ -17,14 +17,18 @@ from torchatlas.units import format_seconds
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--inputs", multiple=True, metavar="SHAPE", help="Random input: [NAME=][DTYPE:]SHAPE. Repeatable.")
-@click.option("--data", type=click.Path(path_type=Path), metavar="FILE", help="Inputs by name: .safetensors.")
+@file_argument
+@click.option("--inputs", multiple=True, metavar="SHAPE", help="A random input: [NAME=][DTYPE:]SHAPE. Repeatable.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), metavar="FILE", help="Take inputs by name from a .safetensors file."
+)
 @click.option("--node", "nodes", multiple=True, metavar="NAME", help="Also show this node or module. Repeatable.")
-@click.option("--values", type=click.Path(path_type=Path), metavar="FILE", help="Save what nodes make: .safetensors.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Save what is returned: .safetensors.")
+@click.option("--values", type=click.Path(path_type=Path), metavar="FILE", help="Save what nodes make as .safetensors.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), metavar="FILE", help="Save what the model returns as .safetensors."
+)
 @click.option("--check-finite", is_flag=True, help="Stop at the first node that makes NaN or infinity, and name it.")
-@click.option("--allow", multiple=True, metavar="OPERATOR", help="Also run this operator, or namespace.")
+@allow_option
 @verb
 def command(
     file: Path,
@@ -37,7 +41,9 @@ def command(
     allow: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Run a traced model that was saved (torchatlas trace --output m.atlas), without its code.
+    """Run a saved traced model, without its code.
+
+    FILE was written by torchatlas trace --output FILE.
 
     \b
     torchatlas run m.atlas --inputs 8,3,224,224 --node layer1 --values values.safetensors
@@ -78,10 +84,7 @@ def command(
         "outputs": [_facts(name, value) for name, value in flat.items()],
         "written": [str(path) for path in (values, output) if path is not None],
     }
-    if as_json:
-        print_json(facts)
-    else:
-        echo(_text(facts))
+    print_result(facts, _text(facts), as_json)
 
 
 def _inputs(inputs: tuple[str, ...], data: Path | None) -> tuple[list[Any], dict[str, Any]]:

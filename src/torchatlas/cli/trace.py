@@ -11,23 +11,21 @@ import click
 
 from torchatlas.analysis.cost import cost
 from torchatlas.cli import _target
-from torchatlas.cli._options import check_output, echo, print_json, stdout_to_stderr, verb
-from torchatlas.errors import InvalidInputError
+from torchatlas.cli._options import check_output, inputs_option, print_result, verb
 from torchatlas.tables import text_table
 from torchatlas.units import format_count
 
 
 @click.command()
 @click.argument("target")
-@click.option("--inputs", multiple=True, metavar="SHAPE", help="An example input: [NAME=][DTYPE:]SHAPE. Repeatable.")
+@inputs_option
 @click.option("--train", is_flag=True, help="Trace in training mode, with dropout and batch statistics.")
-@click.option("--fixed", is_flag=True, help="Fix every size to the example's.")
+@click.option("--fixed", is_flag=True, help="Fix every size to that of the example.")
 @click.option(
     "--budget",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="How much longer tracing may take for sizes that may vary than with fixed ones, in seconds of computing. "
-    "Default: 45.",
+    help="Seconds of computing to spend on finding the sizes that may vary. Default: 45.",
 )
 @click.option("--follow", is_flag=True, help="If torch.export refuses: follow the path that these inputs take.")
 @click.option("--no-weights", is_flag=True, help="Leave the weights out of the file.")
@@ -49,20 +47,18 @@ def command(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Trace TARGET and print its nodes, what may vary in size, and what to know about it.
+    """Trace TARGET with torch.export, and save it.
 
-    TARGET is module:callable or path.py:callable, where the callable is a model, a model class, or a function without
-    arguments that returns a model, (model, args) or (model, args, kwargs).
+    Prints the nodes, the sizes that may vary and the notes. TARGET is module:callable or path.py:callable. The callable
+    is a model, a model class, or a function without arguments that returns a model, (model, args) or
+    (model, args, kwargs).
 
     \b
     torchatlas trace models.gpt:build --inputs int64:2,16 --output gpt.atlas
     torchatlas run gpt.atlas --inputs int64:4,32
     """
-    parsed = _target.parse_target(target)
     check_output(output)
-    if parsed.is_script:
-        raise InvalidInputError(f"{target} is a script; name the model in it: {target}:build.")
-    with stdout_to_stderr(as_json), _target.program(parsed), _target.found(parsed) as item:
+    with _target.opened(target, as_json) as (parsed, item):
         model, args, kwargs = _target.model_and_example(item, parsed, inputs)
         import torchatlas as atlas
         from torchatlas.execute.free_sizes import BUDGET_S
@@ -94,10 +90,7 @@ def command(
         "uncosted": sorted(report.uncosted),
         "notes": list(graph.notes),
     }
-    if as_json:
-        print_json(facts)
-    else:
-        echo(_text(facts))
+    print_result(facts, _text(facts), as_json)
 
 
 def _text(facts: dict[str, Any]) -> str:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import echo, print_json, progress, stdout_to_stderr, verb
-from torchatlas.errors import InvalidInputError
+from torchatlas.cli._options import inputs_option, print_result, progress, stdout_to_stderr, verb
 from torchatlas.partition.partitioner import STRATEGIES
 from torchatlas.partition.validate import FRONT_ENDS, ModelValidation, ValidationReport, validate, validate_model
-from torchatlas.partition.validation_models import DEFINED, check_names
+from torchatlas.partition.validate.models import ONE_OF_EACH_FAMILY, check_names
 
 FAILED = 1
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME|TARGET]...")
-@click.option("--inputs", multiple=True, metavar="SHAPE", help="Of a TARGET: [NAME=][DTYPE:]SHAPE. Repeatable.")
-@click.option("--strategy", type=click.Choice(STRATEGIES), multiple=True, help="Only this one; may be repeated.")
-@click.option("--front-end", type=click.Choice(FRONT_ENDS), multiple=True, help="Only this one; may be repeated.")
+@inputs_option
+@click.option("--strategy", type=click.Choice(STRATEGIES), multiple=True, help="Check this one only. Repeatable.")
+@click.option("--front-end", type=click.Choice(FRONT_ENDS), multiple=True, help="Check this one only. Repeatable.")
 @verb
 def command(
     names: tuple[str, ...],
@@ -30,8 +29,8 @@ def command(
     """Partition models in every way and check the result. Exit code 0: all right; 1: a check failed; 2: impossible.
 
     NAME is a model of torchvision for classification, segmentation or detection, or bert, gpt2, llama, t5 or lstm,
-    which are small ones. TARGET is module:callable or path.py:callable, a model or what makes one. Without any, one
-    model of each family is validated. Weights are random; nothing is downloaded.
+    which are small ones. TARGET is module:callable or path.py:callable: a model, or a function that makes one. Without
+    any, one model of each family is validated. Weights are random; nothing is downloaded.
 
     \b
     torchatlas validate resnet18 mobilenet_v2
@@ -44,19 +43,18 @@ def command(
         )
     check_names(name for name in names if name not in targets)
     chosen = strategy or STRATEGIES, front_end or FRONT_ENDS
-    found: list[ModelValidation] = []
+    validations: list[ModelValidation] = []
     with stdout_to_stderr(as_json):
-        for name in names or DEFINED:
+        for name in names or ONE_OF_EACH_FAMILY:
             with progress(f"validating {name}"):
                 if name in targets:
-                    found.append(_of_target(name, inputs, *chosen))
+                    validations.append(_of_target(name, inputs, *chosen))
                 else:
-                    found += validate(name, strategies=chosen[0], front_ends=chosen[1], skip_missing=not names).models
-    report = ValidationReport(tuple(found))
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        echo(str(report))
+                    validations += validate(
+                        name, strategies=chosen[0], front_ends=chosen[1], skip_missing=not names
+                    ).models
+    report = ValidationReport(tuple(validations))
+    print_result(report.to_dict(), report, as_json)
     if not report:
         raise click.exceptions.Exit(FAILED)
 
@@ -68,9 +66,6 @@ def _is_target(name: str) -> bool:
 def _of_target(
     text: str, inputs: tuple[str, ...], strategies: tuple[str, ...], front_ends: tuple[str, ...]
 ) -> ModelValidation:
-    target = _target.parse_target(text)
-    if target.is_script:
-        raise InvalidInputError(f"{text} is a script; name the model in it: {text}:build.")
-    with _target.program(target), _target.found(target) as item:
+    with _target.opened(text, as_json=False) as (target, item):
         model, args, kwargs = _target.model_and_example(item, target, inputs)
         return validate_model(model, args, kwargs, name=text, strategies=strategies, front_ends=front_ends)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchatlas.cli._options import echo, print_json, progress, verb
+from torchatlas.cli._options import allow_option, file_argument, print_result, progress, verb
 from torchatlas.execute.verify import verify
 from torchatlas.graph import Graph
 
@@ -14,16 +14,13 @@ DIFFERENT = 1
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--allow", multiple=True, metavar="OPERATOR", help="Also run this operator, or namespace.")
+@file_argument
+@allow_option
 @verb
 def command(file: Path, allow: tuple[str, ...], as_json: bool) -> None:
     """Replay a graph that was captured with values="replay". Exit code 0: equal to the bit; 1: not; 2: impossible."""
     with progress(f"replaying {file.name}"):
-        found = verify(Graph.load(file), allow=allow)
-    if as_json:
-        print_json({"file": str(file), "verification": found.to_dict()})
-    else:
-        echo(str(found))
-    if not found:
+        verification = verify(Graph.load(file), allow=allow)
+    print_result({"file": str(file), "verification": verification.to_dict()}, verification, as_json)
+    if not verification:
         raise click.exceptions.Exit(DIFFERENT)

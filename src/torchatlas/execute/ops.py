@@ -1,7 +1,7 @@
 """Names in a graph -> operators and arguments of torch, and which operators a graph may call at all.
 
-A graph may come from a file that somebody else wrote. Of those only operators on a list are run (admitted.py); a graph
-that this process recorded itself runs whatever the program ran, but for what would act on the world once more.
+A graph may come from a file that somebody else wrote: then only loadable operators are run. A graph that this process
+recorded itself runs whatever the program ran, except what would act outside of the program once more.
 """
 
 from __future__ import annotations
@@ -13,16 +13,12 @@ import torch
 
 from torchatlas.capturing.compiled import GRAPH as INDUCTOR_GRAPH
 from torchatlas.errors import CaptureError, InvalidInputError, NotAvailableError
-from torchatlas.execute.admitted import ADMITTED
 from torchatlas.graph.arguments import Constant, TensorRef
 from torchatlas.graph.columns import Operation
 from torchatlas.graph.nouns import OperationType
+from torchatlas.operations import of
 from torchatlas.torch_private import OpOverload
 
-# What opens files, prints, or hands memory to others: running it a second time is seen outside of the program.
-ACTS_OUTSIDE = frozenset(
-    {"_print", "_storage_use_count", "from_file", "load", "pin_memory", "_pin_memory", "record_stream", "save", "warn"}
-)
 _CONSTANTS: dict[str, tuple[type, Callable[[str], Any]]] = {
     "dtype": (torch.dtype, lambda name: getattr(torch, name, None)),
     "layout": (torch.layout, lambda name: getattr(torch, name, None)),
@@ -54,23 +50,23 @@ def operator(operation: Operation, allow: Collection[str] = (), *, own: bool = F
         )
     namespace, _, rest = name.partition(".")
     packet, _, overload = rest.rpartition(".")
-    if name not in ADMITTED and name not in allow and namespace not in allow:
+    if name not in allow and namespace not in allow and not of(name).loadable:
         if not own:
             raise NotAvailableError(
                 f"{name} is not run: it is not on the list of operators that a file may call (SECURITY.md). If "
                 f"you trust the file, pass allow=[{name!r}]."
             )
-        if packet.removesuffix("_copy") in ACTS_OUTSIDE:
+        if of(name).acts_outside:
             raise NotAvailableError(
                 f"{name} is not run a second time: it acts outside of the program. Pass allow=[{name!r}] to run it."
             )
-    found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
-    if not isinstance(found, OpOverload) or str(found) != name:
+    resolved = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
+    if not isinstance(resolved, OpOverload) or str(resolved) != name:
         raise NotAvailableError(
             f"{name} is not known to torch {torch.__version__} here. Import the package that defines it, or replay "
             "with the version of torch that recorded it."
         )
-    return found
+    return resolved
 
 
 def argument(item: Any, tensors: list[Any], generator: torch.Generator | None) -> Any:
@@ -96,17 +92,16 @@ def _constant(item: Constant, generator: torch.Generator | None) -> Any:
     if item.kind in _CONSTANTS:
         kind, find = _CONSTANTS[item.kind]
         try:
-            found = find(item.name)
+            constant = find(item.name)
         except RuntimeError:  # of torch.device
-            found = None
-        if not isinstance(found, kind):
+            constant = None
+        if not isinstance(constant, kind):
             raise InvalidInputError(f"torch has no {item.kind} named {item.name!r}.")
-        return found
+        return constant
     raise NotAvailableError(f"its argument, an object of {item.name}, is not in the graph: only its type was recorded.")
 
 
 def dtype_named(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise InvalidInputError(f"torch has no dtype named {name!r}.")
-    return found
+    """The dtype of torch with this name; InvalidInputError if there is none."""
+    dtype: torch.dtype = _constant(Constant("dtype", name), None)
+    return dtype

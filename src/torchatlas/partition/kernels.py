@@ -1,37 +1,17 @@
-"""An operation -> what kind of kernel computes it, which decides what can be fused with it. Rules, not a list of names.
-
-PRODUCT  a convolution, matrix product or attention: may go on with what follows element by element (an epilogue)
-LOOP     element by element: fuses with anything that runs over the same elements
-ROWS     sums, norms, softmax: fuses with loops over the same rows, as long as its rows fit on the chip
-START    reads elements at other places (pooling, cat, embedding): may go on with a loop, but begins a kernel
-FREE     another look at the same memory: goes with whatever it looks at
-ALONE    never fused, and says why
-"""
+"""A unit -> the kernel that computes it: its kind (operations/kernel_kinds.py), and over what it runs."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
-from torchatlas.analysis.formulas import Operand
-from torchatlas.analysis.formulas.work import item_bytes
-from torchatlas.graph import GraphNode, OperationType
+from torchatlas.graph import GraphNode
 from torchatlas.graph.names import short_name
+from torchatlas.operations.kernel_kinds import WHY_ALONE, KernelKind, kernel_kind
+from torchatlas.operations.work import Operand, item_bytes
 from torchatlas.partition.traffic import Ledger
-from torchatlas.partition.units import Units
-
-
-class KernelKind(StrEnum):
-    """What kind of loop nest a unit is."""
-
-    PRODUCT = "product"
-    LOOP = "loop"
-    ROWS = "rows"
-    START = "start"
-    FREE = "free"
-    ALONE = "alone"
+from torchatlas.partition.unit_graph import Units
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,33 +21,9 @@ class Kernel:
     kind: KernelKind
     space: int = 0
     rows: int | None = None  # how many sums or norms a ROWS kernel computes
-    axes: str = ""  # over what: kernels fuse only if it is the same
-    why: str = ""  # it is ALONE
-    item_bytes: int = 0  # of one element that it makes
-
-
-_HEAVY = (OperationType.CONVOLUTION, OperationType.MATMUL, OperationType.ATTENTION)
-_ALONE = {
-    OperationType.COMMUNICATION: "talks to other devices",
-    OperationType.CUSTOM: "is a custom operation",
-    OperationType.UNKNOWN: "is an unknown operation",
-    OperationType.MODULE: "is a module whose operations were not recorded",
-    OperationType.OPTIMIZER: "updates parameters",
-    OperationType.RECURRENT: "loops over time inside",
-    OperationType.LOSS: "reduces to a loss",
-}
-_STARTS = (OperationType.POOLING, OperationType.EMBEDDING)
-_SAME_PLACE = (
-    "clone",
-    "copy",
-    "to_copy",
-    "contiguous",
-    "fill",
-    "reshape",
-    "unsafe_view",
-    "lift_fresh",
-    "lift_fresh_copy",
-)
+    axes: str = ""  # the axes that it reduces: kernels fuse only if they are equal
+    why: str = ""  # the reason if it is ALONE
+    item_bytes: int = 0  # of one element of its result
 
 
 def kernels_of(units: Units, ledger: Ledger) -> list[Kernel]:
@@ -103,33 +59,29 @@ def _together(parts: list[Kernel]) -> Kernel:
 
 
 def _kernel(node: GraphNode, ledger: Ledger) -> Kernel:
-    kind, name = node.operation_type, short_name(node.operation).strip("_")
+    kind = kernel_kind(node.operation, node.operation_type)
     if not ledger.is_known[node.id]:
         return Kernel(KernelKind.ALONE, why="has no cost formula")
-    if kind in _ALONE:
-        return Kernel(KernelKind.ALONE, why=_ALONE[kind])
+    if kind is KernelKind.ALONE:
+        return Kernel(kind, why=WHY_ALONE[node.operation_type])
     made = ledger.graph.index.outputs(node.id)
     made = made[made >= 0]
     if not len(made) or not (space := _operand(ledger, int(made[0])).numel):
         return Kernel(KernelKind.ALONE, why="makes no elements")
-    return replace(_of_kind(node, kind, name, ledger, space), item_bytes=item_bytes(node.outputs[0].dtype))
+    if kind is KernelKind.ROWS:
+        kernel = _rows(node, ledger, space)
+    elif kind is KernelKind.FREE or (kind is KernelKind.START and not node.inputs):
+        kernel = Kernel(KernelKind.LOOP, space)  # a view that had to copy; a new tensor, which reads nothing
+    else:
+        kernel = Kernel(kind, space)
+    return replace(kernel, item_bytes=item_bytes(node.outputs[0].dtype))
 
 
-def _of_kind(node: GraphNode, kind: OperationType, name: str, ledger: Ledger, space: int) -> Kernel:
-    if kind in _HEAVY:
-        return Kernel(KernelKind.PRODUCT, space)
-    if kind in _STARTS or (kind is OperationType.MOVEMENT and name not in _SAME_PLACE and node.inputs):
-        return Kernel(KernelKind.START, space)
-    if kind is OperationType.NORM or kind is OperationType.REDUCTION or "softmax" in name:
-        return _rows(node, name, ledger, space)
-    return Kernel(KernelKind.LOOP, space)
-
-
-def _rows(node: GraphNode, name: str, ledger: Ledger, space: int) -> Kernel:
+def _rows(node: GraphNode, ledger: Ledger, space: int) -> Kernel:
     """A reduction: over how many rows, along which axes. A batch norm with fixed statistics is a plain loop."""
     if not node.inputs:
         return Kernel(KernelKind.ALONE, why="reduces nothing")
-    attributes, shape = node.attributes, node.inputs[0].shape
+    name, attributes, shape = short_name(node.operation), node.attributes, node.inputs[0].shape
     if "batch_norm" in name:
         if name.endswith("no_training") or attributes.get("training") is False:
             return Kernel(KernelKind.LOOP, space)

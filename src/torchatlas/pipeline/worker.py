@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from torchatlas.pipeline.parent import end_with_parent
+from torchatlas.pipeline.launch import end_with_parent
 
 if __name__ == "__main__":
     end_with_parent(Path(sys.argv[1]))  # before torch is imported, which takes seconds
@@ -19,6 +19,7 @@ if __name__ == "__main__":
 import torch
 import torch.distributed as dist
 
+from torchatlas.inputs import default_loss
 from torchatlas.pipeline.cutting import split
 from torchatlas.pipeline.folder import BATCH, LOSS, PROGRAM, Done, Job, error_file, read_job, tensors_file, write_done
 from torchatlas.torch_private import pytree
@@ -108,12 +109,6 @@ def _loss(folder: Path, job: Job, program: Any, device: torch.device) -> Any:
     module = torch.export.load(folder / LOSS).module(check_guards=False).to(device)
     structure = program.call_spec.out_spec
     return lambda output, target: module(pytree.tree_unflatten(pytree.tree_leaves(output), structure), target)
-
-
-def default_loss(output: Any) -> torch.Tensor:
-    """The mean square of all floating outputs: its gradient depends on every one of them."""
-    parts = [part for part in pytree.tree_leaves(output) if isinstance(part, torch.Tensor) and part.is_floating_point()]
-    return torch.stack([part.float().square().mean() for part in parts]).sum()
 
 
 def _timed(stage: Any, actions: list[tuple[int, str, int, float, float]]) -> None:

@@ -1,4 +1,4 @@
-"""Numbers -> places on a page: scales, ticks at round numbers, axes, legends, and the room that is left for labels."""
+"""What all plots share: a page with a title, scales, ticks at round numbers, axes, legends, and room for labels."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
-from torchatlas.errors import InvalidInputError
+from torchatlas.analysis.summary import operations_mask
+from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.escapes import clean
+from torchatlas.graph import Graph
 from torchatlas.render.fonts import clipped, text_width
+from torchatlas.render.png import whole
 from torchatlas.render.svg import Canvas, Point
 from torchatlas.render.theme import theme as theme_named
 
@@ -18,13 +21,13 @@ MARGIN = 28.0
 SMALL = 12.0  # the size of ticks and legends; no text of a plot is smaller
 HEADING = 76.0  # where a plot may begin: below its title and subtitle
 _ROW = 22.0  # from one row of a legend to the next
-_SMALLEST, _LARGEST = (480, 320), 20_000
+_SMALLEST = (480, 320)
 Entry = tuple[str, str]  # what a legend says of a colour
 
 
 @dataclass(frozen=True)
 class Area:
-    """The part of the page that data is drawn on."""
+    """The rectangle of the page that data is drawn on."""
 
     left: float
     top: float
@@ -51,11 +54,25 @@ class Scale:
 
 def check_size(width: Any, height: Any) -> None:
     """Raise unless a plot can be so large."""
-    for name, size, least in (("width", width, _SMALLEST[0]), ("height", height, _SMALLEST[1])):
-        if isinstance(size, bool) or not isinstance(size, Integral) or not least <= int(size) <= _LARGEST:
-            raise InvalidInputError(
-                f"{name}={size!r} is no size for a plot; pass a whole number from {least} to {_LARGEST:,}."
-            )
+    whole("width", width, least=_SMALLEST[0], what="plot")
+    whole("height", height, least=_SMALLEST[1], what="plot")
+
+
+def plottable(graph: Graph) -> Graph:
+    """The graph, if anything ran in it."""
+    if not isinstance(graph, Graph):
+        raise InvalidInputError(f"a plot takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...).")
+    if not operations_mask(graph).any():
+        raise AnalysisError(
+            "Nothing ran in this graph, so there is nothing to plot. Capture a model: atlas.capture(...)."
+        )
+    return graph
+
+
+def title_of(what: str, graph: Graph, how: str = "") -> str:
+    """The title of a plot, with the class of the model where there is one."""
+    name = clean(graph.scopes[""].type)
+    return (f"{what} of {name}" if name else what) + how
 
 
 def open_page(title: str, subtitle: str, width: int, height: int, theme: str) -> Canvas:
@@ -110,7 +127,7 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def short(text: str) -> str:
-    """A formatted number without zeros that say nothing.
+    """A formatted number without trailing zeros.
 
     >>> short("2.00 MiB"), short("20.0"), short("1.50 ms"), short("100 B")
     ('2 MiB', '20', '1.5 ms', '100 B')
@@ -137,7 +154,7 @@ def side_axis(canvas: Canvas, area: Area, scale: Scale, ticks: Sequence[float], 
 def base_axis(
     canvas: Canvas, area: Area, scale: Scale, ticks: Sequence[float], say: Callable[[float], str], title: str
 ) -> None:
-    """The line below the area, small marks with their numbers as far as they have room, and what they count."""
+    """The line below the area, small marks with their numbers where there is room, and a title."""
     theme, free = canvas.theme, -math.inf
     canvas.line(area.left, area.bottom, area.right, area.bottom, stroke=theme.edge)
     for tick in ticks:
@@ -151,14 +168,14 @@ def base_axis(
 
 
 def below_axis(canvas: Canvas, area: Area, title: str) -> None:
-    """What the axis below the area counts."""
+    """The title of the axis below the area."""
     room = area.right - area.left
     middle = (area.left + area.right) / 2
     canvas.text(middle, area.bottom + 42, clipped(title, 13, room), size=13, fill=canvas.theme.ink, anchor="middle")
 
 
 def side_title(canvas: Canvas, y: float, title: str) -> None:
-    """What the axis on the left counts: above it and level, where it is read without turning the head."""
+    """The title of the axis on the left: above it and level, so that nobody has to turn the head."""
     room = canvas.width - 2 * MARGIN
     canvas.text(MARGIN, y, clipped(title, 13, room), size=13, fill=canvas.theme.ink)
 
@@ -202,25 +219,25 @@ def swatch(canvas: Canvas, x: float, y: float, colour: str) -> None:
 
 
 class Room:
-    """The part of an area that no label covers yet. What is put into it stays free of what comes later."""
+    """The part of an area that nothing covers yet, so that labels do not overlap."""
 
     def __init__(self, area: Area) -> None:
         self.area = area
         self._taken: list[Area] = []
 
     def take(self, box: Area) -> None:
-        """From now on nothing else may be here."""
+        """Cover a box: no label may overlap it."""
         self._taken.append(box)
 
     def take_line(self, start: Point, end: Point) -> None:
-        """The same for a line: a box every few pixels."""
+        """Cover a line, by a small box every few pixels."""
         pieces = max(1, math.ceil(math.dist(start, end) / 6))
         for at in range(pieces + 1):
             x, y = (a + (b - a) * at / pieces for a, b in zip(start, end, strict=True))
             self.take(Area(x - 2, y - 2, x + 2, y + 2))
 
     def fits(self, box: Area) -> bool:
-        """Whether a box lies inside the area and keeps a little away from what was put there."""
+        """True if a box lies inside the area, with a little distance to all that is covered."""
         area = self.area
         inside = area.left <= box.left and box.right <= area.right and area.top <= box.top and box.bottom <= area.bottom
         return inside and not any(
@@ -244,7 +261,7 @@ class Room:
         return False
 
     def write(self, canvas: Canvas, box: Area, text: str, fill: str) -> None:
-        """Write a text into a box that is as wide; the grid shows only faintly behind it."""
+        """Write a text into a box of its width; the grid shows only faintly behind it."""
         self.take(box)
         size = box.right - box.left, box.bottom - box.top
         canvas.rect(box.left, box.top, *size, fill=canvas.theme.background, opacity=0.8)

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 @WRITERS.add(".dot", ".gv")
 def write_dot(graph: Graph, path: Path) -> None:
-    """The text of `dot_text` in a file."""
+    """Write the text of `dot_text`."""
     path.write_bytes(dot_text(graph).encode())
 
 
 def dot_text(graph: Graph, most_boxes: int = 200) -> str:
     """The graph in DOT. Modules are open from the outside in while there are at most `most_boxes` boxes.
 
-    A title that begins with + is a closed group; ×12 stands for twelve equal ones in a row. A dashed edge is what a
-    repeat hands to its next round, a thick one all that one phase takes from another.
+    A title that begins with + is a closed group; ×12 stands for twelve equal ones in a row. A dashed edge carries the
+    tensors that a repeat hands to its next round, a thick edge all tensors that one phase takes from another.
     """
     from torchatlas.render.opening import sketch
     from torchatlas.render.theme import LIGHT

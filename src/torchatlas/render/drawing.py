@@ -1,29 +1,15 @@
-"""SVG text with a size -> files and notebooks: what every picture and plot is handed out as."""
+"""An SVG document with a size -> files and notebooks. Every picture and plot is a Drawing."""
 
 from __future__ import annotations
 
-import operator
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
+from torchatlas.errors import FileFormatError, FileSystemError
 from torchatlas.graph.formats import as_path, check_folder, suffix_of
-from torchatlas.render.png import MOST_PIXELS, to_png
-
-
-def whole(name: str, size: Any, most: int = MOST_PIXELS) -> int:
-    """A number of pixels that was given, as Python's own: numpy's whole numbers are welcome too."""
-    try:
-        number = 0 if isinstance(size, bool) else operator.index(size)
-    except TypeError:
-        number = 0
-    if not 0 < number <= most:
-        raise InvalidInputError(f"{name}={size!r} is no size for a picture; pass a whole number from 1 to {most:,}.")
-    return number
+from torchatlas.render.png import to_png
+from torchatlas.render.png import whole as whole
 
 
 def check_drawing_path(path: Path) -> None:
@@ -36,19 +22,15 @@ def check_drawing_path(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Something drawn. It shows itself in a notebook."""
+    """A picture or a plot. It shows itself in a notebook."""
 
-    markup: Callable[[bool], str] = field(repr=False, compare=False)  # the document: for pixels only, or for a browser
+    svg: str = field(repr=False)  # the document
     width: int
     height: int
 
-    @cached_property
-    def svg(self) -> str:
-        return self.markup(False)
-
     def png(self, dpi: int = 96) -> bytes:
-        """In pixels, as many as its width and height; `dpi` is written into the file."""
-        return to_png(self.markup(True), width=self.width, height=self.height, dpi=whole("dpi", dpi, 100_000))
+        """A PNG of its width and height; `dpi` is written into it, for printers."""
+        return to_png(self.svg, width=self.width, height=self.height, dpi=dpi)
 
     def save(self, path: str | os.PathLike[str], *, dpi: int = 96) -> Path:
         """Write an .svg or .png; returns the path. No folder is created."""

@@ -24,16 +24,16 @@ _UNSAFE = re.compile(r"[^\w ,.×→·…]|_|\.(?!\w)|(?<!\w)\.|(?<=[wW]{3})\.")
 
 @WRITERS.add(".mmd")
 def write_mermaid(graph: Graph, path: Path) -> None:
-    """The text of `mermaid_text` in a file."""
+    """Write the text of `mermaid_text`."""
     path.write_bytes(mermaid_text(graph).encode())
 
 
 def mermaid_text(graph: Graph, most_boxes: int = 80) -> str:
     """The graph as a flowchart. Modules are open from the outside in while there are at most `most_boxes` boxes.
 
-    Fewer where Mermaid would refuse to draw: beyond 500 edges or 50,000 characters. A title that begins with + is a
-    closed group; ×12 stands for twelve equal ones in a row. A dotted edge is what a repeat hands to its next round, a
-    thick one all that one phase takes from another.
+    There are fewer boxes where Mermaid would refuse to draw: beyond 500 edges or 50,000 characters. A title that begins
+    with + is a closed group; ×12 stands for twelve equal ones in a row. A dotted edge carries the tensors that a repeat
+    hands to its next round, a thick edge all tensors that one phase takes from another.
     """
     from torchatlas.render.layout.tree import build
     from torchatlas.render.opening import sketch
@@ -49,7 +49,7 @@ def mermaid_text(graph: Graph, most_boxes: int = 80) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text for a quoted label: whatever could mean something is written as the number of its character.
+    """Text for a quoted label: characters that could mean something to Mermaid are written as their numbers.
 
     >>> escaped('layer1.0 "end"]; %% <b>')
     'layer1.0 #34;end#34;#93;#59; #37;#37; #60;b#62;'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,8 +15,9 @@ from torchatlas.errors import AnalysisError, UnknownNameError
 from torchatlas.escapes import clean
 from torchatlas.graph import EdgeKind, Graph, NodeKind, OperationType, Phase
 from torchatlas.graph.columns import KINDS, PHASES, Array
-from torchatlas.graph.select import induced
+from torchatlas.graph.subgraph import induced
 from torchatlas.operations import type_of_box
+from torchatlas.render.box_measures import BOX_MEASURES, BoxMeasure, node_counts
 from torchatlas.render.fonts import clipped, text_width
 from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.labels import Labels
@@ -25,7 +26,6 @@ from torchatlas.render.layout.scene import Frame, Line, Scene, place_labels
 from torchatlas.render.layout.tree import Tree
 from torchatlas.render.layout.way import Way
 from torchatlas.render.layout.words import SMALL, TITLE
-from torchatlas.render.measures import MEASURES, Measure, counted
 from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import Theme, contrast, mixed
 from torchatlas.units import format_bytes, format_count, format_flops, format_ns
@@ -148,11 +148,11 @@ class Page:
         self.most = max(known, default=0.0)
 
     @cached_property
-    def measure(self) -> Measure | None:
+    def measure(self) -> BoxMeasure | None:
         if self.look.color_by == "type":
             return None
         try:
-            return MEASURES[self.look.color_by](self.outline)
+            return BOX_MEASURES[self.look.color_by](self.outline)
         except UnknownNameError as error:
             raise UnknownNameError(f"color_by: {error}; or 'type'") from None
 
@@ -240,7 +240,7 @@ class Page:
         if item.repeat > 1:
             for behind in (STACK, STACK / 2):
                 canvas.rect(x + behind, y + behind, width, height, fill=fill, stroke=stroke, radius=5)
-        title = partial(_tooltip, self.labels, item, None if self.outline.is_marker(item) else self.measure)
+        title = _tooltip(self.labels, item, None if self.outline.is_marker(item) else self.measure)
         canvas.rect(x, y, width, height, fill=fill, stroke=stroke, stroke_width=thick, radius=radius, title=title)
         badge = text_width(f"×{item.repeat:,}", SMALL, True) + 10 if item.repeat > 1 else 0.0
         middle = x + width / 2
@@ -270,7 +270,7 @@ class Page:
         canvas.rect(x, y, width, height, fill=ground, stroke=outline, radius=7)
         wide, tall = number(width - 14), number(HEAD - 7)
         d = f"M{number(x + 0.5)} {number(y + HEAD)}v-{tall}a6.5 6.5 0 0 1 6.5 -6.5h{wide}a6.5 6.5 0 0 1 6.5 6.5v{tall}z"
-        canvas.path(d, fill=head, title=partial(_tooltip, self.labels, frame.item))
+        canvas.path(d, fill=head, title=_tooltip(self.labels, frame.item))
         canvas.text(x + 10, y + 15.5, frame.title, size=TITLE, fill=self.theme.ink, bold=True)
         after = x + 17 + text_width(frame.title, TITLE, True)
         canvas.text(after, y + 15.5, self._heading(frame), size=SMALL, fill=self.theme.soft)
@@ -461,10 +461,10 @@ class Page:
             self._entry(x + text_width(words, margins.words) + 16, y, odd, _not_finite(theme), theme.soft)
 
 
-def _tooltip(labels: Labels, item: Item, measure: Measure | None = None) -> str:
-    """What a browser says of a box. No method: the canvas keeps what makes it, and must not keep itself alive."""
+def _tooltip(labels: Labels, item: Item, measure: BoxMeasure | None = None) -> str:
+    """What a browser shows when the pointer rests on a box."""
     words = labels.tooltip(item)
-    return isolated(f"{words}\n{measure.said(item)}" if measure else words)
+    return isolated(f"{words}\n{measure.tooltip(item)}" if measure else words)
 
 
 def _not_finite(theme: Theme) -> str:
@@ -504,7 +504,7 @@ def _path_words(look: Look, tree: Tree) -> str:
 
 def _work(graph: Graph, nodes: Array) -> str:
     try:
-        counts = counted(graph)
+        counts = node_counts(graph)
     except AnalysisError:  # shapes that cannot be evaluated: the picture does without
         return ""
     total = int(np.maximum(counts.flops, 0)[nodes].sum())

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
-from torchatlas.collector import collector_off
 from torchatlas.errors import InvalidInputError
+from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph, Phase
 from torchatlas.registry import near_names
 from torchatlas.render.drawing import Drawing, whole
@@ -67,7 +67,7 @@ def draw(
     shown = None if phases is None else _phases(graph, phases)
     text = max(float(font_size), 6.0)
     look = Look(theme_named(theme), title, legend, color_by, critical_path, text, width, height, shown)
-    with collector_off():
+    with collection_paused():
         tree = build(graph, phases=shown)
         found = _fitted(tree, look, float(font_size), float(node_size), view == "modules")
         labels, fit = found.labels, found.fit
@@ -76,7 +76,7 @@ def draw(
         canvas = Page(look, found.margins, outline, labels, scene, fit.scale).drawn()
     opened = sum(frame.open for frame in scene.frames)
     smallest = fit.smallest_text
-    return Picture(canvas.markup, width, height, smallest, len(scene.frames) - opened, opened, scene, outline, fit)
+    return Picture(canvas.markup(), width, height, smallest, len(scene.frames) - opened, opened, scene, outline, fit)
 
 
 @dataclass(frozen=True)

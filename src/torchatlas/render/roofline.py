@@ -28,13 +28,14 @@ from torchatlas.render.axes import (
     log_span,
     log_ticks,
     open_page,
+    plottable,
     short,
     side_axis,
     side_title,
+    title_of,
     widest,
 )
 from torchatlas.render.fonts import text_width
-from torchatlas.render.plotting import plottable, strong, title_of
 from torchatlas.render.svg import Canvas
 from torchatlas.render.theme import mixed
 from torchatlas.units import format_bytes, format_flops, format_ns
@@ -61,7 +62,7 @@ def roofline(
     subtitle = f"roofs of {report.device.name!r} ({report.device.source}); times {how}"
     canvas = open_page(title_of("Roofline", graph), subtitle, width, height, theme)
     types = dict.fromkeys(dot.type for dot in dots)
-    top = legend(canvas, [(strong(canvas.theme, kind), str(kind)) for kind in types], HEADING)
+    top = legend(canvas, [(canvas.theme.stroke(kind), str(kind)) for kind in types], HEADING)
     ridge = highest / bandwidth
     reach = log_span(min(ridge, *(dot.intensity for dot in dots)), max(ridge, *(dot.intensity for dot in dots)))
     rates = log_span(min(dot.rate for dot in dots) / 2, max(highest * 1.2, *(dot.rate for dot in dots)))
@@ -77,7 +78,7 @@ def roofline(
     largest, most = max(dot.time for dot in dots), min(width, height) / 40
     places = [(base(dot.intensity), side(dot.rate), max(2.5, most * math.sqrt(dot.time / largest))) for dot in dots]
     for dot, (x, y, radius) in zip(dots, places, strict=True):
-        colour = strong(canvas.theme, dot.type)
+        colour = canvas.theme.stroke(dot.type)
         fill = mixed(canvas.theme.background, colour, 0.55)
         canvas.circle(x, y, radius, fill=fill, stroke=colour, title=dot.title, opacity=0.85)
         room.take(Area(x - radius, y - radius, x + radius, y + radius))
@@ -90,7 +91,7 @@ def roofline(
 
 
 def _start_words(device: Device, dots: Sequence[_Dot]) -> str:
-    """Why even the best times may lie below the roofs: starting a call takes a while, in which small ones are done."""
+    """Why best times may lie below the roofs: small calls take no longer than it takes to start them."""
     if not any(dot.each <= device.overhead_s * 1.001 for dot in dots):
         return ""
     return f"below the roofs: too little work for the {short(format_ns(1e9 * device.overhead_s))} that any call takes; "
@@ -111,7 +112,7 @@ class _Dot:
 
 
 def _dots(report: CostReport) -> tuple[list[_Dot], str]:
-    """What can be drawn, longest first, and how much cannot, in words."""
+    """The dots, longest time first, and a sentence about the operations that have none."""
     graph, counts = report.graph, report.counts
     seconds = report.roofline.seconds
     if graph.time_ns is not None:
@@ -146,7 +147,7 @@ def _dot(graph: Graph, node: int, calls: int, work: Array, moved: Array, time: f
 
 
 def _roofs(report: CostReport, dots: Sequence[_Dot]) -> dict[str, float]:
-    """What limits arithmetic, in words, with its FLOPs per second: each dtype that is multiplied, and the rest."""
+    """The FLOPs per second that limit each kind of arithmetic: multiply-adds of each dtype, and the rest."""
     rates: dict[float, list[str]] = {}
     for dtype in sorted({dot.dtype for dot in dots if dot.dtype}):
         rates.setdefault(report.device.flops_for(dtype), []).append(dtype)
@@ -174,7 +175,7 @@ def _draw_roofs(
 def _name_roofs(
     canvas: Canvas, room: Room, base: Scale, side: Scale, roofs: dict[str, float], bandwidth: float
 ) -> None:
-    """Above each roof at its right end, where the highest begins, and left of the slope."""
+    """Write the name of each roof above its right end, of the memory left of the slope, and of the ridge."""
     paint, highest = canvas.theme, max(roofs.values())
     ridge = highest / bandwidth
     canvas.circle(base(ridge), side(highest), 3.5, fill=paint.accent)

@@ -1,13 +1,13 @@
-"""Shapes and text -> an SVG document. The one place that writes its markup, and so the one place that escapes it."""
+"""Shapes and text -> an SVG document. No other file writes SVG markup, so all escaping happens here."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from html import escape
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.render.fonts import FAMILY, OURS, has_all, text_width
@@ -17,7 +17,6 @@ from torchatlas.render.theme import Theme
 Anchor = Literal["start", "middle", "end"]
 Direction = Literal["down", "up", "left", "right"]
 Point = tuple[float, float]
-Title = str | Callable[[], str]  # what a browser shows when the pointer rests on a shape, or what makes it then
 
 # Characters that XML 1.0 forbids even when escaped: a name that holds one would make the whole document unreadable.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -65,10 +64,10 @@ def _drawable(text: str) -> str:
 
 
 def isolated(text: str) -> str:
-    """The text with names that are written from right to left kept apart, so that they leave what is beside them alone.
+    """The text with names that are written from right to left isolated from what stands beside them.
 
-    Figures after a Hebrew name would else be read as part of it, and 8→16 become 16→8. What a name itself holds to turn
-    a text round is shown as a box.
+    A browser would otherwise draw the figures after a Hebrew name as part of it: 8→16 would become 16→8. Characters
+    in a name that change the direction of text are shown as a box.
 
     >>> hebrew = chr(0x5D0)
     >>> isolated("conv1 · 8→16"), isolated(f"{hebrew} · 8→16") == f"{chr(0x2068)}{hebrew}{chr(0x2069)} · 8→16"
@@ -81,9 +80,24 @@ def isolated(text: str) -> str:
     return "".join(f"{_ISOLATE}{part}{_END}" if _RIGHT_TO_LEFT.search(part) else part for part in parts)
 
 
+class Stroke(TypedDict, total=False):
+    """How a line is painted."""
+
+    stroke: str
+    stroke_width: float
+    dash: str  # lengths of strokes and gaps
+    opacity: float
+
+
+class Paint(Stroke, total=False):
+    """How a shape is painted."""
+
+    fill: str
+    title: str  # what a browser shows when the pointer rests on the shape
+
+
 class Canvas:
-    """A page that shapes are drawn on, later ones over earlier ones. `markup()` is the finished document, and
-    `markup(pixels=True)` the same without what only a browser needs: titles of shapes, our font, widths of texts."""
+    """A page that shapes are drawn on, later ones over earlier ones. `markup()` is the finished document."""
 
     def __init__(self, width: float, height: float, theme: Theme) -> None:
         if not (0 < width < math.inf and 0 < height < math.inf):
@@ -91,106 +105,37 @@ class Canvas:
         self.width = width
         self.height = height
         self.theme = theme
-        self._parts: list[str | Callable[[bool], str]] = []  # as text, or what makes it, for pixels or for a browser
+        self._parts: list[str] = []
         self._texts: dict[bool, list[str]] = {}  # regular and bold
         self._open = 0
 
-    def rect(
-        self,
-        x: float,
-        y: float,
-        w: float,
-        h: float,
-        *,
-        fill: str = "none",
-        stroke: str = "none",
-        stroke_width: float = 1.0,
-        radius: float = 0.0,
-        dash: str = "",
-        title: Title = "",
-        opacity: float = 1.0,
-    ) -> None:
-        """A box; `title` is what a browser shows when the pointer rests on it."""
+    def rect(self, x: float, y: float, w: float, h: float, *, radius: float = 0.0, **paint: Unpack[Paint]) -> None:
+        """A box."""
         shape = f'rect x="{number(x)}" y="{number(y)}" width="{number(w)}" height="{number(h)}"'
-        if radius:
-            shape += f' rx="{number(radius)}"'
-        self._add(shape + _paint(fill, stroke, stroke_width, dash, opacity), title)
+        self._add(shape + (f' rx="{number(radius)}"' if radius else ""), **paint)
 
-    def circle(
-        self,
-        x: float,
-        y: float,
-        radius: float,
-        *,
-        fill: str = "none",
-        stroke: str = "none",
-        stroke_width: float = 1.0,
-        dash: str = "",
-        title: Title = "",
-        opacity: float = 1.0,
-    ) -> None:
+    def circle(self, x: float, y: float, radius: float, **paint: Unpack[Paint]) -> None:
         """A circle around (x, y)."""
-        shape = f'circle cx="{number(x)}" cy="{number(y)}" r="{number(radius)}"'
-        self._add(shape + _paint(fill, stroke, stroke_width, dash, opacity), title)
+        self._add(f'circle cx="{number(x)}" cy="{number(y)}" r="{number(radius)}"', **paint)
 
-    def path(
-        self,
-        d: str,
-        *,
-        fill: str = "none",
-        stroke: str = "none",
-        stroke_width: float = 1.0,
-        dash: str = "",
-        title: Title = "",
-        opacity: float = 1.0,
-    ) -> None:
+    def path(self, d: str, **paint: Unpack[Paint]) -> None:
         """Any outline, in SVG's path language. Write its numbers with `number`."""
-        self._add(f'path d="{_escaped(d)}"' + _paint(fill, stroke, stroke_width, dash, opacity), title)
+        self._add(f'path d="{_escaped(d)}"', **paint)
 
-    def line(
-        self,
-        x1: float,
-        y1: float,
-        x2: float,
-        y2: float,
-        *,
-        stroke: str,
-        stroke_width: float = 1.0,
-        dash: str = "",
-        opacity: float = 1.0,
-    ) -> None:
+    def line(self, x1: float, y1: float, x2: float, y2: float, **stroke: Unpack[Stroke]) -> None:
         """A straight line."""
         ends = f'line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}"'
-        self._add(ends + _paint("", stroke, stroke_width, dash, opacity))
+        self._add(ends, fill="", **stroke)
 
-    def polyline(
-        self,
-        points: Iterable[Point],
-        *,
-        fill: str = "none",
-        stroke: str = "none",
-        stroke_width: float = 1.0,
-        dash: str = "",
-        title: Title = "",
-        opacity: float = 1.0,
-    ) -> None:
+    def polyline(self, points: Iterable[Point], **paint: Unpack[Paint]) -> None:
         """Straight lines from point to point; with a `fill`, the area that they and the way back enclose."""
         places = " ".join(f"{number(x)},{number(y)}" for x, y in points)
-        self._add(f'polyline points="{places}"' + _paint(fill, stroke, stroke_width, dash, opacity), title)
+        self._add(f'polyline points="{places}"', **paint)
 
-    def rounded(
-        self,
-        points: Iterable[Point],
-        radius: float,
-        *,
-        stroke: str,
-        stroke_width: float = 1.0,
-        dash: str = "",
-        opacity: float = 1.0,
-    ) -> None:
+    def rounded(self, points: Iterable[Point], radius: float, **stroke: Unpack[Stroke]) -> None:
         """Straight lines from point to point whose corners are rounded, as far as the pieces between them allow."""
         if d := _rounded(_corners(points), radius):
-            self.path(d, stroke=stroke, stroke_width=stroke_width, dash=dash, opacity=opacity)
+            self.path(d, **stroke)
 
     def arrow_head(self, x: float, y: float, direction: Direction, *, fill: str, size: float) -> None:
         """A triangle whose tip is at (x, y), `size` long."""
@@ -198,7 +143,7 @@ class Canvas:
         back_x, back_y = x - along[0] * size, y - along[1] * size
         side_x, side_y = along[1] * across, along[0] * across
         ends = ((x, y), (back_x + side_x, back_y + side_y), (back_x - side_x, back_y - side_y))
-        self._add('path d="M' + "L".join(f"{number(a)} {number(b)}" for a, b in ends) + f'Z" fill="{safe(fill)}"')
+        self.path("M" + "L".join(f"{number(a)} {number(b)}" for a, b in ends) + "Z", fill=fill)
 
     def text(
         self,
@@ -210,12 +155,12 @@ class Canvas:
         fill: str,
         bold: bool = False,
         anchor: Anchor = "start",
-        title: Title = "",
+        title: str = "",
     ) -> None:
-        """One line of text on the baseline `y`, as long as it is: cut it with `fonts.clipped` first.
+        """One line of text on the baseline `y`. It is not cut: use `fonts.clipped` first.
 
-        It is as wide as was measured wherever it is shown: in our font, which the document carries, or squeezed where
-        a viewer insists on one of its own.
+        Every viewer draws it as wide as we measured it: in our font, which the document carries, or squeezed if the
+        viewer takes another font.
         """
         if not text:
             return
@@ -226,20 +171,14 @@ class Canvas:
             opening += ' font-weight="600"'
         if anchor != "start":
             opening += f' text-anchor="{safe(anchor)}"'
-
-        def written(pixels: bool) -> str:
-            if pixels:
-                return f"<{opening}>{escape(text)}</text>"
-            return f"<{opening}{_extent(text, size, bold)}>{_explained(title)}{escape(text)}</text>"
-
-        self._parts.append(written)
+        self._parts.append(f"<{opening}{_extent(text, size, bold)}>{_explained(title)}{escape(text)}</text>")
 
     def begin_group(self, transform: str = "", title: str = "") -> None:
-        """What is drawn until `end_group` belongs together: moved by one transform, explained by one title."""
+        """Shapes drawn until `end_group` share one transform and one title."""
         self._open += 1
         self._parts.append(f'<g transform="{safe(transform)}">' if transform else "<g>")
         if title:
-            self._parts.append(lambda pixels: "" if pixels else _explained(title))
+            self._parts.append(_explained(title))
 
     def end_group(self) -> None:
         """Closes the group that was opened last."""
@@ -248,8 +187,8 @@ class Canvas:
         self._open -= 1
         self._parts.append("</g>")
 
-    def markup(self, pixels: bool = False) -> str:
-        """The whole document, with the theme's background; at its end the font, which nobody wants to read first."""
+    def markup(self) -> str:
+        """The whole document, with the theme's background. The font comes last: nobody wants to read it first."""
         if self._open:
             raise StateError(f"{self._open} groups are still open; call end_group before markup")
         width, height = number(self.width), number(self.height)
@@ -258,47 +197,43 @@ class Canvas:
             f'viewBox="0 0 {width} {height}" font-family="{OURS}, {FAMILY}, system-ui, sans-serif">'
         )
         ground = f'<rect width="{width}" height="{height}" fill="{safe(self.theme.background)}"/>'
-        parts = [part if isinstance(part, str) else part(pixels) for part in self._parts]
-        fonts = "" if pixels else font_style({bold: set().union(*texts) for bold, texts in self._texts.items()})
+        fonts = font_style({bold: set().union(*texts) for bold, texts in self._texts.items()})
         style = [f"<style>{fonts}</style>"] if fonts else []
-        return "\n".join([head, ground, *parts, *style, "</svg>\n"])
+        return "\n".join([head, ground, *self._parts, *style, "</svg>\n"])
 
-    def _add(self, shape: str, title: Title = "") -> None:
-        if not title:
-            self._parts.append(f"<{shape}/>")
-            return
+    def _add(
+        self,
+        shape: str,
+        *,
+        fill: str = "none",
+        stroke: str = "none",
+        stroke_width: float = 1.0,
+        dash: str = "",
+        opacity: float = 1.0,
+        title: str = "",
+    ) -> None:
+        if fill:
+            shape += f' fill="{safe(fill)}"'
+        if stroke != "none":
+            shape += f' stroke="{safe(stroke)}"'
+            shape += f' stroke-width="{number(stroke_width)}"' if stroke_width != 1 else ""
+            shape += f' stroke-dasharray="{safe(dash)}"' if dash else ""
+        if opacity != 1:
+            shape += f' opacity="{number(opacity)}"'
+        tag = shape.split(" ", 1)[0]
+        self._parts.append(f"<{shape}>{_explained(title)}</{tag}>" if title else f"<{shape}/>")
 
-        def drawn(pixels: bool) -> str:
-            explained = "" if pixels else _explained(title)
-            return f"<{shape}>{explained}</{shape.split(' ', 1)[0]}>" if explained else f"<{shape}/>"
 
-        self._parts.append(drawn)
-
-
-def _explained(title: Title) -> str:
-    words = title() if callable(title) else title
-    return f"<title>{_escaped(words)}</title>" if words else ""
+def _explained(title: str) -> str:
+    return f"<title>{_escaped(title)}</title>" if title else ""
 
 
 def _extent(text: str, size: float, bold: bool) -> str:
-    """How wide a text is to be drawn. Of other scripts we only guess how wide they are, and do not insist on that."""
+    """The attributes that fix the width of a text; none for scripts whose width is only estimated."""
     seen = _BLANKS.sub(" ", text).strip(" ")
     if not seen or not has_all(seen):
         return ""
     return f' textLength="{number(text_width(seen, size, bold))}" lengthAdjust="spacingAndGlyphs"'
-
-
-def _paint(fill: str, stroke: str, stroke_width: float, dash: str, opacity: float) -> str:
-    attributes = f' fill="{safe(fill)}"' if fill else ""
-    if stroke != "none":
-        attributes += f' stroke="{safe(stroke)}"'
-        if stroke_width != 1:
-            attributes += f' stroke-width="{number(stroke_width)}"'
-        if dash:
-            attributes += f' stroke-dasharray="{safe(dash)}"'
-    if opacity != 1:
-        attributes += f' opacity="{number(opacity)}"'
-    return attributes
 
 
 def _corners(points: Iterable[Point]) -> list[Point]:
@@ -314,7 +249,7 @@ def _corners(points: Iterable[Point]) -> list[Point]:
 
 
 def _straight(a: Point, b: Point, c: Point) -> bool:
-    """Whether the way from a over b to c goes straight on (and does not turn back)."""
+    """True if the line from a over b to c is straight and does not turn back."""
     (ux, uy), (vx, vy) = (b[0] - a[0], b[1] - a[1]), (c[0] - b[0], c[1] - b[1])
     return abs(ux * vy - uy * vx) < 1e-6 * math.hypot(ux, uy) * math.hypot(vx, vy) and ux * vx + uy * vy > 0
 

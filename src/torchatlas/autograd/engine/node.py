@@ -91,7 +91,7 @@ class NodeRunner:
         return made[0] if edges else ()
 
     def _sweep(self) -> None:
-        """What the node made ready still lies in the queue of this thread: torch drops it when it next takes a task."""
+        """Empty the queue of this thread: torch drops the nodes that were made ready when it next takes a task."""
         run_engine(self._below_stop, self._gradients, True, False, (), allow_unreachable=True, accumulate_grad=True)
 
     def _run(
@@ -113,7 +113,7 @@ class NodeRunner:
         )
 
     def call_tensor_pre_hooks(self, node: Any, buffer: InputBuffer) -> InputBuffer:
-        """What has come, after the hooks of the tensors it is for; the node does not run.
+        """The gradients that have come, after the hooks of the tensors they are for; the node does not run.
 
         A task whose only inputs are those of its only node captures at once, and torch runs these hooks when it does.
         """

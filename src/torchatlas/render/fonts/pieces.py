@@ -1,38 +1,23 @@
 """The characters of a picture -> a style sheet that carries our font for them, so that no viewer needs to have it.
 
 The font is cut into pieces (README.md says how): what nearly every picture is written with, other letters, other signs.
-A picture gets those that it uses, as data, so that nothing is fetched. They are WOFF and not WOFF2, which would be a
-sixth smaller: Python reads the one by itself.
+A picture gets those that it uses, as data, so that nothing is fetched.
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from torchatlas.render.fonts import OURS, characters_of, font_files
-
-_PIECES = ("basic", "letters", "signs")
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Some of the characters of one weight: a font file, and the rule that brings it along."""
-
-    data: bytes
-    characters: frozenset[str]
-    rule: str
+from torchatlas.render.fonts import OURS, font_files, widths_by_piece
 
 
 def font_style(used: Mapping[bool, Iterable[str]]) -> str:
-    """The rules for the characters that are used in regular (False) and in semi-bold (True); those of others are left
-    to the viewer.
+    """The rules for the characters that are used in regular (False) and in semi-bold (True). Characters beyond our font
+    have none.
 
     >>> font_style({True: "Conv2d"})[:68]
     '@font-face{font-family:"torchatlas Inter";font-weight:600;src:url(da'
@@ -40,40 +25,24 @@ def font_style(used: Mapping[bool, Iterable[str]]) -> str:
     rules = []
     for bold, characters in sorted(used.items()):
         wanted = frozenset(characters)
-        rules += [piece.rule for piece in _pieces(bold) if wanted & piece.characters]
+        rules += [_rule(piece, bold) for piece, widths in widths_by_piece().items() if wanted & widths.keys()]
     return "\n".join(rules)
 
 
 @cache
-def _pieces(bold: bool) -> list[_Piece]:
+def _rule(piece: str, bold: bool) -> str:
     whole = Path(font_files()[bold])
-    return [_piece(whole.with_name(f"{whole.stem}-{name}.woff").read_bytes(), bold) for name in _PIECES]
-
-
-def _piece(data: bytes, bold: bool) -> _Piece:
-    characters = frozenset(characters_of(_table(data, b"cmap")))
-    # Which characters it has is said too: a piece without the one in question must not stand in for that which has it.
-    rule = (
+    data = b64encode(whole.with_name(f"{whole.stem}-{piece}.woff").read_bytes()).decode()
+    # The characters are listed, so that a browser takes no piece for a character that another piece has.
+    return (
         f'@font-face{{font-family:"{OURS}";font-weight:{600 if bold else 400};'
-        f'src:url(data:font/woff;base64,{b64encode(data).decode()}) format("woff");'
-        f"unicode-range:{_ranges(characters)}}}"
+        f'src:url(data:font/woff;base64,{data}) format("woff");'
+        f"unicode-range:{_ranges(widths_by_piece()[piece])}}}"
     )
-    return _Piece(data, characters, rule)
-
-
-def _table(data: bytes, wanted: bytes) -> bytes:
-    """One table of a WOFF: packed, if that makes it smaller."""
-    (count,) = struct.unpack_from(">H", data, 12)
-    for index in range(count):
-        tag, start, length, whole = struct.unpack_from(">4sLLL", data, 44 + 20 * index)
-        if tag == wanted:
-            table = data[start : start + length]
-            return table if length == whole else zlib.decompress(table)
-    raise AssertionError(f"a font has a table {wanted!r}")
 
 
 def _ranges(characters: Iterable[str]) -> str:
-    """Characters as CSS counts them.
+    """Characters as CSS lists them.
 
     >>> _ranges("cab→")
     'U+61-63,U+2192'

@@ -1,0 +1,118 @@
+"""The autograd graph behind a tensor as text: a tree, in which what several take is written out once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchatlas.autograd.check_arguments import Params, counted, names_by_id
+from torchatlas.autograd.graph_walk import leaf_of, roots_of, sequence_nr, walk
+from torchatlas.autograd.saved_tensors import saved_by
+from torchatlas.errors import InvalidInputError
+from torchatlas.escapes import clean
+from torchatlas.units import format_bytes
+
+_MOST_LINES = 400
+
+
+def graph_text(
+    tensor: Any,
+    indent: int = 0,
+    *,
+    params: Params = None,
+    model: nn.Module | None = None,
+    most: int = _MOST_LINES,
+) -> str:
+    """A line per node: what it is, the shape that arrives at it, what it saved; its next nodes follow.
+
+    They are indented where there are several. A node that several lead to is written out once.
+    """
+    if not isinstance(indent, int):
+        raise InvalidInputError(
+            f"`indent` is a number, not {type(indent).__name__}; a model that names the leaves is named itself: "
+            "print_graph(loss, model=model)."
+        )
+    roots = roots_of(tensor, "print_graph")
+    names, found = names_by_id(params, model), walk(roots)
+    lines: list[str] = []
+    seen: set[Any] = set()
+    single = isinstance(tensor, torch.Tensor)
+    if single:
+        lines.append(f"tensor {shape_text(tensor)} {str(tensor.dtype).removeprefix('torch.')}")
+    stack = [(root, 1 if single else 0) for root in reversed(list(dict.fromkeys(roots)))]
+    while stack and len(lines) < most:
+        node, depth = stack.pop()
+        if node in seen:
+            lines.append(f"{'  ' * depth}{_title(node, names)} (above)")
+            continue
+        seen.add(node)
+        lines.append(f"{'  ' * depth}{_described(node, names)}")
+        following = [target for target, _ in node.next_functions if target is not None]
+        deeper = depth + (len(following) > 1)  # a chain goes straight down
+        stack += [(target, deeper) for target in reversed(following)]
+    if stack:
+        lines.append(f"... {counted(len(found.nodes) - len(seen), 'more node')}")
+    prefix = "  " * indent
+    return "\n".join(prefix + line for line in lines)
+
+
+def print_graph(
+    tensor: Any,
+    indent: int = 0,
+    *,
+    params: Params = None,
+    model: nn.Module | None = None,
+    most: int = _MOST_LINES,
+) -> str:
+    """Print the autograd graph behind a tensor, of at most `most` nodes, and return the text.
+
+    `model` or `params` name the leaves.
+    """
+    text = graph_text(tensor, indent, params=params, model=model, most=most)
+    sys.stdout.write(f"{text}\n")
+    return text
+
+
+def shape_text(tensor: torch.Tensor) -> str:
+    """A shape, with * where the parts of a nested tensor differ: a strided one has no `shape`."""
+    if not tensor.is_nested or tensor.layout is torch.jagged:
+        return f"{list(tensor.shape)}"
+    return f"[{', '.join(_size_text(tensor, dim) for dim in range(tensor.dim()))}]"
+
+
+def _size_text(nested: torch.Tensor, dim: int) -> str:
+    try:
+        return f"{nested.size(dim)}"
+    except RuntimeError:  # "irregular and does not have a size"
+        return "*"
+
+
+def _shape_that_arrives(metadata: Any) -> str:
+    return "[nested]" if metadata.is_cpp_nested_tensor else f"[{', '.join(map(str, metadata.shape))}]"
+
+
+def _title(node: Any, names: Mapping[int, str]) -> str:
+    name = node.name().rpartition("::")[2]
+    leaf = leaf_of(node)
+    if leaf is None:
+        return clean(f"{name} #{sequence_nr(node)}")
+    called = names.get(id(leaf), "")
+    return clean(f"{name} {called or 'leaf'} {shape_text(leaf)}")
+
+
+def _described(node: Any, names: Mapping[int, str]) -> str:
+    if leaf_of(node) is not None:
+        return _title(node, names)
+    shapes = ", ".join(map(_shape_that_arrives, node._input_metadata))
+    saved = [each for each in saved_by(node) if each.state != "none"]
+    held = ""
+    if saved:
+        size = sum(each.data.numel() * each.data.element_size() for each in saved if each.data is not None)
+        slots = ", ".join(each.slot for each in saved)
+        states = {each.state for each in saved}
+        held = f"; saved {slots} ({'freed' if states == {'freed'} else format_bytes(size)})"
+    return clean(f"{_title(node, names)} {shapes}{held}")

@@ -1,0 +1,152 @@
+"""`atlas.capture`: run one call of a model, or a training step, under a recording, and put everything back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchatlas.capturing.recording import Recording, checked_values, recording
+from torchatlas.capturing.repeat import Runs, check_runs
+from torchatlas.capturing.restore import Restorer
+from torchatlas.errors import InvalidInputError, InvalidModelError
+from torchatlas.graph import Graph
+from torchatlas.inputs import check_call, default_loss
+from torchatlas.interrupts import whole
+
+
+def capture(
+    model: Callable[..., Any],
+    *args: Any,
+    backward: bool = False,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Any = None,
+    fake: bool = False,
+    values: str | None = None,
+    warmup: int = 0,
+    repeat: int = 1,
+    kwargs: dict[str, Any] | None = None,
+    track_tensor_ops: bool = True,
+    **model_kwargs: Any,
+) -> Graph:
+    """Run a model or function and return the graph of what happened.
+
+    `backward=True` runs backward from `loss(outputs)`, by default the sum of the floating outputs; an `optimizer`
+    (an instance, or a function of the parameters) takes a step after it. `fake=True` computes and allocates nothing;
+    the model may then also live on the meta device or be a function that builds one. `values` keeps what every node
+    produced, and `track_tensor_ops=False` records module calls only, as in `recording`.
+
+    For times that can be believed, `warmup` runs come first and leave no trace, then it is recorded `repeat` times:
+    times are medians over these runs, `node.time_spread_ns` their spread, and `graph.timing` tells what a whole run
+    took, also without recording. Every run begins in the same state; with `repeat` above 1 parameters, buffers and
+    inputs are copied for that. `values` are those of the last run.
+
+    Arguments whose names collide with these go in `kwargs={...}`. Parameters, buffers, gradients, optimizer state,
+    random numbers and flags are afterwards as before.
+    """
+    if not callable(model):
+        raise InvalidModelError(f"capture takes a torch.nn.Module or a function, not {type(model).__name__}.")
+    call_kwargs = {**(kwargs or {}), **model_kwargs}
+    values = checked_values(values)
+    check_runs(warmup, repeat, untimed="fake=True" if fake else "")
+    if fake:
+        if values is not None:
+            raise InvalidInputError(f"values={values!r} cannot be kept with fake=True: fake tensors have no values.")
+        from torchatlas.capturing.fake import fake_mode, faked, values_refused, without_pretence
+
+        mode = fake_mode(model, args, call_kwargs)
+        with (
+            Restorer(model, (args, call_kwargs), optimizer),  # flags, random numbers, and a model that is fake already
+            values_refused(),
+            whole(mode),
+        ):
+            model, args, call_kwargs, optimizer = faked(mode, model, args, call_kwargs, optimizer)
+            step = _Step(model, args, call_kwargs, backward, loss, optimizer)
+            graph: Graph = step.recorded(None, track_tensor_ops, None).graph
+        without_pretence(graph)
+        return graph
+    check_call(model, args, call_kwargs)
+    step = _Step(model, args, call_kwargs, backward, loss, optimizer)
+    copied = not track_tensor_ops or repeat > 1  # runs that nothing records: nobody sees what they write to
+    with Restorer(model, (args, call_kwargs), optimizer, whole=copied) as restorer:
+        return Runs(
+            record=lambda last: step.recorded(values if last else None, track_tensor_ops, restorer),
+            plain=lambda: partial(step.run, _made(optimizer, step.module)),
+            restorer=restorer,
+            tensors=(args, call_kwargs, list(model.parameters()) if isinstance(model, nn.Module) else []),
+        ).graph(warmup, repeat)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A call of a model, and what of a training step follows it."""
+
+    model: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    backward: bool
+    loss: Callable[[Any], torch.Tensor] | None
+    optimizer: Any
+
+    @property
+    def module(self) -> nn.Module | None:
+        return self.model if isinstance(self.model, nn.Module) else None
+
+    def recorded(self, values: str | None, track_tensor_ops: bool, restorer: Restorer | None) -> Any:
+        """Run it once under a recording, which is returned."""
+        if track_tensor_ops:
+            session: Any = Recording(self.module, values=values, only_inputs=True, guard=restorer)
+        else:
+            session = recording(self.module, track_tensor_ops=False)
+        optimizer = _made(self.optimizer, self.module)
+        try:
+            self.run(optimizer, session)
+        finally:
+            if restorer is not None:
+                restorer.after_run(session)
+        return session
+
+    def run(self, optimizer: Any, session: Any = None) -> None:
+        """Run it once: alone, or under a recording."""
+        with _explained(session), session or nullcontext():
+            if self.module is None and session is not None:
+                session.arrived(self.args, self.kwargs, self.model)
+            result = self.model(*self.args, **self.kwargs)
+            if self.module is None and session is not None:
+                session.left(result)
+            if self.backward or self.loss is not None or optimizer is not None:
+                total = self.loss(result) if self.loss is not None else default_loss(result)
+                total.backward()
+                if optimizer is not None:
+                    optimizer.step()
+                del total
+            del result
+
+
+def _made(optimizer: Any, model: nn.Module | None) -> Any:
+    """An optimizer as given, or made of the model's parameters."""
+    if optimizer is None or isinstance(optimizer, torch.optim.Optimizer):
+        return optimizer
+    if not callable(optimizer) or model is None:
+        raise InvalidInputError(
+            "optimizer= takes a torch.optim.Optimizer, or with a torch.nn.Module a function of its parameters, "
+            f"not {type(optimizer).__name__}."
+        )
+    return optimizer(model.parameters())
+
+
+@contextmanager
+def _explained(session: Any) -> Iterator[None]:
+    """Add to the user's own exception where it happened."""
+    try:
+        yield
+    except Exception as error:
+        failure = getattr(session, "failure", None)
+        if failure is not None:
+            error.add_note(f"torchatlas was capturing; it happened at {failure}")
+        raise

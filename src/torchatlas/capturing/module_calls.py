@@ -1,0 +1,331 @@
+"""Which module call, optimizer step or backward an op belongs to: the calls of a recording and who is called what.
+
+patches.py tells a Watch what is called; it gives every call a number and every module and tensor a name.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from torchatlas.capturing import compiled, patches
+from torchatlas.capturing.collectives import keep_group
+from torchatlas.capturing.frames import recomputing, user_line
+from torchatlas.capturing.patches import Cell
+from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.row_schema import Recomputed
+from torchatlas.capturing.tensors import parts
+from torchatlas.inputs import named_tensors
+from torchatlas.torch_private import (
+    UninitializedTensor,
+    compiled_inside,
+    current_autograd_node,
+    never_compiled,
+    next_sequence_nr,
+)
+
+_STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
+
+
+@dataclass(slots=True)
+class Owner:
+    """A module or optimizer that was called. `path` is relative to `root`, the owner whose tree it belongs to."""
+
+    reference: Callable[[], Any]  # weak
+    type: str
+    path: str
+    root: int
+    kind: str = "module"  # module | optimizer | thread
+    thread: str = ""  # the name of a thread
+    first_sequence_nr: int = 0  # autograd counts in every thread anew
+
+
+@dataclass(slots=True)
+class Named:
+    """A tensor that has a name: a parameter, buffer, plain attribute, gradient or optimizer state."""
+
+    role: str
+    name: str
+    root: int
+
+
+@dataclass
+class Watch:
+    """The calls of one recording."""
+
+    recorder: Recorder
+    model: nn.Module | None = None
+    call_owner: list[int] = field(default_factory=list)  # of each call, the number of the module or optimizer
+    call_parent: list[int] = field(default_factory=list)  # of each call, the call it ran in, or -1
+    owners: list[Owner] = field(default_factory=list)
+    tensors: dict[int, Named] = field(default_factory=dict)  # by tensor number
+    storages: dict[int, Named] = field(default_factory=dict)  # by storage number: gradients and optimizer state
+    pieces: dict[int, Named] = field(default_factory=dict)  # the same by tensor number
+    wrapped: set[tuple[str, int]] = field(default_factory=set)  # names and roots of parameters that are wrappers
+    shared: set[int] = field(default_factory=set)  # storages that hold several of them
+    on_model_call: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
+    on_model_result: Callable[[Any], None] | None = None
+    steps: list[tuple[int, int]] = field(default_factory=list)  # (position among the rows, owner) at the end of each
+    in_backward: dict[int, tuple[int, Any]] = field(default_factory=dict)  # a step's call -> backward node, user's line
+    named: bool = False  # whether a model was given; `model` itself is let go of when the recording stops
+    _numbers: dict[int, int] = field(default_factory=dict)  # id of a module or optimizer -> owner number
+    _graphs: dict[int, tuple[weakref.ref[Any], str]] = field(default_factory=dict)  # of inductor: by id, their names
+    _forks: list[Recorder] = field(default_factory=list)  # of the recorder, one per thread that joined
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self) -> None:
+        self.recorder.note_process()
+        self.named = self.model is not None
+        if self.model is not None:
+            self._add_tree(self.model)
+        patches.join(self, self.recorder.current)
+
+    def stop(self) -> None:
+        patches.leave(self)
+        self.recorder.note_process()
+        self.recorder.numbers.meet_strangers()
+        for fork in self._forks:
+            fork.silence()
+        for owner in self.owners:
+            found = owner.reference()
+            if found is not None and owner.kind == "optimizer":
+                self._name_states(found)
+        for owner in self.owners:
+            found = owner.reference()
+            if found is not None and owner.kind == "module":
+                self._name_late(found, owner)
+        # What is only needed while it runs, and would keep the model, or the recording, alive until it is decoded.
+        self.model = self.on_model_call = self.on_model_result = None
+        self._forks.clear()
+
+    @never_compiled
+    def number(self, module: Any) -> int:
+        """The owner number of a module; one that was not seen before brings its whole tree."""
+        number = self._numbers.get(id(module))
+        if number is not None and self.owners[number].reference() is module:
+            return number
+        return self._add_tree(module)
+
+    @compiled_inside
+    def module_called(self, inner: Any, cell: Cell, module: Any, args: Any, kwargs: Any) -> Any:
+        outer = cell[0]
+        number = self._numbers.get(id(module))
+        if number is None or self.owners[number].reference() is not module:
+            number = self.number(module)
+        outermost = module is self.model and outer < 0 and current_autograd_node() is None
+        if outermost and self.on_model_call is not None:
+            self.on_model_call(args, kwargs)
+        cell[0] = self._call(number, outer)
+        try:
+            result = inner(module, *args, **kwargs)
+        finally:
+            cell[0] = outer
+        if outermost and self.on_model_result is not None:
+            self.on_model_result(result)
+        return result
+
+    def call_named(self, path: str, kind: str, outer: int) -> int:
+        """A call inside `outer` of a module that a tracer noted: of the model's tree, by path and class."""
+        number = next((number for number, owner in enumerate(self.owners) if owner.path == path), None)
+        if number is None:
+            number = len(self.owners)
+            self.owners.append(Owner(lambda: None, kind, path, 0))
+        self.owners[number].type = kind  # a tracer leaves only the shell of the modules that it went into
+        return self._call(number, outer)
+
+    def graph_called(self, inner: Any, cell: Cell, graph: Any, args: Any, kwargs: Any) -> Any:
+        known = self._graphs.get(id(graph))
+        if known is None or known[0]() is not graph:
+            known = self._graphs[id(graph)] = weakref.ref(graph), f"{compiled.GRAPH}.{len(self._graphs)}"
+        recorder = next((fork for fork in self._forks if fork.current is cell), self.recorder)
+        run, (inputs,) = functools.partial(inner, graph), args
+        return compiled.run_as_one(recorder, known[1], run, inputs, graph.mutated_input_idxs)
+
+    @compiled_inside
+    def backward_called(self, inner: Any, cell: Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
+        self.may_have_recomputed()
+        try:
+            return inner(tensors, *args, **kwargs)
+        finally:
+            self.recorder.take_off()
+
+    def may_have_recomputed(self) -> None:
+        """Note if what ran in a backward node so far is a checkpoint's function, run again."""
+        node = current_autograd_node()
+        if node is not None and recomputing():
+            self.recorder.rows.append(Recomputed(node._sequence_nr()))
+
+    def scheduler_stepped(self, scheduler: Any) -> None: ...
+
+    def data_set(self, tensor: Any) -> None:
+        self.recorder.numbers.forget(tensor)
+
+    def before_resize(self, storage: Any) -> None:
+        self.recorder.before_resize(storage)
+
+    def after_resize(self, storage: Any) -> None:
+        self.recorder.numbers.after_resize(storage)
+
+    def join_thread(self, cell: Cell, thread: threading.Thread) -> tuple[Cell, Any]:
+        """What a new thread runs belongs to the call that started it. Returns its own cell and its dispatch mode."""
+        fork = self.recorder.fork()
+        self._forks.append(fork)
+        owner = self.owners[self.call_owner[cell[0]]] if cell[0] >= 0 else None
+        path, root, kind = (owner.path, owner.root, owner.type) if owner is not None else ("", -1, "")
+        self.owners.append(Owner(weakref.ref(thread), kind, path, root, "thread", thread.name, next_sequence_nr()))
+        fork.current[0] = self._call(len(self.owners) - 1, cell[0])
+        return fork.current, fork.mode
+
+    @never_compiled
+    def _call(self, owner: int, outer: int) -> int:
+        """A new call; its number."""
+        with self._lock:
+            self.call_parent.append(outer)
+            self.call_owner.append(owner)
+            return len(self.call_owner) - 1
+
+    def _add_tree(self, module: nn.Module) -> int:
+        root = len(self.owners)
+        stack: list[tuple[str, nn.Module]] = [("", module)]
+        while stack:
+            path, found = stack.pop()
+            known = self._numbers.get(id(found))
+            if known is not None and known >= root:
+                continue  # the same module under a second name: the first one counts
+            if known is not None and self.owners[known].reference() is found:
+                continue  # belongs to a tree seen earlier
+            self._numbers[id(found)] = len(self.owners)
+            self.owners.append(Owner(weakref.ref(found), type(found).__name__, path, root))
+            if isinstance(found, DistributedDataParallel):
+                keep_group(vars(found))
+            prefix = f"{path}." if path else ""
+            self._name_tensors(found, prefix, root)
+            children = [(prefix + name, child) for name, child in found._modules.items() if child is not None]
+            stack.extend(reversed(children))
+        return self._numbers[id(module)]
+
+    def _name_tensors(self, module: nn.Module, prefix: str, root: int) -> None:
+        number_of = self.recorder.numbers.number_of
+        for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
+            for name, tensor in group.items():
+                if isinstance(tensor, torch.Tensor) and not _uninitialized(tensor):
+                    for suffix, part in parts(tensor):
+                        self.tensors.setdefault(number_of(part), Named(role, prefix + name + suffix, root))
+                        if part is not tensor:
+                            self.wrapped.add((prefix + name, root))
+                    gradient = tensor.grad if tensor.is_leaf else None  # torch warns about asking others
+                    if gradient is not None:
+                        named = Named("gradient", prefix + name, root)
+                        for _, part in parts(gradient):
+                            self.tensors.setdefault(number_of(part), named)
+                        self._name_storage(gradient, named)
+        for name, item in vars(module).items():
+            if name not in _STANDARD and isinstance(item, torch.Tensor):
+                for suffix, part in parts(item):
+                    self.tensors.setdefault(number_of(part), Named("constant", prefix + name + suffix, root))
+
+    def _name_storage(self, tensor: torch.Tensor, named: Named) -> None:
+        """Autograd and optimizers hand out new Python objects for what they keep: only the storage is the same."""
+        for suffix, part in parts(tensor):
+            storage = self.recorder.numbers.storage_number(part)
+            if storage is not None:
+                first = self.storages.setdefault(storage, named)
+                if first.name != named.name or first.root != named.root:
+                    self.shared.add(storage)  # of gradients in one bucket, or of what one reduction scattered
+                piece = Named(named.role, named.name + suffix, named.root) if suffix else named
+                self.pieces[self.recorder.numbers.number_of(part)] = piece
+
+    def _named(self, parameter: torch.Tensor, role: str) -> Named:
+        """What a parameter's gradient or state is called: like the parameter."""
+        number = self.recorder.numbers.known_number(next(iter(parts(parameter)))[1])
+        found = None if number is None else self.tensors.get(number)
+        return Named(role, "" if found is None else found.name, -1 if found is None else found.root)
+
+    def _name_late(self, module: nn.Module, owner: Owner) -> None:
+        """Name what came to be during the run: gradients, and the parameters of lazy modules."""
+        prefix = f"{owner.path}." if owner.path else ""
+        for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
+            for name, tensor in group.items():
+                if tensor is None:
+                    continue
+                for suffix, part in parts(tensor):
+                    number = self.recorder.numbers.known_number(part)
+                    if number is None or number in self.tensors:
+                        continue
+                    if part is not tensor or (prefix + name, owner.root) not in self.wrapped:  # else gathered by FSDP
+                        self.tensors[number] = Named(role, prefix + name + suffix, owner.root)
+                gradient = tensor.grad if tensor.is_leaf else None
+                if (
+                    gradient is not None and self.recorder.numbers.known_number(gradient) not in self.pieces
+                ):  # else named early
+                    self._name_storage(gradient, Named("gradient", prefix + name, owner.root))
+
+    def _name_states(self, optimizer: torch.optim.Optimizer) -> None:
+        for parameter, state in optimizer.state.items():
+            named = self._named(parameter, "optimizer state")
+            for tensor in state.values() if isinstance(state, dict) else (state,):  # one's own optimizer keeps anything
+                if type(tensor) is torch.Tensor:
+                    self._name_storage(tensor, named)
+                else:  # some keep lists of tensors
+                    for _, part in named_tensors(tensor):
+                        self._name_storage(part, named)
+
+    def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        number = self._numbers.get(id(optimizer))
+        if number is None or self.owners[number].reference() is not optimizer:
+            number = self._numbers[id(optimizer)] = len(self.owners)
+            kind = type(optimizer).__name__
+            self.owners.append(Owner(weakref.ref(optimizer), kind, "", number, "optimizer"))
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if (gradient := parameter.grad) is not None:
+                    self._name_storage(gradient, self._named(parameter, "gradient"))
+        outer, inside = cell[0], self._call(number, cell[0])
+        ours = type(optimizer).__module__.startswith("torch.optim")  # then no line inside the step is the user's
+        line = user_line(sys._getframe(1)) if ours else None
+        cell[:] = inside, line
+        if (node := current_autograd_node()) is not None:
+            self.in_backward[inside] = node._sequence_nr(), line or user_line(sys._getframe(1))
+
+        def outside(closure: Callable[[], Any]) -> Callable[[], Any]:
+            """The closure is the program's forward and backward, not the optimizer's work."""
+
+            def run() -> Any:
+                cell[:] = outer, None
+                result = closure()  # if it raises, the step is over
+                cell[:] = inside, line
+                return result
+
+            return run
+
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], outside(args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": outside(kwargs["closure"])}
+        return args, kwargs
+
+    def step_ends(self, cell: Cell, optimizer: Any) -> None:
+        if id(optimizer) not in self._numbers:
+            return  # the recording began inside the step
+        cell[1] = None
+        while cell[0] >= 0:  # an exception may have left deeper calls open
+            owner = self.owners[self.call_owner[cell[0]]]
+            if owner.kind == "thread":
+                break
+            cell[0] = self.call_parent[cell[0]]
+            if owner.reference() is optimizer:
+                break
+        self.steps.append((len(self.recorder.rows), self._numbers[id(optimizer)]))
+
+
+def _uninitialized(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, UninitializedTensor)

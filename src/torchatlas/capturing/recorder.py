@@ -1,0 +1,334 @@
+"""The recorder: a dispatch mode that hands every op to its recording function, and the rows these functions write.
+
+row_schema.py describes the rows, recording_functions.py makes the functions, tensor_numbers.py numbers the tensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from torchatlas.capturing import pausing
+from torchatlas.capturing.collectives import named_reduction, note_process, noted_group
+from torchatlas.capturing.frames import GENERATED, code_kind, recomputing
+from torchatlas.capturing.recording_functions import plan_for, recording_function
+from torchatlas.capturing.row_schema import OMITTED, PLACE, Plan
+from torchatlas.capturing.tensor_numbers import TensorNumbers
+from torchatlas.graph.arguments import Constant
+from torchatlas.torch_private import (
+    FakeTensor,
+    TorchDispatchMode,
+    current_autograd_node,
+    dispatch_mode_stack,
+    never_compiled,
+    next_sequence_nr,
+    push_mode,
+    pytree,
+    remove_mode,
+)
+
+_NONE: dict[str, Any] = {}
+
+
+_IDLE: list[Recorder] = []  # recorders whose recording was decoded: their operators are bound and warm
+_MOST_IDLE = 4
+_MOST_KEPT = 2048  # a recorder that has met more code objects or shapes is not used again: it keeps them all
+_PLAN_LOCK = threading.Lock()
+
+
+Around = Callable[[Plan, Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]  # wraps what records an operator
+
+
+class Recorder:
+    """One recording. `start` and `stop` put it on and off the dispatcher of this thread."""
+
+    def __init__(
+        self,
+        *,
+        guard: Callable[[Any], None] | None = None,
+        keep: Callable[[Any, list[Any]], None] | None = None,
+        around: Around | None = None,
+    ) -> None:
+        self.rows: list[Any] = []  # see row_schema.py
+        self.numbers = TensorNumbers(self.rows)
+        self.plans: list[Plan] = []
+        self.end: int | None = None  # the length of `rows` when the recording stopped: what dies later is not in it
+        self.current: list[Any] = [-1, None]  # the running module call; the user's line when it is known beforehand
+        self.failure: tuple[str, int, str, int, types.CodeType | None, int] | None = None
+        self._marks: list[Any] = []  # what the profiler has begun to mark: for an optimizer step, `current` before it
+        self.handled: list[str] = []  # operators that raised
+        self.metadata: dict[str, Any] = {}  # of the graph: which process this is, and the groups it is part of
+        self.thread = ""
+        self.began_ns = 0
+        self.first_sequence_nr = 0
+        self.codes: dict[int, int] = {}
+        self._kept_codes: list[types.CodeType] = []
+        self._guard, self._keep = guard, keep
+        self._around = around  # wraps the recording function of every operator
+        self.environment = self._make_environment()
+        self._mode = _Mode(self)
+        self._parent: Recorder | None = None
+        self._began_in: int | None = None  # the backward node that ran
+        self._forked = False
+
+    @classmethod
+    def take(cls) -> Recorder:
+        """A recorder that may have served before; `release` gives it back."""
+        try:
+            return _IDLE.pop()
+        except IndexError:
+            return cls()
+
+    def release(self) -> None:
+        """Forget the recording. Nothing may refer to its lists any more."""
+        containers: tuple[Any, ...] = (self.rows, self.numbers, self.handled, self.metadata, self._marks)
+        for container in containers:
+            container.clear()
+        self.current[:], self.end, self.failure = (-1, None), None, None
+        # Not one that a thread may still be writing to, nor one whose tables have grown.
+        watched = self._guard is not None or self._keep is not None or self._around is not None
+        ours_alone = not watched and not self._forked and not self._mode.over
+        if ours_alone and len(_IDLE) < _MOST_IDLE and max(len(self.codes), len(self.numbers.sizes)) <= _MOST_KEPT:
+            _IDLE.append(self)
+
+    def start(self) -> None:
+        for mode in dispatch_mode_stack():
+            if type(mode) is _Mode and mode.over:
+                remove_mode(mode)
+        self.thread, self._began_in = threading.current_thread().name, _running_node()
+        self.began_ns, self.first_sequence_nr = time.perf_counter_ns(), next_sequence_nr()
+        push_mode(self._mode)
+
+    def stop(self) -> None:
+        stack, node = dispatch_mode_stack(), _running_node()
+        if self._mode not in stack or (node is not None and node != self._began_in):
+            # It lies on the stack of another thread, or on the one that torch puts back at the end of a backward node.
+            self._mode.silence()
+            self._mode.over = True
+        else:  # it may lie below modes that nobody ended because of an exception
+            remove_mode(self._mode)
+        self.end = len(self.rows)
+
+    def paused(self) -> AbstractContextManager[None]:
+        """What this thread runs in here is not recorded."""
+        return pausing.paused(self._mode)
+
+    def take_off(self) -> None:
+        """After a backward pass: take off the mode of a recording that ended in it."""
+        if self._mode.over and self._mode in dispatch_mode_stack():
+            remove_mode(self._mode)
+
+    @property
+    def mode(self) -> TorchDispatchMode:
+        return self._mode
+
+    def fork(self) -> Recorder:
+        """A recorder for another thread that writes into this one's lists, with a running call of its own."""
+        self._forked = True
+        fork = Recorder.__new__(Recorder)
+        vars(fork).update(vars(self))
+        fork.current, fork._marks = [-1, None], []
+        fork._parent = self
+        fork.environment = fork._make_environment()
+        fork._mode = _Mode(fork)
+        return fork
+
+    def silence(self) -> None:
+        """Let a thread that outlives the recording go on unrecorded."""
+        self._mode.silence()
+
+    def plan(self, operator: Any) -> Callable[[Any, Any], Any]:
+        """The recording function of an operator, bound to this recorder."""
+        plan = plan_for(operator)
+        if plan.bookkeeping:
+            return _device_of if operator is torch.ops.prim.device.default else self._unrecorded(operator)
+        run = recording_function(plan, self.add_plan(plan), self.environment)
+        return run if self._around is None else self._around(plan, run)
+
+    def add_plan(self, plan: Plan) -> int:
+        """The number that rows of a plan begin with."""
+        with _PLAN_LOCK:
+            self.plans.append(plan)
+            return len(self.plans) - 1
+
+    def before_resize(self, storage: Any) -> None:
+        """A storage is about to be resized without an op: what is in it may be lost."""
+        if self._guard is not None:
+            self._guard(storage)
+        self.numbers.before_resize(storage)
+
+    def note_process(self) -> None:
+        """Note which of how many processes this is; the program may join the others, or leave them, meanwhile."""
+        note_process(self.metadata)
+
+    def _unrecorded(self, operator: Any) -> Callable[[Any, Any], Any]:
+        """What only runs. But every optimizer step is marked for the profiler, also the end of one that raised."""
+        current, marks, call = self.current, self._marks, getattr(operator, "_op", operator)
+        begins = operator._schema.name.startswith("profiler::_record_function_enter")
+        ends = operator._schema.name.startswith("profiler::") and not begins
+
+        def run(args: Any, kwargs: Any) -> Any:
+            if begins:
+                marks.append(tuple(current) if args[0].startswith("Optimizer.step#") else None)
+            elif ends and marks and (before := marks.pop()) is not None:
+                current[:] = before
+            return call(*args, **kwargs)
+
+        return run
+
+    def _make_environment(self) -> dict[str, Any]:
+        """The variables that the recording functions read, by name."""
+        numbers, codes = self.numbers, self.codes
+
+        def classify(code: types.CodeType) -> int:
+            kind = codes[id(code)] = code_kind(code.co_filename)
+            self._kept_codes.append(code)  # so that its id stays its own
+            return kind
+
+        def tensors_out(tree: Any, found: list[Any]) -> Any:
+            from torchatlas.capturing.portable import portable
+
+            def place(item: Any) -> Any:
+                if isinstance(item, torch.Tensor):
+                    found.append(numbers.number_of(item))
+                    return PLACE
+                return portable(item)  # not a branch of torch.cond itself: it may hold tensors
+
+            return pytree.tree_map(place, tree)
+
+        def failed(number: int, error: BaseException, call: int, code: types.CodeType | None, instruction: int) -> None:
+            name = self.plans[number].name
+            # Not the exception itself: it holds the frames, and they hold tensors.
+            main = self._parent or self
+            main.failure = (name, id(error), describe_error(error), call, code, instruction)
+            self.handled.append(name)
+
+        return {
+            "OMITTED": OMITTED,
+            "classify": classify,
+            "current": self.current,
+            "current_node": current_autograd_node,
+            "extend": self.rows.extend,
+            "failed": failed,
+            "forget": numbers.forget,
+            "frame_at": sys._getframe,
+            "grad_enabled": torch.is_grad_enabled,
+            "group": functools.partial(noted_group, self.metadata),
+            "guard": self._guard,
+            "keep": self._keep,
+            "kind_of_code": codes.get,
+            "known": numbers.find,
+            "made_without_memory": numbers.made_without_memory,
+            "next_number": next_sequence_nr,
+            "now": time.perf_counter_ns,
+            "number_of": numbers.number_of,
+            "number_of_result": numbers.number_of_result,
+            "recomputing": recomputing,
+            "reduction": named_reduction,
+            "register": numbers.register,
+            "reshaped": numbers.reshaped,
+            "results": numbers.results,
+            "storage": lambda item: Constant("opaque", f"{type(item).__module__}.{type(item).__qualname__}"),
+            "tensors_out": tensors_out,
+        }
+
+
+class _Mode(TorchDispatchMode):
+    """The dispatch mode. Its method is set per instance, so that the hot path is one closure."""
+
+    supports_higher_order_operators = True
+    records = True  # what tells it from the modes of others
+    over = False  # whether its recording has ended and it is still on a stack
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        functions: dict[int, Callable[[Any, Any], Any]] = {}
+        kept: list[Any] = []
+        find, plan = functions.get, recorder.plan
+
+        @never_compiled
+        def dispatch(self: _Mode, operator: Any, types: Any, args: Any = (), kwargs: Any = _NONE) -> Any:
+            if types and not all(map(_is_plain, types)):
+                return NotImplemented  # a wrapper subclass: what runs inside it comes back here, op by op
+            run = find(id(operator))
+            if run is None:
+                run = functions[id(operator)] = plan(operator)
+                kept.append(operator)
+            return run(args, kwargs)
+
+        # torch insists on a bound method; bound by hand it costs nothing more than a class's own.
+        self.__torch_dispatch__ = types.MethodType(dispatch, self)  # type: ignore[method-assign]
+
+    def silence(self) -> None:
+        """From now on only pass on."""
+
+        @never_compiled
+        def dispatch(self: _Mode, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return operator(*args, **(kwargs or {}))
+
+        self.__torch_dispatch__ = types.MethodType(dispatch, self)  # type: ignore[method-assign]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # saves a wrapper around every op
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+
+def _running_node() -> int | None:
+    """The number of the backward node that runs."""
+    node = current_autograd_node()
+    return None if node is None else int(node._sequence_nr())
+
+
+def _device_of(args: Any, kwargs: Any) -> Any:
+    """What prim.device answers. Fake tensors are asked more often than there are ops: the short way to the answer."""
+    tensor = args[0]
+    if isinstance(tensor, FakeTensor) and not tensor.fake_mode.in_kernel_invocation:
+        return tensor.fake_device
+    return torch.ops.prim.device.default(*args, **kwargs)
+
+
+@functools.cache
+def _is_plain(kind: type) -> bool:
+    """Whether ops on this kind of tensor run as they are, without a __torch_dispatch__ of its own in between."""
+    own = getattr(kind, "__torch_dispatch__", None)
+    plain = own == torch.Tensor.__torch_dispatch__ or issubclass(kind, FakeTensor)
+    if not plain:
+        pausing.pause_in_dtensor()
+    return plain
+
+
+def let_go(error: BaseException) -> None:
+    """Empty our frames in a traceback: they hold the arguments of an op that raised, which without us nobody would."""
+    chain: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while chain:
+        found = chain.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        chain += (found.__cause__, found.__context__)
+        trace = found.__traceback__
+        while trace is not None:
+            file = trace.tb_frame.f_code.co_filename
+            if file == __file__ or file.startswith(GENERATED):
+                with contextlib.suppress(RuntimeError):  # it still runs: a recording around this one
+                    trace.tb_frame.clear()
+            trace = trace.tb_next
+
+
+def describe_error(error: BaseException) -> str:
+    """The kind of an exception and the first line of what it says."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

@@ -1,0 +1,354 @@
+"""`atlas.recording`: record whatever code runs between entering and leaving a `with` statement."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchatlas.capturing.module_calls import Watch
+from torchatlas.capturing.portable import portable, source_row
+from torchatlas.capturing.recorded_graph import graph_of
+from torchatlas.capturing.recorded_values import VALUES, Keeper
+from torchatlas.capturing.recorder import Around, Recorder, let_go
+from torchatlas.capturing.replaying import ReplayKeeper
+from torchatlas.capturing.restore import Restorer
+from torchatlas.capturing.row_schema import OpRow, Returned
+from torchatlas.capturing.tensor_roles import parameter_names
+from torchatlas.capturing.tensors import parts
+from torchatlas.errors import InvalidInputError, InvalidModelError, StateError
+from torchatlas.escapes import clean, clean_text
+from torchatlas.graph import Graph, Phase, SourceLine
+from torchatlas.graph.arguments import Call, TensorRef, encode
+from torchatlas.graph.columns import PHASES
+from torchatlas.graph.nouns import OperationType
+from torchatlas.graph.timing import Timing
+from torchatlas.inputs import argument_names, mapped_tensors, named_tensors
+from torchatlas.interrupts import Bracket, signals_deferred
+from torchatlas.torch_private import dispatch_mode_stack, never_compiled
+
+_SUMS_OUT_OF_PLACE = (
+    "while a recording runs, autograd sums gradients that meet out of place (add and detach instead of add_), "
+    "so backward allocates a little more than without it"
+)
+_ROW_LENGTH = len(OpRow._fields) + 4  # of an op: it takes a tensor or two
+_BEGINNINGS = "the time of a collective is the time to begin it: what waits for it is no op, except wait_tensor"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Where a recording ended early."""
+
+    operation: str
+    scope: str
+    source: SourceLine | None
+    message: str
+
+    def __str__(self) -> str:
+        place = f" in {self.scope}" if self.scope else ""
+        where = clean(f"{self.operation}{place}{f' at {self.source}' if self.source else ''}")
+        return f"{where}: {clean_text(self.message)}"
+
+
+class Recording(Bracket["Recording"]):
+    """Records what runs between entering and leaving. `graph` is what was recorded, also after an exception."""
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        *,
+        track_timing: bool = True,
+        track_memory: bool = True,
+        values: str | None = None,
+        only_inputs: bool = False,
+        guard: Restorer | None = None,
+        after_op: Callable[[Any, list[Any]], None] | None = None,
+        around: Around | None = None,
+    ) -> None:
+        if model is not None and not isinstance(model, nn.Module):
+            raise InvalidModelError(f"recording(model) takes a torch.nn.Module, not {type(model).__name__}.")
+        self.failure: Failure | None = None
+        self._keeper = Keeper(values) if values in ("stats", "all") else None
+        self._replay = ReplayKeeper() if values == "replay" else None
+        if guard is None and values is None and after_op is None and around is None:
+            self._recorder = Recorder.take()
+        else:
+            self._recorder = Recorder(
+                guard=None if guard is None else guard.before_write,
+                keep=after_op if self._keeper is None else self._keeper.keep,
+                around=around if self._replay is None else self._replay.around,
+            )
+        if self._replay is not None:
+            self._replay.recorder = self._recorder
+        if guard is not None:
+            guard.recorder = self._recorder
+        self._watch = Watch(
+            self._recorder, model, on_model_call=Weakly(self, "arrived"), on_model_result=Weakly(self, "left")
+        )
+        self._thread = threading.current_thread()
+        self._timing, self._memory, self._only_inputs = track_timing, track_memory, only_inputs
+        self._input_names: dict[int, str] = {}
+        self._unseen = False  # whether ops ran that were not recorded
+        self._state = "new"
+        self._began_ns = self._ended_ns = 0
+        self._graph: Graph | None = None
+
+    def start(self) -> Recording:
+        return self.__enter__()
+
+    def stop(self, error: BaseException | None = None) -> None:
+        with signals_deferred():
+            self._stop(error)
+
+    def _begin(self) -> Recording:
+        if self._state != "new":
+            raise StateError("This recording was used already; make a new one with atlas.recording().")
+        self._thread = threading.current_thread()
+        try:
+            self._watch.start()
+            self._recorder.start()
+        except BaseException:  # nobody will stop what has not begun
+            self._close(None)
+            raise
+        self._state = "running"
+        self._began_ns = time.perf_counter_ns()
+        return self
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self._stop(error)
+        except StateError:
+            if self._state == "running":  # nobody will stop it any more
+                self._close(error)
+            raise
+
+    def _stop(self, error: BaseException | None) -> None:
+        if self._state != "running":
+            raise StateError(f"This recording is not running (it is {self._state}).")
+        self._ended_ns = time.perf_counter_ns()
+        stack, here = dispatch_mode_stack(), threading.current_thread()
+        if self._recorder.mode not in stack and here is not self._thread and self._thread.is_alive():
+            raise StateError(
+                f"This recording began in thread {self._thread.name!r}: stop it there, not in {here.name!r}."
+            )
+        if error is None and self._recorder.mode in stack[:-1]:
+            raise StateError("Recordings end in the reverse order of their beginning; an inner one is still running.")
+        self._close(error)
+        if error is None and self._recorder.mode not in stack and here is self._thread:
+            raise StateError(
+                "This recording began inside a backward pass, in a hook say, and torch ended it with that hook. "
+                "Stop it in there, or begin it before backward. `graph` is what it saw."
+            )
+
+    def _close(self, error: BaseException | None) -> None:
+        self._recorder.stop()
+        self._watch.stop()
+        if self._replay is not None:
+            self._replay.finish()
+        self._state = "done"
+        if error is not None:
+            self.failure = self._describe_failure(error)
+            let_go(error)
+
+    def __del__(self) -> None:
+        """One that nobody asked for its graph forgets what it has seen as soon as it is dropped."""
+        if getattr(self, "_state", "new") == "running" and not sys.is_finalizing():
+            with signals_deferred():
+                self._close(None)
+            warnings.warn("a recording was dropped while it ran: keep it, and stop it", ResourceWarning, stacklevel=2)
+        if getattr(self, "_state", "new") == "done" and self._graph is None:
+            self._recorder.release()
+
+    def open_call(self, path: str, type_name: str, outer: int | None) -> int:
+        """A call of a module that is known by path and class only, inside another or the one that runs."""
+        return self._watch.call_named(path, type_name, self._recorder.current[0] if outer is None else outer)
+
+    @contextmanager
+    def inside(self, call: int | None) -> Iterator[None]:
+        """What runs in here belongs to this call."""
+        current = self._recorder.current
+        before = current[0]
+        if call is not None:
+            current[0] = call
+        try:
+            yield
+        finally:
+            current[0] = before
+
+    def leaves_with_new_gradients(self) -> list[torch.Tensor]:
+        """Tensors from outside whose gradient came to be during the run."""
+        return self._recorder.numbers.leaves_with_new_gradients()
+
+    @property
+    def running(self) -> bool:
+        return self._state == "running"
+
+    def paused(self) -> AbstractContextManager[None]:
+        """What this thread runs in here is not recorded."""
+        return self._recorder.paused()
+
+    @property
+    def length(self) -> int:
+        """How many ops a running one has seen, roughly."""
+        return len(self._recorder.rows) // _ROW_LENGTH
+
+    @property
+    def in_step(self) -> bool:
+        """Whether one of torch's optimizers is at work, and not a closure that it calls."""
+        return self._recorder.current[1] is not None
+
+    def storage_id(self, tensor: torch.Tensor) -> int | None:
+        """The id in `graph.storages` of what a tensor lies in, while the recording runs; None if it was not seen."""
+        return self._recorder.numbers.storage_number(tensor)
+
+    def parameter_names(self) -> dict[int, str]:
+        """What the graph calls the parameters of all modules that ran, by the tensors' ids. Ask before `graph`."""
+        return parameter_names(self._watch)
+
+    @property
+    def graph(self) -> Graph:
+        """What was recorded; decoded when first asked for. While the recording runs: what there is so far."""
+        if self._state == "new":
+            raise StateError(
+                "Nothing was recorded yet: enter the recording first (with atlas.recording() as rec: ...)."
+            )
+        if self._graph is not None:
+            return self._graph
+        graph = graph_of(
+            self._recorder,
+            self._watch,
+            input_names=self._input_names,
+            only_inputs=self._only_inputs,
+            unseen=self._unseen,
+            timing=self._timing,
+            memory=self._memory,
+        )
+        graph.notes += self._notes(graph)
+        if self._timing and self._state == "done" and graph.time_ns is not None:
+            graph.timing = Timing(recorded_ns=(self._ended_ns - self._began_ns,))
+        if self._keeper is not None:
+            graph.recorded = self._keeper.recorded(graph)
+        if self._replay is not None:
+            graph.recorded = self._replay.recorded(graph)
+        if self._state == "done":
+            self._graph = graph
+            self._recorder.release()
+            del self._recorder, self._watch
+        return graph
+
+    @never_compiled
+    def arrived(self, args: tuple[Any, ...], kwargs: dict[str, Any], model: Callable[..., Any] | None = None) -> None:
+        """Note the tensors of a call as inputs, under the names the model gives them."""
+        target = model or self._watch.model
+        named = argument_names(target, args, kwargs) if target is not None else {"input": args, **kwargs}
+        for name, tensor in named_tensors(named):
+            for suffix, part in parts(tensor):
+                self._input_names.setdefault(self._recorder.numbers.number_of(part), name + suffix)
+
+    @never_compiled
+    def left(self, result: Any) -> None:
+        """Note the tensors of a result as outputs."""
+        numbers: list[int] = []
+
+        def place(tensor: torch.Tensor) -> TensorRef | dict[str, TensorRef]:
+            first, found = len(numbers), dict(parts(tensor))
+            numbers.extend(self._recorder.numbers.number_of(part) for part in found.values())
+            if self._replay is not None:
+                self._replay.returned(list(found.values()))
+            references = {suffix.removeprefix("."): TensorRef(first + i) for i, suffix in enumerate(found)}
+            return references if len(references) > 1 else TensorRef(first)
+
+        structure = mapped_tensors(result, place)
+        if numbers:
+            text = encode(Call((_portable_structure(structure),)))
+            self._recorder.rows.append(Returned(numbers, text))
+
+    def _describe_failure(self, error: BaseException) -> Failure | None:
+        found = self._recorder.failure
+        chain: BaseException | None = error
+        while chain is not None and found is not None and id(chain) != found[1]:
+            chain = chain.__cause__ or chain.__context__
+        if found is None or chain is None:
+            return None
+        name, _, message, call, code, at = found
+        owner = self._watch.owners[self._watch.call_owner[call]] if call >= 0 else None
+        source = source_row(code, at) if code is not None else None
+        return Failure(name, owner.path if owner else "", source, message)
+
+    def _notes(self, graph: Graph) -> list[str]:
+        notes = []
+        if (graph.columns["node_phase"] == PHASES.index(Phase.BACKWARD)).any():
+            notes.append(_SUMS_OUT_OF_PLACE)
+        if self.failure is not None:
+            notes.append(f"the program stopped at {self.failure}")
+        handled = self._recorder.handled[: -1 if self.failure is not None else None]
+        if handled:
+            notes.append(f"raised and handled by the program: {', '.join(dict.fromkeys(handled))}")
+        if self._timing and any(operation.type == OperationType.COMMUNICATION for operation in graph.tables.operations):
+            notes.append(_BEGINNINGS)
+        devices = {device.partition(":")[0] for device in graph.tables.devices} - {"cpu", "meta"}
+        if devices and self._timing:
+            notes.append(f"time on {', '.join(sorted(devices))} is launch time on the host, not time on the device")
+        return notes
+
+
+class Weakly:
+    """A method of a recording, for those who must not keep the recording alive."""
+
+    def __init__(self, recording: Any, name: str) -> None:
+        self.reference, self.name = weakref.ref(recording), name
+
+    @never_compiled
+    def __call__(self, *args: Any) -> None:
+        if (found := self.reference()) is not None:
+            getattr(found, self.name)(*args)
+
+
+def _portable_structure(tree: Any) -> Any:
+    if isinstance(tree, TensorRef):
+        return tree
+    if isinstance(tree, list):
+        return [_portable_structure(part) for part in tree]
+    if isinstance(tree, tuple):
+        return tuple(_portable_structure(part) for part in tree)
+    if isinstance(tree, dict):
+        return {portable(key): _portable_structure(part) for key, part in tree.items()}
+    return portable(tree)
+
+
+def recording(
+    model: nn.Module | None = None,
+    *,
+    track_tensor_ops: bool = True,
+    track_timing: bool = True,
+    track_memory: bool = True,
+    values: str | None = None,
+) -> Recording:
+    """Record any code: `with atlas.recording(model) as rec: ...`, then `rec.graph`.
+
+    The code has exactly the effects it has alone. `model` names the modules; without it they are named after their
+    class. With `track_tensor_ops=False` only module calls are recorded, at almost no cost. `values` keeps what every
+    node produced: "all" the tensors, "stats" their minimum, maximum, mean, deviation and count of non-finite numbers;
+    "replay" keeps what `atlas.verify` needs to run it all again.
+    """
+    if not track_tensor_ops:
+        from torchatlas.capturing.modules_only import ModulesOnlyRecording
+
+        return ModulesOnlyRecording(model, track_timing=track_timing, track_memory=track_memory)
+    return Recording(model, track_timing=track_timing, track_memory=track_memory, values=checked_values(values))
+
+
+def checked_values(values: str | None) -> str | None:
+    if values is not None and values not in VALUES:
+        raise InvalidInputError(f"values={values!r} is not one of None, {', '.join(map(repr, VALUES))}.")
+    return values

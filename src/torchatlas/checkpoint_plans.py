@@ -1,0 +1,311 @@
+"""A model and a memory limit -> a plan of which modules to checkpoint, that can be applied, undone and verified."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from torchatlas.analysis.checkpoint_choice import (
+    CheckpointChoice,
+    CheckpointedModule,
+    choice_text,
+    choose_checkpoints,
+    nothing_fits,
+)
+from torchatlas.analysis.devices import Device
+from torchatlas.capturing import capture
+from torchatlas.capturing.restore import Restorer
+from torchatlas.errors import AnalysisError, InvalidModelError, StateError
+from torchatlas.escapes import clean
+from torchatlas.graph import Graph
+from torchatlas.inputs import default_loss, named_tensors
+from torchatlas.interrupts import Bracket, signals_deferred
+from torchatlas.registry import near_names
+from torchatlas.units import byte_limit, format_bytes
+
+TOLERANCE = 0.05  # how far a captured peak may be from the predicted one
+_MOST_ROUNDS = 4
+_OPTIONS_OF_CHECKPOINT = {
+    "use_reentrant",
+    "context_fn",
+    "determinism_check",
+    "debug",
+    "preserve_rng_state",
+    "early_stop",
+}
+
+
+@dataclass(frozen=True)
+class CheckpointPlan:
+    """Which modules to checkpoint, with the predicted peak and the one of a capture with the plan applied. Print it."""
+
+    choice: CheckpointChoice
+    captured_peak_bytes: int  # of the step with the plan applied
+    loss: Callable[[Any], torch.Tensor] | None = field(default=None, repr=False)
+    optimizer: Any = field(default=None, repr=False)
+
+    @property
+    def modules(self) -> tuple[CheckpointedModule, ...]:
+        return self.choice.modules
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return self.choice.paths
+
+    @property
+    def peak_bytes(self) -> int:
+        """The peak as predicted from the step without checkpoints."""
+        return self.choice.peak_bytes
+
+    def apply(self, model: nn.Module) -> AppliedPlan:
+        """Checkpoint the modules from now on: `with plan.apply(model): ...`, or keep the handle and `undo()` it."""
+        return AppliedPlan(model, self.paths)
+
+    def verify(
+        self, model: nn.Module, *args: Any, kwargs: dict[str, Any] | None = None, **model_kwargs: Any
+    ) -> CheckpointCheck:
+        """Run the step plain and checkpointed; compare the gradients bit for bit and the peak with the prediction.
+
+        Both really run, with the loss and the optimizer of the plan; the model is afterwards as before.
+        """
+        call = {**(kwargs or {}), **model_kwargs}
+        plain = _results(model, args, call, self.loss)
+        with self.apply(model):
+            checkpointed = _results(model, args, call, self.loss)
+            graph = capture(model, *args, backward=True, loss=self.loss, optimizer=self.optimizer, kwargs=call)
+        differing = tuple(name for name in plain | checkpointed if not _same(plain.get(name), checkpointed.get(name)))
+        return CheckpointCheck(len(plain), differing, self.peak_bytes, graph.peak_bytes or 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {**self.choice.to_dict(), "captured_peak_bytes": self.captured_peak_bytes}
+
+    def __str__(self) -> str:
+        if not self.modules:
+            return choice_text(self.choice)
+        off = self.captured_peak_bytes / self.peak_bytes - 1
+        shown = f"captured with it applied: {format_bytes(self.captured_peak_bytes)}"
+        return choice_text(self.choice, [f"{shown}, {'as predicted' if not off else f'{off:+.2%} off the prediction'}"])
+
+
+@dataclass(frozen=True)
+class CheckpointCheck:
+    """How a step with checkpoints compares to the plain one."""
+
+    compared: int  # losses, gradients and buffers
+    differing: tuple[str, ...]  # of them, those that are not equal bit for bit
+    predicted_peak_bytes: int
+    captured_peak_bytes: int
+
+    @property
+    def deviation(self) -> float:
+        """How far the captured peak is from the predicted one: 0.01 is 1 % above."""
+        return self.captured_peak_bytes / self.predicted_peak_bytes - 1
+
+    @property
+    def passed(self) -> bool:
+        """Everything equal, and the peak within 5 % of the prediction."""
+        return not self.differing and abs(self.deviation) <= TOLERANCE
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        found = {key: getattr(self, key) for key in (*self.__dataclass_fields__, "deviation", "passed")}
+        return found | {"differing": list(self.differing)}
+
+    def __str__(self) -> str:
+        equal = f"{self.compared:,} of {self.compared:,} gradients, buffers and losses are equal bit for bit"
+        if self.differing:
+            more = f" and {len(self.differing) - 5:,} more" if len(self.differing) > 5 else ""
+            equal = f"not equal bit for bit: {clean(', '.join(self.differing[:5]))}{more}"
+        return (
+            f"{'passed' if self.passed else 'FAILED'}: {equal}; peak {format_bytes(self.captured_peak_bytes)}, "
+            f"{self.deviation:+.2%} off the predicted {format_bytes(self.predicted_peak_bytes)} "
+            f"({TOLERANCE:.0%} are allowed)"
+        )
+
+
+def checkpoint_plan(
+    model: Any,
+    *args: Any,
+    limit: float | str,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Any = None,
+    fake: bool = True,
+    by: str = "flops",
+    device: Device | str | None = None,
+    exclude: Iterable[str] = (),
+    kwargs: dict[str, Any] | None = None,
+    **model_kwargs: Any,
+) -> CheckpointPlan:
+    """Which modules to checkpoint so that a training step takes at most `limit` and least is computed again.
+
+    The step is captured, with `fake=True` without allocating anything, and again with the plan applied: a plan that is
+    returned has been seen to fit. `limit` is in bytes or text such as "24GB". `loss` and `optimizer` are those of
+    `atlas.capture`; with fake, `model` may be a function that builds one. `by` says what to do least of again: "flops",
+    or "time", at best on `device`. Modules in `exclude` are not run twice.
+    """
+    if not isinstance(model, nn.Module) and not (fake and callable(model)):
+        raise InvalidModelError(f"checkpoint_plan takes a torch.nn.Module, not {type(model).__name__}.")
+    call, exclude, limit_bytes = {**(kwargs or {}), **model_kwargs}, frozenset(exclude), byte_limit(limit)
+
+    def captured(paths: tuple[str, ...]) -> Graph:
+        step = {"backward": True, "loss": loss, "optimizer": optimizer, "fake": fake, "kwargs": call}
+        if isinstance(model, nn.Module):
+            with AppliedPlan(model, paths):
+                return capture(model, *args, **step)
+        return capture(functools.partial(_built, model, paths) if paths else model, *args, **step)
+
+    plain = captured(())
+    target, notes, refused = limit_bytes, list[str](), set[str]()
+    for _ in range(_MOST_ROUNDS):
+        choice, unmet = _chosen(plain, target, by=by, device=device, exclude=exclude, refused=refused)
+        choice = replace(choice, limit_bytes=limit_bytes, notes=(*choice.notes, *notes))
+        if not choice.modules and unmet is None:
+            return CheckpointPlan(choice, choice.plain_peak_bytes, loss, optimizer)
+        try:
+            seen = captured(choice.paths).peak_bytes or 0
+        except Exception as error:
+            failing = _failing_kinds(choice, captured)
+            if not failing:
+                raise
+            refused |= {scope.path for scope in plain.scopes.values() if scope.type in failing}
+            notes.append(
+                f"{', '.join(failing)} cannot be run again in backward, so that none is checkpointed: "
+                f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            )
+            continue
+        if seen <= limit_bytes:
+            return CheckpointPlan(choice, seen, loss, optimizer)
+        if unmet is not None:
+            raise AnalysisError(" ".join([nothing_fits(choice, seen), *(f"Note: {note}." for note in notes)]))
+        target = max(target - (seen - choice.peak_bytes), 1)  # what the prediction missed is asked for in advance
+    raise AnalysisError(
+        f"No plan was seen to fit into {format_bytes(limit_bytes)} in {_MOST_ROUNDS} rounds"
+        f"{': ' + '; '.join(notes) if notes else ''}. Allow a little more, or exclude modules with exclude=."
+    )
+
+
+def _chosen(plain: Graph, limit: int, **options: Any) -> tuple[CheckpointChoice, AnalysisError | None]:
+    """The choice; where the limit cannot be met, the one with the smallest peak, and the error that says so."""
+    try:
+        return choose_checkpoints(plain, limit, **options), None
+    except AnalysisError as error:
+        if not isinstance(error.partial, CheckpointChoice):
+            raise
+        return error.partial, error
+
+
+def _built(build: Callable[[], nn.Module], paths: tuple[str, ...]) -> nn.Module:
+    model = build()
+    AppliedPlan(model, paths)  # for good: the model is made for this capture only
+    return model
+
+
+def _failing_kinds(choice: CheckpointChoice, captured: Callable[[tuple[str, ...]], Graph]) -> list[str]:
+    """The kinds of modules that fail when one of them is checkpointed alone."""
+    failing: list[str] = []
+    first = {one.type: one.path for one in reversed(choice.modules)}
+    for kind, path in first.items():
+        try:
+            captured((path,))
+        except Exception:  # what it says is what the whole set said, which the caller passes on
+            failing.append(kind)
+    return failing
+
+
+# -- applying ----------------------------------------------------------------------------------------------------------
+
+
+class Checkpointed:
+    """The forward of a module, checkpointed. A copy of the module gets a copy of this that is bound to the copy."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self.forward = forward
+        functools.update_wrapper(self, forward)
+        del self.__wrapped__  # type: ignore[attr-defined]  # `forward` is the one reference that is copied
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.keys() & _OPTIONS_OF_CHECKPOINT:  # of the module itself, not of checkpoint
+            return checkpoint(functools.partial(self.forward, **kwargs), *args, use_reentrant=False)
+        return checkpoint(self.forward, *args, use_reentrant=False, **kwargs)
+
+
+class AppliedPlan(Bracket["AppliedPlan"]):
+    """Modules of a model whose forward is checkpointed, from now until `undo` or the end of a `with` block."""
+
+    def __init__(self, model: nn.Module, paths: Iterable[str]) -> None:
+        if not isinstance(model, nn.Module):
+            raise InvalidModelError(f"A plan is applied to a torch.nn.Module, not to {type(model).__name__}.")
+        modules = dict(model.named_modules(remove_duplicate=False))
+        chosen = {}
+        for path in paths:
+            if path not in modules:
+                near = " or ".join(repr(name) for name in near_names(path, modules))
+                hint = f"did you mean {near}?" if near else "apply it to the model that it was made for."
+                raise InvalidModelError(f"This {type(model).__name__} has no module {path!r}; {hint}")
+            if isinstance(modules[path].__dict__.get("forward"), Checkpointed):
+                raise StateError(f"{path} is checkpointed by a plan already; undo that one first.")
+            chosen[path] = modules[path]
+        self._before: list[tuple[nn.Module, Any]] = []
+        try:
+            with signals_deferred():
+                for module in chosen.values():
+                    self._before.append((module, module.__dict__.get("forward")))
+                    module.forward = Checkpointed(module.forward)
+        except BaseException:  # nobody will have this object to undo it with
+            self.undo()
+            raise
+
+    def undo(self) -> None:
+        """Every forward as it was. Once is enough; more do nothing."""
+        with signals_deferred():
+            while self._before:
+                module, forward = self._before.pop()
+                if forward is None:
+                    vars(module).pop("forward", None)
+                else:
+                    module.forward = forward
+
+    def _begin(self) -> AppliedPlan:
+        return self
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.undo()
+
+
+# -- verifying ---------------------------------------------------------------------------------------------------------
+
+
+def _results(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Callable[[Any], torch.Tensor] | None
+) -> dict[str, torch.Tensor | None]:
+    """The loss, the gradients and the buffers that one step makes, on copies; the model is afterwards as before."""
+    with Restorer(model, (args, kwargs), whole=True):
+        result = model(*args, **kwargs)
+        total = default_loss(result) if loss is None else loss(result)
+        total.backward()
+        found: dict[str, torch.Tensor | None] = {"loss": total.detach()}
+        for name, tensor in (*model.named_parameters(), *named_tensors((args, kwargs), "input")):
+            if tensor.is_leaf and tensor.requires_grad:
+                found[f"gradient of {name}"] = tensor.grad
+        found |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
+        return found
+
+
+def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    """Bit for bit: equal numbers, NaN where the other is NaN, and zeros of the same sign."""
+    if one is None or other is None:
+        return one is other
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if one.is_sparse:
+        one, other = one.coalesce(), other.coalesce()
+        return _same(one.indices(), other.indices()) and _same(one.values(), other.values())
+    return torch.equal(one.contiguous().view(-1).view(torch.uint8), other.contiguous().view(-1).view(torch.uint8))

@@ -1,0 +1,111 @@
+"""`make_dot`, for people who come from torchviz: the autograd graph behind a tensor as a picture, without Graphviz."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchatlas.autograd.check_arguments import names_by_id
+from torchatlas.autograd.graph import graph_of_walk
+from torchatlas.autograd.graph_walk import roots_of, walk
+from torchatlas.errors import FileFormatError, FileSystemError
+from torchatlas.graph import Graph
+from torchatlas.graph.formats import as_path, suffix_of
+
+if TYPE_CHECKING:
+    from torchatlas.render.picture import Picture
+
+_PICTURES, _TEXTS = ("png", "svg"), ("dot", "gv", "mmd")
+
+
+@dataclass(eq=False)
+class Dot:
+    """An autograd graph that can be drawn. `source` is its DOT text, `format` what `render` and `pipe` make of it."""
+
+    graph: Graph
+    format: str = "png"
+
+    @property
+    def source(self) -> str:
+        from torchatlas.render.dot import dot_text
+
+        return dot_text(self.graph)
+
+    def render(
+        self,
+        filename: str | os.PathLike[str] | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        view: bool = False,
+        cleanup: bool = False,
+        format: str | None = None,
+        *,
+        quiet: bool = False,
+        outfile: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> str:
+        """Write `filename.format`, or `graph.format`, and return its path. png, svg, dot and mmd; `options` go to
+        `atlas.draw`.
+
+        `outfile` is the path itself, its suffix the format; in graphviz `filename` and `directory` are then those of
+        the text that it writes besides. A folder that is not there is made, as graphviz does. `view` shows the file as
+        this machine does. `cleanup` and `quiet` are there because graphviz has them: no intermediate file is written,
+        and nothing is printed.
+        """
+        del cleanup, quiet
+        given = None if outfile is None else suffix_of(as_path(outfile)).removeprefix(".")
+        if given is not None and format not in (None, given):
+            raise FileFormatError(f"outfile={str(outfile)!r} is not named after format={format!r}; leave one out.")
+        format = given if given is not None else self.format if format is None else format
+        if format not in _PICTURES + _TEXTS:
+            raise FileFormatError(f"format={format!r} cannot be written; known: {', '.join(_PICTURES + _TEXTS)}.")
+        path = Path(outfile or Path(directory or "", f"{os.fspath(filename or 'graph')}.{format}"))
+        written: Picture | Graph = self._drawn(options) if format in _PICTURES else self.graph
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileSystemError(f"Cannot make the folder {path.parent}: {error.strerror}.") from error
+        written.save(path)
+        if view:
+            webbrowser.open(path.absolute().as_uri())
+        return str(path)
+
+    def pipe(self, format: str | None = None, **options: Any) -> bytes:
+        """The picture itself instead of a file with it: png or svg."""
+        format = self.format if format is None else format
+        if format not in _PICTURES:
+            raise FileFormatError(
+                f"format={format!r} is no picture; known: {', '.join(_PICTURES)}. `source` has the DOT text."
+            )
+        picture = self._drawn(options)
+        return picture.png() if format == "png" else picture.svg.encode()
+
+    def _drawn(self, options: dict[str, Any]) -> Picture:
+        from torchatlas.render.picture import draw
+
+        return draw(self.graph, **options)
+
+    def _repr_svg_(self) -> str:
+        return self.graph._repr_svg_()
+
+
+def make_dot(
+    var: torch.Tensor | tuple[torch.Tensor, ...],
+    params: Mapping[str, torch.Tensor] | None = None,
+    show_attrs: bool = False,
+    show_saved: bool = False,
+    max_attr_chars: int = 50,
+) -> Dot:
+    """The autograd graph behind a tensor, with torchviz' arguments; the leaves get their names from `params`.
+
+    Gradients flow down, from the tensor to the leaves. `show_saved` writes below each node what it saved for backward.
+    `show_attrs` and `max_attr_chars` are accepted and change nothing: numbers that a node keeps are not drawn.
+    """
+    del show_attrs, max_attr_chars
+    roots, names = roots_of(var, "make_dot"), names_by_id(params, None)
+    return Dot(graph_of_walk(walk(roots), names, saved=show_saved))

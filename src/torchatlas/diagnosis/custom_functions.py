@@ -1,0 +1,88 @@
+"""The program's own autograd Functions: which lines apply them, and for which leaves their backward returns None."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torchatlas.autograd.graph_walk import sequence_nr
+from torchatlas.capturing.frames import is_users, user_line
+from torchatlas.capturing.portable import source_row
+from torchatlas.diagnosis.backward_passes import BackwardPass
+from torchatlas.diagnosis.data_flow import reachable
+from torchatlas.diagnosis.leaf_tensors import Leaf
+from torchatlas.graph import SourceLine
+from torchatlas.torch_private import FunctionNode, applying_frames, next_sequence_nr
+
+_MOST_APPLIED = 100_000  # Functions whose lines are remembered: what was applied long ago has no backward pass any more
+Applied = tuple[type, SourceLine | None]  # a Function, and the line that applied it
+
+
+class CustomFunctions:
+    """Told of ops and of backward passes. `stopped` are the leaves that got no gradient, and the Functions to blame."""
+
+    def __init__(self) -> None:
+        self.stopped: dict[Leaf, list[Applied]] = {}
+        self._lines: dict[int, SourceLine] = {}  # that applied Functions, by autograd's number of the node
+        self._latest = -1  # node at which an op was looked at
+        self._got_gradient: dict[int, bool] | None = None  # by place, of the nodes of the pass that have run
+
+    def op_ran(self) -> None:
+        """Remember the line that applied the Function in whose forward this op ran, if it did.
+
+        The node of a Function is made before its forward runs, and without gradients nothing makes another one: the
+        latest is its own. While the latest stays the same, so does the answer; an evaluation asks once.
+        """
+        number = next_sequence_nr() - 1
+        if number == self._latest:
+            return
+        self._latest = number
+        for frame in applying_frames(sys._getframe(1)):
+            if (line := user_line(frame)) is not None:
+                self._lines.setdefault(number, source_row(*line))
+            number -= 1  # of a Function that applied this one first of all
+        while len(self._lines) > _MOST_APPLIED:
+            del self._lines[next(iter(self._lines))]
+
+    def pass_begins(self, nodes: list[Any]) -> None:
+        self._got_gradient = {} if any(_function(node) is not None for node in nodes) else None
+
+    def node_runs(self, node: int, gradients: Iterable[Any]) -> None:
+        if self._got_gradient is not None:
+            self._got_gradient[node] = any(gradient is not None for gradient in gradients)
+
+    def pass_ends(self, backward: BackwardPass, missing: Mapping[int, Leaf]) -> set[Leaf]:
+        """The leaves of `missing`, by the places of their nodes, that got None because of such Functions alone."""
+        got, self._got_gradient = self._got_gradient or {}, None
+        missing = {number: leaf for number, leaf in missing.items() if got.get(number) is False}
+        if not missing:
+            return set()
+
+        def without(node: int) -> list[int]:
+            """The nodes that a node passes gradients on to that ran, too, and got none."""
+            return [target for target in backward.targets[node] if got.get(target) is False]
+
+        last: dict[Applied, set[int]] = {}  # what got a gradient and passed none on, and to which nodes
+        others: set[int] = set()  # the nodes to which a node that is not the program's passed none on
+        for number, came in got.items():
+            if came and (to := without(number)):
+                node = backward.nodes[number]
+                function, line = _function(node), self._lines.get(sequence_nr(node))
+                (others if function is None else last.setdefault((function, line), set())).update(to)
+        others = reachable(others, without)
+        found: dict[Leaf, list[Applied]] = {}
+        for applied, first in last.items():  # each walks the graph once; they are as few as the lines of the program
+            behind = reachable(first, without) - others
+            for number, leaf in missing.items():
+                if number in behind:
+                    found.setdefault(leaf, []).append(applied)
+        self.stopped |= found
+        return set(found)
+
+
+def _function(node: Any) -> type | None:
+    """The program's Function that a node of autograd belongs to."""
+    found: Any = getattr(type(node), "_forward_cls", None) if isinstance(node, FunctionNode) else None
+    module = sys.modules.get(getattr(found, "__module__", ""))
+    return found if found is not None and is_users(getattr(module, "__file__", None) or "") else None

@@ -1,0 +1,125 @@
+"""data-write: writes to saved tensors that count no version, through `.data`: backward runs, and is wrong."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+import torch
+
+from torchatlas.autograd.graph_walk import sequence_nr
+from torchatlas.autograd.saved_tensors import saved_by
+from torchatlas.capturing.frames import probing
+from torchatlas.capturing.overlap import Layout, overlap
+from torchatlas.capturing.row_schema import Plan
+from torchatlas.diagnosis.backward_passes import BackwardPass
+from torchatlas.diagnosis.events import Diagnosis, diagnosis
+from torchatlas.diagnosis.faults.in_place import written_by
+from torchatlas.diagnosis.findings import at
+from torchatlas.diagnosis.loss_graph import short
+from torchatlas.torch_private import FakeTensor, FunctionNode, next_sequence_nr
+
+Part = tuple[torch.dtype, Layout]
+
+
+@diagnosis
+class DataWrite(Diagnosis):
+    keys = ("data-write",)
+
+    def __init__(self, visit: Any) -> None:
+        super().__init__(visit)
+        # By address: an alias that came through numpy is another storage, and memory that was saved is not reused.
+        # Then by part: the op, the storage in the recording.
+        self._written: dict[int, dict[Part, tuple[int, int | None]]] = {}
+        self._first_ops: list[tuple[int, int]] = []  # autograd's numbers as they rose, and the first op under each
+        self._with_gradients: list[tuple[int, int]] = []  # the first op under each with gradients enabled
+        self._reported: set[tuple[int, str]] = set()  # autograd's number of a node, and the slot
+
+    def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
+        number = next_sequence_nr() - 1
+        for firsts in (self._first_ops, self._with_gradients) if torch.is_grad_enabled() else (self._first_ops,):
+            if not firsts or number > firsts[-1][0]:
+                firsts.append((number, self.history.ops))
+        if plan.writes and not probing():
+            for slot in plan.slots:
+                if slot.written:
+                    given = args[slot.position] if slot.position is not None and slot.position < len(args) else None
+                    self._note(given if given is not None else kwargs.get(slot.name))
+
+    def _note(self, given: Any) -> None:
+        for tensor in given if isinstance(given, (list, tuple)) else (given,):
+            if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_nested:
+                continue
+            if address := _address(tensor):
+                parts = self._written.setdefault(address, {})
+                parts[_part(tensor)] = self.history.ops, self.history.storage_of(tensor)
+
+    def before_backward(self, backward: BackwardPass) -> None:
+        for node in backward.nodes:
+            number = sequence_nr(node)
+            first = self._first_after(node, number)
+            for saved in saved_by(node):
+                if saved.data is None or saved.data.layout is not torch.strided or saved.data.is_nested:
+                    continue
+                part = _part(saved.data)
+                written = [
+                    storage
+                    for other, (op, storage) in self._written.get(_address(saved.data), {}).items()
+                    if op >= first and _touches(other, part)
+                ]
+                if written and (number, saved.slot) not in self._reported and saved.expected_version() == saved.version:
+                    self._reported.add((number, saved.slot))
+                    self._report(backward, node, saved, written)
+
+    def _first_after(self, node: Any, number: int) -> int:
+        """The first op that can have written to what a node saved.
+
+        That is the op after the one that made the node, or a later one: of some that write in place, the number is an
+        earlier one. A custom Function saves when its forward is over; that runs without gradients, and may apply other
+        Functions, which have numbers of their own.
+        """
+        custom = isinstance(node, FunctionNode)
+        firsts = self._with_gradients if custom else self._first_ops
+        place = bisect_left(firsts, (number, 0))
+        if place == len(firsts):
+            return self.history.ops + 1
+        return firsts[place][1] if custom else firsts[place][1] + 1
+
+    def _report(self, backward: BackwardPass, node: Any, saved: Any, aliases: list[int | None]) -> None:
+        op = backward.op_of(node)
+        storages = {storage for storage in [*aliases, self.history.storage_of(saved.data)] if storage is not None}
+        writers = [] if op is None else backward.written_after(op, storages)
+        if op is None or not writers:  # nothing to point at
+            return
+        self.report(
+            "data-write",
+            f"{short(node)} saved {saved.slot} {tuple(saved.data.shape)}, and other numbers are in it now",
+            (*written_by(writers), at("saved by", op)),
+            "it was written to through .data or another alias that counts no versions: backward does not notice, and "
+            "its gradients are wrong",
+            "write under torch.no_grad() instead of through .data, so that torch notices; or write to a copy; or write "
+            "after backward",
+        )
+
+    def recording_ends(self) -> None:
+        """Forget what was written or saved in it: it has no line any more."""
+        for known in (self._written, self._first_ops, self._with_gradients, self._reported):
+            known.clear()
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """The address of a tensor's memory; 0 if it has none, as on the meta device. torch warns if a fake one is asked."""
+    try:
+        return 0 if isinstance(tensor, FakeTensor) else tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def _part(tensor: torch.Tensor) -> Part:
+    """The part of its storage that a tensor covers."""
+    return tensor.dtype, (int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride())
+
+
+def _touches(one: Part, other: Part) -> bool:
+    """True if two parts of one memory overlap: the chunks that a GRU writes to lie in one storage and do not."""
+    return one[0].itemsize != other[0].itemsize or overlap(one[1], other[1])

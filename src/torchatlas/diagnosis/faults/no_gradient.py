@@ -1,0 +1,181 @@
+"""no-gradient: why parameters get no gradient, or only zeros. optimizer_misses.py finds out which."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchatlas.autograd.graph_walk import leaf_of
+from torchatlas.diagnosis.custom_functions import Applied
+from torchatlas.diagnosis.findings import Finding, Where, at, some
+from torchatlas.diagnosis.gradient_cuts import GradientCuts, cut_by, gradients_were_disabled
+from torchatlas.diagnosis.leaf_tensors import Leaf
+from torchatlas.diagnosis.loss_graph import LossGraph
+from torchatlas.graph import Graph, GraphNode
+
+_MOST = 3  # cuts that are named
+Named = tuple[str, int | None]  # a parameter and its storage; tensors of their own may share a name
+_LOOK_FOR = "look for detach(), no_grad, argmax or a cast to integers on that way; or freeze what is not to be trained"
+_CUT_OFF = "what was computed from {them} was cut off from the loss"
+_NOT_IN_LOSS = "{they} {were} used, but the result does not lead to the loss"
+_USE_IT = "add the result to the loss, or call backward() of it, or leave it out; or freeze what is not to be trained"
+_NEVER = "{they} {were} never used"
+_NOT_LATELY = "{they} {were} not used lately; what is older is forgotten"
+
+
+def parameters_without_gradient(loss: LossGraph) -> Iterator[Finding]:
+    """The parameters of the model that require a gradient and that no path from the loss leads to."""
+    if loss.recorded.model is None:
+        return
+    reached = {id(leaf) for node in loss.nodes if (leaf := leaf_of(node)) is not None}
+    missing = [
+        (name, _storage(loss, name, parameter))
+        for name, parameter in loss.recorded.model.named_parameters()
+        if parameter.requires_grad and id(parameter) not in reached
+    ]
+    yield from without_gradient(loss, missing, loss.root_numbers)
+
+
+def without_gradient(
+    loss: LossGraph, missing: Sequence[Named], roots: Iterable[int], others: bool = True
+) -> Iterator[Finding]:
+    """Why some parameters get no gradient; those with one cause are one finding.
+
+    If their optimizer has gradients for no `others`, a loss that they lead to may have been forgotten.
+    """
+    if not missing:
+        return
+    if loss.forward is None:
+        names = [name for name, _ in missing]
+        yield _finding(names, loss.lines, "no path from the loss leads to {them}", _LOOK_FOR)
+        return
+    known = {storage for _, storage in missing if storage is not None}
+    cuts = GradientCuts(loss.forward, loss.parameters().keys() | known)
+    into = cuts.before(cuts.makers(roots))
+    causes: dict[Any, tuple[list[str], list[Where], str, str]] = {}
+    ends: dict[Any, list[int]] = {}  # the last uses of what leads nowhere, by the line where that ends
+    for name, storage in missing:
+        cut = cuts.first_cut(cuts.users(storage), into)
+        if cut is not None and (others or not _ends_in_a_number(cuts, cuts.uses(storage), into)):
+            key, place = _cut_at(loss, cut), cut_by(cut)
+            called = loss.recorded.caller_of(cut)  # for a model of a library the program's own line comes first
+            places = [*([] if called is None else [called]), place]
+            cause = causes.setdefault(key, ([], places, _CUT_OFF, _LOOK_FOR))
+            if place.source not in [each.source for each in cause[1]] and len(cause[1]) < _MOST:
+                cause[1].append(place)
+        elif uses := cuts.uses(storage) or _in_a_model(loss, loss.forward, cuts.users(storage)):
+            end = loss.forward.nodes[cuts.end_of(uses)]
+            key = "leads nowhere", end.source or end.id
+            ends.setdefault(key, [end.id]).append(max(uses))
+            cause = causes.setdefault(key, ([], [], _NOT_IN_LOSS, _USE_IT))
+        else:
+            why = _NEVER if loss.recorded.is_whole else _NOT_LATELY
+            fix = "call the module in forward; or remove or freeze it"
+            cause = causes.setdefault("never", ([], list(loss.lines), why, fix))
+        cause[0].append(name)
+    for key, (last, *uses) in ends.items():
+        used, ended = loss.forward.nodes[max(uses)], loss.forward.nodes[last]
+        places = [at("last used by", used), at("the result ends at", ended)]
+        causes[key][1].extend(places[:1] if places[0].source == places[1].source else places)
+    for names, places, why, fix in causes.values():
+        yield _finding(names, tuple(places), why, fix)
+
+
+def _ends_in_a_number(cuts: GradientCuts, uses: list[int], into: Collection[int]) -> bool:
+    """True if some ops lead, with gradients, to a loss that no backward pass began from."""
+    end = cuts.graph.nodes[cuts.end_of(uses)] if uses else None
+    return end is not None and end.id not in into and [math.prod(value.shape) for value in end.outputs] == [1]
+
+
+def _in_a_model(loss: LossGraph, graph: Graph, users: list[int]) -> list[int]:
+    """The last of some ops if a model ran it: code outside of models (state_dict, a norm for the log, a copy) looks at
+    parameters and does not use them."""
+    return users[-1:] if users and loss.recorded.call_of(graph.nodes[users[-1]]) is not None else []
+
+
+def _cut_at(loss: LossGraph, cut: GraphNode) -> Any:
+    """A key for the cause: one line may cut many parameters off, and disabled gradients cut every layer off."""
+    if gradients_were_disabled(cut):
+        called = loss.recorded.call_of(cut)
+        return "disabled", cut.source if called is None else called.source
+    return "cut", cut.source or cut.id
+
+
+def no_pass(names: list[str], step: Where, returned: bool) -> Finding:
+    """The finding if no backward pass has added to any gradient."""
+    if returned:
+        why = "torch.autograd.grad returns gradients, and nobody has put them into .grad, where the step looks for them"
+        return _finding(names, (step,), why, "call loss.backward(), or set .grad of each parameter before the step")
+    why = "no backward pass ran, so the step has no gradients to use"
+    return _finding(names, (step,), why, "call loss.backward() before optimizer.step()")
+
+
+def made_anew(names: list[str], places: Iterable[Where]) -> Finding:
+    """The finding if the loss that backward began from was a new leaf."""
+    return _finding(
+        names,
+        tuple(places),
+        "the loss was made anew from its numbers, or from results without gradients, and only then told to require a "
+        "gradient: backward began and ended there",
+        "call backward() of the loss itself: leave out torch.tensor(loss, requires_grad=True), requires_grad_(), "
+        "detach() and .data; compute it with gradients enabled",
+    )
+
+
+def only_zeros(loss: LossGraph, zeros: Sequence[Named], roots: Iterable[int]) -> Iterator[Finding]:
+    """The parameters whose gradient is zero because of a function that is flat between its steps."""
+    if not zeros or loss.forward is None:
+        return
+    cuts = GradientCuts(loss.forward)
+    into = cuts.before(cuts.makers(roots))
+    causes: dict[Any, tuple[Where, list[str]]] = {}
+    for name, storage in zeros:
+        found = cuts.first_step_function(cuts.users(storage), into)
+        if found is not None:
+            causes.setdefault(found.source or found.id, (at("flattened by", found), []))[1].append(name)
+    for where, names in causes.values():
+        why = "the derivative of a function that rounds is zero wherever it has one"
+        fix = "let the gradient pass straight through: x + (x.round() - x).detach()"
+        yield replace(_finding(names, (where,), why, fix), what=f"the gradient of {some(names)} is always zero")
+
+
+def _storage(loss: LossGraph, name: str, parameter: torch.Tensor) -> int | None:
+    """The storage of a parameter, found by itself or by the name that the recording knows it by."""
+    known = loss.recorded.storage_of(parameter)
+    if known is not None or loss.forward is None:
+        return known
+    names = loss.forward.tables.names
+    values = loss.forward.columns["value_parameter"]
+    found = (values == names.index(name)).nonzero()[0] if name in names else []
+    return int(loss.forward.columns["value_storage"][found[0]]) if len(found) else None
+
+
+def stopped_by_functions(stopped: Mapping[Leaf, list[Applied]], missing: Iterable[Leaf]) -> Iterator[Finding]:
+    """The leaves that get no gradient because a custom Function returned None."""
+    causes: dict[tuple[Applied, ...], list[str]] = {}
+    for leaf in missing:
+        if leaf in stopped:
+            causes.setdefault(tuple(stopped[leaf][:_MOST]), []).append(leaf.name)
+    for applied, names in causes.items():
+        functions = " and ".join(dict.fromkeys(function.__name__ for function, _ in applied))
+        yield _finding(
+            names,
+            tuple(
+                Where(f"cut by the backward of {function.__name__}, which returned no gradient", line)
+                for function, line in applied
+            ),
+            f"the backward of {functions} returned None for {{them}}, or for what was computed from {{them}}",
+            "return a gradient for each argument of forward that needs one, in their order; or freeze what is not to "
+            "be trained",
+        )
+
+
+def _finding(names: list[str], where: tuple[Where, ...], why: str, fix: str) -> Finding:
+    one = len(set(names)) == 1  # as `some` counts them
+    words = {"they": "it", "them": "it", "were": "was"} if one else {"they": "they", "them": "them", "were": "were"}
+    what = f"{some(names)} {'gets' if one else 'get'} no gradient"
+    return Finding("no-gradient", what, where, why.format(**words), fix)

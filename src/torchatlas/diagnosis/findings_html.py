@@ -1,0 +1,85 @@
+"""Findings -> a table for notebooks. Lines of cells are named as IPython names them: Cell In[3], line 2.
+
+Those of the cell that ran are links to it, as JupyterLab 4, Notebook 7 and nbconvert have them. A kernel is told the id
+of the cell that runs and of no other.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from html import escape
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from torchatlas.escapes import clean
+from torchatlas.graph import SourceLine
+
+if TYPE_CHECKING:
+    from torchatlas.diagnosis.findings import Finding, Findings, Where
+
+_COLORS = {"error": "#c0392b", "warning": "#b9770e", "note": "#5d6d7e"}  # readable on light and dark pages
+_CELL = "text-align: left; vertical-align: top"
+
+
+def findings_html(findings: Findings) -> str:
+    rows = "".join(_row(finding, findings.cells) for finding in findings)
+    titles = "".join(f'<th style="{_CELL}">{title}</th>' for title in ("", "what and why", "where", "fix"))
+    table = f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
+    return f"<div>{table}<p>{'<br>'.join(_text(line) for line in findings.closing_lines)}</p></div>"
+
+
+def running_cell() -> dict[str, str]:
+    """The file that IPython gives the cell that runs, and the id of that cell; empty elsewhere."""
+    parent: dict[str, Any] = getattr(_shell(), "get_parent", dict)()
+    cell = parent.get("metadata", {}).get("cellId")
+    frame: FrameType | None = sys._getframe(1)
+    file = ""
+    while frame is not None:
+        file = frame.f_code.co_filename if _name_of_cell(frame.f_code.co_filename) else file  # the outermost
+        frame = frame.f_back
+    return {file: cell} if file and isinstance(cell, str) else {}
+
+
+def _row(finding: Finding, cells: Mapping[str, str]) -> str:
+    often = f" ({finding.times:,} times)" if finding.times > 1 else ""
+    what = [f"<b>{_text(finding.what)}</b>{often}", _text(finding.why)]
+    what += [f"so also <code>{_text(one.key)}</code>: {_text(one.what)}" for one in finding.follows]
+    color = _COLORS[finding.severity]
+    key = f'<b style="color: {color}">{finding.severity}</b><br><code>{_text(finding.key)}</code>'
+    columns = [key, "<br>".join(what), "<br>".join(_places(finding.where, cells)), _text(finding.fix)]
+    return "<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in columns) + "</tr>"
+
+
+def _places(where: Iterable[Where], cells: Mapping[str, str]) -> Iterable[str]:
+    for place in where:
+        if place.source is None:
+            yield _text(place.what)
+            continue
+        library = f", by {_text(str(place.library))}" if place.library is not None else ""
+        code = f"<br><code>{_text(place.source.text)}</code>" if place.source.text else ""
+        line = _text(_line(place.source))
+        if place.source.file in cells:
+            line = f'<a href="#cell-id={quote(cells[place.source.file], safe="")}">{line}</a>'
+        yield f"{_text(place.what)}, {line}{library}{code}"
+
+
+def _line(source: SourceLine) -> str:
+    """Where a line is: in a cell if it is one's."""
+    name = _name_of_cell(source.file)
+    return f"{name}, line {source.line}" if name else f"{source.file}:{source.line}"
+
+
+def _name_of_cell(file: str) -> str:
+    """What IPython calls the cell that has this file; empty if none has."""
+    named = getattr(getattr(_shell(), "compile", None), "format_code_name", lambda file: None)(file)
+    return " ".join(named) if named else ""
+
+
+def _shell() -> Any:
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
+def _text(text: str) -> str:
+    return escape(clean(text))

@@ -1,0 +1,93 @@
+"""The autograd graph behind a loss, joined with a recording of the forward pass that made it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from torchatlas.autograd.graph_walk import reached, sequence_nr, starting_node
+from torchatlas.diagnosis.findings import Where
+from torchatlas.diagnosis.history import Recorded
+from torchatlas.graph import Graph, GraphNode, Phase
+
+
+@dataclass(eq=False)
+class LossGraph:
+    """A loss, or several, before backward. The recording is read only if something seems to be wrong."""
+
+    losses: list[torch.Tensor]
+    recorded: Recorded
+    line: Where | None = None  # of the call of backward
+
+    @cached_property
+    def nodes(self) -> list[Any]:
+        """The nodes of autograd behind those losses that have some."""
+        return reached(list(dict.fromkeys(starting_node(loss) for loss in self.losses if loss.requires_grad)))
+
+    @cached_property
+    def targets(self) -> list[list[int]]:
+        """By place in `nodes`: the places of the nodes that a node passes gradients on to."""
+        number = {node: place for place, node in enumerate(self.nodes)}
+        return [[number[target] for target, _ in node.next_functions if target in number] for node in self.nodes]
+
+    @cached_property
+    def sources(self) -> list[list[int]]:
+        """By place in `nodes`: the places of the nodes that pass gradients on to a node."""
+        sources: list[list[int]] = [[] for _ in self.nodes]
+        for source, targets in enumerate(self.targets):
+            for target in targets:
+                sources[target].append(source)
+        return sources
+
+    @cached_property
+    def root_numbers(self) -> list[int]:
+        """Autograd's numbers of the nodes that made the losses."""
+        return [sequence_nr(loss.grad_fn) for loss in self.losses if loss.grad_fn is not None]
+
+    @cached_property
+    def forward(self) -> Graph | None:
+        return self.recorded.graph
+
+    @cached_property
+    def _op_by_number(self) -> dict[int, GraphNode]:
+        """Autograd's number of a node -> the forward op that made the node."""
+        if self.forward is None:
+            return {}
+        ops = [*self.forward.where(phase=Phase.FORWARD, kind="op"), *self.forward.where(phase=Phase.OTHER, kind="op")]
+        return {op.sequence_nr: op for op in reversed(ops) if op.sequence_nr is not None and op.sequence_nr >= 0}
+
+    def op_of(self, node: Any) -> GraphNode | None:
+        """The forward op that made a node of autograd, if it was recorded."""
+        return self._op_by_number.get(sequence_nr(node))
+
+    def written_after(self, op: GraphNode, storages: set[int] | None = None) -> list[GraphNode]:
+        """The ops that wrote to some storages after this one; by default to those of its inputs and outputs."""
+        if storages is None:
+            storages = {v.storage.id for v in [*op.inputs, *op.outputs] if v.storage is not None}
+        return [node for node, written in self._writers if node.id > op.id and not written.isdisjoint(storages)]
+
+    @cached_property
+    def _writers(self) -> list[tuple[GraphNode, set[int]]]:
+        """The ops that write, and to which storages."""
+        if self.forward is None:
+            return []
+        writers = [node for node in self.forward.where(kind="op") if node.writes]
+        return [(node, {s.id for i in node.writes if (s := node.inputs[i].storage)}) for node in writers]
+
+    def parameters(self) -> dict[int, bool]:
+        """The storages of all parameters, and whether they require a gradient."""
+        found = [(self.recorded.storage_of(leaf), leaf.requires_grad) for leaf in self.recorded.parameters()]
+        return {storage: trained for storage, trained in found if storage is not None}
+
+    @property
+    def lines(self) -> tuple[Where, ...]:
+        """The line of the call of backward, if there is one."""
+        return () if self.line is None else (self.line,)
+
+
+def short(node: Any) -> str:
+    """The name of a node of autograd, without its namespace."""
+    return str(node.name().rpartition("::")[2])
