@@ -90,8 +90,8 @@ if TYPE_CHECKING:
     from torchatlas.compat.torchviz import Dot
     from torchatlas.diagnosis.findings import Finding, Findings, Severity, Where
     from torchatlas.diagnosis.visit import Visit
+    from torchatlas.execute.check_compatibility import Compatibility
     from torchatlas.execute.compare import NodeDifference, RunComparison
-    from torchatlas.execute.compatibility import Compatibility
     from torchatlas.execute.free_sizes import InputSize
     from torchatlas.execute.node_values import NodeIO, NodeValues
     from torchatlas.execute.verify import Difference, Verification
@@ -127,7 +127,7 @@ else:
             "diagnosis.findings": "Finding Findings Severity Where",
             "diagnosis.visit": "Visit",
             "execute.compare": "NodeDifference RunComparison",
-            "execute.compatibility": "Compatibility",
+            "execute.check_compatibility": "Compatibility",
             "execute.free_sizes": "InputSize",
             "execute.node_values": "NodeIO NodeValues",
             "execute.verify": "Difference Verification",
