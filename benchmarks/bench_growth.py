@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas.analysis.checkpointing import choose_checkpoints
+from torchatlas.analysis.checkpoint_choice import choose_checkpoints
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import growing

@@ -262,12 +262,12 @@ def checks(entry: Entry, modes: list[str], seconds: float) -> Iterator[Check]:
                     continue
                 verdict = f"{UNFINISHED} {seconds:.0f} s"
             except EOFError:
-                patches.join()
+                process.join()
                 verdict = f"its process ended with code {process.exitcode}"
                 if process.exitcode == -signal.SIGXCPU:
                     verdict = f"left out: more than {CPU_SECONDS[catalogue]} s"
         process.kill()
-        patches.join()
+        process.join()
         if verdict:
             yield Check(catalogue, entry.name, left.pop(0), verdict)
 

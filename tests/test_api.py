@@ -22,7 +22,7 @@ PROMISED = ("torchatlas", "torchatlas.types", "torchatlas.compat", "torchatlas.a
 # Members of sessions that users may ask for; the others serve our own rooms.
 OF_SESSIONS = {
     "Recording": {"graph", "paused", "running", "start", "stop"},
-    "Visit": {"findings", "not_judged"},
+    "Visit": {"__getitem__", "__iter__", "__len__", "findings", "keys", "not_judged", "to_dict", "worst"},
     "TracedModel": {
         *("__call__", "graph", "input_shapes", "input_sizes", "load", "predict", "run", "run_between", "save"),
         "topological_order",

@@ -13,10 +13,10 @@ import pytest
 import torchatlas as atlas
 from torchatlas.analysis.roofline import Bound
 from torchatlas.compat.tracker import EDGE_KEYS, NODE_KEYS
-from torchatlas.execute.values import NodeIO
+from torchatlas.execute.node_values import NodeIO
 from torchatlas.graph import Value
+from torchatlas.partition.aliases import ConcurrencyNames, ParallelismNames, ReportNames, SubgraphNames
 from torchatlas.partition.concurrency import ConcurrencyReport
-from torchatlas.partition.names import ConcurrencyNames, ParallelismNames, ReportNames, SubgraphNames
 from torchatlas.partition.report import Parallelism, PartitionReport, Reason, Subgraph
 
 PAGE = (Path(__file__).parent.parent / "docs" / "coming-from.md").read_text()

@@ -174,6 +174,7 @@ WITHOUT_TEXT = {
     "load": "a graph, as `capture` makes one; its errors are in tests/cli/test_strangers.py",
     "recording": "a graph, as `capture` makes one",
     "recording_backward": "what `record_backward` returns",
+    "register_operator": "returns nothing",
     "run_pipeline": "numbers, and the plan that `pipeline_stages` makes",
 }
 

@@ -106,7 +106,7 @@ def test_torch_is_not_needed_to_look_at_a_graph(path: Path) -> None:
 
 def test_the_check_itself_sees_imports(tmp_path: Path) -> None:
     """Seen on a file of our own: relative, nested and typing-only imports are told apart."""
-    found = dict(imports(ROOT / "graph" / "container.py"))
+    found = dict(imports(ROOT / "graph" / "graph.py"))
     assert found["torchatlas.errors.NodeNotFoundError"] is True
     lazy = dict(imports(ROOT / "graph" / "items.py"))
-    assert lazy["torchatlas.graph.container.Graph"] is False
+    assert lazy["torchatlas.graph.graph.Graph"] is False

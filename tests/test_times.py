@@ -79,19 +79,19 @@ def test_backward_is_one_run() -> None:
 
 # What turns a duration into text, and where the views above show what it is. A new one belongs there, too.
 SHOWN = {
-    "analysis/checkpointing.py": "best times of a device, none measured",
+    "analysis/checkpoint_choice.py": "best times of a device, none measured",
     "analysis/cost.py": "cost",
     "analysis/diff.py": "comparison",
-    "analysis/memory_views.py": "memory",
+    "analysis/memory_text.py": "memory",
     "analysis/schedule.py": "critical path",
     "analysis/summary.py": "summary as a dictionary",
     "analysis/time_changes.py": "comparison",
-    "autograd/record.py": "test_backward_is_one_run",
+    "autograd/record_backward.py": "test_backward_is_one_run",
     "cli/run.py": "says (one run) itself",
     "graph/timing.py": "Measured",
     "partition/concurrency.py": "concurrency",
     "partition/stages.py": "best times of a device, none measured",
-    "partition/text.py": "best times of a device, none measured",
+    "partition/report.py": "best times of a device, none measured",
     "pipeline/launch.py": "a time-out",
     "pipeline/run.py": "says (one run) itself",
     "render/box_measures.py": "coloured picture",

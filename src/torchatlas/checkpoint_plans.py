@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from torchatlas.analysis.checkpointing import (
+from torchatlas.analysis.checkpoint_choice import (
     CheckpointChoice,
     CheckpointedModule,
     choice_text,

@@ -21,6 +21,16 @@ def near_names(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     return [by_lower[one] for one in get_close_matches(str(name).lower(), by_lower, n=limit)]
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: "; did you mean 'conv' or 'cond'?", or "" if none is near.
+
+    >>> did_you_mean("Convv", ["conv", "linear"])
+    "; did you mean 'conv'?"
+    """
+    near = " or ".join(repr(one) for one in near_names(name, known))
+    return f"; did you mean {near}?" if near else ""
+
+
 class Registry(Generic[T]):
     """Things of one kind, found by name.
 
@@ -85,10 +95,7 @@ class Registry(Generic[T]):
 
     def _unknown(self, name: str) -> str:
         message = f"unknown {self.kind} {name!r}"
-        if near := near_names(name, self._entries):
-            message += f"; did you mean {' or '.join(repr(one) for one in near)}?"
-        elif self._entries:
-            message += "."
+        message += did_you_mean(name, self._entries) or ("." if self._entries else "")
         if len(self) <= 20:  # a formula registry has hundreds of names: too many for a message
             message += f" Known: {', '.join(self.names())}" if self._entries else "; none is registered"
         return message

@@ -74,8 +74,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from torchatlas.analysis.batch import BatchPeak
-    from torchatlas.analysis.checkpointing import CheckpointChoice, CheckpointedModule
+    from torchatlas.analysis.batch_peak import BatchPeak
+    from torchatlas.analysis.checkpoint_choice import CheckpointChoice, CheckpointedModule
     from torchatlas.analysis.cost import Amount, CostReport, NodeCost
     from torchatlas.analysis.devices import Device
     from torchatlas.analysis.diff import Change, Comparison, Delta
@@ -90,10 +90,10 @@ if TYPE_CHECKING:
     from torchatlas.compat.torchviz import Dot
     from torchatlas.diagnosis.findings import Finding, Findings, Severity, Where
     from torchatlas.diagnosis.visit import Visit
+    from torchatlas.execute.check_compatibility import Compatibility
     from torchatlas.execute.compare import NodeDifference, RunComparison
-    from torchatlas.execute.compatibility import Compatibility
     from torchatlas.execute.free_sizes import InputSize
-    from torchatlas.execute.values import NodeIO, NodeValues
+    from torchatlas.execute.node_values import NodeIO, NodeValues
     from torchatlas.execute.verify import Difference, Verification
     from torchatlas.graph import Scope, SourceLine, Storage, Value
     from torchatlas.graph.timing import Measured, Timing
@@ -110,8 +110,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "analysis.batch": "BatchPeak",
-            "analysis.checkpointing": "CheckpointChoice CheckpointedModule",
+            "analysis.batch_peak": "BatchPeak",
+            "analysis.checkpoint_choice": "CheckpointChoice CheckpointedModule",
             "analysis.cost": "Amount CostReport NodeCost",
             "analysis.devices": "Device",
             "analysis.diff": "Change Comparison Delta",
@@ -127,9 +127,9 @@ else:
             "diagnosis.findings": "Finding Findings Severity Where",
             "diagnosis.visit": "Visit",
             "execute.compare": "NodeDifference RunComparison",
-            "execute.compatibility": "Compatibility",
+            "execute.check_compatibility": "Compatibility",
             "execute.free_sizes": "InputSize",
-            "execute.values": "NodeIO NodeValues",
+            "execute.node_values": "NodeIO NodeValues",
             "execute.verify": "Difference Verification",
             "graph": "Scope SourceLine Storage Value",
             "graph.timing": "Measured Timing",

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas.analysis.batch import BatchPeak, peak_for_batch
+from torchatlas.analysis.batch_peak import BatchPeak, peak_for_batch
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph
 

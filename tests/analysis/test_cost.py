@@ -18,7 +18,7 @@ import torchatlas as atlas
 from torchatlas.analysis.counting import count
 from torchatlas.analysis.devices import DEVICES, GENERIC, Device, device_named
 from torchatlas.analysis.roofline import Bound
-from torchatlas.analysis.sizes import evaluate
+from torchatlas.analysis.symbolic_sizes import evaluate
 from torchatlas.errors import AnalysisError, InvalidInputError, UnknownNameError
 from torchatlas.graph import Graph, OperationType
 from torchatlas.graph.columns import Layout

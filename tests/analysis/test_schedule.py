@@ -1,4 +1,4 @@
-"""Levels and longest paths, against a definition that is too slow to use, on every shape the sweep tells apart."""
+"""Levels and longest paths, against a definition that is too slow to use, on all shapes that path_lengths knows."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from synthetic import random_graph
 
-from torchatlas.analysis import critical_path, levels, longest_path, sweep, widest_level
+from torchatlas.analysis import critical_path, levels, longest_path, path_lengths, widest_level
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import COLUMNS, Array
@@ -112,13 +112,13 @@ def test_longest_path(shape: Callable[[int, np.random.Generator], Ends], kind: s
     assert all(pair in edges for pair in pairwise(path))
 
 
-def test_each_way_of_sweeping_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_algorithm_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a change of the thresholds cannot leave one of them untested above."""
     taken: dict[str, list[str]] = {}
     for name in ("_folded", "_edge_by_edge", "_node_by_node", "_block_by_block"):
-        real = getattr(sweep, name)
+        real = getattr(path_lengths, name)
         monkeypatch.setattr(
-            sweep, name, lambda *given, real=real, name=name: taken[shape.__name__].append(name) or real(*given)
+            path_lengths, name, lambda *given, real=real, name=name: taken[shape.__name__].append(name) or real(*given)
         )
     for shape in SHAPES:
         taken[shape.__name__] = []

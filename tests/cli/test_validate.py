@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from support import load_torchvision
 
 from torchatlas.cli import main
-from torchatlas.partition import validate as validating
-from torchatlas.partition.validation_checks import Check
+from torchatlas.partition.validate import run as validating
+from torchatlas.partition.validate.checks import PartitionCheck
 
 MODEL = """
 import torch
@@ -48,7 +48,7 @@ def test_inputs_of_a_target() -> None:
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_failed_check_is_code_1(target: str, as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validating, "checks_of", lambda report, again: [Check("bytes", False, "1 of 2")])
+    monkeypatch.setattr(validating, "checks_of", lambda report, again: [PartitionCheck("bytes", False, "1 of 2")])
     result = run(target, "--strategy", "op", *["--json"] * as_json)
     assert result.exit_code == 1
     if as_json:

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchatlas.execute.program import Failed, Program, compiled
+from torchatlas.execute.exported_program import compiled, copy_unless_same
+from torchatlas.execute.node_values import RunOptions, ValueRecorder
+from torchatlas.execute.program import Failed, Program
 
 
 class Function(torch.nn.Module):
@@ -32,7 +34,8 @@ def nothing(name: str) -> Any:
 
 
 def run(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[list[Any], dict[str, Any]]:
-    return program_of(function, *args).run(list(args), nothing, **options)
+    recorder = ValueRecorder(RunOptions(**options))
+    return program_of(function, *args).run(list(args), nothing, recorder), recorder.values()
 
 
 WRITES: dict[str, Callable[[Tensor], Any]] = {
@@ -96,7 +99,9 @@ def test_a_kept_value_is_what_the_node_made(name: str, some: bool) -> None:
     program = compiled(exported.graph, {})
     names = [instruction.name for instruction in program.instructions if instruction.name]
     for keep in [{one} for one in names] if some else [None]:
-        (result,), kept = program.run([x.clone()], nothing, keep=keep)
+        recorder = ValueRecorder(RunOptions(keep))
+        (result,) = program.run([x.clone()], nothing, recorder)
+        kept = recorder.values()
         assert torch.equal(result, wanted)
         for node in keep or names:
             inputs, output = expected[node]
@@ -115,7 +120,7 @@ def test_arguments_of_every_kind() -> None:
         return torch.stack(parts[1].unbind()[:2]), x.sum(dim=[0], keepdim=True), None, 3
 
     x, pair = torch.randn(2, 3), [torch.randn(2, 3), torch.randn(2, 3)]
-    results, _ = program_of(everything, x, pair).run([x, *pair], nothing)
+    results = program_of(everything, x, pair).run([x, *pair], nothing)
     wanted = everything(x, pair)
     assert torch.equal(results[0], wanted[0])
     assert torch.equal(results[1], wanted[1])
@@ -138,7 +143,7 @@ def test_modes_end_also_after_an_error() -> None:
     x = torch.randn(3, 3, requires_grad=True)
     program = program_of(inside, x, torch.tensor([0]))
     assert any(instruction.name.endswith("mm") for instruction in program.instructions)  # its values can be kept
-    (result,), _ = program.run([x, torch.tensor([1])], nothing)
+    (result,) = program.run([x, torch.tensor([1])], nothing)
     assert not result.requires_grad
     assert result.dtype == torch.bfloat16
     with pytest.raises(Failed) as caught:
@@ -163,10 +168,8 @@ def test_casts_are_kept_for_the_next_use_as_in_the_model() -> None:
 
 
 def test_a_copy_to_itself_is_left_out() -> None:
-    from torchatlas.execute.program import _copy
-
     x = torch.zeros(2)
     version = x._version
-    assert _copy(x, x) is x
+    assert copy_unless_same(x, x) is x
     assert x._version == version
-    assert torch.equal(_copy(x, torch.ones(2)), torch.ones(2))
+    assert torch.equal(copy_unless_same(x, torch.ones(2)), torch.ones(2))

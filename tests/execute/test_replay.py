@@ -25,9 +25,10 @@ from zoo import ZOO, Specimen, leaves_of, loss_of, specimens, tensors_in
 import torchatlas as atlas
 from torchatlas.capturing.replaying import CHANGED, UNWRITTEN
 from torchatlas.errors import CaptureError, FileFormatError, InvalidInputError, NotAvailableError, StateError
-from torchatlas.execute.kept import fresh_storage
 from torchatlas.execute.ops import operator
-from torchatlas.execute.replay import Machine, replay
+from torchatlas.execute.program import Instruction
+from torchatlas.execute.replay import ReplayObserver, ReplayProgram, replay
+from torchatlas.execute.replay_data import fresh_storage
 from torchatlas.execute.verify import Verification, verify
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Operation
@@ -399,15 +400,19 @@ def test_memory_that_an_op_takes_uninitialized_is_kept() -> None:
 
 def test_tensors_are_freed_after_their_last_use() -> None:
     graph = recorded(lambda: [torch.ones(10) * 2 for _ in range(50)])
-    machine, most = Machine(graph), [0]
 
-    def seen(op: int, node: int, leaves: list[Any]) -> None:
-        most[0] = max(most[0], len(machine._storages), len(machine._tensors))
+    class Counting(ReplayObserver):
+        most = 0
 
-    machine.run(seen)
+        def ran(self, instruction: Instruction, args: Any, kwargs: dict[str, Any]) -> None:
+            self.most = max(self.most, sum(item is not None for item in self.registers))
+
+    program, observer = ReplayProgram(graph, ()), Counting()
+    program.run(observer)
+    assert program.stopped is None
     assert len(graph.storages) == 100
-    assert most[0] <= 2
-    assert machine._storages == {}
+    assert observer.most <= 2
+    assert observer.registers == [None] * len(observer.registers)
 
 
 # -- what differs is found ---------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from torchatlas.errors import (
     InvalidModelError,
     NotAvailableError,
 )
-from torchatlas.execute.fx_names import argument_name, attribute_name
+from torchatlas.execute.file_sizes import FUNCTIONS, LARGEST
+from torchatlas.execute.program_to_fx import argument_name, attribute_name
 from torchatlas.execute.replay import replay
-from torchatlas.execute.scalars import FUNCTIONS, LARGEST
 from torchatlas.graph import Graph
 
 GLOBALS = "__class__.__init__.__globals__"
@@ -316,6 +316,26 @@ def test_a_storage_cannot_shrink_under_a_tensor(tmp_path: Path) -> None:
 
     with pytest.raises(CaptureError, match="reaches outside of its storage of 0 bytes"):
         replay(recording(tmp_path, shrink))
+
+
+def test_a_storage_cannot_shrink_under_a_tensor_that_is_filed_under_another(tmp_path: Path) -> None:
+    """A view is said to lie in another storage than its base; a patch empties that storage, and the base is read."""
+
+    class Views(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = x * 2
+            return y.view(-1) + 1, y + 1
+
+    x = torch.randn(300, 300)
+    graph = atlas.capture(Views(), x, values="replay")
+    kept, names = graph.metadata["replay"], [node.name for node in graph.nodes if node.kind == "op"]
+    other = graph["add_1"].outputs[0].storage.id
+    graph.columns["value_storage"][graph["view"].outputs[0].id] = other
+    kept["patches"].append([names.index("add_1"), other, 0, 0, "x"])
+    graph.recorded["-1:patch/0"] = np.empty(0, np.uint8)
+    loaded = atlas.load(graph.save(tmp_path / "recording.atlas"))
+    assert isinstance(loaded, Graph)
+    assert torch.equal(replay(loaded).outputs[0][1], x * 2 + 1)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchatlas.partition.groups import Groups
-from torchatlas.partition.row import Row
+from torchatlas.partition.groups import Groups, MovableOrder
 
 
 class Units(SimpleNamespace):
@@ -47,20 +46,20 @@ def test_a_join_is_refused_exactly_if_it_closes_a_circle(seed: int) -> None:
         for group in set(groups.group):
             expected = {groups.group[b] for u in groups.members[group] for b in units.before[u]} - {group}
             assert groups.before(group) == expected
-            assert all(groups.row.place[b] < groups.row.place[group] for b in expected)
+            assert all(groups.order.place[b] < groups.order.place[group] for b in expected)
             assert {unit for unit, own in enumerate(groups.group) if own == group} == set(groups.members[group])
     assert seed or refused  # some are
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_row_keeps_its_order_however_often_things_are_moved(seed: int) -> None:
+def test_a_movable_order_keeps_its_order_however_often_things_are_moved(seed: int) -> None:
     chance = random.Random(seed)
     count = 40
-    row, expected = Row(count), list(range(count))
+    order, expected = MovableOrder(count), list(range(count))
     for _ in range(3000):
         one, other = chance.sample(expected if seed % 2 else [*expected[:3], expected[-1]], 2)
         behind = chance.random() < 0.5
         expected.remove(one)
         expected.insert(expected.index(other) + behind, one)
-        (row.move_behind if behind else row.move_before)(one, other)
-        assert sorted(expected, key=row.place.__getitem__) == expected
+        (order.move_behind if behind else order.move_before)(one, other)
+        assert sorted(expected, key=order.place.__getitem__) == expected

@@ -15,7 +15,7 @@ from growing import PROGRAMS, Block
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas.analysis.checkpointing import choose_checkpoints
+from torchatlas.analysis.checkpoint_choice import choose_checkpoints
 from torchatlas.errors import AnalysisError
 
 MOST = 2.3  # times as much for twice the size: n log n, and what does not grow evenly

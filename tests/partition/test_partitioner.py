@@ -22,7 +22,7 @@ from torchatlas.partition import PartitionReport
 from torchatlas.partition.fusion import Fusion
 from torchatlas.partition.groups import Groups
 from torchatlas.partition.traffic import ledger
-from torchatlas.partition.units import units_of_graph
+from torchatlas.partition.unit_graph import units_of_graph
 
 STRATEGIES = ("fusion", "op", "module")
 

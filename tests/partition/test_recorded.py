@@ -19,7 +19,7 @@ from zoo import ZOO, Specimen
 import torchatlas as atlas
 from torchatlas.capturing.replaying import fingerprint
 from torchatlas.errors import AnalysisError, CaptureError, InputMismatchError, InvalidInputError, NotAvailableError
-from torchatlas.execute.recorded.run import record
+from torchatlas.execute.recorded_run import record
 from torchatlas.inputs import named_tensors
 
 STRATEGIES = ("fusion", "op", "module")

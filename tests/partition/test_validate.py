@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 import torchatlas as atlas
 from torchatlas.errors import InvalidInputError, InvalidModelError, MissingDependencyError, UnknownNameError
-from torchatlas.execute.recorded.run import record
+from torchatlas.execute.recorded_run import record
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
-from torchatlas.partition.reassembly import reassembled
 from torchatlas.partition.report import PartitionReport, Subgraph
-from torchatlas.partition.validate import facts_of, validate, validate_model
-from torchatlas.partition.validation_checks import Check, checks_of
-from torchatlas.partition.validation_facts import ARCHITECTURES, Architecture, Published
-from torchatlas.partition.validation_models import DEFINED, Example, example_named
+from torchatlas.partition.validate import validate, validate_model
+from torchatlas.partition.validate.checks import PartitionCheck, checks_of
+from torchatlas.partition.validate.models import ONE_OF_EACH_FAMILY, example_named
+from torchatlas.partition.validate.published import ARCHITECTURES, Architecture, Published, facts_of
+from torchatlas.partition.validate.reassembly import reassembled
 
 MODELS = {
     "net": (Net, (2, 3, 8, 8)),
@@ -278,7 +278,7 @@ def test_pieces_that_compute_something_else() -> None:
 def test_a_vacuous_check_says_so() -> None:
     model, x = ZeroHead(), torch.randn(2, 4)
     report = atlas.GraphPartitioner().partition(traced(model, 2, 4))
-    assert reassembled(report, runs(model, x, x + 1), model) == Check(
+    assert reassembled(report, runs(model, x, x + 1), model) == PartitionCheck(
         "put together", None, "vacuous: the model makes the same of two different inputs"
     )
     recorded = atlas.GraphPartitioner().partition(atlas.capture(model, x))
@@ -302,17 +302,18 @@ def test_figures_that_differ() -> None:
     report = atlas.GraphPartitioner("op").partition(traced(model, 2, 3, 8, 8))
     parameters = sum(one.numel() for one in model.parameters())
     table = Published("a table", round(report.total_macs / 1e9, 3), parameters)
-    right = Example("net", model, (), {}, Architecture("a paper", 7, 0, "Block", 2, 1), table)
-    assert [one.passed for one in facts_of(report, right)] == [True] * 6
-    for wrong, name in (
-        (replace(right, architecture=Architecture("a paper", 8)), "convolutions"),
-        (replace(right, architecture=Architecture("a paper", depthwise=1)), "depthwise convolutions"),
-        (replace(right, architecture=Architecture("a paper", block="Block", blocks=3)), "blocks (Block)"),
-        (replace(right, architecture=Architecture("a paper", linears=2)), "linear layers"),
-        (replace(right, published=replace(table, gmacs=table.gmacs + 0.001)), "published GMACs"),
-        (replace(right, published=replace(table, parameters=parameters - 1)), "published parameters"),
+    paper = Architecture("a paper", 7, 0, "Block", 2, 1)
+    assert [one.passed for one in facts_of(report, model, table, paper)] == [True] * 6
+    for wrong_table, wrong_paper, name in (
+        (table, Architecture("a paper", 8), "convolutions"),
+        (table, Architecture("a paper", depthwise=1), "depthwise convolutions"),
+        (table, Architecture("a paper", block="Block", blocks=3), "blocks (Block)"),
+        (table, Architecture("a paper", linears=2), "linear layers"),
+        (replace(table, gmacs=table.gmacs + 0.001), paper, "published GMACs"),
+        (replace(table, parameters=parameters - 1), paper, "published parameters"),
     ):
-        assert [one.name for one in facts_of(report, wrong) if one.passed is False] == [name]
+        found = facts_of(report, model, wrong_table, wrong_paper)
+        assert [one.name for one in found if one.passed is False] == [name]
 
 
 def test_every_fact_names_its_origin() -> None:
@@ -386,7 +387,7 @@ def test_all_families(name: str) -> None:
     found = validate(name)
     assert found, str(found)
     assert all(check.passed for one in found.models[0].partitions for check in one.checks)
-    assert name in DEFINED
+    assert name in ONE_OF_EACH_FAMILY
 
 
 def kept_boxes(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:

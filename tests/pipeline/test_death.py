@@ -28,7 +28,7 @@ if {handler!r}:
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a terminal-less parent may have it ignored
 print("begun", flush=True)
 layers = [nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(4)]
-atlas.run_pipeline(nn.Sequential(*layers), torch.randn(8, 16), stages=2, warm_up={warm_up}, torchrun={torchrun})
+atlas.run_pipeline(nn.Sequential(*layers), torch.randn(8, 16), stages=2, warmup={warm_up}, torchrun={torchrun})
 print("ran", flush=True)
 """
 _LONG = 100_000  # passes before the one that is measured: hours

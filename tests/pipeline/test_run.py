@@ -140,7 +140,7 @@ def test_no_stage_begins_with_what_is_written_in_place_or_has_gaps() -> None:
 def test_a_worker_that_fails_dies_or_hangs_ends_the_run() -> None:
     model, x = Residual(2), torch.randn(4, 16)
     with pytest.raises(PipelineError, match=r"did not end within 500 ms; rank 0, 1 still ran"):
-        atlas.run_pipeline(model, x, stages=2, microbatches=2, timeout=0.5, warm_up=100_000)
+        atlas.run_pipeline(model, x, stages=2, microbatches=2, timeout=0.5, warmup=100_000)
     assert workers() == []
 
     def kill() -> None:

@@ -14,8 +14,8 @@ from render.layout.pages import outlined
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas import operations
 from torchatlas.graph import Graph, OperationType
+from torchatlas.operations.categories import REGISTERED, operation_type
 from torchatlas.render import page
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.words import SMALL, TITLE
@@ -97,9 +97,9 @@ def test_torchs_own_are_believed_in_backward_too(phases: tuple[str, ...]) -> Non
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(operations, "_registered", {})
+    monkeypatch.setattr(REGISTERED, "_entries", {})
     yield
-    operations.operation_type.cache_clear()
+    operation_type.cache_clear()
 
 
 @pytest.mark.usefixtures("registry")
@@ -108,9 +108,9 @@ def test_a_class_that_was_registered_comes_first() -> None:
         return atlas.capture(nn.Sequential(nn.Linear(4, 4), Pool()), torch.randn(2, 4))
 
     assert legend(graph()) == {"matmul", "reduction"}
-    operations.register_operation_type("mine.Pool", OperationType.POOLING)
+    atlas.register_operator("mine.Pool", category=OperationType.POOLING)
     assert legend(graph()) == {"matmul", "pooling"}
-    operations.register_operation_type("theirs.Pool", OperationType.NORM)  # whose is it?
+    atlas.register_operator("theirs.Pool", category=OperationType.NORM)  # whose is it?
     assert legend(graph()) == {"matmul", "reduction"}
 
 

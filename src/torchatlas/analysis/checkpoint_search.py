@@ -1,8 +1,8 @@
-"""What a step does with modules checkpointed, and a limit -> the set of modules with the least work that keeps to it.
+"""A training step and a memory limit -> the set of modules to checkpoint that recomputes least.
 
-Exact where few enough sets are to be tried: of blocks that are alike the earliest are taken, as what they free is gone
-for longest, and every number of them with every number of the others is tried. Where there are more sets, several
-greedy ways compete, and `least_work` says what no set can do without.
+The search is exact where few enough sets have to be tried. Of equal blocks it takes the earliest, since what they free
+stays free for longest, and tries every number of them with every number of the others. Where there are more sets,
+several greedy searches compete, and `least_work` is a lower bound for all sets.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from torchatlas.analysis.recompute import Candidate, Step, outer_paths
-from torchatlas.analysis.trial import Trial
+from torchatlas.analysis.checkpoint_candidates import Candidate, TrainingStep, outer_paths
+from torchatlas.analysis.checkpoint_trial import Trial
 from torchatlas.graph.columns import Array
 
-MOST_SETS = 4096  # that are tried, all of them or of those that look good
-LEAST_SHARE = 0.002  # of the peak, that all modules of a kind must save together to be worth a look
+MOST_SETS = 4096  # sets to try: all of them, or the most promising
+LEAST_SHARE = 0.002  # kinds of modules that save less of the peak than this, all together, are not tried
 
 
 class Search:
     """Looks for the set of least work whose peak is within the limit. Sets are tuples in order of execution."""
 
-    def __init__(self, step: Step, limit: int, by: str, exclude: frozenset[str], refused: frozenset[str]) -> None:
+    def __init__(
+        self, step: TrainingStep, limit: int, by: str, exclude: frozenset[str], refused: frozenset[str]
+    ) -> None:
         self.step, self.limit, self.by = step, limit, by
         self.tried, self.exact = 0, True
         self._peaks: dict[int, int] = {}
@@ -56,7 +58,7 @@ class Search:
         return self._cheapest() if self.exact else self._competed()
 
     def smallest(self) -> tuple[Candidate, ...]:
-        """The set of the smallest peak, of those with the least work; of all sets, or of those that look good."""
+        """The set with the smallest peak and, among equals, the least work: of all sets, or of the most promising."""
         if self.exact:
             sets = self._all_sets()
             return _in_order(min(sets, key=lambda one: (self.peak(one.candidates()), one.work)).candidates())
@@ -99,14 +101,14 @@ class Search:
         return self.tried > MOST_SETS
 
     def _needed(self) -> tuple[Array, int]:
-        """What each candidate frees where the plain step is fullest, and what has to be: else no peak is predicted."""
+        """What each candidate frees at the peak of the plain step, and what a set must free there to fit at all."""
         node = int(self.step.live.argmax())
         return self._freeing.at(node), int(self.step.live[node]) - self.limit
 
     # -- all sets ------------------------------------------------------------------------------------------------------
 
     def _all_sets(self) -> list[_Counted]:
-        """So many of each group, the earliest that are in none taken before, for all numbers of them."""
+        """All numbers of each group, combined: always the earliest that are in none of the larger ones taken."""
         freed, _ = self._needed()
         found = [_Counted(None, [], 0, 0.0, 0, 0)]
         for group in sorted(self.groups, key=_longest_first):  # inner ones have to give way
@@ -135,7 +137,7 @@ class Search:
     # -- some sets -----------------------------------------------------------------------------------------------------
 
     def _competed(self) -> tuple[Candidate, ...] | None:
-        """The cheapest of: as much as needed of one or two kinds, and greedy sets, each without what it can spare."""
+        """The cheapest of: as many as needed of one or two kinds, and greedy sets, each without what it can spare."""
         found = [self._greedy(power) for power in (0.0, 0.5, 1.0, 2.0)]
         found += [self._of_one(group) for group in self.groups]
         within = [self._spared(one) for one in found if one is not None]
@@ -208,7 +210,7 @@ class Search:
         return None
 
     def _exchanged(self, chosen: tuple[Candidate, ...]) -> tuple[Candidate, ...] | None:
-        """The same with one exchanged for one or two that take less together; None if that never helps."""
+        """Exchange one of a set for one or two that take less together; None if that never helps."""
         freed, need = self._needed()
         over = int(freed[[self._number[one] for one in chosen]].sum()) - need
         meets = self._meeting(chosen)
@@ -242,7 +244,7 @@ class Search:
         return None
 
     def _pairs(self, free: list[int]) -> list[list[int]]:
-        """All pairs of which none is in the other; none where there are too many."""
+        """All pairs that are not nested; an empty list where there are too many."""
         found: list[list[int]] = []
         if len(free) * (len(free) - 1) // 2 - self._freeing.nested >= MOST_SETS:
             return found
@@ -254,13 +256,12 @@ class Search:
         return found
 
     def _meeting(self, chosen: tuple[Candidate, ...]) -> Array:
-        """Per candidate how many of a set it is, holds or is inside of."""
+        """Per candidate how many of a set are the candidate itself, inside it or around it."""
         begun = np.searchsorted([one.first for one in chosen], self._last, "right")
-        found: Array = begun - np.searchsorted([one.last for one in chosen], self._first, "left")
-        return found
+        return begun - np.searchsorted([one.last for one in chosen], self._first, "left")
 
     def _greedy(self, power: float, *, all_the_way: bool = False) -> tuple[Candidate, ...] | None:
-        """Where it is fullest, take what frees most there for its work (to a power), until it fits."""
+        """Take what frees most at the current peak for its work (to a power), until the step fits."""
         trial, freeing = self._trial, self._freeing
         trial.choose(())
         taken = np.zeros(len(self.candidates), bool)  # these
@@ -290,7 +291,7 @@ class Search:
                 value = np.zeros(0)  # what holds it gains less by it from now on
 
     def _spared(self, chosen: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """The same without what is not needed, the dearest first."""
+        """Leave out what is not needed, the dearest first."""
         trial = self._trial
         trial.choose(chosen)
         for one in sorted(chosen, key=lambda one: -self._work(one)):
@@ -300,7 +301,7 @@ class Search:
         return _in_order(trial.chosen)
 
     def least_work(self) -> float:
-        """What any set must take: at each node enough has to be freed, at the best price if parts could be bought."""
+        """A lower bound of the work of any set: at each node enough must be freed, at the best price per byte."""
         over = np.flatnonzero(self.step.live > self.limit)
         most = 0.0
         for node in {int(self.step.live.argmax()), *over[:: max(1, len(over) // 32)].tolist()}:
@@ -316,7 +317,7 @@ class Search:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Counted:
-    """So many of a group, the first of those that are free, and what was taken of the groups before it."""
+    """A number of candidates of one group, the first that are free, and what was taken of the groups before it."""
 
     before: _Counted | None
     free: list[Candidate]  # the same list for all counts
@@ -330,9 +331,9 @@ class _Counted:
 
 
 class _Freeing:
-    """Candidates in order of execution -> what each takes away at a node, and which are inside which."""
+    """Candidates in order of execution -> how much each frees at a node, and which are nested in which."""
 
-    def __init__(self, step: Step, candidates: list[Candidate]) -> None:
+    def __init__(self, step: TrainingStep, candidates: list[Candidate]) -> None:
         count = [len(one.copied) for one in candidates]
         self._owner = np.repeat(np.arange(len(candidates)), count)
         self._resume = np.array([one.resume for one in candidates], np.int64)
@@ -354,10 +355,10 @@ class _Freeing:
                 self.outer[one].append(number)
         self._inner_of = np.repeat(np.arange(len(candidates)), [len(inner) for inner in self.inner])
         self._inner = np.array([one for inner in self.inner for one in inner], np.int64)
-        self.nested = len(self._inner)  # pairs of which one is in the other
+        self.nested = len(self._inner)  # nested pairs
 
     def at(self, node: int) -> Array:
-        """What checkpointing each takes away right after a node, at most."""
+        """The most that checkpointing each frees right after a node."""
         gone = self._original_end < node
         found = np.zeros(len(self._resume), np.int64)
         np.add.at(found, self._owner[gone], self._bytes[gone])
@@ -365,7 +366,7 @@ class _Freeing:
         return found
 
     def inside(self, amount: Array) -> Array:
-        """Per candidate the sum of what those inside it have."""
+        """Per candidate the sum of the amounts of those inside it."""
         found = np.zeros_like(amount)
         np.add.at(found, self._inner_of, amount[self._inner])
         return found

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torchatlas.analysis.autograd_bytes import autograd_text, captured_for_cost, recorded_with_autograd
 from torchatlas.analysis.counting import Counts, count
 from torchatlas.analysis.devices import GENERIC, Device, device_named
-from torchatlas.analysis.inference import autograd_text, captured_for_cost, recorded_with_autograd
+from torchatlas.analysis.reports import as_json, sum_of
 from torchatlas.analysis.roofline import BOUNDS, Roofline, roofline
 from torchatlas.analysis.summary import run_times
-from torchatlas.errors import AnalysisError, InvalidInputError, MissingDependencyError
+from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import PHASES, Array
+from torchatlas.graph.formats import imported
 from torchatlas.graph.names import short_name
 from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
@@ -57,20 +59,14 @@ class Amount:
         """All arithmetic per byte moved; None when nothing moves."""
         return (self.flops + self.elementwise_flops) / self.bytes if self.bytes else None
 
+    def __add__(self, other: Amount) -> Amount:
+        return sum_of((self, other))
+
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "operations": self.operations,
-            "macs": self.macs,
-            "flops": self.flops,
-            "elementwise_flops": self.elementwise_flops,
-            "bytes_read": self.bytes_read,
-            "bytes_written": self.bytes_written,
-            "saved_for_backward_bytes": self.saved_for_backward_bytes,
-            "arithmetic_intensity": self.arithmetic_intensity,
-            "seconds_at_best": self.seconds,
-            "time_ns": self.time_ns,
-            "uncosted": self.uncosted,
-        }
+        names = ["operations", "macs", "flops", "elementwise_flops", "bytes_read", "bytes_written"]
+        names += ["saved_for_backward_bytes", "arithmetic_intensity"]
+        found = {name: getattr(self, name) for name in names}
+        return found | {"seconds_at_best": self.seconds, "time_ns": self.time_ns, "uncosted": self.uncosted}
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +205,12 @@ class CostReport:
             "mean_intensity": self.mean_intensity,
             "sizes": self.sizes,
             "uncosted": self.uncosted,
-            **{name: {key: one.to_dict() for key, one in getattr(self, name).items()} for name in groups},
+            **{name: as_json(getattr(self, name)) for name in groups},
         }
 
     def to_pandas(self) -> pandas.DataFrame:
         """A pandas.DataFrame with one row per operation; what is unknown is <NA>."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingDependencyError("to_pandas needs pandas: pip install 'torchatlas[pandas]'") from error
+        pandas = imported("pandas", "to_pandas needs")
         chosen, counts = np.flatnonzero(self.counts.is_op), self.counts
         names, bound = self.graph.index.names(), self.roofline.bound
         operations = [self.graph.tables.operations[row].name for row in self.graph.columns["node_operation"][chosen]]
@@ -226,17 +219,10 @@ class CostReport:
             "name": pandas.array([names[node] for node in chosen], dtype="string"),
             "operation": pandas.Categorical(operations),
         }
-        figures = {
-            "macs": counts.macs,
-            "flops": counts.flops,
-            "elementwise_flops": counts.elementwise_flops,
-            "bytes_read": counts.bytes_read,
-            "bytes_written": counts.bytes_written,
-            "parallelism": counts.parallelism,
-        }
-        for name, column in figures.items():
-            table[name] = pandas.array(column[chosen], dtype="Int64")
-            table[name][column[chosen] < 0] = pandas.NA
+        for name in ("macs", "flops", "elementwise_flops", "bytes_read", "bytes_written", "parallelism"):
+            column = getattr(counts, name)[chosen]
+            table[name] = pandas.array(column, dtype="Int64")
+            table[name][column < 0] = pandas.NA
         table["seconds_at_best"] = self.roofline.seconds[chosen]
         table["bound"] = pandas.Categorical.from_codes(bound[chosen], [str(one) for one in BOUNDS])
         return pandas.DataFrame(table)
@@ -276,89 +262,59 @@ def cost(
     counts = count(graph, sizes)
     best = roofline(graph, counts, profile)
     columns, tables = graph.columns, graph.tables
-    operations, phases = columns["node_operation"], [str(phase) for phase in PHASES]
-    types = list(dict.fromkeys(str(op.type) for op in tables.operations))
-    type_of = np.array([types.index(str(op.type)) for op in tables.operations] or [0])
-    path = graph.index.path_of_call[columns["node_call"]]
-    names = list(dict.fromkeys(op.name for op in tables.operations))  # threads may list one operation twice
-    name_of = np.array([names.index(op.name) for op in tables.operations] or [0])
-    own = _amounts(graph, counts, best, path, graph.index.paths)
+
+    def amounts(group: Array, names: Iterable[str]) -> dict[str, Amount]:
+        return _amounts(graph, counts, best, group, list(names))
+
+    def by_operation(names: list[str]) -> dict[str, Amount]:
+        """`names` has one entry per row of the table of operations; equal ones are added up."""
+        number = {name: position for position, name in enumerate(dict.fromkeys(names))}
+        return amounts(np.array([number[name] for name in names] or [0])[columns["node_operation"]], number)
+
+    own = amounts(graph.index.path_of_call[columns["node_call"]], graph.index.paths)
     return CostReport(
         graph,
         counts,
         best,
-        next(iter(_amounts(graph, counts, best, np.zeros(len(graph), np.int64), [""]).values()), Amount()),
-        _amounts(graph, counts, best, columns["node_phase"], phases),
-        _rolled_up(graph, own),
-        _amounts(graph, counts, best, type_of[operations], types),
-        _amounts(graph, counts, best, name_of[operations], names),
-        _amounts(graph, counts, best, best.bound, [str(bound) for bound in BOUNDS]),
-        counts.uncosted,
-        graph.scopes[""].parameters,
-        counts.sizes,
+        total=amounts(np.zeros(len(graph), np.int64), [""]).get("", Amount()),
+        by_phase=amounts(columns["node_phase"], map(str, PHASES)),
+        by_module={path: one for path, one in graph.scopes.totals(own, Amount()).items() if one.operations},
+        by_operation_type=by_operation([str(op.type) for op in tables.operations]),
+        by_operation=by_operation([op.name for op in tables.operations]),
+        by_bound=amounts(best.bound, map(str, BOUNDS)),
+        uncosted=counts.uncosted,
+        parameters=graph.scopes[""].parameters,
+        sizes=counts.sizes,
     )
 
 
 def _amounts(graph: Graph, counts: Counts, best: Roofline, group: Array, names: list[str]) -> dict[str, Amount]:
     """The sums per group, in the order of `names`; groups without operations are left out, and group -1."""
     chosen = np.flatnonzero(counts.is_op & (group >= 0))
-    known = chosen[counts.macs[chosen] >= 0]
-    time_ns = graph.columns["node_time_ns"]
-    timed = chosen[time_ns[chosen] >= 0]
-    size = len(names)
+    is_known, time_ns, size = counts.macs[chosen] >= 0, graph.columns["node_time_ns"], len(names)
+    known, timed = chosen[is_known], chosen[time_ns[chosen] >= 0]
 
-    def total(column: Array, nodes: Array) -> list[int]:
+    def number(nodes: Array) -> list[int]:
+        return [int(one) for one in np.bincount(group[nodes], minlength=size)]
+
+    def total(column: Array, nodes: Array = known) -> list[int]:
         found = np.zeros(size, np.int64)
         np.add.at(found, group[nodes], column[nodes])
         return [int(one) for one in found]
 
-    operations = np.bincount(group[chosen], minlength=size).tolist()
-    costed = np.bincount(group[known], minlength=size).tolist()
-    times, was_timed = total(time_ns, timed), np.bincount(group[timed], minlength=size).tolist()
-    seconds = np.bincount(group[known], best.seconds[known], minlength=size).tolist()
-    macs, other = total(counts.macs, known), total(counts.elementwise_flops, known)
-    read, written = total(counts.bytes_read, known), total(counts.bytes_written, known)
-    saved = total(counts.saved_bytes, known)
-    return {
-        name: Amount(
-            operations[at],
-            macs[at],
-            other[at],
-            read[at],
-            written[at],
-            saved[at],
-            seconds[at],
-            times[at] if was_timed[at] else None,
-            operations[at] - costed[at],
-        )
-        for at, name in enumerate(names)
-        if operations[at]
+    sums: dict[str, list[Any]] = {
+        "operations": number(chosen),
+        "macs": total(counts.macs),
+        "elementwise_flops": total(counts.elementwise_flops),
+        "bytes_read": total(counts.bytes_read),
+        "bytes_written": total(counts.bytes_written),
+        "saved_for_backward_bytes": total(counts.saved_bytes),
+        "seconds": np.bincount(group[known], best.seconds[known], minlength=size).tolist(),
+        "time_ns": [time if runs else None for time, runs in zip(total(time_ns, timed), number(timed), strict=True)],
+        "uncosted": number(chosen[~is_known]),
     }
-
-
-def _rolled_up(graph: Graph, own: dict[str, Amount]) -> dict[str, Amount]:
-    """Every module with what is below it."""
-    found: dict[str, Amount] = {}
-    for scope in reversed(list(graph.scopes[""].walk())):
-        parts = [own.get(scope.path, Amount()), *(found[child.path] for child in scope.children)]
-        found[scope.path] = _sum(parts)
-    return {path: found[path] for path in graph.scopes if found[path].operations}
-
-
-def _sum(parts: Iterable[Amount]) -> Amount:
-    listed = list(parts)
-    times = [one.time_ns for one in listed if one.time_ns is not None]
-    return Amount(
-        sum(one.operations for one in listed),
-        sum(one.macs for one in listed),
-        sum(one.elementwise_flops for one in listed),
-        sum(one.bytes_read for one in listed),
-        sum(one.bytes_written for one in listed),
-        sum(one.saved_for_backward_bytes for one in listed),
-        sum(one.seconds for one in listed),
-        sum(times) if times else None,
-        sum(one.uncosted for one in listed),
-    )
+    rows = (Amount(**{key: column[at] for key, column in sums.items()}) for at in range(size))
+    return {name: row for name, row in zip(names, rows, strict=True) if row.operations}
 
 
 # -- as text -----------------------------------------------------------------------------------------------------------
@@ -397,14 +353,11 @@ def cost_text(report: CostReport, *, depth: int = 2, top: int = 10) -> str:
     parts = [text_lines(lines), _section("phase", report.by_phase)]
     if len(modules) > 1:
         parts.append(_section("module", {path or "(all)": one for path, one in modules.items()}))
-    parts += [_section("kind", _by_seconds(report.by_operation_type)), _section("limited by", report.by_bound)]
+    kinds = dict(sorted(report.by_operation_type.items(), key=lambda item: -item[1].seconds))
+    parts += [_section("kind", kinds), _section("limited by", report.by_bound)]
     if costly := report.top(top):
         parts.append(_operations(costly, achieved=achieved))
     return "\n\n".join(parts)
-
-
-def _by_seconds(groups: dict[str, Amount]) -> dict[str, Amount]:
-    return dict(sorted(groups.items(), key=lambda item: -item[1].seconds))
 
 
 def _section(title: str, groups: dict[str, Amount]) -> str:

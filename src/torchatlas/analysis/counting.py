@@ -1,4 +1,4 @@
-"""Graph -> the work of every node, as columns. Equal calls are worked out once."""
+"""Graph -> the work of every node, as columns. Equal calls are computed once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchatlas.analysis.inference import only_for_backward
-from torchatlas.analysis.sizes import RAGGED, sizes_of
+from torchatlas.analysis.autograd_bytes import only_for_backward
 from torchatlas.analysis.summary import operations_mask
+from torchatlas.analysis.symbolic_sizes import RAGGED, sizes_of
 from torchatlas.errors import AnalysisError
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, decode
@@ -20,7 +20,7 @@ from torchatlas.operations.work import OpCall, Operand, Work
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """One number per node; -1 where nobody knows. Inputs and outputs of the program take no work."""
+    """One number per node; -1 where it is unknown. Inputs and outputs of the program take no work."""
 
     macs: Array
     elementwise_flops: Array
@@ -35,14 +35,12 @@ class Counts:
     @property
     def flops(self) -> Array:
         """Two per multiply-add; -1 where unknown."""
-        doubled: Array = np.where(self.macs < 0, -1, 2 * self.macs)
-        return doubled
+        return np.where(self.macs < 0, -1, 2 * self.macs)
 
     @property
     def bytes(self) -> Array:
         """Read and written."""
-        total: Array = np.where(self.bytes_read < 0, -1, self.bytes_read + self.bytes_written)
-        return total
+        return np.where(self.bytes_read < 0, -1, self.bytes_read + self.bytes_written)
 
 
 def count(graph: Graph, sizes: Mapping[str, int] | None = None) -> Counts:
@@ -82,9 +80,9 @@ def count(graph: Graph, sizes: Mapping[str, int] | None = None) -> Counts:
 
 
 def _saved(graph: Graph, operands: Sequence[Operand], fresh: Array, written: Array) -> Array:
-    """Per node the bytes of results that only backward needs; -1 where nobody knows what it writes."""
+    """Per node the bytes of results that only backward needs; -1 where what it writes is unknown."""
     columns = graph.columns
-    value, node = columns["output_value"], _places(columns["output_ptr"])
+    value, node = columns["output_value"], graph.index.node_of_output
     chosen = fresh & (value >= 0) & np.append(only_for_backward(graph), False)[value]
     size = np.array([one.bytes for one in operands] or [0], np.int64)[columns["value_layout"][value[chosen]]]
     found = np.bincount(node[chosen], size, minlength=len(graph)).astype(np.int64)
@@ -113,9 +111,9 @@ def _call(graph: Graph, node: int, operands: Sequence[Operand], fresh: Array, al
 
 
 def _alike(graph: Graph, nodes: Array, fresh: Array, alone: Array) -> tuple[Array, Array]:
-    """Which ops are the same call: the position of the first of each kind, and the kind of each.
+    """Group equal calls: the position of the first of each group, and the group of each op.
 
-    Alike are ops with equal operation, arguments and, slot by slot, layouts: all that their work can depend on.
+    Equal are ops with equal operation, arguments and, slot by slot, layouts: all that their work can depend on.
     """
     columns = graph.columns
     layout = np.append(columns["value_layout"], -1) + 1  # value -1, a result that was not made, has layout 0
@@ -138,13 +136,13 @@ def _alike(graph: Graph, nodes: Array, fresh: Array, alone: Array) -> tuple[Arra
 
 
 def _written(graph: Graph) -> tuple[Array, Array]:
-    """Which outputs are in memory that the op wrote (not views), and which inputs it wrote that are no output.
+    """Which outputs lie in memory that the op wrote (not views), and which inputs it wrote without returning them.
 
     An op in place returns the tensor it wrote: that is one write, not two.
     """
     columns = graph.columns
     storage, storages = np.append(columns["value_storage"], -1), len(columns["storage_bytes"]) + 1
-    taken, made = _places(columns["input_ptr"]) * storages, _places(columns["output_ptr"]) * storages
+    taken, made = graph.index.node_of_input * storages, graph.index.node_of_output * storages
     taken, made = taken + storage[columns["input_value"]], made + storage[columns["output_value"]]
     wrote = columns["input_written"].astype(bool)
     fresh = ~_among(made, taken) | _among(made, taken[wrote])
@@ -157,12 +155,6 @@ def _among(keys: Array, pool: Array) -> Array:
     ordered = np.append(np.sort(pool), np.iinfo(np.int64).max)
     found: Array = ordered[np.searchsorted(ordered, keys)] == keys
     return found
-
-
-def _places(ptr: Array) -> Array:
-    """For each of the items that `ptr` divides among nodes, the node."""
-    nodes: Array = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
-    return nodes
 
 
 def _row(work: Work, call: OpCall) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchatlas.errors import UnknownNameError
-from torchatlas.registry import near_names
+from torchatlas.registry import did_you_mean
 
 T, G, M = 10**12, 10**9, 2**20
 
@@ -125,8 +125,7 @@ def device_named(device: Device | str | None) -> Device:
         return measure_here()
     found = DEVICES.get(device.lower().replace(" ", "-").replace("_", "-"))
     if found is None:
-        near = near_names(device, DEVICES)
-        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+        hint = did_you_mean(device, DEVICES) or "."
         raise UnknownNameError(f"No device profile is named {device!r}{hint} Known: here, {', '.join(DEVICES)}.")
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import groupby
@@ -12,6 +12,8 @@ import numpy as np
 
 from torchatlas.analysis.cost import Amount, CostReport, cost
 from torchatlas.analysis.devices import Device
+from torchatlas.analysis.module_figures import own_allocated_bytes
+from torchatlas.analysis.reports import as_json
 from torchatlas.analysis.time_changes import (
     NOT_COMPARED,
     OperationTime,
@@ -21,7 +23,7 @@ from torchatlas.analysis.time_changes import (
 )
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
-from torchatlas.graph import Graph, GraphNode
+from torchatlas.graph import Graph, GraphNode, Value
 from torchatlas.graph.columns import PHASES
 from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_count, format_ns
@@ -78,22 +80,16 @@ class Comparison:
         return {
             "same": self.same,
             "unchanged": self.unchanged,
-            "added": [node.name for node in self.added],
-            "removed": [node.name for node in self.removed],
-            "changed": [
-                {"before": one.before.name, "after": one.after.name, "what": {k: list(v) for k, v in one.what.items()}}
-                for one in self.changed
-            ],
+            "added": as_json(self.added),
+            "removed": as_json(self.removed),
+            "changed": as_json(self.changed),
             "modules": {
                 path: {name: [delta.before, delta.after] for name, delta in figures.items()}
                 for path, figures in self.modules.items()
             },
             "times": {path: change.to_dict() for path, change in self.times.items()},
             "eager": self.eager.to_dict(),
-            "operation_times": [
-                {"before": one.before.name, "after": one.after.name, **one.change.to_dict()}
-                for one in self.operation_times
-            ],
+            "operation_times": as_json(self.operation_times),
         }
 
     def __str__(self) -> str:
@@ -162,9 +158,8 @@ def _by_place(graph: Graph) -> dict[Place, list[_Row]]:
     ins, outs = columns["input_ptr"].tolist(), columns["output_ptr"].tolist()
     operations, arguments = columns["node_operation"].tolist(), columns["node_arguments"].tolist()
     found: dict[Place, list[_Row]] = {}
-    for node, (phase, iteration) in enumerate(
-        zip(columns["node_phase"].tolist(), columns["node_iteration"].tolist(), strict=True)
-    ):
+    phases, iterations = columns["node_phase"].tolist(), columns["node_iteration"].tolist()
+    for node, (phase, iteration) in enumerate(zip(phases, iterations, strict=True)):
         operation = tables.operations[operations[node]].name
         text = tables.arguments[arguments[node]] if arguments[node] >= 0 else ""
         taken = tuple(values[0][ins[node] : ins[node + 1]])
@@ -230,12 +225,9 @@ def _change(before: GraphNode, after: GraphNode) -> Change:
         if old.get(name) != new.get(name):
             what[name] = old.get(name), new.get(name)
     for side in ("inputs", "outputs"):
-        shapes = [
-            [f"{value.dtype}{list(value.shape)}" for value in getattr(node, side) if value is not None]
-            for node in (before, after)
-        ]
-        if shapes[0] != shapes[1]:
-            what[side] = ", ".join(shapes[0]), ", ".join(shapes[1])
+        old_shapes, new_shapes = (", ".join(_shapes(getattr(node, side))) for node in (before, after))
+        if old_shapes != new_shapes:
+            what[side] = old_shapes, new_shapes
     return Change(before, after, what or {"arguments": (str(before.arguments), str(after.arguments))})
 
 
@@ -255,7 +247,9 @@ def _modules(before: CostReport, after: CostReport) -> dict[str, dict[str, Delta
 def _figures(report: CostReport) -> dict[str, dict[str, float | None]]:
     """Per module what is compared; the peak only for the whole, since peaks of parts do not add up."""
     graph = report.graph
-    made = _allocated(graph)
+    made: dict[str, int] | None = None
+    if graph.peak_bytes is not None:
+        made = graph.scopes.totals(dict(zip(graph.index.paths, own_allocated_bytes(graph), strict=True)), 0)
     found: dict[str, dict[str, float | None]] = {}
     for path, scope in graph.scopes.items():
         amount = report.by_module.get(path, Amount())
@@ -272,23 +266,6 @@ def _figures(report: CostReport) -> dict[str, dict[str, float | None]]:
         }
     found.setdefault("", {})["peak_bytes"] = graph.peak_bytes
     return found
-
-
-def _allocated(graph: Graph) -> dict[str, int] | None:
-    """Bytes that each module's operations allocated, itself and below; None when memory was not followed."""
-    if graph.peak_bytes is None:
-        return None
-    columns, index = graph.columns, graph.index
-    made = (columns["storage_born"] >= 0) & (columns["storage_bytes"] >= 0)
-    own = np.zeros(len(index.paths), np.int64)
-    np.add.at(
-        own, index.path_of_call[columns["node_call"][columns["storage_born"][made]]], columns["storage_bytes"][made]
-    )
-    total = dict(zip(index.paths, own.tolist(), strict=True))
-    for scope in reversed(list(graph.scopes[""].walk())):
-        total.setdefault(scope.path, 0)
-        total[scope.path] += sum(total[child.path] for child in scope.children)
-    return total
 
 
 # -- as text -----------------------------------------------------------------------------------------------------------
@@ -320,10 +297,12 @@ def comparison_text(found: Comparison, *, most: int = 20) -> str:
     peak = found.modules[""]["peak_bytes"]
     if peak.before is not None and peak.after is not None:
         parts.append(f"peak {format_bytes(peak.before)} -> {format_bytes(peak.after)}")
-    lists: tuple[tuple[str, list[str]], ...]
-    lists = (("added", [_described(node) for node in found.added]), ("removed", [_described(n) for n in found.removed]))
-    lists += (("changed", [str(change) for change in found.changed]),)
-    for title, lines in (*lists, ("times that differ", [str(one) for one in found.operation_times])):
+    for title, lines in {
+        "added": list(map(_described, found.added)),
+        "removed": list(map(_described, found.removed)),
+        "changed": list(map(str, found.changed)),
+        "times that differ": list(map(str, found.operation_times)),
+    }.items():
         if lines:
             more = [f"  ... and {len(lines) - most:,} more"] if len(lines) > most else []
             parts.append(text_lines([f"{title}:", *(f"  {line}" for line in lines[:most]), *more]))
@@ -331,9 +310,11 @@ def comparison_text(found: Comparison, *, most: int = 20) -> str:
 
 
 def _described(node: GraphNode) -> str:
-    return (
-        f"{node.name}: {', '.join(f'{value.dtype}{list(value.shape)}' for value in node.outputs if value is not None)}"
-    )
+    return f"{node.name}: {', '.join(_shapes(node.outputs))}"
+
+
+def _shapes(values: Iterable[Value]) -> list[str]:
+    return [f"{value.dtype}{list(value.shape)}" for value in values]
 
 
 def _module_row(path: str, figures: dict[str, Delta], time: TimeChange | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Graph with recorded values -> how long the gradient of each parameter is."""
+"""Graph with recorded values -> the norm of each parameter's gradient."""
 
 from __future__ import annotations
 
@@ -60,8 +60,7 @@ def parameter_shapes(graph: Graph) -> dict[str, tuple[int | str, ...]]:
     """The shape of each parameter, in the order in which the run first takes them."""
     columns = graph.columns
     first = np.full(len(graph.values) + 1, len(graph), np.int64)
-    taker = np.repeat(np.arange(len(graph)), np.diff(columns["input_ptr"]))
-    np.minimum.at(first, columns["input_value"], taker)
+    np.minimum.at(first, columns["input_value"], graph.index.node_of_input)
     given = (columns["value_role"] == ROLES.index(Role.PARAMETER)) & (columns["value_producer"] < 0)
     rows = np.flatnonzero(given & (columns["value_parameter"] >= 0))
     found: dict[str, tuple[int | str, ...]] = {}
@@ -71,7 +70,7 @@ def parameter_shapes(graph: Graph) -> dict[str, tuple[int | str, ...]]:
 
 
 def _length(kept: Array, elements: int, statistics: bool) -> float:
-    """The L2 norm of a tensor, or of one of which minimum, maximum, mean, deviation and missing numbers were kept."""
+    """The L2 norm, from the tensor itself or from its statistics (minimum, maximum, mean, deviation, missing)."""
     if statistics:
         _, _, mean, deviation, missing = kept.tolist()
         return math.nan if missing else math.sqrt(elements * (mean * mean + deviation * deviation))

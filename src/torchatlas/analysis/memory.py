@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchatlas.analysis.memory_views import memory_frame, memory_text, source_dict, storage_name
+from torchatlas.analysis.memory_text import memory_text
+from torchatlas.analysis.reports import Report, as_json, fields_as_json
 from torchatlas.analysis.storages import KEYS, Storages, peak_of, storages_of
 from torchatlas.analysis.summary import MemoryUsage, memory_usage, operations_mask, run_times
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, GraphNode, SourceLine
 from torchatlas.graph.columns import PHASES, Array
+from torchatlas.graph.formats import imported
 from torchatlas.units import format_bytes
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ _UNATTRIBUTED = KEYS.index("unattributed")
 
 
 @dataclass(frozen=True)
-class TensorMemory:
+class TensorMemory(Report):
     """One allocation. Its lifetime ends with the recording where it outlived it."""
 
     name: str  # in the model, else that of the node that made it
@@ -47,42 +50,32 @@ class TensorMemory:
         return None if self.born is None else self.born.source
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it; nodes by name."""
-        found = {key: getattr(self, key) for key in self.__dataclass_fields__} | {"shape": list(self.shape)}
-        for key in ("born", "died", "last_used"):
-            found[key] = None if found[key] is None else found[key].name
-        return found | {"source": source_dict(self.source)}
+        return {**fields_as_json(self), "source": as_json(self.source)}
 
 
 @dataclass(frozen=True)
-class ModuleMemory:
+class ModuleMemory(Report):
     """What a module and all below it hold at the peak; `own_bytes` without what is below."""
 
     path: str
     type: str
     bytes: int
     own_bytes: int
-    unknown: int  # tensors among them whose size nobody knows: with any, the bytes are "at least"
+    unknown: int  # tensors among them whose size is unknown: with any, the bytes are "at least"
     categories: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {key: getattr(self, key) for key in ("type", "bytes", "own_bytes", "unknown", "categories")}
+        return fields_as_json(self, leave_out=("path",))
 
 
 @dataclass(frozen=True)
-class LineMemory:
+class LineMemory(Report):
     """What a line of the program made that is alive at the peak. No line (None) made what was there before."""
 
     source: SourceLine | None
     bytes: int
     unknown: int
     categories: dict[str, int]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        found = {key: getattr(self, key) for key in ("bytes", "unknown", "categories")}
-        return {"source": source_dict(self.source), **found}
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +92,7 @@ class MemoryReport:
     node: GraphNode = field(repr=False)  # right after it the peak is reached
     peak_by_phase: dict[str, int]
     by_category: dict[str, int]
-    unknown_by_category: dict[str, int]  # tensors alive at the peak whose size nobody knows
+    unknown_by_category: dict[str, int]  # tensors alive at the peak whose size is unknown
     by_device: dict[str, int]
     by_module: dict[str, ModuleMemory] = field(repr=False)  # by path, parents first; those that hold nothing left out
     by_line: tuple[LineMemory, ...] = field(repr=False)  # largest first
@@ -116,30 +109,19 @@ class MemoryReport:
         return memory_text(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it, with the same keys for every graph; the timeline is left out."""
+        """The report as JSON holds it, with the same keys for every graph; the timeline is left out."""
         node = self.node
         where = {"id": node.id, "name": node.name, "operation": node.operation, "phase": str(node.phase)}
-        return {
-            "peak_bytes": self.peak_bytes,
-            "at_least": self.at_least,
-            "unknown_storages": self.unknown_storages,
-            "peak_node": {**where, "module": node.scope.path, "source": source_dict(node.source)},
-            "peak_by_phase": self.peak_by_phase,
-            "by_category": self.by_category,
-            "unknown_by_category": self.unknown_by_category,
-            "by_device": self.by_device,
+        left_out = ("node", "live_bytes", "timeline", "graph", "storages", "usage")
+        return fields_as_json(self, left_out) | {
+            "peak_node": {**where, "module": node.scope.path, "source": as_json(node.source)},
             "usage": dict(self.usage),
             "times": run_times(self.graph),
-            "by_module": {path: row.to_dict() for path, row in self.by_module.items()},
-            "by_line": [row.to_dict() for row in self.by_line],
-            "largest": [row.to_dict() for row in self.largest],
-            "longest_held": [row.to_dict() for row in self.longest_held],
-            "notes": list(self.notes),
         }
 
     def to_pandas(self) -> pandas.DataFrame:
         """A DataFrame with one row per allocation, in order of birth; <NA> is what is unknown or absent."""
-        return memory_frame(self)
+        return _frame(self)
 
 
 def memory(graph: Graph, *, top: int = 10) -> MemoryReport:
@@ -236,15 +218,11 @@ def _by_module(peak: _Peak) -> dict[str, ModuleMemory]:
     graph, paths = peak.graph, peak.graph.index.paths
     rows = peak.grouped(peak.storages.module, len(paths), rest=0)  # the first path is the whole program's
     own = dict(zip(paths, rows, strict=False))
-    scopes, total = list(graph.scopes[""].walk()), dict[str, Array]()
-    for scope in reversed(scopes):
-        total[scope.path] = own.get(scope.path, rows[-1]) + sum(total[child.path] for child in scope.children)
     found = {}
-    for scope in scopes:
-        row = total[scope.path]
-        if row.any() or not scope.path:
-            mine = _bytes(own.get(scope.path, rows[-1]))
-            found[scope.path] = ModuleMemory(scope.path, scope.type, _bytes(row), mine, int(row[-1]), _words(row))
+    for path, row in graph.scopes.totals(own, rows[-1]).items():
+        if row.any() or not path:
+            mine, kind = _bytes(own.get(path, rows[-1])), graph.scopes[path].type
+            found[path] = ModuleMemory(path, kind, _bytes(row), mine, int(row[-1]), _words(row))
     return found
 
 
@@ -273,16 +251,14 @@ def _clock(graph: Graph) -> Array | None:
     if graph.time_ns is None:
         return None
     start, time = graph.columns["node_start_ns"], graph.columns["node_time_ns"]
-    found: Array = np.maximum.accumulate(np.where(start < 0, 0, start + np.maximum(time, 0)))
-    return found
+    return np.maximum.accumulate(np.where(start < 0, 0, start + np.maximum(time, 0)))
 
 
 def _cost_of_holding(graph: Graph, storages: Storages, clock: Array | None) -> Array:
     """Bytes times lifetime of what the run itself made, but for gradients and optimizer state, which have to stay."""
     cost = storages.cost_of_holding(np.arange(len(graph)) if clock is None else clock)
     made = (graph.columns["storage_born"] >= 0) & np.isin(storages.category, _MADE_AND_KEPT)
-    found: Array = np.where(made, cost, 0)
-    return found
+    return np.where(made, cost, 0)
 
 
 def _tensor(peak: _Peak, one: int, clock: Array | None) -> TensorMemory:
@@ -290,7 +266,7 @@ def _tensor(peak: _Peak, one: int, clock: Array | None) -> TensorMemory:
     storage, value = graph.storages[one], graph.values[int(storages.value[one])] if storages.value[one] >= 0 else None
     start, end, last = int(storages.start[one]), int(storages.end[one]), int(storages.last_read[one])
     return TensorMemory(
-        name=storage_name(graph, storages, one, graph.index.name),
+        name=_storage_name(graph, storages, one, graph.index.name),
         category=KEYS[int(storages.category[one])],
         bytes=storage.bytes,
         bytes_at_peak=None if storage.bytes is None else int(peak.held[one]),
@@ -304,6 +280,51 @@ def _tensor(peak: _Peak, one: int, clock: Array | None) -> TensorMemory:
         read_in_backward=bool(storages.read_in_backward[one]),
         lifetime_nodes=end - start,
         lifetime_ns=None if clock is None else int(clock[end] - clock[start]),
+    )
+
+
+def _storage_name(graph: Graph, storages: Storages, one: int, name_of: Callable[[int], str]) -> str:
+    """What to call a storage: its name in the model, else the node (by `name_of`) that made the first tensor on it."""
+    if storages.name[one] >= 0:
+        return graph.tables.names[int(storages.name[one])]
+    value = int(storages.value[one])
+    producer = int(graph.columns["value_producer"][value]) if value >= 0 else -1
+    if producer < 0:
+        return f"storage {one}"
+    output = int(graph.columns["value_output_index"][value])
+    return name_of(producer) + (f":{output}" if output > 0 else "")
+
+
+def _frame(report: MemoryReport) -> Any:
+    """A DataFrame with one row per storage."""
+    pandas = imported("pandas", "to_pandas needs")
+    graph, storages = report.graph, report.storages
+    columns, tables, names = graph.columns, graph.tables, graph.index.names()
+    order = np.argsort(storages.start, kind="stable")
+    layout = np.append(columns["value_layout"], -1)[storages.value]
+
+    def chosen(items: Sequence[str], position: Array) -> Any:
+        """Text by position; -1 is <NA>."""
+        return pandas.Categorical(pandas.array(np.array([*items, None], object)[position[order]], dtype="string"))
+
+    def whole(column: Array) -> Any:
+        return pandas.array(pandas.Series(column[order]).where(column[order] >= 0).astype("Int64"))
+
+    return pandas.DataFrame(
+        {
+            "name": pandas.array([_storage_name(graph, storages, one, names.__getitem__) for one in order.tolist()]),
+            "category": chosen(KEYS, storages.category),
+            "bytes": whole(columns["storage_bytes"]),
+            "dtype": chosen([row.dtype for row in tables.layouts], layout),
+            "shape": chosen(["[" + ", ".join(map(str, row.shape)) + "]" for row in tables.layouts], layout),
+            "device": chosen(tables.devices, columns["storage_device"]),
+            "module": chosen(graph.index.paths, storages.module),
+            "line": chosen([f"{row.file}:{row.line}" for row in tables.sources], storages.line),
+            "born": whole(columns["storage_born"]),
+            "died": whole(columns["storage_died"]),
+            "last_used": whole(storages.last_read),
+            "alive_at_peak": storages.alive_at(report.node.id)[order],
+        }
     )
 
 

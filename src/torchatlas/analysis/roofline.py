@@ -38,8 +38,7 @@ class Roofline:
     def achieved(self, graph: Graph) -> Array:
         """Best time divided by measured time, per node; nan where either is unknown."""
         measured = np.where(graph.columns["node_time_ns"] > 0, graph.columns["node_time_ns"], np.nan) / 1e9
-        found: Array = self.seconds / measured
-        return found
+        return self.seconds / measured
 
 
 def roofline(graph: Graph, counts: Counts, device: Device) -> Roofline:
@@ -58,10 +57,15 @@ def roofline(graph: Graph, counts: Counts, device: Device) -> Roofline:
     longer = np.maximum(compute, memory)
     idle = (longer == 0) & ~unknown
     seconds = np.where(unknown, np.nan, np.where(idle, 0, np.maximum(longer, device.overhead_s)))
+    bound = bounds(compute, memory, device.overhead_s)
+    return Roofline(device, seconds, np.where(unknown | ~counts.is_op, -1, bound))
+
+
+def bounds(compute: Array | float, memory: Array | float, overhead: float) -> Array:
+    """What holds back work that computes and moves bytes for so many seconds: positions in BOUNDS."""
     bound = np.where(compute > memory * _EVEN, BOUNDS.index(Bound.COMPUTE), BOUNDS.index(Bound.BALANCED))
     bound = np.where(memory > compute * _EVEN, BOUNDS.index(Bound.MEMORY), bound)
-    bound = np.where(longer < device.overhead_s, BOUNDS.index(Bound.OVERHEAD), bound)
-    return Roofline(device, seconds, np.where(unknown | ~counts.is_op, -1, bound))
+    return np.where(np.maximum(compute, memory) < overhead, BOUNDS.index(Bound.OVERHEAD), bound)
 
 
 def _layouts(graph: Graph) -> Array:

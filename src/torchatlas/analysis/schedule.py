@@ -1,25 +1,26 @@
-"""Graph -> when each node could run at the earliest (levels), the chain that nothing can shorten, the slack beside it.
+"""Graph -> when each node could run at the earliest (levels), its critical path, and the slack of every node.
 
 Nodes are in execution order, so every edge leads from a lower id to a higher one: no sorting, no search for cycles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from torchatlas.analysis.devices import Device, device_named
-from torchatlas.analysis.sweep import finish_times, waited_for
+from torchatlas.analysis.path_lengths import finish_times, heaviest_path, slack_and_remaining
+from torchatlas.analysis.summary import operations_mask
 from torchatlas.errors import InvalidInputError, NotAvailableError
-from torchatlas.graph import EdgeKind, Graph, GraphNode, NodeKind
-from torchatlas.graph.columns import EDGE_KINDS, KINDS, Array
+from torchatlas.graph import EdgeKind, Graph, GraphNode
+from torchatlas.graph.columns import EDGE_KINDS, Array
 from torchatlas.units import format_ns
 
 
-def levels(graph: Graph, kinds: Iterable[EdgeKind | str] = (EdgeKind.DATA, EdgeKind.ORDER)) -> Array:
-    """For every node the number of edges on the longest way to it: 0 where nothing comes before.
+def levels(graph: Graph, kinds: Iterable[EdgeKind | str] = EDGE_KINDS) -> Array:
+    """For every node the number of edges on the longest path to it: 0 where nothing comes before.
 
     Nodes of one level do not depend on each other. `kinds` chooses the edges that count.
     """
@@ -32,27 +33,26 @@ def longest_path(
     graph: Graph,
     weight: str | Array | None = None,
     *,
-    kinds: Iterable[EdgeKind | str] = (EdgeKind.DATA, EdgeKind.ORDER),
+    kinds: Iterable[EdgeKind | str] = EDGE_KINDS,
 ) -> tuple[list[int], int | float]:
     """The heaviest chain of dependent nodes: their ids in order, and its length.
 
     Without `weight` the length is counted in edges, as `levels` does. "time_ns" (or another node column) and an array
-    with one number per node sum the numbers of the nodes on the way; a node whose time is unknown adds nothing, so
+    with one number per node sum the numbers of the nodes on the path; a node whose time is unknown adds nothing, so
     that the length is then "at least". Of equal chains, the one whose edges come first in the graph is taken.
     """
     if not len(graph):
         return [], 0
     weights = _weights(graph, weight)
     source, target = _edges(graph, kinds)
-    ends = finish_times(weights, source, target)
-    path = _way_to(int(ends.argmax()), waited_for(weights, source, target, ends))
-    length = ends[path[-1]].item()
+    path, finish = heaviest_path(weights, source, target)
+    length = finish[path[-1]].item()
     return path, length - 1 if weight is None else length
 
 
-def widest_level(graph: Graph, kinds: Iterable[EdgeKind | str] = (EdgeKind.DATA, EdgeKind.ORDER)) -> list[GraphNode]:
+def widest_level(graph: Graph, kinds: Iterable[EdgeKind | str] = EDGE_KINDS) -> list[GraphNode]:
     """The operations of the level that has most of them: none depends on another. Of equal levels, the first."""
-    is_op = graph.columns["node_kind"] == KINDS.index(NodeKind.OP)
+    is_op = operations_mask(graph)
     if not is_op.any():
         return []
     level = levels(graph, kinds)
@@ -96,7 +96,7 @@ def critical_path(
     by: str | Array = "time",
     *,
     device: Device | str | None = None,
-    kinds: Iterable[EdgeKind | str] = (EdgeKind.DATA, EdgeKind.ORDER),
+    kinds: Iterable[EdgeKind | str] = EDGE_KINDS,
 ) -> CriticalPath:
     """The heaviest chain of dependent nodes, with the slack of every node.
 
@@ -110,13 +110,9 @@ def critical_path(
     name = by if isinstance(by, str) else "given weights"
     if not len(graph):
         return CriticalPath(graph, name, [], 0, 0, weights, False)
-    ends = finish_times(weights, source, target)
-    path = _way_to(int(ends.argmax()), waited_for(weights, source, target, ends))
-    last = len(graph) - 1  # the same sweep from the other end: what must still follow each node
-    after = finish_times(weights[::-1].copy(), last - target[::-1], last - source[::-1])[::-1]
-    length = ends[path[-1]]
-    slack = np.maximum(length - ends - after + weights, 0)
-    return CriticalPath(graph, name, path, length.item(), weights.sum().item(), slack, missing)
+    path, finish = heaviest_path(weights, source, target)
+    slack, _ = slack_and_remaining(weights, source, target, finish)
+    return CriticalPath(graph, name, path, finish.max().item(), weights.sum().item(), slack, missing)
 
 
 def _measure(graph: Graph, by: str, device: Device | str | None) -> Array:
@@ -124,8 +120,10 @@ def _measure(graph: Graph, by: str, device: Device | str | None) -> Array:
     if by == "count":
         return np.ones(len(graph), np.int64)
     if by == "time":
-        is_op = graph.columns["node_kind"] == KINDS.index(NodeKind.OP)
-        return np.where(is_op, _timed(graph), 0)
+        time_ns = graph.columns["node_time_ns"]
+        if not (time_ns >= 0).any():
+            raise NotAvailableError("Nothing in this graph was timed; ask by='roofline', 'flops' or 'bytes' instead.")
+        return np.where(operations_mask(graph), time_ns, 0)
     if by not in ("flops", "bytes", "roofline"):
         raise InvalidInputError(f"critical_path(by={by!r}): one of time, roofline, flops, bytes, count, or an array.")
     from torchatlas.analysis.counting import count  # the formulas are many, and levels need none
@@ -137,21 +135,6 @@ def _measure(graph: Graph, by: str, device: Device | str | None) -> Array:
     if by == "bytes":
         return counts.bytes
     return np.where(counts.macs < 0, -1, 2 * counts.macs + counts.elementwise_flops)
-
-
-def _timed(graph: Graph) -> Array:
-    time_ns = graph.columns["node_time_ns"]
-    if not (time_ns >= 0).any():
-        raise NotAvailableError("Nothing in this graph was timed; ask by='roofline', 'flops' or 'bytes' instead.")
-    return time_ns
-
-
-def _way_to(node: int, before: Sequence[int]) -> list[int]:
-    path = []
-    while node >= 0:
-        path.append(node)
-        node = before[node]
-    return path[::-1]
 
 
 def _edges(graph: Graph, kinds: Iterable[EdgeKind | str]) -> tuple[Array, Array]:

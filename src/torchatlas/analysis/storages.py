@@ -1,4 +1,4 @@
-"""Graph -> one row per storage: from when to when it was alive, how large, what for, whose and made by which line."""
+"""Graph -> one row per storage: its lifetime, size, category, module and the line that made it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Storages:
     start: Array
     end: Array
     bytes: Array  # the most it ever held; 0 where unknown
-    unknown: Array  # where nobody knows the size
+    unknown: Array  # whether the size is unknown
     category: Array  # position in KEYS
     module: Array  # position in graph.index.paths: whose it is
     line: Array  # position in graph.tables.sources: the line that made it
@@ -58,11 +58,10 @@ class Storages:
 
     def alive_at(self, node: int) -> Array:
         """Which of them are alive right after a node."""
-        found: Array = (self.start <= node) & (node <= self.end)
-        return found
+        return (self.start <= node) & (node <= self.end)
 
     def bytes_at(self, node: int) -> Array:
-        """What each holds, or would, right after a node."""
+        """The size of each right after a node, whether it is alive then or not."""
         found = self._first_bytes()
         storage, _, before, after = self.resizes[self.resizes[:, 1] <= node].T
         np.add.at(found, storage, after - before)
@@ -91,12 +90,11 @@ class Storages:
         np.add.at(change, row + self.start, self._first_bytes())
         np.add.at(change, row[storage] + node, after - before)
         np.subtract.at(change, row + self.end + 1, self.bytes_at(nodes))
-        found: Array = np.cumsum(change.reshape(len(KEYS), -1)[:, :-1], axis=1)
-        return found
+        return np.cumsum(change.reshape(len(KEYS), -1)[:, :-1], axis=1)
 
 
 def peak_of(graph: Graph) -> int:
-    """The peak in bytes; an error that says what to do where memory was not followed."""
+    """The peak in bytes. Where memory was not followed, an error says what to do."""
     if graph.peak_bytes is not None:
         return graph.peak_bytes
     if not len(graph):
@@ -137,7 +135,7 @@ def storages_of(graph: Graph) -> Storages:
 
 
 def _resizes(graph: Graph) -> Array:
-    """What the recording noted of storages that grew or shrank; what cannot be right, in a file, is left out."""
+    """The resizes of storages that the recording noted. Rows that cannot be right, in a foreign file, are left out."""
     rows, limits = graph.metadata.get("resized", ()), (len(graph.storages) - 1, len(graph), 2**62, 2**62)
 
     def sound(row: Any) -> bool:
@@ -162,8 +160,7 @@ def _first_values(graph: Graph) -> tuple[Array, Array]:
 def _reads(graph: Graph) -> tuple[Array, Array, Array]:
     """Per storage the first and the last node that takes it, and whether one of backward does."""
     columns, count = graph.columns, len(graph.columns["storage_bytes"])
-    node = np.repeat(np.arange(len(graph)), np.diff(columns["input_ptr"]))
-    storage = columns["value_storage"][columns["input_value"]]
+    node, storage = graph.index.node_of_input, columns["value_storage"][columns["input_value"]]
     node, storage = node[storage >= 0], storage[storage >= 0]
     first, last = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     last[storage] = node
@@ -174,9 +171,9 @@ def _reads(graph: Graph) -> tuple[Array, Array, Array]:
 
 
 def _category(graph: Graph, start: Array, end: Array) -> Array:
-    """The role says it, but for activations: those that an op of backward finds alive were kept for it.
+    """The category follows from the role, but for activations: those alive during backward were saved for it.
 
-    Where backward was recorded the others are temporaries; where it was not, nobody can tell them apart.
+    Where backward was recorded the others are temporaries; where it was not, the two cannot be told apart.
     """
     of_role = np.array([KEYS.index(_OF_ROLE[role]) for role in ROLES])
     found: Array = of_role[graph.columns["storage_role"]]
@@ -191,16 +188,11 @@ def _category(graph: Graph, start: Array, end: Array) -> Array:
 
 
 def _module(graph: Graph, name: Array) -> Array:
-    """What has a name, its gradient and its state belong to the module of that name; the rest to where it was made."""
-    columns, paths = graph.columns, graph.index.paths
-    number = {path: position for position, path in enumerate(paths)}
+    """Named tensors, their gradients and states belong to the module of that name; others to where they were made."""
+    columns = graph.columns
     of_name = np.zeros(len(graph.tables.names) + 1, np.int64)
     for one in np.unique(name[name >= 0]).tolist():
-        path = graph.tables.names[one].rpartition(".")[0]
-        while path not in number:
-            path = path.rpartition(".")[0]
-        of_name[one] = number[path]
+        of_name[one] = graph.index.path_of_parameter(graph.tables.names[one])
     born = columns["storage_born"]
     made_in = np.append(graph.index.path_of_call[columns["node_call"]], 0)[born]
-    found: Array = np.where(name >= 0, of_name[name], made_in)
-    return found
+    return np.where(name >= 0, of_name[name], made_in)

@@ -1,7 +1,8 @@
-"""Graph -> its figures: how many nodes of which kind, in which phase and module, how long, how many bytes."""
+"""Graph -> its totals: nodes by kind, phase and module, times and bytes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,7 +92,7 @@ def summarize(graph: Graph) -> dict[str, Any]:
         "times": run_times(graph),
         "memory_usage": memory_usage(graph),
         "operation_types": _by_operation_type(graph, is_op),
-        "module_types": _by_module_type(graph),
+        "module_types": _most_first(Counter(one.type for one in graph.tables.modules if one.kind == "module")),
         "operations_by_phase": operations_by_phase(graph),
         "operations_by_module": {
             path: scope.operations for path, scope in graph.scopes.items() if scope.operations or scope.calls
@@ -137,7 +138,7 @@ def memory_usage(graph: Graph) -> MemoryUsage:
     if graph.peak_bytes is None:
         return MemoryUsage(dict.fromkeys(names), at_least=False)
     last = int(graph.columns["node_memory_bytes"][-1])
-    module_level = _is_module_level(graph)
+    module_level = module_calls_only(graph)
     amounts = (
         last if last >= 0 else None,
         graph.peak_bytes,
@@ -160,7 +161,7 @@ def operations_of(graph: Graph) -> Iterator[tuple[str, list[GraphNode]]]:
         yield name, [graph.nodes[int(node)] for node in nodes[starts[position] : starts[position + 1]]]
 
 
-def _is_module_level(graph: Graph) -> bool:
+def module_calls_only(graph: Graph) -> bool:
     """Whether a run was recorded by module calls (track_tensor_ops=False): no dispatcher operator is named so."""
     names = (operation.name for operation in graph.tables.operations)
     return graph.source == "run" and any(name.startswith(("nn.", "torch.")) for name in names)
@@ -182,17 +183,12 @@ def _most_at_once(graph: Graph, role: Role) -> int:
 
 
 def _by_operation_type(graph: Graph, is_op: Array) -> dict[str, int]:
-    rows = np.bincount(graph.columns["node_operation"][is_op], minlength=len(graph.tables.operations))
-    found: dict[str, int] = {}
-    for operation, count in zip(graph.tables.operations, rows, strict=True):
-        if count:
-            found[str(operation.type)] = found.get(str(operation.type), 0) + int(count)
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+    rows, found = graph.columns["node_operation"][is_op], Counter[str]()
+    for operation, count in zip(graph.tables.operations, np.bincount(rows).tolist(), strict=False):
+        found[str(operation.type)] += count
+    return _most_first(found)
 
 
-def _by_module_type(graph: Graph) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for module in graph.tables.modules:
-        if module.kind == "module":
-            found[module.type] = found.get(module.type, 0) + 1
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+def _most_first(counts: Counter[str]) -> dict[str, int]:
+    """What was counted at least once, most first and by name among equals."""
+    return dict(sorted((+counts).items(), key=lambda item: (-item[1], item[0])))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.timing import Measured
 from torchatlas.units import format_ns
@@ -19,7 +20,7 @@ LONGER, SHORTER, ALIKE, NOT_COMPARED = "longer", "shorter", "no difference", "no
 
 
 @dataclass(frozen=True, slots=True)
-class TimeChange:
+class TimeChange(Report):
     """A time before and after; None where it is not known."""
 
     before: Measured | None
@@ -40,10 +41,7 @@ class TimeChange:
         return self.verdict in (LONGER, SHORTER)
 
     def to_dict(self) -> dict[str, Any]:
-        sides = {"before": self.before, "after": self.after}
-        return {name: None if side is None else side.to_dict() for name, side in sides.items()} | {
-            "verdict": self.verdict
-        }
+        return {**fields_as_json(self), "verdict": self.verdict}
 
     def __str__(self) -> str:
         if self.before is None or self.after is None:
@@ -60,12 +58,15 @@ class TimeChange:
 
 
 @dataclass(frozen=True, slots=True)
-class OperationTime:
+class OperationTime(Report):
     """An operation that both graphs have and that takes longer, or shorter, beyond the spread."""
 
     before: GraphNode
     after: GraphNode
     change: TimeChange
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.change.to_dict()
 
     def __str__(self) -> str:
         return f"{self.after.name}: {self.change}"

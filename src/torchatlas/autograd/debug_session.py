@@ -1,7 +1,7 @@
-"""Where a debugged backward pass stops next, and what becomes of it there.
+"""Decide where a debugged backward pass stops next: steps, breakpoints and conditions.
 
-The session is told of every node by the real engine, in the thread that runs it. `pause` is what it does at a stop:
-hand over to another thread (debugger.py), or talk to somebody at a terminal (console.py).
+The session is told of every node by the real engine, in the thread that runs it. At a stop it calls `pause`, which
+hands over to another thread (debugger.py), or talks to somebody at a terminal (debug_console.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Breakpoint:
 
     text: str
     test: Test
-    name: str | None = None  # the one that a node, operation, module or parameter must have
+    name: str | None = None  # that a node, operation, module or parameter must have
     origin: bool = False  # where NaN or infinity is made, and not wherever it arrives
     hits: int = 0  # how often it came
 
@@ -104,11 +104,6 @@ class Session:
             return (stop.made is not None or stop.number != here) and condition.test(stop)
 
         self.go(until=comes, origin=condition.origin)
-
-    def breakpoint(
-        self, what: Any = None, *, above: float | None = None, nan: bool = False, zero: bool = False
-    ) -> None:
-        self.breakpoints.append(self.condition(what, above=above, nan=nan, zero=zero))
 
     def condition(
         self, what: Any = None, *, above: float | None = None, nan: bool = False, zero: bool = False

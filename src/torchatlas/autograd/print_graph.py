@@ -60,9 +60,19 @@ def graph_text(
     return "\n".join(prefix + line for line in lines)
 
 
-def print_graph(tensor: Any, indent: int = 0, **options: Any) -> str:
-    """Print the autograd graph behind a tensor, and return the text; see `graph_text` for the options."""
-    text = graph_text(tensor, indent, **options)
+def print_graph(
+    tensor: Any,
+    indent: int = 0,
+    *,
+    params: Params = None,
+    model: nn.Module | None = None,
+    most: int = _MOST_LINES,
+) -> str:
+    """Print the autograd graph behind a tensor, of at most `most` nodes, and return the text.
+
+    `model` or `params` name the leaves.
+    """
+    text = graph_text(tensor, indent, params=params, model=model, most=most)
     sys.stdout.write(f"{text}\n")
     return text
 

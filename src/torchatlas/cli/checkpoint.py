@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from torchatlas.analysis.checkpointing import MEASURES
+from torchatlas.analysis.checkpoint_choice import MEASURES
 from torchatlas.cli import _target
 from torchatlas.cli._options import device_option, inputs_option, optimizer_option, print_result, progress, verb
 from torchatlas.errors import InvalidInputError

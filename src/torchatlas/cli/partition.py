@@ -11,8 +11,7 @@ from torchatlas.cli._graph import GraphSource, graph_argument
 from torchatlas.cli._options import device_option, print_result, progress, stdout_to_stderr, top_option, verb
 from torchatlas.partition.concurrency import WEIGHTS, WORKERS, ConcurrencyAnalyzer
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
-from torchatlas.partition.report import PartitionReport
-from torchatlas.partition.text import report_text
+from torchatlas.partition.report import PartitionReport, report_text
 
 
 @click.command()
@@ -84,7 +83,7 @@ def _traced(source: GraphSource, partitioner: GraphPartitioner, as_json: bool) -
     from torch import nn
 
     import torchatlas as atlas
-    from torchatlas.execute.recorded.run import record
+    from torchatlas.execute.recorded_run import record
 
     if ":" not in source.text or not source.is_target:
         return None

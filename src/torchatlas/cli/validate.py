@@ -8,7 +8,7 @@ from torchatlas.cli import _target
 from torchatlas.cli._options import inputs_option, print_result, progress, stdout_to_stderr, verb
 from torchatlas.partition.partitioner import STRATEGIES
 from torchatlas.partition.validate import FRONT_ENDS, ModelValidation, ValidationReport, validate, validate_model
-from torchatlas.partition.validation_models import DEFINED, check_names
+from torchatlas.partition.validate.models import ONE_OF_EACH_FAMILY, check_names
 
 FAILED = 1
 
@@ -45,7 +45,7 @@ def command(
     chosen = strategy or STRATEGIES, front_end or FRONT_ENDS
     validations: list[ModelValidation] = []
     with stdout_to_stderr(as_json):
-        for name in names or DEFINED:
+        for name in names or ONE_OF_EACH_FAMILY:
             with progress(f"validating {name}"):
                 if name in targets:
                     validations.append(_of_target(name, inputs, *chosen))

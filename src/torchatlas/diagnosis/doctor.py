@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import nn
 
 from torchatlas.diagnosis import faults  # noqa: F401  # registers all diagnoses
 from torchatlas.diagnosis.events import LOSS_CHECKS
-from torchatlas.diagnosis.findings import Findings
 from torchatlas.diagnosis.history import Recorded
 from torchatlas.diagnosis.loss_graph import LossGraph
 from torchatlas.diagnosis.visit import Visit
@@ -18,24 +17,6 @@ from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 
 
-@overload
-def doctor(
-    losses: None = None,
-    *,
-    model: nn.Module | None = None,
-    forward: None = None,
-    only: Iterable[str] | None = None,
-    ignore: Iterable[str] | None = None,
-) -> Visit: ...
-@overload
-def doctor(
-    losses: Any,
-    *,
-    model: nn.Module | None = None,
-    forward: Graph | None = None,
-    only: Iterable[str] | None = None,
-    ignore: Iterable[str] | None = None,
-) -> Findings: ...
 def doctor(
     losses: Any = None,
     *,
@@ -43,12 +24,14 @@ def doctor(
     forward: Graph | None = None,
     only: Iterable[str] | None = None,
     ignore: Iterable[str] | None = None,
-) -> Findings | Visit:
+) -> Visit:
     """What is wrong with a training step, or with a loss before backward runs.
 
-    `with atlas.doctor() as visit:` watches any code, one step or a whole training, and changes nothing that it does;
-    then `visit.findings`. `atlas.doctor(loss)` looks at the graph behind a loss, or several, and runs nothing: with a
-    `model` it finds parameters that get no gradient; `forward`, a recording of the forward pass, gives the lines.
+    `with atlas.doctor() as visit:` watches any code, one step or a whole training, and changes nothing that it does.
+    `atlas.doctor(loss)` looks at the graph behind a loss, or several, and runs nothing: with a `model` it finds
+    parameters that get no gradient; `forward`, a recording of the forward pass, gives the lines. Both return a Visit:
+    print it, iterate over it, or ask for its `findings`.
+
     `only` names the fault to look for, or several; `ignore` those to leave out. A comment in a line of the program,
     `# atlas: ignore not-zeroed`, does the same for what is found there.
     """
@@ -64,4 +47,4 @@ def doctor(
     ignored = [key for key in ignored if LOSS_CHECKS[key] is not None]  # an unknown one is refused
     chosen = [key for key in (LOSS_CHECKS if only is None else only) if key not in ignored]
     graph = LossGraph(given, Recorded(forward, model))
-    return Findings([finding for key in chosen for finding in LOSS_CHECKS[key](graph)], tuple(chosen))
+    return Visit.of_findings([finding for key in chosen for finding in LOSS_CHECKS[key](graph)], tuple(chosen))

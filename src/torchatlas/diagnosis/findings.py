@@ -10,7 +10,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, overload
 
-from torchatlas.diagnosis.notebook import findings_html
+from torchatlas.diagnosis.findings_html import findings_html
 from torchatlas.escapes import clean
 from torchatlas.graph import GraphNode, SourceLine
 from torchatlas.tables import text_lines

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import nn
@@ -13,16 +13,16 @@ from torch import nn
 from torchatlas.capturing import patches
 from torchatlas.diagnosis.backward_passes import BackwardPass, watch_backward
 from torchatlas.diagnosis.events import DIAGNOSES, Diagnosis
-from torchatlas.diagnosis.findings import Finding, Findings, OwnFailure, sorted_findings
+from torchatlas.diagnosis.findings import Finding, Findings, OwnFailure, Severity, sorted_findings
+from torchatlas.diagnosis.findings_html import running_cell
 from torchatlas.diagnosis.history import History
-from torchatlas.diagnosis.notebook import running_cell
 from torchatlas.errors import StateError
 from torchatlas.interrupts import Bracket
 from torchatlas.torch_private import never_compiled
 
 
-class Visit(Bracket["Visit"]):
-    """Watches what runs between entering and leaving; `findings` is what was wrong with it."""
+class Visit(Bracket["Visit"], Sequence[Finding]):
+    """Watches what runs between entering and leaving. It is a sequence of what was found so far; False if nothing."""
 
     def __init__(
         self, model: nn.Module | None = None, only: Iterable[str] | None = None, ignore: Iterable[str] = ()
@@ -42,6 +42,13 @@ class Visit(Bracket["Visit"]):
         self._state = "new"
         self._cells: dict[str, str] = {}  # of the notebook that runs: file -> id of the cell
 
+    @classmethod
+    def of_findings(cls, found: Iterable[Finding], checks: tuple[str, ...]) -> Visit:
+        """A visit that is over: of a loss that was looked at without running anything."""
+        visit = cls(only=())
+        visit.found, visit.checks, visit._state = list(found), checks, "over"
+        return visit
+
     # -- what the program's author sees --------------------------------------------------------------------------------
 
     @property
@@ -59,8 +66,36 @@ class Visit(Bracket["Visit"]):
         found = {finding.key for finding in self.found}
         return tuple(key for key in self.checks if key in unjudged and key not in found)
 
+    @overload
+    def __getitem__(self, index: int) -> Finding: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Finding]: ...
+    def __getitem__(self, index: int | slice) -> Finding | list[Finding]:
+        return self.findings[index]
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the findings."""
+        return self.findings.keys
+
+    @property
+    def worst(self) -> Severity | None:
+        """The severity of the worst finding; None if there is none."""
+        return self.findings.worst
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.findings.to_dict()
+
     def __str__(self) -> str:
         return str(self.findings)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return self.findings._repr_html_()

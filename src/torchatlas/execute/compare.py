@@ -12,8 +12,8 @@ import torch
 
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
+from torchatlas.execute.node_values import NodeIO, NodeValues
 from torchatlas.execute.traced import TracedModel, trace
-from torchatlas.execute.values import NodeIO, NodeValues
 from torchatlas.graph import GraphNode, OperationType
 from torchatlas.tables import text_lines, text_table
 from torchatlas.torch_private import pytree

@@ -1,23 +1,22 @@
-"""Flat instructions over registers: what a traced model runs.
+"""Programs: flat instructions over registers, and the one loop that runs them.
 
-Every argument is resolved to a register or a constant once, when the program is made; running it is one loop. A value
-that is recorded is what the node produced: it is copied just before a later op writes to its memory.
+A traced model (exported_program.py), a recorded graph (recorded_program.py) and a file (loading.py) all become a
+Program: every argument is resolved to a register or a constant once. Whoever wants to see values, edit them or compare
+them is an Observer of the loop.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Collection, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
 
-from torchatlas.capturing.exported import Block, attribute, block_of
 from torchatlas.errors import FileFormatError
-from torchatlas.torch_private import OpOverload, pytree
-
-Edits = Mapping[str, Callable[[Any], Any]]
+from torchatlas.torch_private import OpOverload
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +45,21 @@ def instruction(
     name: str, result: int, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any = None
 ) -> Instruction:
     """A call of an operator or a Python function; `target` is what to call in its place, if not the function itself."""
-    if function is torch.ops.aten.copy_.default:
-        target = _copy
-    elif target is None:
+    if target is None:
         target = function._op if type(function) is OpOverload else function
-    plain = None
-    if not kwargs and not any(isinstance(item, (list, tuple, dict, slice)) for item in args):
-        plain = tuple((item.number, None) if isinstance(item, Register) else (-1, item) for item in args)
-    reads, writes = tuple(_registers((args, kwargs))), _written(function, args, kwargs)
+    plain, nested = None, bool(kwargs)
+    for item in args:
+        nested = nested or type(item) in _NESTED
+    if nested:
+        reads = tuple(_registers((args, kwargs)))
+    else:
+        plain = tuple([(item.number, None) if type(item) is Register else (-1, item) for item in args])
+        reads = tuple([number for number, _ in plain if number >= 0])
+    writes = _written(function, args, kwargs) if type(function) is OpOverload else ()
     return Instruction(name, result, target, args, kwargs, plain, reads, writes, function)
+
+
+_NESTED = frozenset({list, tuple, dict, slice})
 
 
 @dataclass(eq=False)
@@ -76,22 +81,14 @@ class Program:
             for register in instruction.reads:
                 last[register] = position
         stays = set(_registers(self.outputs))
-        dead: list[list[int]] = [[] for _ in self.instructions]
+        dead: dict[int, tuple[int, ...]] = {}
         for register, position in last.items():
             if register not in stays:
-                dead[position].append(register)
-        self._steps = list(zip(self.instructions, map(tuple, dead), strict=True))
+                dead[position] = (*dead.get(position, ()), register)
+        self._steps = [(each, dead.get(position, ())) for position, each in enumerate(self.instructions)]
 
-    def run(
-        self,
-        arguments: list[Any],
-        constants: Callable[[str], Any],
-        *,
-        keep: Collection[str] | None = (),
-        edits: Edits | None = None,
-        watch: Callable[[str, Any], None] | None = None,
-    ) -> tuple[list[Any], dict[str, Taken]]:
-        """Run it. Returns the results, flat, and what the nodes to `keep` took and made, by name; None keeps all."""
+    def run(self, arguments: list[Any], constants: Callable[[str], Any], observer: Observer | None = None) -> list[Any]:
+        """Run it and return its results, flat. `constants` gives the model's tensors by name."""
         registers: list[Any] = [None] * len(self.names)
         for register, name in self.constants.items():
             registers[register] = constants(name)
@@ -100,233 +97,168 @@ class Program:
         for register, argument in zip(self.inputs, arguments, strict=True):
             registers[register] = argument
         del arguments  # so that an input, too, is freed after its last use, if the caller lets go of it
-        recorder = _Recorder(self, registers, keep, edits or {}, watch)
+        if observer is not None:
+            observer.begin(self, registers)
         try:
-            if recorder.is_idle:
-                self._run(registers)
-            else:
-                self._run_recorded(registers, recorder)
+            self._run(registers, observer)
         except BaseException:
             for mode in reversed([item for item in registers if type(item) is Mode]):
                 mode.end()
             raise
-        results = [_filled(item, registers) for item in self.outputs]
-        recorder.returned("output", results)
-        return results, recorder.values()
+        results = [filled(item, registers) for item in self.outputs]
+        if observer is not None:
+            observer.end(results)
+        return results
 
-    def _run(self, registers: list[Any]) -> None:
+    def _run(self, registers: list[Any], observer: Observer | None) -> None:
+        args: Any
+        kwargs: dict[str, Any]
         for instruction, dead in self._steps:
+            if observer is not None:
+                observer.before(instruction)
             try:
                 if (plain := instruction.plain) is not None:
-                    result = instruction.target(*[registers[r] if r >= 0 else c for r, c in plain])
+                    args, kwargs = [registers[r] if r >= 0 else c for r, c in plain], {}
                 else:
-                    args, kwargs = _filled(instruction.args, registers), _filled(instruction.kwargs, registers)
-                    result = instruction.target(*args, **kwargs)
-                    args = kwargs = None
-            except Exception as error:
-                raise Failed(instruction.name, error) from error
-            registers[instruction.result] = result
-            for register in dead:
-                registers[register] = None
-            result = None  # it may be dead
-
-    def _run_recorded(self, registers: list[Any], recorder: _Recorder) -> None:
-        for register in self.inputs:
-            recorder.made(register)
-        for instruction, dead in self._steps:
-            recorder.called(instruction)
-            try:
-                args, kwargs = _filled(instruction.args, registers), _filled(instruction.kwargs, registers)
+                    args, kwargs = filled(instruction.args, registers), filled(instruction.kwargs, registers)
                 registers[instruction.result] = instruction.target(*args, **kwargs)
-                args = kwargs = None
             except Exception as error:
                 raise Failed(instruction.name, error) from error
-            if instruction.name:
-                recorder.made(instruction.result)
+            if observer is not None and instruction.name:
+                observer.after(instruction, args, kwargs)
+            args = kwargs = None  # type: ignore[assignment]  # what they hold may be dead
             for register in dead:
                 registers[register] = None
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What a node took, in the order of its arguments, and made."""
+class Observer:
+    """Looks on while a program runs. It may put other values into the registers."""
 
-    inputs: tuple[Any, ...]
-    output: Any
+    def begin(self, program: Program, registers: list[Any]) -> None:
+        """Inputs and constants are in their registers; nothing has run yet."""
+
+    def before(self, instruction: Instruction) -> None:
+        """An instruction is about to run."""
+
+    def after(self, instruction: Instruction, args: Any, kwargs: dict[str, Any]) -> None:
+        """An instruction that is a node has run; its result is in its register."""
+
+    def end(self, results: list[Any]) -> None:
+        """The program has returned."""
 
 
-@dataclass(eq=False, slots=True)
-class _Cell:
-    """One state of what a register holds; all who saw that state share it."""
+class ProgramBuilder:
+    """A program in the making."""
 
-    value: Any
-    register: int
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.inputs: list[int] = []
+        self.constants: dict[int, str] = {}
+        self.attached: dict[int, Any] = {}
+        self.instructions: list[Instruction] = []
 
+    def register(self, name: str = "") -> Register:
+        """A register that nothing else has."""
+        self.names.append(name)
+        return Register(len(self.names) - 1)
 
-class _Recorder:
-    """Keeps, edits or hands on what nodes take and make.
+    def add(
+        self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, target: Any = None
+    ) -> Register:
+        """Append an instruction; returns the register of its result. See `instruction`."""
+        result = self.register(name)
+        self.instructions.append(instruction(name, result.number, function, args, kwargs or {}, target))
+        return result
 
-    A kept value lies in a cell: before an op writes to its memory the cell gets a copy, and whoever looks later gets a
-    new cell. Who shares memory is seen from the storages while it runs: schemas do not always say so.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        registers: list[Any],
-        keep: Collection[str] | None,
-        edits: Edits,
-        watch: Callable[[str, Any], None] | None,
-    ) -> None:
-        self.names, self.registers, self.keep, self.edits, self.watch = program.names, registers, keep, edits, watch
-        self.cells: list[_Cell | None] = [None] * len(registers)
-        self.kept: dict[str, tuple[list[_Cell], _Cell | None]] = {}
-        self.is_idle = keep is not None and not keep and not edits and watch is None
-        written = not self.is_idle and any(instruction.writes for instruction in program.instructions)
-        self.in_memory: dict[int, list[_Cell]] | None = {} if written else None  # storage -> what lies in it
-        self.written: set[int] = set()  # storages
-        self.outside: set[int] = set()  # those of the model and the caller
-        if written:
-            outside = [*program.inputs, *program.constants, *program.attached]
-            self.outside.update(storage for register in outside for storage in _storages(registers[register]))
-
-    def _wants(self, name: str) -> bool:
-        return self.keep is None or name in self.keep
-
-    def _cell(self, register: int) -> _Cell:
-        cell = self.cells[register]
-        if cell is None:
-            cell = self.cells[register] = _Cell(self.registers[register], register)
-            if self.in_memory is not None:
-                for storage in _storages(cell.value):
-                    self.in_memory.setdefault(storage, []).append(cell)
-        return cell
-
-    def called(self, instruction: Instruction) -> None:
-        """Before a call: note what it takes, and copy what was kept of memory that it writes to."""
-        if instruction.name and self._wants(instruction.name):
-            self.kept[instruction.name] = [self._cell(register) for register in instruction.reads], None
-        if self.in_memory is not None:
-            for register in instruction.writes:
-                for storage in _storages(self.registers[register]):
-                    self.written.add(storage)
-                    self._copy(storage)
-
-    def _copy(self, storage: int) -> None:
-        assert self.in_memory is not None
-        for cell in self.in_memory.pop(storage, ()):
-            if self.cells[cell.register] is cell:
-                self.cells[cell.register] = None
-                cell.value = cloned(cell.value)
-
-    def made(self, register: int) -> None:
-        name, registers = self.names[register], self.registers
-        if name in self.edits:
-            registers[register] = self.edits[name](registers[register])
-        if self._wants(name):
-            taken = self.kept[name][0] if name in self.kept else []
-            self.kept[name] = taken, self._cell(register)
-        if self.watch is not None:
-            self.watch(name, registers[register])
-
-    def returned(self, name: str, results: list[Any]) -> None:
-        if not self.is_idle and self._wants(name):
-            self.kept[name] = [_Cell(result, -1) for result in results], None
-
-    def values(self) -> dict[str, Taken]:
-        for storage in self.written & self.outside:  # the next run will write to it again
-            self._copy(storage)
-        return {
-            name: Taken(tuple(cell.value for cell in taken), None if made is None else made.value)
-            for name, (taken, made) in self.kept.items()
-        }
+    def program(self, outputs: list[Any]) -> Program:
+        return Program(self.names, self.inputs, self.constants, self.instructions, outputs, self.attached)
 
 
 class Failed(Exception):
-    """An instruction raised; traced.py says where that is in the user's program."""
+    """An instruction raised; the caller says where that is in the user's program."""
 
     def __init__(self, name: str, error: Exception) -> None:
         super().__init__(name)
         self.name, self.error = name, error
 
 
-# -- from an fx graph --------------------------------------------------------------------------------------------------
+# -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def compiled(graph: Any, constants: Mapping[str, str]) -> Program:
-    """A program of an fx graph of functions. `constants` says which placeholders are the model's own, by name."""
-    compiler = _Compiler(constants)
-    outputs = compiler.read(graph, "")
-    lists = compiler.instructions, list(outputs), compiler.attached
-    return Program(compiler.names, compiler.inputs, compiler.held, *lists)
+class Unreachable(Exception):
+    """The values given do not determine what is wanted: these inputs, by register, do as well."""
+
+    def __init__(self, missing: list[int]) -> None:
+        super().__init__(missing)
+        self.missing = missing
 
 
-class _Compiler:
-    def __init__(self, constants: Mapping[str, str]) -> None:
-        self.constants = constants
-        self.names: list[str] = []
-        self.inputs: list[int] = []
-        self.held: dict[int, str] = {}
-        self.attached: dict[int, Any] = {}
-        self.instructions: list[Instruction] = []
-        self.places: dict[Any, Any] = {}  # fx node -> a register, or what it stands for in an argument
+def part(
+    program: Program, given: Iterable[int], wanted: Iterable[int], storages: Callable[[int], frozenset[int]]
+) -> Program:
+    """The instructions that compute the registers `wanted` from `given`, both as they were just after they were made.
 
-    def _register(self, name: str) -> Register:
-        self.names.append(name)
-        return Register(len(self.names) - 1)
+    `storages` says in which memory a register lies: whoever reads memory needs what wrote to it before, too.
+    """
+    starts, ends = list(given), list(wanted)
+    instructions = program.instructions
+    made = {instruction.result: position for position, instruction in enumerate(instructions)}
+    writers: dict[int, list[int]] = {}  # memory -> the instructions that write to it
+    for position, instruction in enumerate(instructions):
+        for register in instruction.writes:
+            for storage in storages(register):
+                writers.setdefault(storage, []).append(position)
+    known = {storage: made.get(register, -1) for register in starts for storage in storages(register)}
+    needed: set[int] = set()
+    missing: set[int] = set()
 
-    def read(self, graph: Any, prefix: str) -> Any:
-        """Instructions for the nodes of a graph; what it returns."""
-        for node in graph.nodes:
-            name = prefix + node.name
-            if node.op == "placeholder" and not prefix:  # those of an inner graph have been given their places
-                register = self.places[node] = self._register(name)
-                if node.name in self.constants:
-                    self.held[register.number] = self.constants[node.name]
-                else:
-                    self.inputs.append(register.number)
-            elif node.op == "get_attr":
-                register = self.places[node] = self._register(name)
-                self.attached[register.number] = attribute(graph.owning_module, str(node.target))
-            elif node.op == "call_function" and (block := block_of(node)) is not None:
-                self._block(node, block, name)
-            elif node.op == "call_function" and not _is_check(node.target):
-                self._call(node, name)
-            elif node.op == "output":
-                return self._resolved(node.args[0])
-        return ()
+    def need(register: int, before: int) -> list[int]:
+        """What must have run for this register to hold what it held before an instruction."""
+        found = [
+            position
+            for storage in storages(register)
+            for position in writers.get(storage, ())[: bisect_left(writers.get(storage, []), before)]
+            if position > known.get(storage, -1)
+        ]
+        if register in starts:
+            return found
+        if register in program.inputs:
+            missing.add(register)
+        return found + ([made[register]] if register in made else [])
 
-    def _call(self, node: Any, name: str) -> None:
-        args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
-        if node.target is operator.getitem and isinstance(args[0], (list, tuple)):  # of the results of a block
-            self.places[node] = args[0][args[1]]
-            return
-        register = self.places[node] = self._register(name)
-        self.instructions.append(instruction(name, register.number, node.target, args, kwargs))
+    waiting = [position for register in ends for position in need(register, made.get(register, -1))]
+    while waiting:
+        position = waiting.pop()
+        if position not in needed:
+            needed.add(position)
+            for register in instructions[position].reads:
+                waiting += need(register, position)
+    if missing:
+        raise Unreachable(sorted(missing))
+    chosen = [instructions[position] for position in sorted(needed | _modes(program, needed))]
+    read = {register for instruction in chosen for register in instruction.reads} | set(ends)
+    return Program(
+        program.names,
+        starts,
+        {register: name for register, name in program.constants.items() if register in read},
+        chosen,
+        [Register(register) for register in ends],
+        {register: item for register, item in program.attached.items() if register in read},
+    )
 
-    def _block(self, node: Any, block: Block, name: str) -> None:
-        """The nodes of a block between its beginning and its end: their values can be seen as well."""
-        for inner, operand in zip(
-            (inner for inner in block.body.graph.nodes if inner.op == "placeholder"), block.operands, strict=True
-        ):
-            self.places[inner] = self._resolved(operand)
-        mode = self._register("")
-        self.instructions.append(instruction("", mode.number, Mode, (block.kind, block.settings), {}))
-        self.places[node] = self.read(block.body.graph, f"{name}.")
-        self.instructions.append(instruction("", self._register("").number, Mode.end, (mode,), {}))
 
-    def _resolved(self, item: Any) -> Any:
-        if isinstance(item, torch.fx.Node):
-            return self.places[item]
-        if isinstance(item, list):
-            return [self._resolved(part) for part in item]
-        if isinstance(item, tuple):
-            return tuple(self._resolved(part) for part in item)
-        if isinstance(item, Mapping):
-            return {key: self._resolved(part) for key, part in item.items()}
-        if isinstance(item, slice):
-            return slice(*(self._resolved(part) for part in (item.start, item.stop, item.step)))
-        return item
+def _modes(program: Program, needed: set[int]) -> set[int]:
+    """The beginnings and ends of the modes in which needed instructions run."""
+    found: set[int] = set()
+    open_modes: list[int] = []
+    for position, instruction in enumerate(program.instructions):
+        if instruction.target is Mode:
+            open_modes.append(position)
+        elif instruction.target is Mode.end:
+            begin = open_modes.pop()
+            if any(begin < other < position for other in needed):
+                found |= {begin, position}
+    return found
 
 
 # -- modes -------------------------------------------------------------------------------------------------------------
@@ -363,27 +295,21 @@ class Mode:
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
-def _written(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    """The registers that a call writes to, by its schema."""
-    if not isinstance(target, OpOverload):
-        return ()
-    names = (argument.name for argument in target._schema.arguments)
-    given = dict(zip(names, args, strict=False)) | dict(kwargs)
-    written = [a.name for a in target._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    return tuple(register for name in written for register in _registers(given.get(name)))
+def _written(function: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+    """The registers that a call writes to, by the schema of its operator."""
+    written = _written_arguments(function)
+    given = [args[place] if place < len(args) else kwargs.get(name) for place, name in written]
+    return tuple(_registers(given))
 
 
-def _is_check(target: Any) -> bool:
-    """What export adds to hold its assumptions: the inputs are checked before the program runs."""
-    return str(target).startswith(("aten._assert_tensor_metadata", "aten.sym_constrain_range"))
-
-
-def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:
-    """Export ends with a copy to each buffer that was assigned, also after `self.count += 1`: a copy to itself.
-
-    That one would only tell autograd that what it saved was overwritten.
-    """
-    return target if source is target else torch.ops.aten.copy_.default._op(target, source, non_blocking)
+@cache
+def _written_arguments(function: OpOverload) -> tuple[tuple[int, str], ...]:
+    """Position and name of the arguments that an operator writes to."""
+    return tuple(
+        (place, one.name)
+        for place, one in enumerate(function._schema.arguments)
+        if one.alias_info is not None and one.alias_info.is_write
+    )
 
 
 def _registers(item: Any) -> Iterator[int]:
@@ -399,31 +325,17 @@ def _registers(item: Any) -> Iterator[int]:
         yield from _registers((item.start, item.stop, item.step))
 
 
-def _filled(item: Any, registers: list[Any]) -> Any:
+def filled(item: Any, registers: list[Any]) -> Any:
+    """Arguments with what registers hold in the place of registers."""
     kind = type(item)
     if kind is Register:
         return registers[item.number]
     if kind is list:
-        return [_filled(part, registers) for part in item]
+        return [filled(part, registers) for part in item]
     if kind is tuple:
-        return tuple([_filled(part, registers) for part in item])
+        return tuple([filled(part, registers) for part in item])
     if kind is dict:
-        return {key: _filled(part, registers) for key, part in item.items()} if item else item
+        return {key: filled(part, registers) for key, part in item.items()} if item else item
     if kind is slice:
-        return slice(*(_filled(part, registers) for part in (item.start, item.stop, item.step)))
+        return slice(*(filled(part, registers) for part in (item.start, item.stop, item.step)))
     return item
-
-
-def _storages(value: Any) -> list[int]:
-    """The memory that a value lies in."""
-    if isinstance(value, torch.Tensor):
-        try:
-            return [value.untyped_storage()._cdata]
-        except (NotImplementedError, RuntimeError):  # sparse: no op of an exported program writes to those
-            return []
-    return [s for part in value for s in _storages(part)] if isinstance(value, (list, tuple)) else []
-
-
-def cloned(value: Any) -> Any:
-    """Tensors of their own, still part of autograd's graph."""
-    return pytree.tree_map(lambda part: part.clone() if isinstance(part, torch.Tensor) else part, value)

@@ -5,7 +5,7 @@ The model is not needed: a graph that was loaded from a file, in another process
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,23 +20,20 @@ from torchatlas.capturing.replaying import (
     default_generator,
     digest,
     is_void,
-    leaves_of,
     settings,
-    written_tensors,
 )
-from torchatlas.capturing.row_schema import Plan
 from torchatlas.capturing.tensors import storages_of
 from torchatlas.errors import CaptureError, NotAvailableError
 from torchatlas.escapes import clean
-from torchatlas.execute.kept import Settings, apply, built, content, fresh_storage, kept_in, view_of
-from torchatlas.execute.ops import argument, dtype_named, operator
-from torchatlas.execute.preconditions import checked
+from torchatlas.execute.ops import dtype_named
+from torchatlas.execute.program import Failed, Instruction, Observer, Program, Register
+from torchatlas.execute.recorded_program import RecordedOps
+from torchatlas.execute.replay_data import Recipe, Settings, apply, built, content, fresh_storage, view_of
 from torchatlas.graph import Graph
-from torchatlas.graph.arguments import Call, decode
-from torchatlas.graph.columns import KINDS, ROLES, Array, Layout
+from torchatlas.graph.columns import ROLES, Layout
 from torchatlas.graph.nouns import NodeKind, OperationType, Role
 from torchatlas.operations.behaviour import TAKES_STORAGE
-from torchatlas.torch_private import no_dispatch_modes
+from torchatlas.torch_private import OpOverload, no_dispatch_modes
 
 _LASTING = (Role.PARAMETER, Role.BUFFER)
 
@@ -79,299 +76,297 @@ def replay(graph: Graph, *, allow: Iterable[str] = ()) -> Replay:
     The model is not touched. A graph from a file runs only operators that were reviewed (SECURITY.md); `allow`
     adds others by name ("my_ops.scale.default"), or all of a namespace ("my_ops"), for files that you trust.
     """
-    machine = Machine(graph, allow, keeps=True)
-    machine.run(lambda op, node, leaves: None)
-    if machine.stopped is not None:
-        raise CaptureError(f"{machine.stopped}") from machine.error
-    return Replay(tuple(machine.outputs), machine.named(_LASTING), machine.named((Role.GRADIENT,)))
+    program = ReplayProgram(graph, allow)
+    results = program.run(ReplayObserver(), returns=True)
+    if program.stopped is not None:
+        raise CaptureError(f"{program.stopped}") from program.error
+    return Replay(*results)
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
 
 
-class Machine:
-    """One replay: storages by their number in the graph, tensors by their value; each freed after its last use."""
+class ReplayObserver(Observer):
+    """Counts the ops of a graph that were run again."""
 
-    def __init__(self, graph: Graph, allow: Iterable[str] = (), keeps: bool = False) -> None:
-        self.graph, self.kept, self._keeps = graph, kept_in(graph), keeps
-        columns, tables, own = graph.columns, graph.tables, graph.own
-        allowed = frozenset(allow) | TAKES_STORAGE  # those run as code of ours, which looks at where storages end
-        self.ops: list[int] = np.flatnonzero(columns["node_kind"] == KINDS.index(NodeKind.OP)).tolist()
-        used: list[int] = np.unique(columns["node_operation"][self.ops]).tolist()
-        used.sort(key=lambda row: tables.operations[row].type != OperationType.COMMUNICATION)  # the plainest reason
-        self._plans = {row: _plan(operator(tables.operations[row], allowed, own=own)) for row in used}
-        self._run = {row: plan.operator if own else checked(plan.operator) for row, plan in self._plans.items()}
-        self._calls: dict[int, Call] = {}
-        self._storages: dict[int, Any] = {}
-        self._tensors: dict[int, torch.Tensor] = {}
-        self._odd: dict[tuple[int, int, int], torch.Tensor] = {}  # storage, layout, offset
-        self._mixed: set[int] = set()  # storages that stand for several: of a sparse tensor
-        self._generators: dict[int, torch.Generator] = {}
-        self._views = {(op, index): bits for op, index, bits in self.kept.views}
-        self._recipes = {(recipe.op, recipe.input): recipe for recipe in self.kept.recipes}
-        self._draws = {op: (position, generator) for position, (op, generator, _) in enumerate(self.kept.draws)}
-        self._patches: dict[int, list[int]] = {}
-        for position, patch in enumerate(self.kept.patches):
-            self._patches.setdefault(patch[0], []).append(position)
-        self._settings = dict(self.kept.settings)
-        self._input_ptr, self._inputs = columns["input_ptr"].tolist(), columns["input_value"].tolist()
-        self._output_ptr, self._made = columns["output_ptr"].tolist(), columns["output_value"].tolist()
-        self._storage_of: list[int] = columns["value_storage"].tolist()
-        self._layout_of: list[int] = columns["value_layout"].tolist()
-        self._offset_of: list[int] = columns["value_offset"].tolist()
-        late = {patch[1] for patch in self.kept.patches if patch[0] >= self.kept.ops}  # written after the last op
-        self._last_of_value, self._last_of_storage = _last_uses(graph, late)
-        self.done = 0
-        self.ended: dict[int, bool] = {}  # storages from outside: whether they hold what they held in the end
-        self.outputs: list[Any] = []
-        self.stopped: Unplayed | None = None
-        self.error: Exception | None = None
+    done = 0
 
-    def run(self, seen: Callable[[int, int, list[Any]], None]) -> None:
-        """Run every op; `seen` gets its number, its node, and what it returned and wrote."""
-        kinds = self.graph.columns["node_kind"].tolist()
-        is_op, is_output = KINDS.index(NodeKind.OP), KINDS.index(NodeKind.OUTPUT)
-        with self._world():
-            for node, kind in enumerate(kinds):
-                try:
-                    if kind == is_op:
-                        seen(self.done, node, self._step(self.done, node))
-                        self.done += 1
-                    elif kind == is_output:
-                        self._returned(node)
-                    self._free(node)
-                except Exception as error:
-                    self._stop(node, error)
-                    return
-            try:
-                self._patch(self.done)
-                for number in map(int, self.kept.last):
-                    self._end(number)
-            except Exception as error:
-                self._stop(len(kinds) - 1, error)
+    def begin(self, program: Program, registers: list[Any]) -> None:
+        self.registers = registers
 
-    def _stop(self, node: int, error: Exception) -> None:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        self.stopped, self.error = Unplayed(*place(self.graph, node), reason), error
+    def after(self, instruction: Instruction, args: Any, kwargs: dict[str, Any]) -> None:
+        if isinstance(instruction.function, OpOverload):
+            self.ran(instruction, args, kwargs)
+            self.done += 1
 
-    def _step(self, op: int, node: int) -> list[Any]:
-        if op in self._settings:
-            apply(self._settings[op])
-        self._patch(op)
-        columns = self.graph.columns
-        row = int(columns["node_operation"][node])
-        plan = self._plans[row]
-        call = self._call(int(columns["node_arguments"][node]))
-        values = self._inputs[self._input_ptr[node] : self._input_ptr[node + 1]]
-        tensors = [self._tensor(value, op, index) for index, value in enumerate(values)]
-        generator = self._generator(op)
-        values_made = self._made[self._output_ptr[node] : self._output_ptr[node + 1]]
-        if plan.name in TAKES_STORAGE:
-            out, written = self._set(tensors[0], values_made[0]), tensors
-        else:
-            args = tuple(argument(item, tensors, generator) for item in call.args)
-            kwargs = {key: argument(item, tensors, generator) for key, item in (call.kwargs or {}).items()}
-            out = self._run[row](*args, **kwargs)
-            written = written_tensors(plan, args, kwargs)
-        leaves, changed = leaves_of(out, written), {id(tensor) for tensor in written}
-        for value, tensor in zip(values, tensors, strict=True):
-            if id(tensor) in changed:  # it may have another shape now, and others of this value have not
-                self._tensors.pop(value, None)
-        returned = [item for item in leaves_of(out, []) if isinstance(item, torch.Tensor)]
-        for value, tensor in zip(values_made, returned, strict=False):
-            self._register(value, tensor)
-        return leaves
-
-    # -- tensors -------------------------------------------------------------------------------------------------------
-
-    def _tensor(self, value: int, op: int, index: int) -> torch.Tensor:
-        """An input: what an op returned, or else a view of its storage."""
-        found, bits = self._tensors.get(value), self._views.get((op, index), 0)
-        if found is not None and (found.is_quantized or found.is_conj() + 2 * found.is_neg() == bits):
-            return found
-        recipe = self._recipes.get((op, index))
-        if recipe is not None:
-            found = built(self.graph, recipe, self._layout(value))
-            self._register(value, found)
-            return found
-        key = (self._storage_of[value], self._layout_of[value], self._offset_of[value])
-        if key in self._odd:
-            return self._odd[key]
-        found = self._view(value)
-        if not bits:
-            self._tensors[value] = found
-        found = found.conj() if bits & 1 else found
-        return torch.ops.aten._neg_view.default(found) if bits & 2 else found
-
-    def _layout(self, value: int) -> Layout:
-        return self.graph.tables.layouts[self._layout_of[value]]
-
-    def _view(self, value: int) -> torch.Tensor:
-        layout, offset = self._layout(value), self._offset_of[value]
-        shape: Any = layout.shape
-        stride: Any = layout.stride
-        if stride is None and layout.kind == "strided":  # of a lazy module: nothing is in it yet
-            shape, stride = (0,), (1,)
-        if stride is None or not all(isinstance(size, int) for size in (*shape, *stride)):
-            raise NotAvailableError(f"a {layout.kind} tensor of {layout.dtype} came from outside and was not kept.")
-        if layout.device == "meta":
-            return torch.empty_strided(shape, stride, dtype=dtype_named(layout.dtype), device="meta")
-        storage = self._storage(self._storage_of[value])
-        if is_void(storage):
-            raise NotAvailableError("a view of zeros that have no memory was made without an op.")
-        return view_of(storage, replace(layout, shape=shape, stride=stride), offset)
-
-    def _register(self, value: int, tensor: torch.Tensor) -> None:
-        self._tensors[value] = tensor
-        number, held = self._storage_of[value], [] if tensor.device.type == "meta" else storages_of(tensor)
-        if held and number not in self._storages:
-            self._storages[number] = held[-1]
-        if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
-            self._mixed.add(number)
-        if number in self._mixed:
-            self._odd[number, self._layout_of[value], self._offset_of[value]] = tensor
-
-    def _set(self, tensor: torch.Tensor, value: int) -> torch.Tensor:
-        """A tensor made to show a storage: which one is known from what came of it."""
-        view = self._view(value)
-        return tensor.set_(view.untyped_storage(), view.storage_offset(), view.shape, view.stride())
-
-    # -- storages ------------------------------------------------------------------------------------------------------
-
-    def _storage(self, number: int) -> Any:
-        """A storage: what an op made, or a copy of what came from outside."""
-        if number not in self._storages:
-            kept = content(self.graph, f"storage/{number}")
-            device = self.graph.tables.devices[self.graph.columns["storage_device"][number]]
-            self._storages[number] = fresh_storage(kept, self.kept.misaligned.get(str(number), 0), device)
-        return self._storages[number]
-
-    def _patch(self, op: int) -> None:
-        """Put in place what was in memory before an op although no recorded op had written it."""
-        for position in self._patches.get(op, ()):
-            _, number, offset, size, _ = self.kept.patches[position]
-            storage, part = self._storage(number), torch.tensor(content(self.graph, f"patch/{position}"))
-            if storage.nbytes() != size:
-                self._forget(number)
-                storage.resize_(size)
-            as_bytes(storage)[offset : offset + len(part)] = part.to(storage.device)
-
-    def _forget(self, number: int) -> None:
-        """Drop the tensors of a storage that gets another size, as they might reach out of it; _view makes new ones."""
-        of = self._storage_of
-        self._tensors = {value: tensor for value, tensor in self._tensors.items() if of[value] != number}
-        self._odd = {key: tensor for key, tensor in self._odd.items() if key[0] != number}
-
-    def _free(self, node: int) -> None:
-        for value in self._last_of_value.get(node, ()):
-            self._tensors.pop(value, None)
-            if self._storage_of[value] in self._mixed:
-                self._odd.pop((self._storage_of[value], self._layout_of[value], self._offset_of[value]), None)
-        if self._keeps:
-            return
-        for number in self._last_of_storage.get(node, ()):
-            if str(number) in self.kept.last:
-                self._end(number)
-            self._storages.pop(number, None)
-
-    def _end(self, number: int) -> None:
-        if number not in self.ended:
-            self.ended[number] = digest(as_bytes(self._storage(number))).hex() == self.kept.last[str(number)]
-
-    # -- results -------------------------------------------------------------------------------------------------------
-
-    def _returned(self, node: int) -> None:
-        if not self._keeps:
-            return
-        values = self._inputs[self._input_ptr[node] : self._input_ptr[node + 1]]
-        tensors = [self._tensor(value, -1, index).clone() for index, value in enumerate(values)]
-        call = self._call(int(self.graph.columns["node_arguments"][node]))
-        self.outputs += [argument(item, tensors, None) for item in call.args]
-
-    def named(self, roles: tuple[Role, ...]) -> dict[str, torch.Tensor]:
-        """The tensors of some roles that have a name, in their last state."""
-        columns, wanted = self.graph.columns, [ROLES.index(role) for role in roles]
-        chosen = np.isin(columns["value_role"], wanted) & (columns["value_parameter"] >= 0)
-        last = {int(columns["value_parameter"][value]): int(value) for value in np.flatnonzero(chosen)}
-        names = self.graph.tables.names
-        return {names[name]: self._tensor(value, -1, -1) for name, value in last.items() if self._is_here(value)}
-
-    def _is_here(self, value: int) -> bool:
-        number = self._storage_of[value]
-        return number in self._storages or f"{REPLAY}storage/{number}" in self.graph.recorded
-
-    # -- arguments and the world ---------------------------------------------------------------------------------------
-
-    def _call(self, row: int) -> Call:
-        if row not in self._calls:
-            self._calls[row] = decode(self.graph.tables.arguments[row])
-        return self._calls[row]
-
-    def _generator(self, op: int) -> torch.Generator | None:
-        """The generator an op draws from, in the state it had then."""
-        if op not in self._draws:
-            return None
-        position, number = self._draws[op]
-        if number not in self._generators:
-            device, is_default = self.kept.generators[number]
-            found = default_generator(torch.device(device)) if is_default else torch.Generator(torch.device(device))
-            self._generators[number] = found
-        if self.kept.draws[position][2]:
-            self._generators[number].set_state(torch.tensor(content(self.graph, f"state/{position}")))
-        return self._generators[number]
-
-    @contextmanager
-    def _world(self) -> Iterator[None]:
-        """No gradients, no modes, no autocast; generators and settings are afterwards as before."""
-        devices = {device.partition(":")[0] for device in self.graph.tables.devices} - {"meta"}
-        before = Settings(**settings())
-        with ExitStack() as stack:
-            for context in (no_dispatch_modes(), torch.inference_mode(False), torch.no_grad()):
-                stack.enter_context(context)
-            for device in devices:
-                if torch.amp.is_autocast_available(device):
-                    stack.enter_context(torch.autocast(device, enabled=False))
-            # A file may leave out from which generator an op draws.
-            used = {"cpu", *(device for device, is_default in self.kept.generators if is_default)}
-            drawn_from = [default_generator(torch.device(device)) for device in sorted(used)]
-            states = [generator.get_state() for generator in drawn_from]
-            try:
-                yield
-            finally:
-                apply(before)
-                for generator, state in zip(drawn_from, states, strict=True):
-                    generator.set_state(state)
+    def ran(self, instruction: Instruction, args: Any, kwargs: dict[str, Any]) -> None:
+        """An op has run; the name of its instruction is the number of its node."""
 
 
-def _plan(found: Any) -> Plan:
-    plan = plan_for(found)
-    if not plan.readable:
-        raise NotAvailableError(f"{plan.name} cannot be replayed: its schema hides which of its arguments are tensors.")
-    return plan
-
-
-def _last_uses(graph: Graph, late: set[int]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """The values and the storages that are used for the last time at each node; some storages are used later still."""
-    columns = graph.columns
-    nodes = np.arange(len(graph))
-    last = np.full(len(columns["value_storage"]), -1, np.int64)
-    for name in ("input", "output"):
-        np.maximum.at(last, columns[f"{name}_value"], np.repeat(nodes, np.diff(columns[f"{name}_ptr"])))
-    storages = np.full(len(columns["storage_bytes"]), -1, np.int64)
-    here = columns["value_storage"] >= 0
-    np.maximum.at(storages, columns["value_storage"][here], last[here])
-    storages[list(late)] = len(graph)
-    return _by_node(last), _by_node(storages)
-
-
-def _by_node(last: Array) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for row, node in enumerate(last.tolist()):
-        found.setdefault(node, []).append(row)
-    return found
+@contextmanager
+def _world(graph: Graph, generators: list[tuple[str, bool]]) -> Iterator[None]:
+    """No gradients, no modes, no autocast; generators and settings are afterwards as before."""
+    devices = {device.partition(":")[0] for device in graph.tables.devices} - {"meta"}
+    before = Settings(**settings())
+    with ExitStack() as stack:
+        for context in (no_dispatch_modes(), torch.inference_mode(False), torch.no_grad()):
+            stack.enter_context(context)
+        for device in devices:
+            if torch.amp.is_autocast_available(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        # A file may leave out from which generator an op draws.
+        used = {"cpu", *(device for device, is_default in generators if is_default)}
+        drawn_from = [default_generator(torch.device(device)) for device in sorted(used)]
+        states = [generator.get_state() for generator in drawn_from]
+        try:
+            yield
+        finally:
+            apply(before)
+            for generator, state in zip(drawn_from, states, strict=True):
+                generator.set_state(state)
 
 
 def place(graph: Graph, node: int) -> tuple[str, str, str, str | None]:
     """What a Place is made of."""
     found = graph.nodes[node]
     return found.name, found.operation, found.scope.path, None if found.source is None else str(found.source)
+
+
+# -- the program -------------------------------------------------------------------------------------------------------
+
+
+class ReplayProgram(RecordedOps):
+    """A recorded graph that runs again: tensors from outside are made of the bytes that were kept."""
+
+    def __init__(self, graph: Graph, allow: Iterable[str]) -> None:
+        # those that take a storage run as code of ours, which looks at where storages end
+        super().__init__(graph, frozenset(allow) | TAKES_STORAGE)
+        self.ended: dict[int, bool] = {}  # storages from outside: whether they hold what they held in the end
+        self.stopped: Unplayed | None = None  # the op at which a run ended early
+        self.error: Exception | None = None
+        self._generators: dict[int, torch.Generator] = {}
+        self._settings = dict(self.data.settings)
+        self._patches: dict[int, list[int]] = {}
+        for position, patch in enumerate(self.data.patches):
+            self._patches.setdefault(patch[0], []).append(position)
+        # Only these have views whose numbers are conjugated or negated when they are read.
+        self._lazy_views = bool(self.bits) or any(layout.dtype.startswith("complex") for layout in self.layouts)
+        self._check_operators()
+
+    def _check_operators(self) -> None:
+        """Refuse a graph that calls what cannot be called; collectives first, which is the plainest reason."""
+        rows = {self._operation[node]: node for node in self.ops}
+        operations = self.graph.tables.operations
+        for row in sorted(rows, key=lambda row: operations[row].type != OperationType.COMMUNICATION):
+            plan = plan_for(self.operator_of(rows[row]).function)
+            if not plan.readable:
+                raise NotAvailableError(
+                    f"{plan.name} cannot be replayed: its schema hides which of its arguments are tensors."
+                )
+
+    def run(self, observer: ReplayObserver, *, returns: bool = False) -> list[Any]:
+        """Run it to its end, or to the first op that cannot be run.
+
+        With `returns` the results are what the program returned, its state and its gradients. Without, memory is freed
+        after its last use, and storages from outside are then compared with what they held in the end.
+        """
+        program = self._program(returns)
+        with _world(self.graph, self.data.generators):
+            try:
+                return program.run([], dict[str, Any]().__getitem__, observer)
+            except Exception as error:
+                self.error = error.error if isinstance(error, Failed) else error
+                node = self.ops[observer.done] if observer.done < len(self.ops) else len(self.kinds) - 1
+                if isinstance(error, Failed) and error.name:
+                    node = int(error.name)
+                reason = str(self.error).partition("\n")[0] or type(self.error).__name__
+                self.stopped = Unplayed(*place(self.graph, node), reason)
+        return []
+
+    def _program(self, returns: bool) -> Program:
+        """All instructions. What cannot be decoded becomes one that raises, so that all before it runs."""
+        ends = {} if returns else self._last_uses()
+        outputs: list[Any] = []
+        results: list[Any] = []
+        op = node = 0
+        try:
+            for node, kind in enumerate(self.kinds):
+                if kind is NodeKind.OP:
+                    self._op(op, node)
+                    op += 1
+                elif kind is NodeKind.OUTPUT and returns:
+                    outputs += self._returned(node)
+                self._end(ends.get(node, ()))
+            self._patch(op)
+            self._end(ends.get(len(self.kinds), ()))
+            if returns:
+                results = [tuple(outputs), self._named(_LASTING), self._named((Role.GRADIENT,))]
+        except Exception as error:
+            self.builder.add(str(node), _raise, (error,))
+        return self.builder.program(results)
+
+    def _op(self, op: int, node: int) -> None:
+        if op in self._settings:
+            self.add(apply, self._settings[op])
+        self._patch(op)
+        operator, inputs = self.operator_of(node), self.inputs_of[node]
+        taken = [self.register_of(value, op, index) for index, value in enumerate(inputs)]
+        if self._lazy_views:
+            for index, value in enumerate(inputs):
+                bits = self.bits.get((op, index), 0)
+                taken[index] = self.add(_with_bits, taken[index], bits, self.layout_of(value), self.offset[value])
+        generator = self._generator(op)
+        self._detach_bases(node, taken)
+        if operator.name in TAKES_STORAGE:
+            shown = self.tensor(self.outputs_of[node][0])
+            result = self.builder.add(str(node), operator.function, (taken[0], shown), None, _set)
+        else:
+            args, kwargs = self.filled(self.call_of(node), taken, generator)
+            result = self.builder.add(str(node), operator.function, args, kwargs, operator.target)
+        self.hold_results(node, taken, result, operator)
+
+    def _detach_bases(self, node: int, taken: list[Register]) -> None:
+        """Before a tensor is made to show another storage: note the storage that others find through it."""
+        made = {self.storage[value] for value in self.outputs_of[node]}
+        for index, value in self.written_of[node]:
+            number = self.storage[value]
+            if number not in made and self.bases.get(number) == taken[index]:
+                self.bases[number] = self.add(_storage, taken[index])
+
+    def _generator(self, op: int) -> torch.Generator | None:
+        """The generator an op draws from; before the op it gets the state it had then."""
+        if op not in self.draws:
+            return None
+        position, number = self.draws[op]
+        if number not in self._generators:
+            device, is_default = self.data.generators[number]
+            found = default_generator(torch.device(device)) if is_default else torch.Generator(torch.device(device))
+            self._generators[number] = found
+        if self.data.draws[position][2]:
+            self.add(_set_state, self._generators[number], self.graph, position)
+        return self._generators[number]
+
+    # -- tensors and storages ----------------------------------------------------------------------------------------
+
+    def built(self, value: int, recipe: Recipe) -> Register:
+        return self.add(built, self.graph, recipe, self.layout_of(value))
+
+    def tensor(self, value: int) -> Register:
+        layout = self.layout_of(value)
+        if layout.stride is None and layout.kind == "strided":  # of a lazy module: nothing is in it yet
+            layout = replace(layout, shape=(0,), stride=(1,))
+        if layout.stride is None or not all(isinstance(size, int) for size in (*layout.shape, *layout.stride)):
+            raise NotAvailableError(f"a {layout.kind} tensor of {layout.dtype} came from outside and was not kept.")
+        if layout.device == "meta":
+            shape, options = (layout.shape, layout.stride), {"dtype": dtype_named(layout.dtype), "device": "meta"}
+            return self.builder.add("", torch.empty_strided, shape, options)
+        return self.add(_view, self._base(self.storage[value]), layout, self.offset[value])
+
+    def _base(self, number: int) -> Register:
+        """What holds a storage: a tensor that an op made there, or a copy of what came from outside."""
+        if number not in self.bases:
+            device = self.graph.tables.devices[self.graph.columns["storage_device"][number]]
+            misaligned = self.data.misaligned.get(str(number), 0)
+            self.bases[number] = self.add(_loaded, self.graph, number, misaligned, device)
+        return self.bases[number]
+
+    def _patch(self, op: int) -> None:
+        """Put in place what was in memory before an op although no recorded op had written it."""
+        for position in self._patches.get(op, ()):
+            _, number, offset, size, _ = self.data.patches[position]
+            self.bases[number] = self.add(_patched, self._base(number), self.graph, position, offset, size)
+            self.forget(number)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _last_uses(self) -> dict[int, list[int]]:
+        """Node -> the storages from outside that are used there for the last time; the last ones after all nodes."""
+        end = len(self.kinds)
+        last = {self.storage[v]: n for n in range(end) for v in (*self.inputs_of[n], *self.outputs_of[n])}
+        last.update({patch[1]: end for patch in self.data.patches if patch[0] >= self.data.ops})
+        found: dict[int, list[int]] = {}
+        for number in map(int, self.data.last):
+            found.setdefault(last.get(number, end), []).append(number)
+        return found
+
+    def _end(self, storages: Iterable[int]) -> None:
+        for number in storages:
+            self.add(self._compare_end, self._base(number), number)
+
+    def _compare_end(self, base: Any, number: int) -> None:
+        self.ended[number] = digest(as_bytes(_storage(base))).hex() == self.data.last[str(number)]
+
+    def _returned(self, node: int) -> list[Any]:
+        """What the program returned, in its structure; copied, since ops may write to it afterwards."""
+        values = self.inputs_of[node]
+        taken = [self.register_of(value, -1, index) for index, value in enumerate(values)]
+        copies = [self.builder.add(str(node), torch.clone, (register,)) for register in taken]
+        return list(self.filled(self.call_of(node), copies, None)[0])
+
+    def _named(self, roles: tuple[Role, ...]) -> dict[str, Register]:
+        """The tensors of some roles that have a name, in their last state."""
+        columns, wanted = self.graph.columns, [ROLES.index(role) for role in roles]
+        chosen = np.isin(columns["value_role"], wanted) & (columns["value_parameter"] >= 0)
+        last = {int(columns["value_parameter"][value]): int(value) for value in np.flatnonzero(chosen)}
+        names = self.graph.tables.names
+        here = {name: value for name, value in last.items() if self._has_storage(self.storage[value])}
+        return {names[name]: self.register_of(value, -1, -1) for name, value in here.items()}
+
+    def _has_storage(self, number: int) -> bool:
+        return number in self.bases or f"{REPLAY}storage/{number}" in self.graph.recorded
+
+
+# -- instructions that are no ops --------------------------------------------------------------------------------------
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _storage(base: Any) -> Any:
+    """The storage of a tensor, of a sparse one that of its values; a storage is its own."""
+    if not isinstance(base, torch.Tensor):
+        return base
+    held = storages_of(base)
+    if not held:
+        raise NotAvailableError("a tensor that does not tell its memory is viewed without an op.")
+    return held[-1]
+
+
+def _loaded(graph: Graph, number: int, misaligned: int, device: str) -> Any:
+    return fresh_storage(content(graph, f"storage/{number}"), misaligned, device)
+
+
+def _view(base: Any, layout: Layout, offset: int) -> torch.Tensor:
+    storage = _storage(base)
+    if is_void(storage):
+        raise NotAvailableError("a view of zeros that have no memory was made without an op.")
+    return view_of(storage, layout, offset)
+
+
+def _with_bits(tensor: torch.Tensor, bits: int, layout: Layout, offset: int) -> torch.Tensor:
+    """A tensor that is conjugated (1) and negated (2) as `bits` say: itself, or another view of its memory."""
+    if tensor.is_quantized or tensor.is_conj() + 2 * tensor.is_neg() == bits:
+        return tensor
+    tensor = _view(tensor, layout, offset)
+    tensor = tensor.conj() if bits & 1 else tensor
+    return torch.ops.aten._neg_view.default(tensor) if bits & 2 else tensor
+
+
+def _set(tensor: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+    """A tensor made to show a storage: which one is known from what came of it."""
+    return tensor.set_(view.untyped_storage(), view.storage_offset(), view.shape, view.stride())
+
+
+def _set_state(generator: torch.Generator, graph: Graph, position: int) -> None:
+    generator.set_state(torch.tensor(content(graph, f"state/{position}")))
+
+
+def _patched(base: Any, graph: Graph, position: int, offset: int, size: int) -> Any:
+    """A storage with other bytes in it. One of another size is a new one: tensors cannot reach out of what shrinks."""
+    storage, part = _storage(base), torch.tensor(content(graph, f"patch/{position}"))
+    if storage.nbytes() != size:
+        before, storage = as_bytes(storage), torch.UntypedStorage(size, device=storage.device)
+        as_bytes(storage)[: len(before)] = before[:size]
+    as_bytes(storage)[offset : offset + len(part)] = part.to(storage.device)
+    return storage

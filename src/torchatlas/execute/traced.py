@@ -24,12 +24,11 @@ from torchatlas.errors import (
     NotFiniteError,
 )
 from torchatlas.escapes import clean
+from torchatlas.execute.captured_path import NOTE, Followed, captured_path
+from torchatlas.execute.exported_program import compiled
 from torchatlas.execute.exporting import exported
-from torchatlas.execute.following import NOTE, Followed, captured_path
 from torchatlas.execute.free_sizes import BUDGET_S, FOLLOWED, InputSize, Size, input_sizes, notes_of, why_fixed
-from torchatlas.execute.likeness import copied, count_not_finite, difference, gradient_notes, gradients_of
-from torchatlas.execute.loading import holds_program, loaded, model_name, signature_of
-from torchatlas.execute.matching import (
+from torchatlas.execute.input_checks import (
     FROM_TWO,
     broken_guard,
     check_device,
@@ -40,11 +39,12 @@ from torchatlas.execute.matching import (
     mismatch,
     usable_device,
 )
-from torchatlas.execute.program import Taken, compiled
+from torchatlas.execute.loading import holds_program, loaded, model_name, signature_of
+from torchatlas.execute.node_values import NodeIO, NodeValues, RunOptions, Taken
 from torchatlas.execute.saving import graph_with_program
+from torchatlas.execute.trace_check import check_assigned, check_trace
+from torchatlas.execute.trace_variant import Variant, place, structured
 from torchatlas.execute.value_files import ValueFile
-from torchatlas.execute.values import NodeIO, NodeValues
-from torchatlas.execute.variant import Variant, place, structured
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.progress import Progress
 from torchatlas.torch_private import FakeTensor, export_guards, pytree
@@ -103,9 +103,9 @@ class TracedModel:
         try:
             self._variants = self._traced(args, named)
             if check:
-                self._check(args, named)
-            if self._assigned:
-                self._check_kept(args, named)
+                for note in check_trace(self, args, named):
+                    self._note(note)
+            self._check_assigned(args, named)
         except CaptureError:
             if fallback is None:
                 raise
@@ -260,7 +260,7 @@ class TracedModel:
 
         def check(name: str, value: Any) -> None:
             for tensor in pytree.tree_leaves(value):
-                if isinstance(tensor, torch.Tensor) and (bad := count_not_finite(tensor)):
+                if isinstance(tensor, torch.Tensor) and (bad := _count_not_finite(tensor)):
                     where = place(variant.graph[name])
                     raise NotFiniteError(f"{bad:,} of {tensor.numel():,} numbers are not finite after {where}.")
 
@@ -300,7 +300,7 @@ class TracedModel:
                 if name in variant.names:
                     callback(variant.names[name], value)
 
-        output, taken = variant.run(flat, self.model, keep=keep, edits=edits, watch=watch)
+        output, taken = variant.run(flat, self.model, RunOptions(keep, edits, watch))
         return output, variant, taken
 
     # -- inputs ------------------------------------------------------------------------------------------------------
@@ -345,8 +345,7 @@ class TracedModel:
             try:
                 variant = self._variant(args, kwargs, args, kwargs)
                 self._variants.append(variant)
-                if self._assigned:
-                    self._check_kept(args, kwargs)
+                self._check_assigned(args, kwargs)
             except CaptureError as error:
                 self._variants = [other for other in self._variants if other is not variant]
                 raise InputMismatchError(f"{problem} It cannot be traced for these either: {error}") from error
@@ -405,62 +404,9 @@ class TracedModel:
         names = {node.name: node.name for node in graph.nodes}
         return Variant(Followed(self.model, graph), graph, names, in_spec=None, out_spec=None, leaves=[], guards=[])
 
-    def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Compare with the model itself, under the same random numbers; both are left as found."""
-        name, results, reached, left = type(self.model).__name__, [], [], []
-        for run in (self.model, self):
-            with Restorer(self.model, (args, kwargs), None, whole=True), torch.random.fork_rng(devices=[]):
-                try:
-                    result = run(*args, **kwargs)
-                except Exception as error:
-                    which = "the model" if run is self.model else "the traced program"
-                    raise CaptureError(f"{which} of {name} does not run on its own example: {error}") from error
-                reached.append(gradients_of(self.model, result))
-                results.append(copied(result))
-                left.append(pytree.tree_flatten(copied((args, kwargs))))
-        apart = difference(*map(pytree.tree_leaves, results))
-        if apart is None:
-            raise CaptureError(
-                f"the traced program does not compute what {name} computes: torch.export did not see all that its "
-                "forward does, such as an assignment to .data, to a Python object, or numbers of its own generator."
-            )
-        if left[0][1] != left[1][1] or difference(left[0][0], left[1][0]) is None:
-            self._note("the model changes a list or dictionary that it is given; the traced model leaves it as it is")
-        for note in gradient_notes(*reached):
-            self._note(note)
-        if apart:
-            note = f"differs from the model by up to {apart:.2g}: it takes a fused path there that is not traced"
-            self._note(note)
-
-    def _check_kept(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What forward keeps in attributes must not change what it returns later: the program keeps nothing.
-
-        So the model is called several times in a row: with the example, with other values, and with a larger batch.
-        """
-        kept = f"{', '.join(sorted(self._assigned)[:3])}{' ...' * (len(self._assigned) > 3)}"
-        calls, results = [(args, kwargs), *_others((args, kwargs), self.first.leaves)], []
-        for run in (self.model, self):
-            made: list[Any] = []
-            with Restorer(self.model, (args, kwargs), None, whole=True), torch.random.fork_rng(devices=[]):
-                for call_args, call_kwargs in calls:
-                    try:
-                        made.append(copied(run(*call_args, **call_kwargs)))
-                    except Exception as error:
-                        made.append(error)
-                        break  # inputs that the model does not take tell nothing
-            results.append(made)
-        apart: list[float | None] = []
-        for wanted, got in zip(*results, strict=False):
-            if isinstance(wanted, Exception):
-                break
-            failed = isinstance(got, Exception)
-            apart.append(None if failed else difference(*map(pytree.tree_leaves, (wanted, got))))
-        if None in apart or (apart[0] == 0.0 and any(apart)):  # what was exact stays exact
-            raise CaptureError(
-                f"{self._name} assigns {kept} in forward, and what it returns depends on them, which a traced "
-                "program cannot do. Register such tensors with register_buffer and write to them."
-            )
-        self._note(f"the model keeps tensors in {kept}; the traced model keeps none, and computes them every time")
+    def _check_assigned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._assigned:
+            self._note(check_assigned(self, sorted(self._assigned), args, kwargs))
 
     def _note(self, note: str) -> None:
         if note in self.notes:
@@ -566,26 +512,12 @@ def _widened(tree: Any, ones: set[tuple[int, int]]) -> Any:
     return pytree.tree_unflatten(wider, spec)
 
 
-def _others(tree: Any, expectations: list[tuple[str, Any]]) -> list[Any]:
-    """The same arguments with other values, and then with twice the batch if that is free."""
-    leaves, spec = pytree.tree_flatten(tree)
-    other = [_other(leaf) for leaf in leaves]
-    first = [
-        expectation.shape[0] if _shape(leaf) else ""
-        for leaf, (_, expectation) in zip(leaves, expectations, strict=True)
-    ]
-    batch = next((size for size in first if size and not size.isdecimal()), None)
-    twice = [torch.cat([leaf, leaf]) if size == batch else leaf for leaf, size in zip(other, first, strict=True)]
-    return [pytree.tree_unflatten(made, spec) for made in ([other, twice] if batch else [other])]
-
-
-def _other(leaf: Any) -> Any:
-    """Other values of the same kind: indices stay in their range."""
-    if not isinstance(leaf, torch.Tensor) or leaf.is_nested:
-        return leaf
-    moved = leaf.detach().flatten().roll(1).view(leaf.shape)
-    return moved * 0.5 if moved.is_floating_point() else moved
-
-
 def _moved(tree: Any, device: torch.device) -> Any:
     return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, tree)
+
+
+def _count_not_finite(tensor: torch.Tensor) -> int:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return 0
+    values = tensor._values() if tensor.is_sparse else tensor
+    return values.numel() - int(values.isfinite().sum())

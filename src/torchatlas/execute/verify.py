@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.replaying import NO_DIGEST, fingerprint
+from torchatlas.capturing.recording_functions import plan_for
+from torchatlas.capturing.replaying import NO_DIGEST, fingerprint, leaves_of, written_tensors
 from torchatlas.errors import CaptureError
-from torchatlas.execute.kept import array
-from torchatlas.execute.replay import Machine, Place, Unplayed, place
+from torchatlas.execute.program import Instruction
+from torchatlas.execute.replay import Place, ReplayObserver, ReplayProgram, Unplayed, place
+from torchatlas.execute.replay_data import array
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.tables import text_lines
@@ -82,26 +84,26 @@ def verify(graph: Graph, *, allow: Iterable[str] = ()) -> Verification:
     A graph from a file runs only operators that were reviewed (SECURITY.md); `allow` adds others by name
     ("my_ops.scale.default"), or all of a namespace ("my_ops"), for files that you trust.
     """
-    machine, tally = Machine(graph, allow), _Tally(graph)
-    machine.run(tally.compare)
+    program, tally = ReplayProgram(graph, allow), _Tally(graph)
+    program.run(tally)
     return Verification(
-        ops=len(machine.ops),
-        replayed=machine.done,
+        ops=len(program.ops),
+        replayed=tally.done,
         outputs=tally.outputs,
         outputs_equal=tally.equal,
-        storages=len(machine.ended),
-        storages_equal=sum(machine.ended.values()),
+        storages=len(program.ended),
+        storages_equal=sum(program.ended.values()),
         uninitialized=tally.skipped,
-        patches=dict(Counter(patch[-1] for patch in machine.kept.patches)),
+        patches=dict(Counter(patch[-1] for patch in program.data.patches)),
         first_difference=tally.first,
-        changed_storages=tuple(_storage_name(graph, n) for n, same in machine.ended.items() if not same),
-        unplayed=() if machine.stopped is None else (machine.stopped,),
+        changed_storages=tuple(_storage_name(graph, n) for n, same in program.ended.items() if not same),
+        unplayed=() if program.stopped is None else (program.stopped,),
         captured_with=str(graph.metadata.get("torch", "")),
         replayed_with=torch.__version__.partition("+")[0],
     )
 
 
-class _Tally:
+class _Tally(ReplayObserver):
     """Counts what is equal and remembers the first output that is not."""
 
     def __init__(self, graph: Graph) -> None:
@@ -110,8 +112,10 @@ class _Tally:
         self.outputs = self.equal = self.skipped = 0
         self.first: Difference | None = None
 
-    def compare(self, op: int, node: int, leaves: list[Any]) -> None:
-        expected = self.digests[self.pointers[op] : self.pointers[op + 1]]
+    def ran(self, instruction: Instruction, args: Any, kwargs: dict[str, Any]) -> None:
+        expected = self.digests[self.pointers[self.done] : self.pointers[self.done + 1]]
+        plan = plan_for(instruction.function)
+        leaves = leaves_of(self.registers[instruction.result], written_tensors(plan, args, kwargs))
         if len(leaves) != len(expected):
             raise CaptureError(f"it returned {len(leaves)} results; when it was captured, {len(expected)}.")
         for index, (leaf, digest) in enumerate(zip(leaves, expected, strict=True)):
@@ -122,8 +126,8 @@ class _Tally:
             if fingerprint(leaf) == digest.tobytes():
                 self.equal += 1
             elif self.first is None:
-                largest = _largest_difference(leaf, self.graph.recorded.get(f"{node}:{index}"))
-                self.first = Difference(*place(self.graph, node), index, largest)
+                largest = _largest_difference(leaf, self.graph.recorded.get(f"{instruction.name}:{index}"))
+                self.first = Difference(*place(self.graph, int(instruction.name)), index, largest)
 
 
 def _largest_difference(now: Any, then: Array | None) -> float | None:

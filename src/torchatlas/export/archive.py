@@ -144,7 +144,7 @@ def load_archive(path: Path) -> Graph:
             raise FileFormatError(f"{path}: {error}.") from error
         except _DAMAGE as error:
             raise FileFormatError(f"{path}: damaged, or not an .atlas file: {error}.") from error
-    for name in COLUMNS:  # nobody knew of it when the file was written
+    for name in COLUMNS:  # the column is younger than the file
         if name not in columns:
             columns[name] = np.full(len(columns["node_kind"]), -1, COLUMNS[name][0])
     rest = {"source": header.source, "notes": header.notes, "metadata": header.metadata, "recorded": recorded}

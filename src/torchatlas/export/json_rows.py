@@ -6,11 +6,12 @@ docs/format.md describes the same for readers. A number that is absent has the d
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Layout, Module
+from torchatlas.graph.columns import COLUMNS, EDGE_KINDS, KINDS, PHASES, ROLES, Layout, Module
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role, SourceLine
 from torchatlas.graph.timing import Timing
 
@@ -128,32 +129,24 @@ class Section:
     name: str
     unit: str  # what columns.py counts these rows in
     row: type[Struct]
-    numbers: dict[str, str]
     words: dict[str, tuple[str, tuple[str, ...]]]  # field -> column, the words its numbers stand for
     references: dict[str, tuple[str, str]] = field(default_factory=dict)  # field -> column, table
 
+    @cached_property
+    def numbers(self) -> dict[str, str]:
+        """Field -> column, of all other fields that have a column of their name."""
+        columns = {name: f"{self.unit}_{name}" for name in self.row.__struct_fields__ if name not in _TEXTS}
+        others = self.words.keys() | self.references.keys()
+        return {name: column for name, column in columns.items() if column in COLUMNS and name not in others}
 
-def _numbers(prefix: str, *fields: str) -> dict[str, str]:
-    return {name: prefix + name for name in fields}
 
+_TEXTS = ("name", "arguments")  # fields of a node that hold text where its column holds the row of a table
 
 SECTIONS = (
     Section(
         "nodes",
         "node",
         NodeRow,
-        _numbers(
-            "node_",
-            "call",
-            "source",
-            "start_ns",
-            "time_ns",
-            "time_spread_ns",
-            "memory_bytes",
-            "sequence_nr",
-            "iteration",
-            "forward",
-        ),
         {"kind": ("node_kind", KINDS), "phase": ("node_phase", PHASES)},
         {
             "operation": ("node_operation", "operations"),
@@ -161,28 +154,10 @@ SECTIONS = (
             "thread": ("node_thread", "threads"),
         },
     ),
+    Section("edges", "edge", EdgeRow, {"kind": ("edge_kind", EDGE_KINDS)}),
+    Section("values", "value", ValueRow, {"role": ("value_role", ROLES)}, {"parameter": ("value_parameter", "names")}),
     Section(
-        "edges",
-        "edge",
-        EdgeRow,
-        _numbers("edge_", "source", "target", "output_index", "input_index", "value"),
-        {"kind": ("edge_kind", EDGE_KINDS)},
+        "storages", "storage", StorageRow, {"role": ("storage_role", ROLES)}, {"device": ("storage_device", "devices")}
     ),
-    Section(
-        "values",
-        "value",
-        ValueRow,
-        _numbers("value_", "layout", "storage", "offset", "version", "producer", "output_index", "view_of"),
-        {"role": ("value_role", ROLES)},
-        {"parameter": ("value_parameter", "names")},
-    ),
-    Section(
-        "storages",
-        "storage",
-        StorageRow,
-        _numbers("storage_", "bytes", "born", "died"),
-        {"role": ("storage_role", ROLES)},
-        {"device": ("storage_device", "devices")},
-    ),
-    Section("calls", "call", CallRow, _numbers("call_", "module", "parent", "index"), {}),
+    Section("calls", "call", CallRow, {}),
 )

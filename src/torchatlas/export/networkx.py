@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchatlas.errors import MissingDependencyError
 from torchatlas.export.tables import node_columns
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import EDGE_KINDS
-from torchatlas.graph.formats import VIEWS
+from torchatlas.graph.formats import VIEWS, imported
 
 
 @VIEWS.add("networkx")
@@ -18,10 +17,7 @@ def to_networkx(graph: Graph) -> Any:
     Edges carry kind, value, output_index and input_index. What is unknown is left out; everything is text or a number,
     so that networkx can write the result to any of its file formats.
     """
-    try:
-        import networkx
-    except ImportError as error:
-        raise MissingDependencyError("to_networkx needs networkx: pip install 'torchatlas[networkx]'") from error
+    networkx = imported("networkx", "to_networkx needs")
     found = networkx.MultiDiGraph(source=graph.source)
     table = {name: column.tolist() for name, column in node_columns(graph).items()}
     for row in zip(*table.values(), strict=True):

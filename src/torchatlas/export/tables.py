@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from torchatlas.errors import MissingDependencyError
 from torchatlas.escapes import cell, encodable
 from torchatlas.files import replacing
 from torchatlas.graph import Graph, Layout
 from torchatlas.graph.columns import KINDS, PHASES, Array
-from torchatlas.graph.formats import VIEWS, WRITERS
+from torchatlas.graph.formats import VIEWS, WRITERS, imported
 
 _NUMBERS = ("iteration", "start_ns", "time_ns", "time_spread_ns", "memory_bytes", "sequence_nr", "forward")
 _WHOLE = {"id", "call_index", "line", "forward_node", *_NUMBERS}
@@ -82,10 +81,7 @@ def _layout_text(layout: Layout) -> str:
 @VIEWS.add("pandas")
 def to_pandas(graph: Graph) -> Any:
     """A DataFrame with one row per node. Numbers that may be unknown are nullable integers: <NA>, never -1 or nan."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise MissingDependencyError("to_pandas needs pandas: pip install 'torchatlas[pandas]'") from error
+    pandas = imported("pandas", "to_pandas needs")
     repeated = {"kind", "operation", "operation_type", "phase", "scope", "file", "function", "thread"}
     data: dict[str, Any] = {}
     for name, column in node_columns(graph).items():
@@ -111,10 +107,7 @@ def save_csv(graph: Graph, path: Path) -> None:
 @WRITERS.add(".parquet")
 def save_parquet(graph: Graph, path: Path) -> None:
     """The nodes as a Parquet file; what is unknown is null."""
-    try:
-        import pyarrow  # noqa: F401, only to say what is missing: pandas would try other engines and explain less
-    except ImportError as error:
-        raise MissingDependencyError(".parquet files need pyarrow: pip install 'torchatlas[parquet]'") from error
+    imported("pyarrow", ".parquet files need", "parquet")  # pandas would try other engines and explain less
     table = to_pandas(graph)
     with replacing(path) as file:
         table.to_parquet(file, engine="pyarrow", index=False)

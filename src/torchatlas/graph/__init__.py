@@ -2,7 +2,7 @@
 
 from torchatlas.graph.arguments import Call, Constant, TensorRef
 from torchatlas.graph.columns import Layout, Module, Operation, Parameter, Tables
-from torchatlas.graph.container import Graph
+from torchatlas.graph.graph import Graph
 from torchatlas.graph.items import GraphEdge, GraphNode, Storage, Value
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role, SourceLine
 from torchatlas.graph.scopes import Scope

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torchatlas.errors import FileFormatError
 from torchatlas.escapes import clean, quoted
 
-# What reading a text as a call can come to.
-_NOT_WRITTEN_HERE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _USUAL_NANS = {"7ff8000000000000": "nan", "fff8000000000000": "-nan"}
 MOST_NESTED = 200  # lists and objects in each other: readers go down one call of Python for each
 
@@ -62,10 +61,8 @@ def encode(call: Call) -> str:
 
 def decode(text: str) -> Call:
     """The call that `encode` wrote. Only data comes out, whatever the text holds; another raises FileFormatError."""
-    try:
-        return _call(json.loads(text))
-    except _NOT_WRITTEN_HERE as error:
-        raise _fault(text, error) from error
+    found: Call = _read(text, lambda: _call(json.loads(text)))
+    return found
 
 
 def encode_value(item: Any) -> str:
@@ -75,32 +72,31 @@ def encode_value(item: Any) -> str:
 
 def decode_value(text: str) -> Any:
     """The argument that `encode_value` wrote; another text raises FileFormatError."""
-    try:
-        return _rich(json.loads(text))
-    except _NOT_WRITTEN_HERE as error:
-        raise _fault(text, error) from error
+    return _read(text, lambda: _rich(json.loads(text)))
 
 
 def highest_reference(text: str) -> int:
     """The highest input that a call names, -1 for none. FileFormatError unless the text is sound in every respect."""
-    try:
+
+    def read() -> int:
         call = _call(_strictly(text))
         return _highest((call.args, call.kwargs))
-    except _NOT_WRITTEN_HERE as error:
-        raise _fault(text, error) from error
+
+    return int(_read(text, read))
 
 
 def highest_reference_of_value(text: str) -> int:
     """`highest_reference` of what `encode_value` wrote."""
+    return int(_read(text, lambda: _highest(_rich(_strictly(text)))))
+
+
+def _read(text: str, read: Callable[[], Any]) -> Any:
+    """What `read` makes of a text; FileFormatError if it was not written here."""
     try:
-        return _highest(_rich(_strictly(text)))
-    except _NOT_WRITTEN_HERE as error:
-        raise _fault(text, error) from error
-
-
-def _fault(text: str, error: Exception) -> FileFormatError:
-    why = "nested too deeply" if isinstance(error, RecursionError) else error
-    return FileFormatError(f"not a call as graph/arguments.py writes it ({why}): {quoted(text, 80)}")
+        return read()
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise FileFormatError(f"not a call as graph/arguments.py writes it ({why}): {quoted(text, 80)}") from error
 
 
 def _strictly(text: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from torchatlas.graph.columns import COLUMNS, EDGE_KINDS, KINDS, PHASES, ROLES, Array, Layout, Module, Operation, Tables
-from torchatlas.graph.container import Graph
+from torchatlas.graph.graph import Graph
 from torchatlas.graph.nouns import EdgeKind, NodeKind, Phase, Role, SourceLine
 
 # unit (node, value, edge ...) -> its fields and their columns. How many inputs and outputs a node has are fields of it.

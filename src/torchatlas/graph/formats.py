@@ -1,16 +1,17 @@
-"""How a graph becomes a file or another library's object: each format is one function that adds itself here.
+"""Registries of file formats and of views as other libraries' objects: each format is one function that adds itself.
 
 The graph knows no format; `torchatlas.export` and `torchatlas.render` fill these tables when the package is imported.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
+from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError, MissingDependencyError
 from torchatlas.registry import Registry
 
 Writer = Callable[[Any, Path], None]
@@ -56,8 +57,8 @@ def check_folder(path: Path) -> None:
 def save(graph: Any, path: Path, suffix: str | None = None) -> Path:
     """Write by suffix; says which folder is missing instead of creating it.
 
-    `suffix` is the format of a file whose own suffix is that of no format. A file that says another one is refused:
-    nobody could read it.
+    `suffix` is the format of a file whose own suffix names none. A file with the suffix of another format is refused:
+    no reader could read it.
     """
     own = suffix_of(path)
     if suffix is not None and own in WRITERS and own != suffix:
@@ -97,3 +98,12 @@ def _by_suffix(formats: Registry[Any], path: Path, suffix: str | None = None) ->
         known = ", ".join(formats)
         raise FileFormatError(f"{path.name}: the suffix {suffix or '(none)'!r} is no {formats.kind}; known: {known}.")
     return formats[suffix]
+
+
+def imported(package: str, needed_by: str, extra: str | None = None) -> Any:
+    """An optional package; MissingDependencyError says which extra of ours installs it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        install = f"pip install 'torchatlas[{extra or package}]'"
+        raise MissingDependencyError(f"{needed_by} {package}: {install}") from error

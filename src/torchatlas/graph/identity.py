@@ -11,7 +11,7 @@ from torchatlas.graph.columns import COLUMNS, KINDS, Array
 from torchatlas.graph.nouns import NodeKind
 
 if TYPE_CHECKING:
-    from torchatlas.graph.container import Graph
+    from torchatlas.graph.graph import Graph
 
 
 def structural_hash(graph: Graph) -> str:

@@ -14,7 +14,7 @@ from torchatlas.graph.nouns import EdgeKind
 from torchatlas.graph.scopes import Scope, ScopeTree
 
 if TYPE_CHECKING:
-    from torchatlas.graph.container import Graph
+    from torchatlas.graph.graph import Graph
 
 _DATA = EDGE_KINDS.index(EdgeKind.DATA)
 _ENDS_LIKE_A_COUNTER = re.compile(r"_\d+$")
@@ -38,14 +38,24 @@ class Index:
     @cached_property
     def path_of_call(self) -> Array:
         """Per call (and, last, for no call) the number of its module's path in `paths`."""
-        number = {path: position for position, path in enumerate(self.paths)}
-        of_module = np.array([number[module.path] for module in self.tables.modules] or [0], np.int64)
+        of_module = np.array([self._number_of_path[module.path] for module in self.tables.modules] or [0], np.int64)
         of_call = of_module[self.columns["call_module"]] if len(self.columns["call_module"]) else np.zeros(0, np.int64)
         return np.append(of_call, 0)  # call -1 indexes the last row: the root
 
     @cached_property
     def paths(self) -> list[str]:
         return list(dict.fromkeys(["", *(module.path for module in self.tables.modules)]))
+
+    @cached_property
+    def _number_of_path(self) -> dict[str, int]:
+        return {path: position for position, path in enumerate(self.paths)}
+
+    def path_of_parameter(self, name: str) -> int:
+        """The number in `paths` of the innermost module whose path begins a parameter's name."""
+        path = name.rpartition(".")[0]
+        while path not in self._number_of_path:
+            path = path.rpartition(".")[0]
+        return self._number_of_path[path]
 
     # -- names ---------------------------------------------------------------------------------------------------
 
@@ -80,24 +90,26 @@ class Index:
         counters[order] = np.arange(len(key)) - np.repeat(starts, np.diff(np.append(starts, len(key))))
         return counters
 
+    @cached_property
+    def _prefixes(self) -> list[str]:
+        return [f"{path}." if path else "" for path in self.paths]
+
+    @cached_property
+    def _always_counted(self) -> list[bool]:
+        """Which base names end like a counter: an op called foo_1 must not meet the second foo."""
+        return [bool(_ENDS_LIKE_A_COUNTER.search(last)) for last in self._bases[0]]
+
     def name(self, node: int) -> str:
-        bases, base = self._bases
-        path, last = self.paths[self.path_of_call[self.columns["node_call"][node]]], bases[base[node]]
-        counter = int(self._counters[node])
-        if counter or _ENDS_LIKE_A_COUNTER.search(last):  # an op called foo_1 must not meet the second foo
-            last = f"{last}_{counter}"
-        return f"{path}.{last}" if path else last
+        return self.names(node, node + 1)[0]
 
     def names(self, start: int = 0, stop: int | None = None) -> list[str]:
         """The names of the nodes start:stop, many times faster than one by one."""
-        (bases, base), prefixes = self._bases, [f"{path}." if path else "" for path in self.paths]
-        odd = [bool(_ENDS_LIKE_A_COUNTER.search(last)) for last in bases]
+        (bases, base), prefixes, always = self._bases, self._prefixes, self._always_counted
         paths = self.path_of_call[self.columns["node_call"][start:stop]].tolist()
+        rows = zip(paths, base[start:stop].tolist(), self._counters[start:stop].tolist(), strict=True)
         return [
-            f"{prefixes[path]}{bases[last]}_{counter}" if counter or odd[last] else prefixes[path] + bases[last]
-            for path, last, counter in zip(
-                paths, base[start:stop].tolist(), self._counters[start:stop].tolist(), strict=True
-            )
+            f"{prefixes[path]}{bases[last]}_{counter}" if counter or always[last] else prefixes[path] + bases[last]
+            for path, last, counter in rows
         ]
 
     @cached_property
@@ -105,6 +117,20 @@ class Index:
         return {name: node for node, name in enumerate(self.names())}
 
     # -- neighbours ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def node_of_input(self) -> Array:
+        """Per row of `input_value` the node that takes it."""
+        return self._owners("input_ptr")
+
+    @cached_property
+    def node_of_output(self) -> Array:
+        """Per row of `output_value` the node that made it."""
+        return self._owners("output_ptr")
+
+    def _owners(self, ptr: str) -> Array:
+        counts = np.diff(self.columns[ptr])
+        return np.repeat(np.arange(len(counts)), counts)
 
     def inputs(self, node: int) -> Array:
         return self.columns["input_value"][self._slice("input_ptr", node)]
@@ -119,51 +145,47 @@ class Index:
         return slice(int(self.columns[ptr][node]), int(self.columns[ptr][node + 1]))
 
     @cached_property
-    def _outgoing(self) -> tuple[Array, Array]:
-        return self._group("edge_source", "edge_target")
+    def _outgoing(self) -> _Grouped:
+        return self._data_edges("edge_source", "edge_target")
 
     @cached_property
-    def _incoming(self) -> tuple[Array, Array]:
-        return self._group("edge_target", "edge_source")
+    def _incoming(self) -> _Grouped:
+        return self._data_edges("edge_target", "edge_source")
 
-    def _group(self, key: str, other: str) -> tuple[Array, Array]:
-        """Data edges grouped by one end: pointers, and the other ends."""
+    def _data_edges(self, key: str, other: str) -> _Grouped:
         data = self.columns["edge_kind"] == _DATA
-        keys, others = self.columns[key][data], self.columns[other][data]
-        return _grouped(keys, others, len(self.columns["node_kind"]))
+        return _Grouped(self.columns[key][data], self.columns[other][data], len(self.columns["node_kind"]))
 
     def successors(self, node: int) -> Array:
-        ptr, ends = self._outgoing
-        return np.unique(ends[ptr[node] : ptr[node + 1]])
+        return np.unique(self._outgoing[node])
 
     def predecessors(self, node: int) -> Array:
-        ptr, ends = self._incoming
-        return np.unique(ends[ptr[node] : ptr[node + 1]])
+        return np.unique(self._incoming[node])
 
     @cached_property
-    def _backward(self) -> tuple[Array, Array]:
+    def _backward(self) -> _Grouped:
         forward = self.columns["node_forward"]
         linked = np.flatnonzero(forward >= 0)
-        return _grouped(forward[linked], linked, len(forward))
+        return _Grouped(forward[linked], linked, len(forward))
 
     def backward_of(self, node: int) -> Array:
-        ptr, nodes = self._backward
-        return nodes[ptr[node] : ptr[node + 1]]
+        return self._backward[node]
 
     @cached_property
-    def _consumers(self) -> tuple[Array, Array]:
-        ptr = self.columns["input_ptr"]
-        nodes = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
-        return _grouped(self.columns["input_value"], nodes, len(self.columns["value_storage"]))
+    def _consumers(self) -> _Grouped:
+        return _Grouped(self.columns["input_value"], self.node_of_input, len(self.columns["value_storage"]))
 
     def consumers(self, value: int) -> list[int]:
-        ptr, nodes = self._consumers
-        return [int(node) for node in np.unique(nodes[ptr[value] : ptr[value + 1]])]
+        return [int(node) for node in np.unique(self._consumers[value])]
 
 
-def _grouped(keys: Array, items: Array, count: int) -> tuple[Array, Array]:
-    """Items grouped by key: items of key k are result[ptr[k]:ptr[k+1]]."""
-    order = np.argsort(keys, kind="stable")
-    ptr = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(keys, minlength=count), out=ptr[1:])
-    return ptr, items[order]
+class _Grouped:
+    """Items by key, a number below `count`."""
+
+    def __init__(self, keys: Array, items: Array, count: int) -> None:
+        self._items = items[np.argsort(keys, kind="stable")]
+        self._starts = np.zeros(count + 1, np.int64)
+        np.cumsum(np.bincount(keys, minlength=count), out=self._starts[1:])
+
+    def __getitem__(self, key: int) -> Array:
+        return self._items[self._starts[key] : self._starts[key + 1]]

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from torchatlas.escapes import clean
 from torchatlas.graph import arguments
-from torchatlas.graph.attributes import arguments_by_name, attributes_of
-from torchatlas.graph.collectives import collective_attributes
+from torchatlas.graph.aliases import EdgeNames, NodeNames
+from torchatlas.graph.attributes import arguments_by_name, attributes_of, collective_attributes
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Layout
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role, SourceLine
-from torchatlas.graph.other_names import EdgeNames, NodeNames
 
 if TYPE_CHECKING:
-    from torchatlas.graph.container import Graph
+    from torchatlas.graph.graph import Graph
     from torchatlas.graph.scopes import Scope
 
 
@@ -39,6 +38,10 @@ class _Item:
         number = int(self._graph.columns[column][self.id])
         return None if number < 0 else number
 
+    def _node_at(self, column: str) -> GraphNode | None:
+        number = self._number(column)
+        return None if number < 0 else GraphNode(self._graph, number)
+
 
 class Storage(_Item):
     """One allocation: how many bytes, where, from when to when. Views and tied weights share it."""
@@ -56,14 +59,12 @@ class Storage(_Item):
     @property
     def born(self) -> GraphNode | None:
         """The node that allocated it; None when it existed before."""
-        node = self._optional("storage_born")
-        return None if node is None else GraphNode(self._graph, node)
+        return self._node_at("storage_born")
 
     @property
     def died(self) -> GraphNode | None:
         """The last node that ran before it was freed; None when it outlived the recording."""
-        node = self._optional("storage_died")
-        return None if node is None else GraphNode(self._graph, node)
+        return self._node_at("storage_died")
 
     @property
     def role(self) -> Role:
@@ -114,8 +115,8 @@ class Value(_Item):
     @property
     def producer(self) -> tuple[GraphNode, int] | None:
         """The node and output index that made it; None for what existed before."""
-        node = self._optional("value_producer")
-        return None if node is None else (GraphNode(self._graph, node), self._number("value_output_index"))
+        node = self._node_at("value_producer")
+        return None if node is None else (node, self._number("value_output_index"))
 
     @property
     def view_of(self) -> Value | None:
@@ -252,8 +253,7 @@ class GraphNode(_Item, NodeNames):
 
     @property
     def forward_node(self) -> GraphNode | None:
-        node = self._optional("node_forward")
-        return None if node is None else GraphNode(self._graph, node)
+        return self._node_at("node_forward")
 
     @property
     def backward_nodes(self) -> list[GraphNode]:

@@ -10,7 +10,7 @@ from torchatlas.graph.columns import EDGE_KINDS
 from torchatlas.graph.nouns import EdgeKind
 
 if TYPE_CHECKING:
-    from torchatlas.graph.container import Graph
+    from torchatlas.graph.graph import Graph
 
 
 def output_nodes(graph: Graph, path: str) -> list[list[int]]:

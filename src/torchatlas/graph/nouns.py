@@ -1,4 +1,4 @@
-"""The words of the house: which kinds of node, phase, role and operation there are, and what a source line is."""
+"""Enums of a graph: kinds of nodes and edges, phases, roles, categories of operations; and SourceLine."""
 
 from __future__ import annotations
 

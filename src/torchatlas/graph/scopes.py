@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -13,8 +14,10 @@ from torchatlas.graph.nouns import NodeKind, Phase, Role
 from torchatlas.graph.timing import Measured
 
 if TYPE_CHECKING:
-    from torchatlas.graph.container import Graph
+    from torchatlas.graph.graph import Graph
     from torchatlas.graph.items import GraphNode
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +77,6 @@ class ScopeTree(Mapping[str, Scope]):
             scope = self._scopes[module.path]
             scope.type, scope.kind = scope.type or module.type, module.kind
         self._fill(graph)
-        self._sum_spreads(graph)
         self._count_parameters(graph)
 
     def _scope(self, path: str, graph: Graph) -> Scope:
@@ -86,78 +88,58 @@ class ScopeTree(Mapping[str, Scope]):
         return found
 
     def _fill(self, graph: Graph) -> None:
+        """Count operations, times and spreads per module, and sum them over what is below it."""
         columns, index = graph.columns, graph.index
         is_op = columns["node_kind"] == KINDS.index(NodeKind.OP)
-        path = index.path_of_call[columns["node_call"][is_op]]
-        time, phase, size = columns["node_time_ns"][is_op], columns["node_phase"][is_op], len(index.paths)
+        path, size = index.path_of_call[columns["node_call"][is_op]], len(index.paths)
+        time, spread = columns["node_time_ns"][is_op], columns["node_time_spread_ns"][is_op]
         timed = time >= 0
-        operations = np.bincount(path, minlength=size)
-        known = np.bincount(path[timed], minlength=size)
-        total = np.zeros(size, np.int64)
-        np.add.at(total, path[timed], time[timed])
-        phases = np.bincount(path * len(PHASES) + phase, minlength=size * len(PHASES)).reshape(size, -1)
-        for position, name in enumerate(index.paths):
-            scope = self._scopes[name]
-            scope.own_operations = scope.operations = int(operations[position])
-            scope.own_time_ns = scope.time_ns = int(total[position]) if known[position] else None
-            scope.untimed = int(operations[position] - known[position])
-            scope.operations_by_phase = {PHASES[p]: int(count) for p, count in enumerate(phases[position]) if count}
-        calls = np.bincount(index.path_of_call[:-1], minlength=size)
-        for position, name in enumerate(index.paths):
-            self._scopes[name].calls = int(calls[position])
-        for scope in self._bottom_up():
-            parent = scope.parent
-            if parent is None:
-                continue
-            parent.operations += scope.operations
-            parent.untimed += scope.untimed
-            if scope.time_ns is not None:
-                parent.time_ns = (parent.time_ns or 0) + scope.time_ns
-            for key, count in scope.operations_by_phase.items():
-                parent.operations_by_phase[key] = parent.operations_by_phase.get(key, 0) + count
-
-    def _sum_spreads(self, graph: Graph) -> None:
-        columns, index = graph.columns, graph.index
-        timed = np.flatnonzero((columns["node_kind"] == KINDS.index(NodeKind.OP)) & (columns["node_time_ns"] >= 0))
-        path, spread = index.path_of_call[columns["node_call"][timed]], columns["node_time_spread_ns"][timed]
-        if (spread < 0).all():
-            return
-        total = np.zeros(len(index.paths), np.int64)
-        np.add.at(total, path, spread)
-        unknown = {index.paths[position] for position in path[spread < 0].tolist()}
-        sums = dict(zip(index.paths, total.tolist(), strict=True))
-        for scope in self._bottom_up():
-            if scope.time_ns is None:
-                continue
-            if scope.path in unknown:
-                unknown.add(scope.parent.path if scope.parent is not None else "")
+        amounts = [np.ones(len(path), bool), timed, np.where(timed, time, 0)]
+        amounts += [np.where(timed, spread, 0), timed & (spread < 0)]
+        amounts += [columns["node_phase"][is_op] == phase for phase in range(len(PHASES))]
+        own = np.zeros((size, len(amounts)), np.int64)
+        for column, amount in zip(own.T, amounts, strict=True):
+            if amount.dtype == bool:
+                column[:] = np.bincount(path[amount], minlength=size)
             else:
-                scope.time_spread_ns = sums.get(scope.path, 0)
-            if scope.parent is not None:
-                sums[scope.parent.path] = sums.get(scope.parent.path, 0) + sums.get(scope.path, 0)
+                np.add.at(column, path, amount)
+        calls = np.bincount(index.path_of_call[:-1], minlength=size).tolist()
+        for name, row, called in zip(index.paths, own.tolist(), calls, strict=True):
+            scope = self._scopes[name]
+            scope.calls, scope.own_operations, scope.own_time_ns = called, row[0], row[2] if row[1] else None
+        has_spreads = bool((spread[timed] >= 0).any())
+        rows = self.totals(dict(zip(index.paths, own, strict=True)), np.zeros(len(amounts), np.int64))
+        for name, total in rows.items():
+            scope, (operations, known, time_ns, spread_ns, without_spread, *phases) = self._scopes[name], total.tolist()
+            scope.operations, scope.untimed = operations, operations - known
+            scope.time_ns = time_ns if known else None
+            scope.time_spread_ns = spread_ns if known and has_spreads and not without_spread else None
+            scope.operations_by_phase = {PHASES[at]: count for at, count in enumerate(phases) if count}
 
     def _count_parameters(self, graph: Graph) -> None:
         for value in _parameter_values(graph):
             item = graph.values[value]
-            elements = 1
-            for size in item.shape:
-                elements *= size if isinstance(size, int) else 0  # nobody can count a symbolic size
-            scope: Scope | None = self._owner(item.parameter or "")
+            elements = math.prod(size if isinstance(size, int) else 0 for size in item.shape)  # symbolic: no number
+            storage, scope = item.storage, self._owner(item.parameter or "")
             while scope is not None:
                 scope.parameters += elements
-                storage = item.storage
                 scope.parameter_bytes += (storage.bytes or 0) if storage is not None else 0
                 scope = scope.parent
 
-    def _owner(self, parameter: str) -> Scope:
+    def _owner(self, parameter: str) -> Scope | None:
         """The deepest scope whose path begins the parameter's name."""
         path = parameter.rpartition(".")[0]
         while path not in self._scopes:
             path = path.rpartition(".")[0]
         return self._scopes[path]
 
-    def _bottom_up(self) -> list[Scope]:
-        return list(self._scopes[""].walk())[::-1]
+    def totals(self, own: Mapping[str, T], zero: T) -> dict[str, T]:
+        """Per module the sum of what it has itself, as `own` says, and of what all modules below it have."""
+        found = {path: own.get(path, zero) for path in self}
+        for scope in reversed(list(self._scopes[""].walk())):  # children before parents
+            for child in scope.children:
+                found[scope.path] = found[scope.path] + found[child.path]  # type: ignore[operator]
+        return found
 
     def __getitem__(self, path: str) -> Scope:
         return self._scopes[path]

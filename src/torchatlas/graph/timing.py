@@ -84,5 +84,5 @@ class Timing:
         return Measured.of(self.eager_ns)
 
     def of_part(self) -> Timing:
-        """The same for a part of the graph, of which no whole was measured."""
+        """The timing of a part of the graph, whose wall time was not measured."""
         return replace(self, recorded_ns=(), eager_ns=())

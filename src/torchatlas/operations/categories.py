@@ -416,6 +416,12 @@ def dotted(operation: str) -> str:
     return operation.removeprefix("struct ").replace("::", ".").removeprefix("torch.ops.")
 
 
+def without_overload(operation: str) -> str:
+    """The name that all overloads of an operator share: aten.add of aten.add.Tensor."""
+    namespace, _, rest = operation.partition(".")
+    return f"{namespace}.{rest.rpartition('.')[0] or rest}"
+
+
 def _split(operation: str) -> tuple[str, str]:
     """Namespace and bare name: ('aten', 'add_') of aten.add_.Tensor, ('', 'view') of .view."""
     parts = [part for part in dotted(operation).split(".") if part]

@@ -13,7 +13,7 @@ from torchatlas.graph.columns import Operation
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import OperationType
 from torchatlas.operations import behaviour
-from torchatlas.operations.categories import dotted, operation_type, register_category
+from torchatlas.operations.categories import dotted, operation_type, register_category, without_overload
 from torchatlas.operations.kernel_kinds import KernelKind, kernel_kind
 from torchatlas.operations.loadable import loadable_operators
 
@@ -70,9 +70,7 @@ def of(name: str) -> Operator:
     >>> row.category.value, row.kernel.value, row.backward_only, row.loadable
     ('norm', 'rows', (1, 2), True)
     """
-    namespace, _, rest = name.partition(".")
-    short = rest.partition(".")[0]
-    packet, category = f"{namespace}.{short}", operation_type(name)
+    packet, category, short = without_overload(name), operation_type(name), short_name(name)
     return Operator(
         name=name,
         category=category,
@@ -85,7 +83,7 @@ def of(name: str) -> Operator:
         resizes=name in behaviour.RESIZES,
         has_workspace=packet in behaviour.WITH_WORKSPACE,
         takes_storage=name in behaviour.TAKES_STORAGE,
-        may_copy=short_name(name) in behaviour.MAY_COPY,
+        may_copy=short in behaviour.MAY_COPY,
         asynchronous=behaviour.is_asynchronous(packet),
         gloo_buffered=packet in behaviour.GLOO_BUFFERED,
         acts_outside=short.removesuffix("_copy") in behaviour.ACTS_OUTSIDE,
@@ -120,7 +118,7 @@ def register_operator(
 def formula(*names: str) -> Callable[[Formula], Formula]:
     """Deprecated: register_operator(name, category=..., formula=...) takes both together."""
     warnings.warn(
-        "torchatlas.formula is deprecated: use register_operator(name, category=..., formula=...).",
+        "formula is now register_operator(name, category=, formula=); the old name goes with the next minor version.",
         DeprecationWarning,
         stacklevel=2,
     )

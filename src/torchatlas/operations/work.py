@@ -21,6 +21,7 @@ from torchatlas.graph import OperationType
 from torchatlas.graph.arguments import Call, TensorRef
 from torchatlas.graph.attributes import arguments_by_name
 from torchatlas.graph.columns import Layout, Operation
+from torchatlas.operations.categories import without_overload
 from torchatlas.registry import Registry
 
 _ITEM_BYTES = {
@@ -153,7 +154,7 @@ def formula(*names: str, backward_only: tuple[int, ...] = ()) -> Callable[[Formu
 
     `backward_only` are the positions of results that only backward needs: indices of pools, statistics of norms, masks,
     workspaces. torch's kernels write them in inference too. A result that the program itself takes, such as the indices
-    of `MaxPool2d(return_indices=True)`, counts as an output all the same: `analysis.inference` looks at who reads it.
+    of `MaxPool2d(return_indices=True)`, counts as an output all the same: autograd_bytes.py looks at who reads it.
     """
     full = [name if "." in name else f"aten.{name}" for text in names for name in text.split()]
     if backward_only:
@@ -163,25 +164,16 @@ def formula(*names: str, backward_only: tuple[int, ...] = ()) -> Callable[[Formu
 
 def results_for_backward(operation: str) -> tuple[int, ...]:
     """The positions of an operator's results that only its backward needs; most operators have none."""
-    namespace, _, rest = operation.partition(".")
-    return _BACKWARD_ONLY.get(f"{namespace}.{rest.rpartition('.')[0] or rest}", ())
+    return _BACKWARD_ONLY.get(without_overload(operation), ())
 
 
 def formula_for(operation: Operation) -> Formula | None:
     """The formula of an operation, or that of its category; None when nobody knows what it costs."""
-    for name in _names(operation.name):
-        if name in FORMULAS:
-            return FORMULAS[name]
+    name = without_overload(operation.name)
+    for spelling in (operation.name, name, name.rstrip("_")):  # aten.add_.Tensor, aten.add_, aten.add
+        if spelling in FORMULAS:
+            return FORMULAS[spelling]
     return _BY_CATEGORY.get(operation.type)
-
-
-def _names(operation: str) -> Iterator[str]:
-    """The names to look for, most exact first: aten.add_.Tensor, aten.add_, aten.add."""
-    yield operation
-    namespace, _, rest = operation.partition(".")
-    name = rest.rpartition(".")[0] or rest
-    yield f"{namespace}.{name}"
-    yield f"{namespace}.{name.rstrip('_')}"
 
 
 def _input_indices(item: Any) -> Iterator[int]:

@@ -1,9 +1,9 @@
-"""Who must come before whom -> the most that can run at once: the largest set of which none depends on another.
+"""Dependencies -> the most members that can run at once: a largest antichain, none of which depends on another.
 
-By Dilworth it has as many members as the fewest ways along dependencies that together visit everything. Those are a
-flow: it enters and leaves anywhere, goes along direct dependencies only, and every member has at least one unit. It is
-made in one sweep and then reduced as long as some unit that leaves can go on as one that enters elsewhere, so that
-neither time nor memory depends on how many members depend on each other indirectly.
+By Dilworth's theorem it has as many members as the fewest paths along dependencies that together visit all members.
+Such paths are a minimum flow: it enters and leaves anywhere, follows direct dependencies only, and every member carries
+at least one unit. A first flow is built in one pass; then units that leave are joined with units that enter elsewhere
+as long as that is possible. Neither time nor memory depends on the number of indirect dependencies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def widest(before: Sequence[Sequence[int]], counts: Sequence[bool] | None = None
     flow = _Flow(before, [1] * len(before) if counts is None else [int(one) for one in counts])
     while (level := flow.search()) is not None:
         flow.reduce(level)
-    # What no way from the end reaches comes before what one does. Each member in between has one unit.
+    # The antichain is the cut between what residual paths from the end reach and what they do not.
     seen = flow.seen
     return [one for one in range(len(before)) if seen[2 * one + 1] >= 0 > seen[2 * one]]
 
@@ -33,7 +33,7 @@ def widest(before: Sequence[Sequence[int]], counts: Sequence[bool] | None = None
 class _Flow:
     """Units of flow through members. A member has two sides, 2 * member where units come in, 2 * member + 1 behind it.
 
-    Residual ways lead from the end to the beginning: against the flow where there is some to spare, with it always.
+    Residual edges lead from the end to the beginning: against the flow where it has units to spare, with it always.
     """
 
     def __init__(self, before: Sequence[Sequence[int]], need: list[int]) -> None:
@@ -49,7 +49,7 @@ class _Flow:
                 self.after[one].append(member)
         for member, needed in enumerate(before):
             came, units = self.came[member], 0
-            # What is left where nobody else can use it goes on; only if that is nothing, one unit of what others could.
+            # Take all units that no later member can use; only if there are none, one unit that others could use.
             for one in sorted(needed, key=lambda one: self.after[one][-1] != member):
                 taken = self.left[one] if self.after[one][-1] == member else min(self.left[one], int(not units))
                 if taken:
@@ -60,9 +60,9 @@ class _Flow:
             self.through[member] = self.left[member] = units + self.entered[member]
 
     def search(self) -> list[int] | None:
-        """How far each side is from the end, as far as the nearest unit that enters; None when there is no way.
+        """The distance of each side from the end, up to the nearest unit that enters; None when there is no path.
 
-        `seen` is afterwards the same, -1 for what was not reached.
+        Afterwards `seen` holds these distances, -1 for sides that were not reached.
         """
         seen = self.seen = [-1] * (2 * len(self.need))
         reached = [2 * member + 1 for member, units in enumerate(self.left) if units]
@@ -74,15 +74,15 @@ class _Flow:
             following = []
             for side in reached:
                 met = met or (not side & 1 and self.entered[side >> 1] > 0)
-                for one in self.ways(side):
+                for one in self.edges(side):
                     if seen[one] < 0:
                         seen[one] = distance
                         following.append(one)
             reached = following
         return seen if met else None
 
-    def ways(self, side: int) -> list[int]:
-        """Where one more unit, or one fewer, can be passed on to."""
+    def edges(self, side: int) -> list[int]:
+        """The residual edges from a side: where one unit more, or one fewer, can be passed on to."""
         member = side >> 1
         if not side & 1:
             return [side + 1, *(2 * one + 1 for one in self.came[member])]
@@ -92,21 +92,21 @@ class _Flow:
         return found
 
     def reduce(self, level: list[int]) -> None:
-        """Join units that leave with units that enter, along shortest ways, until no way of that length is left."""
-        waiting: dict[int, list[int]] = {}  # per side, what of its ways was not found wanting
+        """Join units that leave with units that enter, along shortest paths, until none of that length is left."""
+        waiting: dict[int, list[int]] = {}  # per side the edges that may still lead to an entering unit
         for member in range(len(self.need)):
             while self.left[member] and (path := self._path(2 * member + 1, level, waiting)):
                 self._pass(path)
 
     def _path(self, start: int, level: list[int], waiting: dict[int, list[int]]) -> list[int]:
-        """A way from a side to where a unit enters, each step one further from the end; empty if there is none."""
+        """A path from a side to where a unit enters, each step one further from the end; empty if there is none."""
         path = [start]
         while path:
             side = path[-1]
             if not side & 1 and self.entered[side >> 1]:
                 return path
             if side not in waiting:
-                waiting[side] = [one for one in self.ways(side) if level[one] == level[side] + 1]
+                waiting[side] = [one for one in self.edges(side) if level[one] == level[side] + 1]
             choices = waiting[side]
             while choices and not self._is_open(side, choices[-1]):
                 choices.pop()

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from torchatlas.analysis.sweep import finish_times, waited_for
+from torchatlas.analysis.path_lengths import heaviest_path, slack_and_remaining
+from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph.columns import Array
+from torchatlas.partition.aliases import ConcurrencyNames
 from torchatlas.partition.antichain import widest
-from torchatlas.partition.names import ConcurrencyNames
 from torchatlas.partition.report import PartitionReport, Subgraph
 from torchatlas.tables import text_table
 from torchatlas.units import format_count, format_flops, format_ns, format_seconds
@@ -23,14 +24,14 @@ WORKERS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True, eq=False)
-class ConcurrencyReport(ConcurrencyNames):
+class ConcurrencyReport(ConcurrencyNames, Report):
     """What can run at once. `span`, `work` and `slack` are in FLOPs, seconds, nanoseconds or subgraphs: see `by`."""
 
     num_stages: int
     stages: tuple[tuple[str, ...], ...] = field(repr=False)  # ids; in one stage none depends on another
     max_parallel_ops_per_stage: int
     mean_parallel_ops_per_stage: float
-    antichain_width: int  # the most that could ever run at once; stages are only one way to arrange things
+    antichain_width: int  # the most that could ever run at once; stages are only one arrangement
     antichain: tuple[str, ...] = field(repr=False)
     by: str
     critical_path: tuple[str, ...] = field(repr=False)
@@ -42,25 +43,21 @@ class ConcurrencyReport(ConcurrencyNames):
     at_least: bool  # the weight of some is unknown, and taken as nothing
     slack: dict[str, float] = field(repr=False)  # how much later each could end without making the whole longer
     speedup_bound: float | None  # work / span: no number of workers does better. None when nothing weighs
-    speedups: dict[int, float]  # by number of workers: list scheduling, the longest remaining way first
+    speedups: dict[int, float]  # by number of workers: list scheduling, the longest remaining path first
     batch_parallelism: int  # samples, which do not depend on each other
     glue: tuple[str, ...] = field(repr=False)  # joins and views that take no stage
     times: str | None  # of by="time": "one run", or the median of how many
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        found = {key: getattr(self, key) for key in self.__dataclass_fields__}
-        for key in ("antichain", "critical_path", "critical_path_names", "glue"):
-            found[key] = list(found[key])
-        found["speedups"] = {str(workers): speedup for workers, speedup in self.speedups.items()}
-        return found | {"stages": [list(stage) for stage in self.stages]}
+        speedups = {str(workers): speedup for workers, speedup in self.speedups.items()}
+        return fields_as_json(self) | {"speedups": speedups}
 
     def __str__(self) -> str:
         return concurrency_text(self)
 
 
 class ConcurrencyAnalyzer:
-    """Says what of a partition can run at the same time.
+    """Finds the subgraphs of a partition that can run at the same time.
 
     `by` is what a subgraph weighs on the critical path: "flops" (all arithmetic), "roofline" (best seconds on the
     report's device), "time" (as measured) or "count".
@@ -89,14 +86,10 @@ class ConcurrencyAnalyzer:
         wide = widest(before, takes_stage.tolist())
         weights, missing = _weights(listed, self.by)
         source, target = _edges(before)
-        ends = finish_times(weights, source, target)
-        last = len(listed) - 1
-        after = finish_times(weights[::-1].copy(), last - target[::-1], last - source[::-1])[::-1]
-        path = _way_to(int(ends.argmax()), waited_for(weights, source, target, ends)) if len(listed) else []
-        length = ends.max().item() if len(listed) else 0
-        slack = np.maximum(length - ends - after + weights, 0)
-        work = weights.sum().item()
-        spans = {workers: makespan(weights.tolist(), before, after.tolist(), workers) for workers in self.workers}
+        path, finish = heaviest_path(weights, source, target)
+        slack, remaining = slack_and_remaining(weights, source, target, finish)
+        length, work = finish.max(initial=0).item(), weights.sum().item()
+        spans = {workers: makespan(weights.tolist(), before, remaining.tolist(), workers) for workers in self.workers}
         ids, measured = [one.node_id for one in listed], report.graph.measured()
         return ConcurrencyReport(
             num_stages=len(stages),
@@ -123,7 +116,7 @@ class ConcurrencyAnalyzer:
 
 
 def _stages(before: list[list[int]], takes_stage: Array) -> list[list[int]]:
-    """Each in the earliest stage that it could be in; what takes no stage passes on when it is ready."""
+    """Put each subgraph into the earliest stage possible. Glue takes no stage: it passes on when it is ready."""
     ready: list[int] = []  # per subgraph, the number of stages that must be over when it is
     stages: list[list[int]] = []
     for at, needed in enumerate(before):
@@ -138,7 +131,7 @@ def _stages(before: list[list[int]], takes_stage: Array) -> list[list[int]]:
 
 
 def makespan(weights: Sequence[float], before: list[list[int]], remaining: Sequence[float], workers: int) -> float:
-    """When all is done if a free worker always takes what is ready and has most work on the way behind it."""
+    """When all is done if a free worker always takes the ready subgraph with the heaviest path from it on."""
     after: list[list[int]] = [[] for _ in before]
     for at, needed in enumerate(before):
         for one in needed:
@@ -180,14 +173,6 @@ def _edges(before: list[list[int]]) -> tuple[Array, Array]:
     pairs = [(one, at) for at, needed in enumerate(before) for one in needed]
     found = np.array(pairs, np.int32).reshape(-1, 2)
     return found[:, 0].copy(), found[:, 1].copy()
-
-
-def _way_to(node: int, waited: Sequence[int]) -> list[int]:
-    path = []
-    while node >= 0:
-        path.append(node)
-        node = waited[node]
-    return path[::-1]
 
 
 def _batch(report: PartitionReport) -> int:

@@ -1,4 +1,4 @@
-"""A partition and what it was made of -> modules that run: one per subgraph, and the whole put together of them.
+"""A partition and its model -> modules that run: one per subgraph, and the whole, which calls them.
 
 Parameters stay the model's own. torch.fx's split_module does the cutting; before that the nodes are sorted so that
 subgraphs follow each other in an order in which they can run, writes in place included.
@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from torchatlas.errors import InvalidInputError, NodeNotFoundError, NotAvailableError
 from torchatlas.graph.nouns import OperationType
 from torchatlas.operations import operation_type
-from torchatlas.registry import near_names
+from torchatlas.registry import did_you_mean
 
 if TYPE_CHECKING:
     from torch import fx, nn
 
-    from torchatlas.execute.recorded.calling import RecordedProgram
+    from torchatlas.execute.path_guards import RecordedProgram
     from torchatlas.execute.traced import TracedModel
     from torchatlas.partition.report import PartitionReport
 
@@ -36,7 +35,7 @@ class Pieces(Mapping[str, "nn.Module"]):
     Those of a recorded run take inputs that lead along its path, and refuse others with an InputMismatchError.
     """
 
-    module: fx.GraphModule = field(repr=False)  # the whole, which calls the pieces; of fx's own it takes flat inputs
+    module: fx.GraphModule = field(repr=False)  # the whole, which calls the pieces; it takes flat inputs
     modules: dict[str, nn.Module] = field(repr=False)
     caller: Caller | None = field(default=None, repr=False)
 
@@ -48,8 +47,7 @@ class Pieces(Mapping[str, "nn.Module"]):
 
     def __getitem__(self, node_id: str) -> nn.Module:
         if node_id not in self.modules:
-            near = " or ".join(map(repr, near_names(node_id, self.modules)))
-            raise NodeNotFoundError(f"no piece has the id {node_id!r}" + (f"; did you mean {near}?" if near else ""))
+            raise NodeNotFoundError(f"no piece has the id {node_id!r}{did_you_mean(node_id, self.modules)}")
         return self.modules[node_id]
 
     def __iter__(self) -> Iterator[str]:
@@ -63,7 +61,7 @@ def extract(report: PartitionReport, origin: Any) -> Pieces:
     """Cut what was partitioned into modules."""
     from torch import fx
 
-    from torchatlas.execute.recorded.run import RecordedRun
+    from torchatlas.execute.recorded_run import RecordedRun
     from torchatlas.execute.traced import TracedModel
 
     if origin is None:
@@ -73,17 +71,31 @@ def extract(report: PartitionReport, origin: Any) -> Pieces:
                 "traced model or a model with its inputs instead, pass one: report.extract(atlas.trace(model, "
                 '*inputs)), or capture the graph with values="replay".'
             )
-        from torchatlas.execute.recorded.program import program_of
+        from torchatlas.execute.recorded_pieces import program_of
 
         return _of_recorded(report, program_of(report.graph))
     if isinstance(origin, RecordedRun):
         return _of_recorded(report, origin.program)
     if isinstance(origin, TracedModel):
-        module, names = runnable(origin)
-        return _cut(report, module, names, partial(_call_traced, origin))
+        return _of_traced(report, origin)
     if not isinstance(origin, fx.GraphModule):
         raise InvalidInputError(f"extract cuts a torch.fx.GraphModule or a TracedModel, not {type(origin).__name__}.")
     return _cut(report, origin, {node.name: node.name for node in origin.graph.nodes}, None)
+
+
+def _of_traced(report: PartitionReport, traced: TracedModel) -> Pieces:
+    from torchatlas.execute.program import Program
+    from torchatlas.execute.program_to_fx import to_fx
+
+    variant = traced.first
+    if not isinstance(variant.program, Program):
+        raise NotAvailableError(
+            "This model was followed, not traced: torch.export refuses it. Partition the model itself, with its "
+            "inputs, and its recorded run is cut: GraphPartitioner().partition(model, *inputs)."
+        )
+    module, names = to_fx(variant.program, partial(variant.constant, model=traced.model))
+    known = {node: variant.names[name] for node, name in names.items() if name in variant.names}
+    return _cut(report, module, known, partial(_call_traced, traced))
 
 
 def _call_traced(traced: TracedModel, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -91,12 +103,16 @@ def _call_traced(traced: TracedModel, module: Any, args: tuple[Any, ...], kwargs
 
 
 def _of_recorded(report: PartitionReport, program: RecordedProgram) -> Pieces:
-    """Random numbers are drawn anew: what draws must do so in the order of the run, or they go to other places."""
-    return _cut(report, program.module, program.names, program.call, program.draws)
+    """Random numbers are drawn anew: unless the pieces draw in the order of the run, others get them."""
+    from torchatlas.execute.program_to_fx import to_fx
+
+    module, names = to_fx(program.program, program.constants.__getitem__)
+    draws = frozenset(node for node, name in names.items() if name in program.draws)
+    return _cut(report, module, names, program.call, draws)
 
 
 def _draws(module: fx.GraphModule) -> frozenset[str]:
-    """The nodes that draw random numbers, as far as their names tell."""
+    """The nodes that draw random numbers, judged by their names."""
     import torch
 
     found = set()
@@ -162,7 +178,7 @@ def _homes(module: fx.GraphModule, home: dict[str, int | None]) -> dict[Any, int
 
 
 def _sorted(module: fx.GraphModule, home: dict[Any, int | None]) -> tuple[fx.GraphModule, dict[Any, int]]:
-    """The same graph with the nodes of each part side by side, and the part of each node.
+    """A copy of the graph with the nodes of each part side by side, and the part of each node.
 
     What no subgraph names, arithmetic with sizes or one of several results, is computed wherever it is used.
     """
@@ -215,7 +231,7 @@ def _as_it_is(item: Any) -> Any:
 
 
 def _left_over(nodes: list[Any], home: dict[Any, int | None]) -> dict[int, list[Any]]:
-    """What no subgraph names and the program returns, or only checks: by the last part that it takes something of."""
+    """Nodes in no subgraph that the program returns, or only checks, by the last part that they depend on."""
     last: dict[Any, int] = {}
     found: dict[int, list[Any]] = {}
     for node in nodes:
@@ -225,79 +241,3 @@ def _left_over(nodes: list[Any], home: dict[Any, int | None]) -> dict[int, list[
         if node.op.startswith("call_") and known is None and needed:
             found.setdefault(last[node], []).append(node)
     return found
-
-
-# -- of a traced model -------------------------------------------------------------------------------------------------
-
-
-def runnable(traced: TracedModel) -> tuple[fx.GraphModule, dict[str, str]]:
-    """The program of a traced model as torch.fx's graph, with flat inputs and outputs, and what its nodes are called.
-
-    The names lead from nodes of torch.fx to those of `traced.graph`.
-    """
-    from torch import fx
-
-    from torchatlas.execute.fx_names import argument_name, attribute_name
-    from torchatlas.execute.program import Mode, Program, Register
-
-    variant = traced.first
-    program = variant.program
-    if not isinstance(program, Program):
-        raise NotAvailableError(
-            "This model was followed, not traced: torch.export refuses it. Partition the model itself, with its "
-            "inputs, and its recorded run is cut: GraphPartitioner().partition(model, *inputs)."
-        )
-    graph, places, names, root = fx.Graph(), dict[int, Any](), dict[str, str](), dict[str, Any]()
-
-    def filled(item: Any) -> Any:
-        if isinstance(item, Register):
-            return places[item.number]
-        if isinstance(item, (list, tuple)):
-            return type(item)(filled(one) for one in item)
-        if isinstance(item, dict):
-            return {key: filled(one) for key, one in item.items()}
-        return slice(*map(filled, (item.start, item.stop, item.step))) if isinstance(item, slice) else item
-
-    taken: set[str] = set()
-    for register in program.inputs:
-        taken.add(name := argument_name(program.names[register], taken))
-        places[register] = graph.placeholder(name)
-    for register, name in program.constants.items():
-        root[written := attribute_name(name, register)] = variant.constant(name, traced.model)
-        places[register] = graph.get_attr(written)
-    for register, item in program.attached.items():
-        root[f"attached_{register}"] = item
-        places[register] = graph.get_attr(f"attached_{register}")
-    modes: list[tuple[str, tuple[Any, ...]]] = []
-    for step in program.instructions:
-        if step.function is Mode:
-            modes.append(step.args)
-        elif step.function is Mode.end:
-            modes.pop()
-        else:
-            # `target` is the bare kernel of an operator, which torch.fx cannot name; of a copy it is our own function
-            target = step.target if isinstance(step.target, FunctionType) else step.function
-            target = _within(target, tuple(modes)) if modes else target
-            node = graph.create_node("call_function", target, filled(step.args), filled(step.kwargs), step.name or None)
-            places[step.result] = node
-            if step.name in variant.names:
-                names[node.name] = variant.names[step.name]
-    graph.output(tuple(filled(item) for item in program.outputs))
-    return fx.GraphModule(root, graph), names
-
-
-def _within(function: Any, modes: tuple[tuple[str, tuple[Any, ...]], ...]) -> Any:
-    """A function as it runs inside a block of the program: without gradients, or under autocast."""
-    from torchatlas.execute.fx_names import argument_name
-    from torchatlas.execute.program import Mode
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        begun = [Mode(kind, settings) for kind, settings in modes]
-        try:
-            return function(*args, **kwargs)
-        finally:
-            for mode in reversed(begun):
-                mode.end()
-
-    run.__name__ = run.__qualname__ = argument_name(getattr(function, "__name__", "call"))
-    return run

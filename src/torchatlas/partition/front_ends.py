@@ -1,38 +1,42 @@
-"""What runs -> units: a GraphModule, a traced model, or a plain model by the first way that works."""
+"""A graph, a file, a GraphModule, a traced model, or a plain model by the first way that works -> units."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from torchatlas.analysis.sizes import sizes_of
+from torchatlas.analysis.symbolic_sizes import sizes_of
 from torchatlas.errors import AtlasError, CaptureError, InvalidInputError, InvalidModelError
 from torchatlas.graph import Graph
 from torchatlas.partition.fx_tracing import traced_by_fx
 from torchatlas.partition.report import Attempt
-from torchatlas.partition.units import Units, units_of_fx, units_of_graph
+from torchatlas.partition.unit_graph import Units, units_of_fx, units_of_graph
 
 Opened = tuple[Units, str, Any, tuple[Attempt, ...]]
 
 
 def opened(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool | None = None) -> Opened:
-    """The units of a thing that runs, where they come from, the thing itself, and what was tried before.
+    """The units of `x`, where they come from, `x` itself if it can run, and what was tried before.
 
     `gradients` says whether it runs with autograd on; None: in training mode, not in eval mode.
     """
+    graph = graph_in(x)
+    if graph is not None:
+        what = "a graph" if graph is x else "a file"
+        _refuse_inputs(args, kwargs, f"{what} without inputs: it was run already.")
+        return units_of_graph(graph), graph.source if graph is x else "file", None, ()
     from torch import fx, nn
 
-    from torchatlas.execute.recorded.run import RecordedRun
+    from torchatlas.execute.recorded_run import RecordedRun
     from torchatlas.execute.traced import TracedModel
 
     if isinstance(x, fx.GraphModule):
         return _of_fx(x, args, kwargs, gradients)
     if isinstance(x, TracedModel):
-        if args or kwargs:
-            raise InvalidInputError("partition takes a traced model without inputs: it has its example.")
+        _refuse_inputs(args, kwargs, "a traced model without inputs: it has its example.")
         return units_of_graph(x.graph), x.graph.source, x, ()
     if isinstance(x, RecordedRun):
-        if args or kwargs:
-            raise InvalidInputError("partition takes a recorded run without inputs: it has its example.")
+        _refuse_inputs(args, kwargs, "a recorded run without inputs: it has its example.")
         return units_of_graph(x.graph), "run", x, ()
     if not isinstance(x, nn.Module):
         raise InvalidModelError(
@@ -45,6 +49,18 @@ def opened(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: boo
             "atlas.trace(model, *inputs)."
         )
     return _of_model(x, args, kwargs, gradients)
+
+
+def graph_in(x: Any) -> Graph | None:
+    """A graph as it is, or the one that a file holds; None for everything else."""
+    if isinstance(x, (str, os.PathLike)):
+        return Graph.load(x)
+    return x if isinstance(x, Graph) else None
+
+
+def _refuse_inputs(args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> None:
+    if args or kwargs:
+        raise InvalidInputError(f"partition takes {why}")
 
 
 def _of_fx(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool | None) -> Opened:
@@ -67,21 +83,21 @@ def _of_fx(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients
 
 def _of_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool | None) -> Opened:
     """torch.fx keeps modules whole, torch.export takes more models, a recorded run takes all."""
-    from torchatlas.execute.recorded.run import record
+    from torchatlas.execute.recorded_run import record
     from torchatlas.execute.traced import TracedModel
 
     attempts: list[Attempt] = []
     try:
         return _of_fx(traced_by_fx(model, args, kwargs), args, kwargs, gradients)
     except Exception as error:  # torch.fx lets through whatever the model raises on proxies
-        attempts.append(Attempt("fx", _first_line(error)))
+        attempts.append(Attempt("fx", first_line(error)))
     try:
         traced = TracedModel(model, args, kwargs=kwargs)
         if not _has_sizes(traced.graph):
             raise CaptureError("its graph has sizes that depend on what is in a tensor, so nobody can count.")
         return units_of_graph(traced.graph), "export", traced, tuple(attempts)
     except CaptureError as error:
-        attempts.append(Attempt("export", _first_line(error)))
+        attempts.append(Attempt("export", first_line(error)))
     try:
         run = record(model, args, kwargs, gradients)
         return units_of_graph(run.graph), "run", run, tuple(attempts)
@@ -100,6 +116,7 @@ def _has_sizes(graph: Graph) -> bool:
     return True
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception, longest: int | None = None) -> str:
+    """The type of an error and the first line of its message, cut after `longest` characters."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{type(error).__name__}: {text[:longest]}" if text else type(error).__name__

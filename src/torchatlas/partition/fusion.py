@@ -1,4 +1,4 @@
-"""Units and their kernels -> groups that one kernel can compute each, by the bytes that really need not move.
+"""Units and their kernels -> groups that one kernel each can compute, by the bytes that need not move.
 
 An intermediate result that stays on the chip saves its write and each of its reads. Joining stops where the rules of
 kernels.py end, where the rows of a reduction do not fit on the chip, and where groups would depend on each other in a
@@ -7,6 +7,7 @@ circle; `Fusion.why_not` says which it was.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,11 +15,10 @@ import numpy as np
 
 from torchatlas.graph.names import short_name
 from torchatlas.operations.kernel_kinds import KernelKind
-from torchatlas.partition.group_reads import GroupReads, Read
 from torchatlas.partition.groups import Groups
 from torchatlas.partition.kernels import Kernel, kernels_of
 from torchatlas.partition.traffic import Ledger
-from torchatlas.partition.units import Units
+from torchatlas.partition.unit_graph import Units
 from torchatlas.units import format_bytes
 
 
@@ -37,6 +37,18 @@ class _State:
     def row_bytes(self) -> int:
         """One row of all that it makes, and of what its reductions take: what must be on the chip at once."""
         return self.element_bytes * (self.space // self.rows) if self.rows else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One unit reads a value that another made."""
+
+    maker: int
+    reader: int
+    slot: int  # its place among the reads of its reader
+    numel: int
+    bytes: int
+    saved_bytes: int  # if both are one kernel: the read, and the write if it is the only reader
 
 
 class Fusion:
@@ -80,14 +92,14 @@ class Fusion:
         return True
 
     def _ride(self, unit: int) -> None:
-        """A view goes with what it looks at."""
+        """Join a view with what it is a view of."""
         producers = self.groups.before(self.groups.group[unit])
         if len(producers) == 1:
             producer = producers.pop()
             self._join(producer, self.groups.group[unit], self.states[producer])
 
     def _lead(self) -> None:
-        """What takes nothing from others and is used once (a view of a weight, a new tensor) goes with who uses it."""
+        """Join what depends on nothing and is used once (a view of a weight, a new tensor) with its user."""
         for unit in range(len(self.units) - 1, -1, -1):
             group = self.groups.group[unit]
             if self.kernels[unit].kind is KernelKind.FREE and self.groups.members[group] == [unit]:
@@ -150,7 +162,7 @@ class Fusion:
 
     @cached_property
     def _first_operand(self) -> list[int | None]:
-        """Per unit who made the largest thing that it takes first, if it is of the size of its own loop."""
+        """Per unit the maker of its first operand (for loops the largest), if that has the size of its own loop."""
         found: list[int | None] = []
         for kernel, taken in zip(self.kernels, self._taken, strict=True):
             is_product = kernel.kind is KernelKind.PRODUCT
@@ -222,12 +234,12 @@ class Fusion:
         return None
 
     @cached_property
-    def _reads(self) -> GroupReads:
+    def _reads(self) -> _GroupReads:
         starts = (KernelKind.START, KernelKind.PRODUCT)
-        return GroupReads(self._taken, [kernel.kind in starts for kernel in self.kernels])
+        return _GroupReads(self._taken, [kernel.kind in starts for kernel in self.kernels])
 
     @cached_property
-    def _taken(self) -> list[list[Read]]:
+    def _taken(self) -> list[list[_Read]]:
         """Per unit what it reads that other units made."""
         ledger, of_op = self.ledger, self.units.of_op
         node, value = ledger.reads
@@ -236,7 +248,7 @@ class Fusion:
         numel = np.array([one.numel for one in ledger.operands] or [0], np.int64)[
             self.units.graph.columns["value_layout"]
         ]
-        found: list[list[Read]] = [[] for _ in range(len(self.units))]
+        found: list[list[_Read]] = [[] for _ in range(len(self.units))]
         kept = (maker >= 0) & (of_op[node] >= 0) & (of_op[maker] >= 0)  # inputs and outputs are in no unit
         for op, taken, base, made in zip(*(a[kept].tolist() for a in (node, value, root, maker)), strict=True):
             source, target = int(of_op[made]), int(of_op[op])
@@ -244,7 +256,7 @@ class Fusion:
                 continue
             read = int(ledger.value_bytes[taken]) if ledger.bytes_read[op] else 0
             saved = read + (int(ledger.value_bytes[base]) if readers[base] == 1 else 0)
-            found[target].append(Read(source, target, len(found[target]), int(numel[taken]), read, saved))
+            found[target].append(_Read(source, target, len(found[target]), int(numel[taken]), read, saved))
         return found
 
 
@@ -260,3 +272,60 @@ def _joined(one: _State, two: _State) -> _State:
     space = max(one.space, two.space)
     size = sum(state.element_bytes for state in (one, two) if state.space == space)  # single numbers per row are few
     return _State(space, rows, axes, one.products + two.products, None, size)
+
+
+class _GroupReads:
+    """What groups read of each other, kept up to date as groups are joined. At first each unit is a group.
+
+    Of all reads between two groups only those are kept that decide whether the two can be one kernel, at most five:
+    neither the number of reads nor the size of the groups matters.
+    """
+
+    def __init__(self, taken: list[list[_Read]], begins_kernel: list[bool]) -> None:
+        """`taken` is what each unit reads; `begins_kernel` says which units cannot go on with what they read."""
+        self._begins_kernel = begins_kernel
+        self._of: list[dict[int, list[_Read]]] = []  # per group what it reads of each other one
+        self._by: list[set[int]] = [set() for _ in taken]  # per group those that read of it
+        for unit, reads in enumerate(taken):
+            found: dict[int, list[_Read]] = {}
+            for read in reads:
+                found.setdefault(read.maker, []).append(read)
+                self._by[read.maker].add(unit)
+            self._of.append({maker: self._deciding(mine) for maker, mine in found.items()})
+
+    def between(self, producer: int, consumer: int) -> list[_Read]:
+        """The reads that decide, in the order of their readers."""
+        return self._of[consumer].get(producer, [])
+
+    def join(self, kept: int, gone: int) -> None:
+        """Let the first have what the second reads, and what is read of it."""
+        for producer, reads in self._of[gone].items():
+            self._by[producer].discard(gone)
+            self._add(producer, kept, reads)
+        for consumer in self._by[gone]:
+            self._add(kept, consumer, self._of[consumer].pop(gone))
+        self._of[gone], self._by[gone] = {}, set()
+
+    def _add(self, producer: int, consumer: int, reads: list[_Read]) -> None:
+        if producer == consumer:
+            return
+        known = self._of[consumer].get(producer)
+        if known is not None:
+            reads = self._deciding(sorted([*known, *reads], key=lambda read: (read.reader, read.slot)))
+        self._of[consumer][producer] = reads
+        self._by[producer].add(consumer)
+
+    def _deciding(self, reads: Iterable[_Read]) -> list[_Read]:
+        """The first by a unit that begins a kernel, the first that saves bytes, and the first of each of three sizes.
+
+        Two sizes can fit one kernel, that of its loop and that of its rows: a third cannot.
+        """
+        found, sizes, begins, saves = list[_Read](), set[int](), False, False
+        for read in reads:
+            is_new = len(sizes) < 3 and read.numel not in sizes
+            is_begin = not begins and self._begins_kernel[read.reader]
+            if is_new or is_begin or (not saves and read.saved_bytes):
+                found.append(read)
+                sizes.add(read.numel)
+                begins, saves = begins or is_begin, saves or read.saved_bytes > 0
+        return found

@@ -1,4 +1,4 @@
-"""A model -> torch.fx's graph of it, if that computes what the model computes; the model is left as it was.
+"""A model -> torch.fx's graph of it, if that computes what the model computes. The model is left as it was.
 
 torch.fx runs `forward` on proxies. What it cannot see is lost without a word: autocast, blocks without gradients, hooks
 of the model itself, writes to buffers, random numbers (which become constants). So the two are run and compared.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import fx, nn
 
 Made = tuple[Any, list[Any], Counter[str]]  # structure, leaves, nodes of autograd behind them
-_SEED = 0x70C4A71A5  # nobody else's: a number that was drawn while tracing must not come again
+_SEED = 0x70C4A71A5  # a seed of our own: numbers drawn while tracing must not be drawn again
 
 
 def traced_by_fx(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:

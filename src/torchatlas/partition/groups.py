@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from torchatlas.graph.columns import Array
-from torchatlas.partition.row import Row
-from torchatlas.partition.units import Units
+from torchatlas.partition.unit_graph import Units
+
+_GAP = 2**20  # between neighbours at first; any number does, a larger one is used up later
 
 
 class Groups:
-    """A partition that grows. Groups are numbered by any of their units; `row` keeps them sorted by dependency."""
+    """Groups that grow. A group is numbered by one of its units; `order` keeps groups sorted by dependency."""
 
     def __init__(self, units: Units) -> None:
         self.units = units
         self.group = list(range(len(units)))
         self.members: dict[int, list[int]] = {unit: [unit] for unit in range(len(units))}
-        self.row = Row(len(units))
+        self.order = MovableOrder(len(units))
         self._before = [set(found) - {unit} for unit, found in enumerate(units.before)]  # by group, kept up to date
         self._after = [set(found) - {unit} for unit, found in enumerate(units.after)]
 
@@ -31,12 +32,12 @@ class Groups:
         return set(self._after[group])
 
     def _between(self, first: int, second: int) -> tuple[set[int], bool] | None:
-        """Of the groups between two: all that must come after `first`, or (True) all that must before `second`.
+        """The groups between two that depend on `first`, or (True) those that `second` depends on.
 
-        None when some group is both: joining the two would close a circle. Either end alone would tell; both are
-        looked from in turns, step by step, so that what is much only on one side costs nothing.
+        None when some group is both: joining the two would close a circle. Either set alone would tell. The two
+        searches take turns, so that the smaller set decides the time.
         """
-        place = self.row.place
+        place = self.order.place
         low, high = place[first], place[second]
         later, earlier = set[int](), set[int]()
         ahead = _walk(self._after, first, second, later, earlier, lambda group: place[group] < high)
@@ -53,15 +54,15 @@ class Groups:
         """Make one group of two. Returns its number, or None, and changes nothing, where that would close a circle."""
         if one == other:
             return one
-        first, second = sorted((one, other), key=self.row.place.__getitem__)
+        first, second = sorted((one, other), key=self.order.place.__getitem__)
         found = self._between(first, second)
         if found is None:
             return None
         where = self._make_way(first, second, *found)
         kept, gone = sorted((first, second), key=self._size, reverse=True)  # the smaller is renumbered: n log n in all
         if where != kept:
-            self.row.move_before(kept, where)
-        self.row.remove(gone)
+            self.order.move_before(kept, where)
+        self.order.remove(gone)
         for unit in self.members[gone]:
             self.group[unit] = kept
         self.members[kept] += self.members.pop(gone)
@@ -73,17 +74,17 @@ class Groups:
         return len(self.members[group]) + len(self._before[group]) + len(self._after[group])
 
     def _make_way(self, first: int, second: int, chosen: set[int], come_before: bool) -> int:
-        """Move what the second needs before the first, or what waits for the first behind the second.
+        """Move what `second` depends on before `first`, or what depends on `first` behind `second`.
 
-        Returns the one of the two whose place in the row is then right for both.
+        Returns the one of the two whose place is then right for both.
         """
-        in_row = sorted(chosen, key=self.row.place.__getitem__)
+        listed = sorted(chosen, key=self.order.place.__getitem__)
         if come_before:
-            for group in in_row:
-                self.row.move_before(group, first)
+            for group in listed:
+                self.order.move_before(group, first)
             return first
-        for group in reversed(in_row):
-            self.row.move_behind(group, second)
+        for group in reversed(listed):
+            self.order.move_behind(group, second)
         return second
 
     def in_order(self) -> list[list[int]]:
@@ -91,11 +92,70 @@ class Groups:
         return sorted_groups(self.units, self.members.values())
 
 
+class MovableOrder:
+    """The numbers 0 to count - 1 in an order that can be changed. `place[one] < place[other]` where one comes first.
+
+    Where the places of two neighbours leave none in between, those around them are numbered again, as few as leave
+    room in proportion to their count (Itai, Konheim and Rodeh 1981): a move takes log n steps on average.
+    """
+
+    def __init__(self, count: int) -> None:
+        head, tail = count, count + 1  # stay outside of all others
+        self.place = [one * _GAP for one in range(count)] + [-_GAP, count * _GAP]
+        self._left = [head, *range(count - 1), -1, count - 1 if count else head]
+        self._right = [*range(1, count), tail, 0 if count else tail, -1] if count else [tail, -1]
+        self._head, self._tail = head, tail
+
+    def remove(self, one: int) -> None:
+        left, right = self._left[one], self._right[one]
+        self._right[left], self._left[right] = right, left
+
+    def move_before(self, one: int, other: int) -> None:
+        self.remove(one)
+        self._insert(one, self._left[other], other)
+
+    def move_behind(self, one: int, other: int) -> None:
+        self.remove(one)
+        self._insert(one, other, self._right[other])
+
+    def _insert(self, one: int, left: int, right: int) -> None:
+        place = self.place
+        if left == self._head and right != self._tail:
+            place[left] = place[right] - 2 * _GAP
+        if right == self._tail:
+            place[right] = place[left] + 2 * _GAP
+        if place[right] - place[left] < 2:
+            self._make_room(left)
+        self._left[one], self._right[one] = left, right
+        self._right[left] = self._left[right] = one
+        place[one] = (place[left] + place[right]) // 2
+
+    def _make_room(self, around: int) -> None:
+        """Number again the smallest range of places around one that is wide enough for what it holds."""
+        place, width, count = self.place, 2, 1
+        first = last = around
+        while True:
+            low = place[around] // width * width
+            while self._left[first] != self._head and place[self._left[first]] >= low:
+                first, count = self._left[first], count + 1
+            while self._right[last] != self._tail and place[self._right[last]] < low + width:
+                last, count = self._right[last], count + 1
+            if 4 * count * count <= width:
+                break
+            width *= 2
+        one, step = first, width // count
+        for number in range(count):
+            place[one] = low + number * step
+            one = self._right[one]
+
+
 def _walk(
     near: list[set[int]], start: int, goal: int, found: set[int], met: set[int], is_between: Callable[[int], bool]
 ) -> Iterator[bool]:
-    """Collect, nearest first, what can be reached and is between; yields True where that leads to the goal, or to what
-    does."""
+    """Collect in `found` what can be reached and is between, nearest first.
+
+    Yields True where a step leads to the goal or to what the other search has met.
+    """
     waiting = deque([start])
     while waiting:
         one = waiting.popleft()

@@ -11,7 +11,7 @@ from torchatlas.graph.names import short_name
 from torchatlas.operations.kernel_kinds import WHY_ALONE, KernelKind, kernel_kind
 from torchatlas.operations.work import Operand, item_bytes
 from torchatlas.partition.traffic import Ledger
-from torchatlas.partition.units import Units
+from torchatlas.partition.unit_graph import Units
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from torchatlas.analysis.autograd_bytes import recorded_with_autograd
 from torchatlas.analysis.devices import Device, device_named
-from torchatlas.analysis.inference import recorded_with_autograd
 from torchatlas.errors import AnalysisError, InvalidInputError
-from torchatlas.graph import Graph
-from torchatlas.partition.describe import Describer
+from torchatlas.partition.front_ends import opened
 from torchatlas.partition.fusion import Fusion
 from torchatlas.partition.groups import of_nodes
 from torchatlas.partition.report import Attempt, Boundary, PartitionReport
 from torchatlas.partition.strategies import as_asked, by_module, by_operation
+from torchatlas.partition.subgraphs import Describer
 from torchatlas.partition.traffic import Ledger, ledger, traffic
-from torchatlas.partition.units import Units, units_of_graph
+from torchatlas.partition.unit_graph import Units
 from torchatlas.registry import near_names
 
 STRATEGIES = ("fusion", "op", "module")
@@ -66,7 +64,7 @@ class GraphPartitioner:
         A plain model is taken with example inputs, `partition(model, *inputs)`: it is traced by torch.fx, else by
         torch.export, else it is run; the report says which, and why the others did not work.
         """
-        units, front_end, origin, attempts = _opened(x, args, kwargs, self.gradients)
+        units, front_end, origin, attempts = opened(x, args, kwargs, self.gradients)
         found = ledger(units.graph, self.device)
         if not found.is_op.any() and not len(units):
             raise AnalysisError("There is no operation in this graph, so there is nothing to cut.")
@@ -160,23 +158,3 @@ def _reasons(
         else:
             of = fusion.groups.group
             yield (a, b), fusion.why_not(of[groups[a][0]], of[groups[b][0]])
-
-
-def _opened(
-    x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool | None
-) -> tuple[Units, str, Any, tuple[Attempt, ...]]:
-    """The units of whatever was given, where they come from, what can run, and what was tried before."""
-    if isinstance(x, (str, os.PathLike)):
-        _no_inputs(args, kwargs, "a file")
-        return units_of_graph(Graph.load(Path(x))), "file", None, ()
-    if isinstance(x, Graph):
-        _no_inputs(args, kwargs, "a graph")
-        return units_of_graph(x), x.source, None, ()
-    from torchatlas.partition.front_ends import opened  # everything else needs torch
-
-    return opened(x, args, kwargs, gradients)
-
-
-def _no_inputs(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> None:
-    if args or kwargs:
-        raise InvalidInputError(f"partition takes {what} without inputs: it was run already.")

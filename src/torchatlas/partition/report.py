@@ -1,4 +1,4 @@
-"""What a partition is: frozen reports of its subgraphs, what they cost, what they wait for and why they end."""
+"""The report of a partition: its subgraphs, what they cost and depend on, and why they end where they do."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from torchatlas.analysis.autograd_bytes import autograd_text
+from torchatlas.analysis.cost import caveats, ratio_text
+from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.analysis.roofline import Bound
 from torchatlas.analysis.summary import run_times
 from torchatlas.errors import InvalidInputError, NodeNotFoundError
 from torchatlas.graph import Graph, OperationType
-from torchatlas.partition.names import ParallelismNames, ReportNames, SubgraphNames
-from torchatlas.partition.text import report_text
-from torchatlas.registry import near_names
+from torchatlas.partition.aliases import ParallelismNames, ReportNames, SubgraphNames
+from torchatlas.registry import did_you_mean
+from torchatlas.tables import text_lines, text_table
+from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
 
 if TYPE_CHECKING:
     from torchatlas.partition.extract import Pieces
@@ -29,7 +33,7 @@ class Reason(str):
 
 
 @dataclass(frozen=True, slots=True)
-class Parallelism(ParallelismNames):
+class Parallelism(ParallelismNames, Report):
     """How the main operation of a subgraph could be divided among workers."""
 
     operation_type: OperationType
@@ -43,14 +47,9 @@ class Parallelism(ParallelismNames):
     vectorizable_dimension: int | None  # of its result: the one whose elements lie side by side
     vectorizable_size: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        found = {key: getattr(self, key) for key in self.__dataclass_fields__}
-        return found | {"operation_type": str(self.operation_type)}
-
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
+class Boundary(Report):
     """What one subgraph hands to another, and why the two are not one."""
 
     source: str
@@ -58,13 +57,9 @@ class Boundary:
     bytes: int
     reason: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {key: getattr(self, key) for key in self.__dataclass_fields__}
-
 
 @dataclass(frozen=True)
-class Subgraph(SubgraphNames):
+class Subgraph(SubgraphNames, Report):
     """Some operations that go together. Sizes are in bytes, times in seconds at best on the report's device."""
 
     node_id: str  # the same from run to run
@@ -76,7 +71,7 @@ class Subgraph(SubgraphNames):
     flops: int  # of matmul-like work: two per multiply-add
     macs: int
     elementwise_flops: int
-    uncosted: int  # operations among them that nobody can cost: with any, all figures are "at least"
+    uncosted: int  # operations among them without a formula: with any, all figures are "at least"
     depends_on: tuple[str, ...]
     total_input_bytes: int  # activations that come from outside
     total_output_bytes: int  # what it writes and does not only read itself
@@ -93,20 +88,10 @@ class Subgraph(SubgraphNames):
     partition_reason: Reason
     is_glue: bool = False  # it joins operations and is none: it takes no stage when stages are counted
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        found = {key: getattr(self, key) for key in self.__dataclass_fields__}
-        for key in ("nodes", "ops", "depends_on"):
-            found[key] = list(found[key])
-        for key in ("operation_type", "partition_reason"):
-            found[key] = str(found[key])
-        found["parallelism"] = None if self.parallelism is None else self.parallelism.to_dict()
-        return found | {"recommended_bottleneck": self.recommended_bottleneck.value}
-
 
 @dataclass(frozen=True)
-class Attempt:
-    """A way to get a graph of a model that did not work, and why."""
+class Attempt(Report):
+    """A front end that did not take a model, and why."""
 
     front_end: str
     reason: str
@@ -136,7 +121,7 @@ class PartitionReport(ReportNames):
     unfused_kernels: int
     average_arithmetic_intensity: float | None  # the plain mean over subgraphs that move bytes
     weighted_arithmetic_intensity: float | None  # each subgraph weighted by its arithmetic
-    operation_type_counts: dict[str, int]  # of operations; those that nobody can cost are "unknown"
+    operation_type_counts: dict[str, int]  # of operations; those without a formula are "unknown"
     subgraph_type_counts: dict[str, int]
     uncosted: dict[str, int]
     subgraphs: tuple[Subgraph, ...] = field(repr=False)  # in an order in which they can run
@@ -170,8 +155,7 @@ class PartitionReport(ReportNames):
             if name in (one.node_id, one.node_name) or name in one.nodes:
                 return one
         known = [text for one in self.subgraphs for text in (one.node_id, *one.nodes)]
-        near = " or ".join(map(repr, near_names(name, known)))
-        raise NodeNotFoundError(f"no subgraph is or holds {name!r}" + (f"; did you mean {near}?" if near else ""))
+        raise NodeNotFoundError(f"no subgraph is or holds {name!r}{did_you_mean(name, known)}")
 
     def top(self, number: int = 5, by: str = "flops") -> list[Subgraph]:
         """The subgraphs with most "flops", "traffic_bytes", "seconds", "elementwise_flops" ..., the largest first."""
@@ -190,17 +174,56 @@ class PartitionReport(ReportNames):
         return extract(self, self.origin if origin is None else origin)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        left_out = {"graph", "origin", "subgraphs", "boundaries", "attempts", "notes"}
-        found = {key: getattr(self, key) for key in self.__dataclass_fields__ if key not in left_out}
-        return found | {
-            "at_least": self.at_least,
-            "times": run_times(self.graph),
-            "attempts": [{"front_end": one.front_end, "reason": one.reason} for one in self.attempts],
-            "notes": list(self.notes),
-            "subgraphs": [one.to_dict() for one in self.subgraphs],
-            "boundaries": [one.to_dict() for one in self.boundaries],
-        }
+        """The report as JSON holds it, without the graph and the model."""
+        found = fields_as_json(self, leave_out=("graph", "origin"))
+        last = {name: found.pop(name) for name in ("attempts", "notes", "subgraphs", "boundaries")}
+        return found | {"at_least": self.at_least, "times": run_times(self.graph)} | last
 
     def __str__(self) -> str:
         return report_text(self)
+
+
+def report_text(report: PartitionReport, *, top: int = 10) -> str:
+    """The report as plain text: totals, what fusion saves, kinds of operation, the `top` subgraphs by FLOPs."""
+    sign = "at least " if report.at_least else ""
+    lines = [
+        f"{report.total_subgraphs:,} subgraphs by {report.strategy}, from {report.front_end}",
+        f"{sign}{format_count(report.total_macs)} multiply-adds = {format_flops(report.total_flops)}, "
+        f"and {format_flops(report.total_elementwise_flops)} of other arithmetic",
+        f"{sign}{format_bytes(report.total_bytes)} moved by {report.total_kernels:,} kernels; "
+        f"{format_bytes(report.unfused_bytes)} by {report.unfused_kernels:,} if each operation is one",
+        f"average arithmetic intensity {ratio_text(report.average_arithmetic_intensity)} FLOPs per byte, "
+        "the plain mean over subgraphs",
+        f"weighted arithmetic intensity {ratio_text(report.weighted_arithmetic_intensity)} FLOPs per byte, "
+        "each subgraph by its arithmetic",
+        f"at best {format_seconds(report.total_seconds)} on {report.device!r} ({report.device_source})",
+    ]
+    lines.append(autograd_text(report.with_autograd))
+    if report.saved_for_backward_bytes:
+        lines.append(f"{format_bytes(report.saved_for_backward_bytes)} of results that only backward needs")
+    lines += caveats(report.sizes, report.uncosted)
+    lines += [f"{one.front_end} did not work: {one.reason}" for one in report.attempts]
+    lines += [f"note: {note}" for note in report.notes]
+    kinds = [[kind, f"{count:,}"] for kind, count in report.operation_type_counts.items()]
+    parts = [text_lines(lines), text_table(["kind of operation", ">operations"], kinds)]
+    if report.subgraphs:
+        parts.append(_subgraphs(report.top(top)))
+    return "\n\n".join(parts)
+
+
+def _subgraphs(listed: list[Subgraph]) -> str:
+    rows = [
+        [
+            one.node_id,
+            one.node_name,
+            one.pattern,
+            format_flops(one.flops),
+            format_bytes(one.traffic_bytes),
+            ratio_text(one.arithmetic_intensity),
+            one.recommended_bottleneck.value,
+            format_seconds(one.seconds),
+        ]
+        for one in listed
+    ]
+    headings = ["", "most FLOPs", "holds", ">FLOPs", ">moved", ">FLOPs/B", "limited by", ">at best"]
+    return text_table(headings, rows)

@@ -6,22 +6,22 @@ operations are not considered.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from torchatlas.analysis.devices import Device, device_named
+from torchatlas.analysis.reports import Report, as_json, fields_as_json
 from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
-from torchatlas.partition.cuts import Balance, Measure, Memory, best_cuts
+from torchatlas.partition.front_ends import graph_in, opened
+from torchatlas.partition.stage_cuts import Balance, Measure, Memory, best_cuts
 from torchatlas.partition.traffic import Ledger, ledger
 from torchatlas.tables import text_lines, text_table
 from torchatlas.units import byte_limit, format_bytes, format_flops, format_seconds
@@ -31,7 +31,7 @@ _MOST_STEPS = 2**27  # stages times places: above that the search would take min
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(Report):
     """Operations that one device runs. Times are at best, on the plan's device."""
 
     number: int
@@ -53,13 +53,11 @@ class Stage:
         return self.weight_bytes + self.activation_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        found = {key: getattr(self, key) for key in self.__dataclass_fields__}
-        return found | {"ops": list(self.ops), "memory_bytes": self.memory_bytes}
+        return {**fields_as_json(self), "memory_bytes": self.memory_bytes}
 
 
 @dataclass(frozen=True, eq=False)
-class PipelinePlan:
+class PipelinePlan(Report):
     """Where to cut. `bottleneck` is the cost of the slowest stage, which decides how fast the pipeline runs."""
 
     stages: tuple[Stage, ...] = field(repr=False)
@@ -86,11 +84,9 @@ class PipelinePlan:
         return sum(costs) / len(costs) / self.bottleneck if self.bottleneck else 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        names = ("by", "bottleneck", "total", "device", "bandwidth", "limit_bytes", "considered", "balance")
-        found = {name: getattr(self, name) for name in names}
-        found["memory_limit"] = self.limit_bytes  # its old name
-        return found | {"cuts": list(self.cuts), "stages": [stage.to_dict() for stage in self.stages]}
+        found = fields_as_json(self, ("stages", "graph", "origin"))
+        found |= {"balance": self.balance, "memory_limit": self.limit_bytes}  # the last is an old name
+        return found | {"cuts": list(self.cuts), "stages": as_json(self.stages)}
 
     def __str__(self) -> str:
         return plan_text(self)
@@ -117,7 +113,10 @@ def pipeline_stages(
     """
     if by not in MEASURES:
         raise InvalidInputError(f"by={by!r}: one of {', '.join(MEASURES)}.")
-    graph, origin = _graph_of(x)
+    graph, origin = graph_in(x), None
+    if graph is None:
+        units, _, origin, _ = opened(x, (), {})
+        graph = units.graph
     profile = device_named(device)
     found = ledger(graph, profile, sizes)
     speed = profile.link if bandwidth is None else bandwidth
@@ -138,7 +137,7 @@ def pipeline_stages(
             f"a gigabyte or more, as their product is above {_MOST_STEPS:,}. Ask for fewer stages, or name the "
             "operations that one may begin with, such as the first of each block: begins=."
         )
-    figures = _Figures(found, ops, places)
+    figures = _OpFigures(found, ops, places)
     memory = figures.memory() if by == "memory" or limit_bytes is not None else None
     measure: Balance | Memory
     if by == "memory":
@@ -168,18 +167,7 @@ def _places(ops: Array, begins: Collection[int] | None) -> Array:
     return np.append(np.flatnonzero(may_begin), len(ops))
 
 
-def _graph_of(x: Any) -> tuple[Graph, Any]:
-    if isinstance(x, Graph):
-        return x, None
-    if isinstance(x, (str, os.PathLike)):
-        return Graph.load(Path(x)), None
-    from torchatlas.partition.front_ends import opened
-
-    units, _, origin, _ = opened(x, (), {})
-    return units.graph, origin
-
-
-class _Figures:
+class _OpFigures:
     """What every op and every cut costs. Position i is the i-th op; cut i is before it. `places`: where cuts may be."""
 
     def __init__(self, found: Ledger, ops: Array, places: Array) -> None:
@@ -196,6 +184,7 @@ class _Figures:
         total = np.concatenate([[0.0], np.cumsum(work)])
         return Balance(total[self.places], crossing[self.places], earliest)
 
+    @cached_property
     def lifetimes(self) -> tuple[Array, Array, Array]:
         """Per piece of memory, weights left out: its bytes, the op that fills it first, the last that reads it.
 
@@ -230,16 +219,15 @@ class _Figures:
         be held from then on just the same.
         """
         count = len(self.ops)
-        size, begin, end = self.lifetimes()
+        size, begin, end = self.lifetimes
         change = np.zeros(count + 1, np.int64)
         np.add.at(change, begin, size)
         np.subtract.at(change, np.minimum(end + 1, count), size)
-        found: Array = np.cumsum(change)[:count]
-        return found
+        return np.cumsum(change)[:count]
 
     def crossing_bytes(self) -> Array:
         """Per cut the bytes made before it and needed after it; what several cuts cross is sent along at each."""
-        size, begin, end = self.lifetimes()
+        size, begin, end = self.lifetimes
         change = np.zeros(len(self.ops) + 2, np.int64)
         np.add.at(change, begin + 1, size)
         np.subtract.at(change, end + 1, size)
@@ -247,6 +235,7 @@ class _Figures:
         crossing[-1] = 0
         return crossing
 
+    @cached_property
     def weights(self) -> tuple[Array, Array, Array]:
         """Which op reads which weight: position, storage, bytes of each storage."""
         found, columns = self.found, self.found.graph.columns
@@ -256,16 +245,21 @@ class _Figures:
         size = np.maximum(columns["storage_bytes"], 0)
         return self.place[node[mine]], storage, size
 
+    def weight_bytes(self, begin: int, end: int) -> int:
+        """Bytes of the weights that the ops from position `begin` up to `end` read, each once."""
+        position, storage, size = self.weights
+        return int(size[np.unique(storage[(position >= begin) & (position < end)])].sum())
+
     def memory(self) -> Memory:
         """What stages between places hold."""
-        position, storage, size = self.weights()
+        position, storage, size = self.weights
         place = np.searchsorted(self.places, position, "right") - 1
         alive = np.maximum.reduceat(self.alive, self.places[:-1])
         return Memory(alive, np.stack([place, storage], axis=1), size)
 
 
 def _plan(
-    figures: _Figures,
+    figures: _OpFigures,
     cuts: list[int],
     measure: Measure,
     by: str,
@@ -281,7 +275,6 @@ def _plan(
         a, b = int(places[begin]), int(places[end])
         mine = ops[a:b]
         known = mine[found.is_known[mine]]
-        weights, activations = _held(figures, a, b)
         made.append(
             Stage(
                 number=number,
@@ -294,8 +287,8 @@ def _plan(
                 received_bytes=int(crossing[a]),
                 sent_bytes=int(crossing[b]),
                 communication_s=float((crossing[a] + crossing[b]) / speed),
-                weight_bytes=weights,
-                activation_bytes=activations,
+                weight_bytes=figures.weight_bytes(a, b),
+                activation_bytes=int(figures.alive[a:b].max()),
                 cost=float(measure.cost(begin, end)),
             )
         )
@@ -313,13 +306,6 @@ def _plan(
         graph=graph,
         origin=origin,
     )
-
-
-def _held(figures: _Figures, a: int, b: int) -> tuple[int, int]:
-    """Weights and the peak of activations of one stage."""
-    place, storage, size = figures.weights()
-    mine = np.unique(storage[(place >= a) & (place < b)])
-    return int(size[mine].sum()), int(figures.alive[a:b].max())
 
 
 def plan_text(plan: PipelinePlan) -> str:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from torchatlas.errors import InvalidInputError, NodeNotFoundError
 from torchatlas.graph.columns import Array
 from torchatlas.partition.groups import CircleError, Groups, sorted_groups
 from torchatlas.partition.traffic import Ledger
-from torchatlas.partition.units import Units
-from torchatlas.registry import near_names
+from torchatlas.partition.unit_graph import Units
+from torchatlas.registry import did_you_mean
 
 
 def by_operation(units: Units, ledger: Ledger) -> tuple[list[list[int]], list[bool]]:
     """One group per operation, and which of the groups are only glue: they belong to no operation.
 
-    Views and what else runs nothing go with what they look at. In torch.fx's graphs an operation is a call of a module
-    or arithmetic between tensors, as in `out += identity`, and a convolution or product called as a function. Every
-    other function (relu, flatten, a user's own) goes with the one operation it follows, or with the one that follows
-    it. What joins several operations for several others, a `cat` between two Inception blocks, is glue.
+    Views and other ops that run nothing are joined with what they are a view of. In torch.fx's graphs an operation is a
+    call of a module or arithmetic between tensors, as in `out += identity`, and a convolution or product called as a
+    function. Every other function (relu, flatten, a user's own) is joined with the one operation it follows, or with
+    the one that follows it. What joins several operations for several others, a `cat` between two Inception blocks, is
+    glue.
     """
     groups = Groups(units)
     counts = [bool(units.is_head[unit]) and not _runs_nothing(units, ledger, unit) for unit in range(len(units))]
@@ -41,7 +44,7 @@ def by_operation(units: Units, ledger: Ledger) -> tuple[list[list[int]], list[bo
             if len(users) == 1:
                 join(users.pop(), group)
             elif not users and not groups.before(group) and unit + 1 < len(units):
-                join(groups.group[unit + 1], group)  # an empty tensor that nobody takes: with the op it is for
+                join(groups.group[unit + 1], group)  # an empty tensor without readers: with the op it is for
     found = groups.in_order()
     return found, [not any(counts[unit] for unit in group) for group in found]
 
@@ -80,8 +83,6 @@ def _calls_at(units: Units, depth: int) -> Array:
     for call, above in enumerate(parent):
         if levels[call] > depth and above >= 0:
             found[call] = found[above]
-    import numpy as np
-
     return np.array([*found, -1], np.int64)
 
 
@@ -98,10 +99,7 @@ def as_asked(
             raise InvalidInputError(f"groups: {group!r} is {names!r}; a group is the names of its nodes, in a list.")
         for name in [names] if isinstance(names, str) else names:
             if name not in number:
-                near = " or ".join(map(repr, near_names(name, number)))
-                raise NodeNotFoundError(
-                    f"groups: no node is named {name!r}" + (f"; did you mean {near}?" if near else "")
-                )
+                raise NodeNotFoundError(f"groups: no node is named {name!r}{did_you_mean(name, number)}")
             unit = number[name]
             if mine.setdefault(unit, group) != group:
                 raise InvalidInputError(

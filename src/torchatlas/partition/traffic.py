@@ -11,11 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
+from torchatlas.analysis.autograd_bytes import only_for_backward
 from torchatlas.analysis.counting import Counts, count
 from torchatlas.analysis.devices import Device
-from torchatlas.analysis.inference import only_for_backward
 from torchatlas.analysis.roofline import Roofline, roofline
-from torchatlas.analysis.sizes import RAGGED
+from torchatlas.analysis.symbolic_sizes import RAGGED
 from torchatlas.graph import EdgeKind, Graph, NodeKind, Role
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, ROLES, Array
 from torchatlas.operations.work import Operand
@@ -38,8 +38,7 @@ class Ledger:
     def value_bytes(self) -> Array:
         """What reading each value once moves."""
         size = np.array([one.bytes for one in self.operands] or [0], np.int64)
-        found: Array = size[self.graph.columns["value_layout"]]
-        return found
+        return size[self.graph.columns["value_layout"]]
 
     @cached_property
     def is_op(self) -> Array:
@@ -65,8 +64,7 @@ class Ledger:
     @cached_property
     def work(self) -> Array:
         """All arithmetic; 0 where unknown."""
-        found: Array = np.where(self.is_known, 2 * self.counts.macs + self.counts.elementwise_flops, 0)
-        return found
+        return np.where(self.is_known, 2 * self.counts.macs + self.counts.elementwise_flops, 0)
 
     @cached_property
     def is_idle(self) -> Array:
@@ -93,16 +91,14 @@ class Ledger:
         columns = self.graph.columns
         made = columns["value_producer"][self.root].astype(np.int64)
         from_outside = columns["node_kind"][made] == KINDS.index(NodeKind.INPUT) if len(made) else np.zeros(0, bool)
-        found: Array = np.where((made < 0) | from_outside, -1, made)
-        return found
+        return np.where((made < 0) | from_outside, -1, made)
 
     @cached_property
     def is_weight(self) -> Array:
         """Values in the memory of a parameter, buffer or constant, as it was before the run."""
         columns = self.graph.columns
         role = np.append(columns["storage_role"], ROLES.index(Role.TEMPORARY))[columns["value_storage"]]
-        found: Array = np.isin(role, _WEIGHTS) & (self.maker < 0)
-        return found
+        return np.isin(role, _WEIGHTS) & (self.maker < 0)
 
     @cached_property
     def only_for_backward(self) -> Array:
@@ -113,7 +109,7 @@ class Ledger:
     def reads(self) -> tuple[Array, Array]:
         """Which node reads which value, once for each time; a view reads nothing, nor `copy_` what it overwrites."""
         columns = self.graph.columns
-        node = np.repeat(np.arange(len(self.graph)), np.diff(columns["input_ptr"]))
+        node = self.graph.index.node_of_input
         slot = np.arange(len(node)) - columns["input_ptr"][node]
         data = columns["edge_kind"] == EDGE_KINDS.index(EdgeKind.DATA)
         most = int(max(slot.max(initial=0), columns["edge_input_index"].max(initial=0))) + 1
@@ -127,7 +123,7 @@ class Ledger:
     def results(self) -> tuple[Array, Array]:
         """Which op wrote which value into memory."""
         columns = self.graph.columns
-        node = np.repeat(np.arange(len(self.graph)), np.diff(columns["output_ptr"]))
+        node = self.graph.index.node_of_output
         value = columns["output_value"].astype(np.int64)
         real = (value >= 0) & ~self.is_idle[node] & self.is_op[node]
         node, value = node[real], value[real]
@@ -135,9 +131,8 @@ class Ledger:
         return node[own], value[own]
 
     def _per_node(self, side: str) -> Array:
-        columns = self.graph.columns
-        node = np.repeat(np.arange(len(self.graph)), np.diff(columns[f"{side}_ptr"]))
-        value = columns[f"{side}_value"]
+        node = self.graph.index.node_of_input if side == "input" else self.graph.index.node_of_output
+        value = self.graph.columns[f"{side}_value"]
         found = np.zeros(len(self.graph), np.int64)
         np.add.at(found, node[value >= 0], self.value_bytes[value[value >= 0]])
         return found
@@ -214,17 +209,16 @@ def traffic(found: Ledger, group: Array, count: int) -> Traffic:
 
 
 def _only_inside(found: Ledger, value: Array, inner: Array) -> Array:
-    """Per value whether it is read, and by nobody but ops of the group that made it."""
+    """Per value whether only ops of the group that made it read it, and at least one does."""
     root = found.root
     read, elsewhere = np.zeros(len(root), bool), np.zeros(len(root), bool)
     read[root[value[inner]]] = True
     elsewhere[root[value[~inner]]] = True  # also by the program's outputs, which are in no group
-    only: Array = read & ~elsewhere
-    return only
+    return read & ~elsewhere
 
 
 def _saved(found: Ledger, node: Array, value: Array, only_inside: Array, group: Array, count: int) -> Array:
-    """Reads of what the group made, and writes of what nobody else reads; never more than the op was costed with."""
+    """Bytes of reads of what the group made and of writes that only it reads; at most what the op was costed with."""
     size, nodes = found.value_bytes, len(found.graph)
     reads = np.bincount(node, size[value], minlength=nodes)
     wrote, result = found.results

@@ -1,4 +1,4 @@
-"""What one process makes of the same microbatches, and how far a pipeline is from that."""
+"""Run the microbatches in one process, and compare its results with those of the pipeline."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.inputs import default_loss
 from torchatlas.interrupts import bracketed
 from torchatlas.torch_private import pytree
@@ -18,8 +19,8 @@ Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Difference:
-    """How far something is from what one process makes of it; all are equal to the bit when `largest` is 0."""
+class Difference(Report):
+    """How far tensors of one kind are from those of one process."""
 
     what: str
     compared: int  # tensors
@@ -31,6 +32,9 @@ class Difference:
     def equal(self) -> bool:
         return not self.differ
 
+    def to_dict(self) -> dict[str, Any]:
+        return {**fields_as_json(self), "equal": self.equal}
+
     def __str__(self) -> str:
         if self.equal:
             return f"{self.what}: {self.compared:,} equal to the bit"
@@ -40,7 +44,7 @@ class Difference:
 def alone(
     model: nn.Module, parts: list[Any], targets: list[Any], loss: Any, threads: int, warm_up: int
 ) -> dict[str, Any]:
-    """What one process makes of the same microbatches, with as many threads as each rank has."""
+    """Train one process on the same microbatches, with as many threads as each rank has."""
     model = copy.deepcopy(model)
     with _threads(threads):
         for _ in range(warm_up + 1):
@@ -54,9 +58,7 @@ def alone(
                 losses.append(value.detach())
     named = dict(model.named_parameters(remove_duplicate=False))
     return {
-        "outputs": [
-            torch.cat(list(same)) if same[0].dim() else torch.stack(list(same)) for same in zip(*outputs, strict=True)
-        ],
+        "outputs": [_joined(same) for same in zip(*outputs, strict=True)],
         "losses": losses,
         "gradients": {name: p.grad / len(parts) for name, p in named.items() if p.grad is not None},
         "buffers": dict(model.named_buffers()),
@@ -85,6 +87,7 @@ def _same(named: dict[str, nn.Parameter]) -> dict[str, str]:
 
 
 def compared(made: list[dict[str, Any]], one: dict[str, Any]) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
+    """What the ranks made against what one process did: the differences, and the parameters that stages share."""
     last = next(each for each in made if "outputs" in each)
     gradients: Tensors = {}
     shared: list[str] = []
@@ -99,14 +102,8 @@ def compared(made: list[dict[str, Any]], one: dict[str, Any]) -> tuple[tuple[Dif
     expected = {one["same"].get(name, name): gradient for name, gradient in one["gradients"].items()}
     known = {name: buffer for name, buffer in one["buffers"].items() if name in buffers}
     pairs = {
-        "outputs": (
-            {str(n): t for n, t in enumerate(last["outputs"])},
-            {str(n): t for n, t in enumerate(one["outputs"])},
-        ),
-        "losses": (
-            {str(n): t for n, t in enumerate(last["losses"])},
-            {str(n): t for n, t in enumerate(one["losses"])},
-        ),
+        "outputs": (_numbered(last["outputs"]), _numbered(one["outputs"])),
+        "losses": (_numbered(last["losses"]), _numbered(one["losses"])),
         "gradients": (gradients, expected),
         "buffers": ({name: buffers[name] for name in known}, known),
     }

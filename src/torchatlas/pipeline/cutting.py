@@ -72,7 +72,7 @@ def beginnings(graph: Graph) -> dict[int, str]:
     """
     columns, layouts = graph.columns, graph.tables.layouts
     taken, storage, producer = columns["input_value"], columns["value_storage"], columns["value_producer"]
-    reader = np.repeat(np.arange(len(columns["input_ptr"]) - 1), np.diff(columns["input_ptr"]))
+    reader = graph.index.node_of_input
     sendable = np.array([_sendable(layout) for layout in layouts] or [True])[columns["value_layout"]]
     begin = producer[taken]
     inputs, outputs = (columns["node_kind"] == KINDS.index(kind) for kind in (NodeKind.INPUT, NodeKind.OUTPUT))

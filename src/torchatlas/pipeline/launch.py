@@ -1,11 +1,16 @@
-"""Workers of a pipeline as processes of this machine: all end well, or all are ended."""
+"""Workers of a pipeline as processes of this machine: all end well, or all are ended.
+
+A worker does not outlive the process that started the pipeline, and the folder of the pipeline does not outlive both.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,19 +18,20 @@ from pathlib import Path
 from torchatlas.errors import PipelineError
 from torchatlas.interrupts import bracketed
 from torchatlas.pipeline.folder import error_file, read_job
-from torchatlas.pipeline.parent import HAS_PARENT
 from torchatlas.units import format_seconds
 
 WORKER = "torchatlas.pipeline.worker"
+_HAS_PARENT = "TORCHATLAS_PIPELINE_HAS_PARENT"  # stdin is a pipe that ends with the process that started the pipeline
 _POLL_S = 0.05
 _PATIENCE_S = 10.0
-_NOT_THE_CAUSE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # of who waited for another
+# What ranks say that failed only because another one had ended.
+_NOT_THE_CAUSE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 
 
 def launch(folder: Path, timeout: float, *, torchrun: bool = False) -> None:
-    """Run the job of a folder, and wait for its workers. What one of them failed of, all failed of.
+    """Run the job of a folder, and wait for its workers. If one fails, all are ended and its error is raised.
 
-    With `torchrun` that starts and watches them, as it would on several machines.
+    With `torchrun`, torchrun starts and watches them, as it would on several machines.
     """
     with _workers(folder, torchrun) as workers:
         _wait(folder, workers, timeout)
@@ -33,7 +39,7 @@ def launch(folder: Path, timeout: float, *, torchrun: bool = False) -> None:
 
 @bracketed
 def _workers(folder: Path, torchrun: bool) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The processes, which have ended in the end. Each holds the reading end of a pipe of ours: see parent.py."""
+    """Start the processes, and end them afterwards. Each holds the reading end of a pipe of ours: `end_with_parent`."""
     ranks = read_job(folder).ranks
     workers: list[subprocess.Popen[bytes]] = []
     try:
@@ -58,7 +64,7 @@ def _start(folder: Path, rank: int, program: list[str], environment: dict[str, s
     with (folder / f"rank{rank}.log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, *program, str(folder)],
-            env={**os.environ, "GLOO_SOCKET_IFNAME": _loopback(), HAS_PARENT: "1", **environment},
+            env={**os.environ, "GLOO_SOCKET_IFNAME": _loopback(), _HAS_PARENT: "1", **environment},
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -91,7 +97,7 @@ def _wait(folder: Path, workers: list[subprocess.Popen[bytes]], timeout: float) 
             return
         failed = {rank: code for rank, code in enumerate(codes) if code}
         if failed:
-            time.sleep(_POLL_S)  # who failed of the others' end may have been quicker to say so
+            time.sleep(_POLL_S)  # a rank that failed because another ended may have been quicker to say so
             raise PipelineError(_cause(folder, failed))
         if time.monotonic() > end:
             running = [str(rank) for rank, code in enumerate(codes) if code is None]
@@ -116,7 +122,7 @@ def _cause(folder: Path, failed: dict[int, int]) -> str:
 
 
 def _error(folder: Path, rank: int) -> str:
-    """The exception, without the way it came."""
+    """The exception of a rank, without its traceback."""
     file = error_file(folder, rank)
     return file.read_text().strip() if file.is_file() else ""
 
@@ -124,3 +130,19 @@ def _error(folder: Path, rank: int) -> str:
 def _last_line(folder: Path, rank: int) -> str:
     lines = (folder / f"rank{rank}.log").read_text(errors="replace").strip().splitlines()
     return f"Its last words: {lines[-1]}" if lines else "It said nothing."
+
+
+# -- in a worker -------------------------------------------------------------------------------------------------------
+
+
+def end_with_parent(folder: Path) -> None:
+    """End this worker as soon as its parent ends. Workers that torchrun starts have its stdin, so the same pipe."""
+    if os.environ.get(_HAS_PARENT):
+        threading.Thread(target=_end_after_parent, args=(folder,), daemon=True).start()
+
+
+def _end_after_parent(folder: Path) -> None:
+    while os.read(0, 1):  # not through sys.stdin, whose lock Python wants when it ends
+        pass
+    shutil.rmtree(folder, ignore_errors=True)  # every worker tries: the last one finds no file that another writes
+    os._exit(1)

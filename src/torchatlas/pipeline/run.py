@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.analysis.reports import Report, as_json
 from torchatlas.deprecation import old_arguments
 from torchatlas.errors import InvalidInputError, InvalidModelError
 from torchatlas.graph import OperationType
@@ -24,7 +25,7 @@ from torchatlas.pipeline.cutting import planned
 from torchatlas.pipeline.folder import BATCH, LOSS, PROGRAM, Done, Job, read_done, tensors_file, write_job
 from torchatlas.pipeline.launch import launch
 from torchatlas.pipeline.schedules import Timeline, order_of, simulated
-from torchatlas.registry import near_names
+from torchatlas.registry import did_you_mean
 from torchatlas.tables import text_lines, text_table
 from torchatlas.torch_private import pytree
 from torchatlas.units import format_bytes, format_seconds
@@ -34,7 +35,7 @@ _BACKWARD = 2.0  # backward takes about twice as long as forward
 
 
 @dataclass(frozen=True, eq=False)
-class PipelineRun:
+class PipelineRun(Report):
     """A pipeline that ran: where it was cut, what it made, how long its ranks waited."""
 
     plan: PipelinePlan
@@ -57,26 +58,18 @@ class PipelineRun:
 
     @property
     def agrees(self) -> bool:
-        """The same, but for the gradients of weights that several stages share: they are summed in another order."""
+        """As `equal`, but gradients of weights that stages share may be rounded: they are summed in another order."""
         return all(
             each.equal or (each.only_rounded and set(each.differ) <= set(self.shared)) for each in self.differences
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        names = ("schedule", "ranks", "microbatches", "loss", "equal", "agrees")
-        timelines = {
-            name: {"span_s": found.span, "busy_s": list(found.busy), "bubble": found.bubble}
-            for name, found in (("measured", self.measured), ("predicted", self.predicted), ("replayed", self.replayed))
-        }
-        return {
-            **{name: getattr(self, name) for name in names},
-            "differences": [vars(each) | {"equal": each.equal} for each in self.differences],
-            **timelines,
-            "peak_bytes": list(self.peak_bytes),
-            "shared": list(self.shared),
-            "notes": list(self.notes),
-            "plan": self.plan.to_dict(),
+        names = ["schedule", "ranks", "microbatches", "loss", "equal", "agrees", "differences"]
+        names += ["peak_bytes", "shared", "notes", "plan"]
+        timelines = {"measured": self.measured, "predicted": self.predicted, "replayed": self.replayed}
+        return {name: as_json(getattr(self, name)) for name in names} | {
+            name: {"span_s": one.span, "busy_s": list(one.busy), "bubble": one.bubble}
+            for name, one in timelines.items()
         }
 
     def __str__(self) -> str:
@@ -100,7 +93,7 @@ class PipelineRun:
         return f"{text_lines(lines)}\n\n{text_table(['>rank', '>worked', '>waited', '>process at most'], rows)}"
 
 
-@old_arguments(memory_limit="limit")
+@old_arguments(memory_limit="limit", warm_up="warmup")
 def run_pipeline(
     model: nn.Module,
     *args: Any,
@@ -111,7 +104,7 @@ def run_pipeline(
     loss: Callable[[Any, Any], torch.Tensor] | None = None,
     target: Any = None,
     backend: str = "gloo",
-    warm_up: int = 1,
+    warmup: int = 1,
     timeout: float = 300.0,
     torchrun: bool = False,
     kwargs: dict[str, Any] | None = None,
@@ -129,10 +122,8 @@ def run_pipeline(
     if not isinstance(stages, int) or stages < 1:
         raise InvalidInputError(f"stages={stages!r}: a pipeline has one stage or more.")
     if unknown := sorted(options.keys() - _OPTIONS):
-        near = near_names(unknown[0], [*_OPTIONS, *inspect.signature(run_pipeline).parameters])
-        raise InvalidInputError(
-            f"run_pipeline has no option {unknown[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
-        )
+        hint = did_you_mean(unknown[0], [*_OPTIONS, *inspect.signature(run_pipeline).parameters]) or "."
+        raise InvalidInputError(f"run_pipeline has no option {unknown[0]!r}{hint}")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise InvalidInputError("there is nothing to train: no parameter of the model requires a gradient.")
     ranks = stages if ranks is None else ranks
@@ -157,11 +148,11 @@ def run_pipeline(
                 example = model(*parts[0][0], **parts[0][1])
             torch.export.save(torch.export.export(_Loss(loss), (example, targets[0])), folder / LOSS)
         torch.save((*batch, torch.zeros(_batch_size(batch)) if target is None else target), folder / BATCH)
-        write_job(folder, Job(ranks, stages, microbatches, schedule, cuts, backend, threads, warm_up, loss is not None))
+        write_job(folder, Job(ranks, stages, microbatches, schedule, cuts, backend, threads, warmup, loss is not None))
         launch(folder, timeout, torchrun=torchrun)
         done = [read_done(folder, rank) for rank in range(ranks)]
         made = [torch.load(tensors_file(folder, rank), weights_only=True) for rank in range(ranks)]
-    differences, shared = compared(made, alone(model, parts, targets, loss, threads, warm_up))
+    differences, shared = compared(made, alone(model, parts, targets, loss, threads, warmup))
     notes = [
         f"{name} is used in several stages: each has its own, and training has to add up their gradients"
         for name in shared

@@ -1,4 +1,4 @@
-"""Which rank runs which microbatch of which stage when: the orders of torch's schedules, and how long they take."""
+"""The order in which each rank runs stages and microbatches, as torch's schedules have it, and how long it takes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def one_forward_one_backward(ranks: int, stages: int, microbatches: int) -> Orde
 
 @SCHEDULES.add("interleaved")
 def interleaved(ranks: int, stages: int, microbatches: int) -> Order:
-    """The same with several stages per rank, in rounds of as many microbatches as there are ranks."""
+    """1F1B with several stages per rank, in rounds of as many microbatches as there are ranks."""
     local, total = stages // ranks, stages // ranks * microbatches
     order: Order = []
     for rank in range(ranks):
@@ -120,7 +120,7 @@ def simulated(order: Order, forward: Sequence[float], backward: Sequence[float],
 
 
 def _ready(action: Action, done: dict[Action, float], last: int, send: Sequence[float]) -> float | None:
-    """When what an action takes has arrived; None if nobody has made it yet."""
+    """When the inputs of an action have arrived; None if they are not computed yet."""
     stage, kind, mb = action
     if kind == "F":
         if stage == 0:

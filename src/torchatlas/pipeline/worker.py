@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from torchatlas.pipeline.parent import end_with_parent
+from torchatlas.pipeline.launch import end_with_parent
 
 if __name__ == "__main__":
     end_with_parent(Path(sys.argv[1]))  # before torch is imported, which takes seconds

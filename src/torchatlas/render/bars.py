@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from torchatlas.analysis.modules import NO_MACS
+from torchatlas.analysis.module_figures import NO_MACS
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.render import module_cells

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from torchatlas.errors import FileFormatError, FileSystemError
@@ -26,14 +24,9 @@ def check_drawing_path(path: Path) -> None:
 class Drawing:
     """A picture or a plot. It shows itself in a notebook."""
 
-    markup: Callable[[], str] = field(repr=False, compare=False)  # writes the SVG document
+    svg: str = field(repr=False)  # the document
     width: int
     height: int
-
-    @cached_property
-    def svg(self) -> str:
-        """The SVG document."""
-        return self.markup()
 
     def png(self, dpi: int = 96) -> bytes:
         """A PNG of its width and height; `dpi` is written into it, for printers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from torchatlas.analysis.modules import Shape
+from torchatlas.analysis.module_figures import Shape
 from torchatlas.escapes import clean
 from torchatlas.tables import Column
 from torchatlas.units import format_bytes, format_count, format_ns

@@ -15,7 +15,7 @@ from torchatlas.errors import AnalysisError, UnknownNameError
 from torchatlas.escapes import clean
 from torchatlas.graph import EdgeKind, Graph, NodeKind, OperationType, Phase
 from torchatlas.graph.columns import KINDS, PHASES, Array
-from torchatlas.graph.select import induced
+from torchatlas.graph.subgraph import induced
 from torchatlas.operations import type_of_box
 from torchatlas.render.box_measures import BOX_MEASURES, BoxMeasure, node_counts
 from torchatlas.render.fonts import clipped, text_width

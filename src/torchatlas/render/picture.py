@@ -83,7 +83,7 @@ def draw(
         canvas = Page(look, found.margins, outline, labels, scene, fit.scale).drawn()
     opened = sum(frame.open for frame in scene.frames)
     smallest = fit.smallest_text
-    return Picture(canvas.markup, width, height, smallest, len(scene.frames) - opened, opened, scene, outline, fit)
+    return Picture(canvas.markup(), width, height, smallest, len(scene.frames) - opened, opened, scene, outline, fit)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Graph -> the plots people expect, as SVG: memory over a run, the roofline, time by kind of op, gradient norms.
+"""Graph -> plots as SVG: memory over a run, the roofline, time by kind of op, gradient norms.
 
-Each answers in its subtitle; each leaves out what was not measured, and says so.
+The subtitle of a plot states its result. A plot leaves out what was not measured, and says so.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def plot(
     theme: str = "light",
     device: Device | str | None = None,
 ) -> Drawing:
-    """Memory over the run ("memory"), ops under a device's roofs ("roofline"), time by type of op ("time"), or the
-    norms of gradients by depth ("gradients"). `device` is the roofline's."""
+    """Plot the memory over a run ("memory"), ops under the roofs of a `device` ("roofline"), the time by type of op
+    ("time"), or the norms of gradients by depth ("gradients")."""
     if kind not in KINDS:
         near = " or ".join(map(repr, near_names(kind, KINDS))) if isinstance(kind, str) else ""
         hint = f"; did you mean {near}?" if near else "."
@@ -81,7 +81,7 @@ def plot(
             raise InvalidInputError(f"device={device!r} is for the roofline; the plot of {kind} has none.")
         draws = {"memory": memory_timeline, "time": time_by_type, "gradients": gradient_norms}
         svg = draws[kind](graph, width=width, height=height, theme=theme)
-    return Drawing(lambda: svg, int(width), int(height))
+    return Drawing(svg, int(width), int(height))
 
 
 def memory_timeline(graph: Graph, *, width: int = 1200, height: int = 700, theme: str = "light") -> str:
@@ -242,9 +242,9 @@ def _stack(canvas: Canvas, area: Area, base: Scale, side: Scale, layers: Sequenc
 
 
 def _separate(canvas: Canvas, places: Sequence[float], heights: Array, side: Scale) -> None:
-    """Thin lines between areas that lie on each other, so that they are also two where their greys are much the same.
+    """Thin lines between neighbouring areas, so that they can be told apart where their greys are much alike.
 
-    None along the upper edge of the whole: it would wear away what is only a pixel wide, as a peak may be.
+    There is none along the upper edge of the stack: it would hide what is only a pixel wide, as a peak may be.
     """
     tops = np.cumsum(heights, axis=0)
     for top, sizes in zip(tops, heights, strict=True):
@@ -256,7 +256,7 @@ def _separate(canvas: Canvas, places: Sequence[float], heights: Array, side: Sca
 
 
 def _steps(places: Sequence[float], sizes: Array, side: Scale) -> list[Point]:
-    """The line that is level from each place to the next."""
+    """The points of a staircase that is level from each place to the next."""
     change = np.flatnonzero(np.diff(sizes, prepend=-1))
     ends = [*change[1:].tolist(), len(sizes)]
     levels = [side(float(size)) for size in sizes[change]]
@@ -264,14 +264,14 @@ def _steps(places: Sequence[float], sizes: Array, side: Scale) -> list[Point]:
 
 
 def _phase_runs(graph: Graph) -> list[tuple[Phase, int, int]]:
-    """Which phase the nodes from one to before another belong to."""
+    """Runs of nodes in one phase: the phase, the first node, and the node after the last."""
     phase = graph.columns["node_phase"]
     begins = np.flatnonzero(np.diff(phase, prepend=255)).tolist()
     return [(PHASES[phase[a]], a, b) for a, b in zip(begins, [*begins[1:], len(graph)], strict=True)]
 
 
 def _phases(canvas: Canvas, area: Area, base: Scale, graph: Graph) -> set[Phase]:
-    """A ground of its own for every phase but forward, its name above where there is room; those never named."""
+    """Tint the background of each phase, and name it above where there is room. Returns the unnamed phases."""
     tints = {Phase.FORWARD: 0, Phase.BACKWARD: 2, Phase.RECOMPUTE: 3, Phase.OPTIMIZER: 1, Phase.OTHER: 1}
     runs, named = _phase_runs(graph), set[Phase]()
     for phase, begin, end in runs:
@@ -284,7 +284,7 @@ def _phases(canvas: Canvas, area: Area, base: Scale, graph: Graph) -> set[Phase]
 
 
 def _phase_limits(canvas: Canvas, area: Area, base: Scale, graph: Graph) -> list[float]:
-    """Lines where a phase ends, and where they are."""
+    """Draw a line where a phase ends. Returns the places of the lines."""
     limits = [base(begin) for _, begin, _ in _phase_runs(graph)[1:]]
     if len(limits) > 8:  # recomputation changes the phase at every layer: lines would be all there is to see
         return []
@@ -294,7 +294,7 @@ def _phase_limits(canvas: Canvas, area: Area, base: Scale, graph: Graph) -> list
 
 
 def _peak(canvas: Canvas, area: Area, place: Point, words: str, limits: Sequence[float]) -> None:
-    """A dot, and words on the side where they have room and cross the fewest lines."""
+    """A dot, with words on the side where they have room and cross the fewest lines."""
     (x, y), paint, wide = place, canvas.theme, text_width(words, 13, bold=True)
     canvas.circle(x, y, 4, fill=paint.accent, stroke=paint.background, stroke_width=1.2)
     sides: dict[Anchor, tuple[float, float]] = {"start": (x, area.right), "end": (area.left, x)}
@@ -339,7 +339,7 @@ def _bars(graph: Graph, theme: Theme) -> list[_Bar]:
 
 
 def _folded(bars: list[_Bar], most: int, theme: Theme) -> list[_Bar]:
-    """At most so many bars: the shortest become one."""
+    """At most `most` bars: the shortest are merged into one."""
     if len(bars) <= most:
         return bars
     rest = bars[most - 1 :]
@@ -357,7 +357,7 @@ def _time_text(bar: _Bar, total: int) -> str:
 
 
 def _norm(norm: float) -> str:
-    """Three digits, with a power of ten where zeros would be counted."""
+    """A norm with three digits, and a power of ten where it is very small or large."""
     if math.isnan(norm):
         return "not finite"
     if norm == 0 or 0.001 <= norm < 10_000:
@@ -369,7 +369,7 @@ def _norm(norm: float) -> str:
 
 
 def _modules(canvas: Canvas, area: Area, base: Scale, names: Sequence[str]) -> None:
-    """Stripes for the modules that the parameters belong to, as deep as most of their names have room."""
+    """Stripes for the modules that own the parameters, at the depth at which most of their names have room."""
     paths = [clean(name).split(".")[:-1] for name in names]
     divisions = [_runs([".".join(path[:depth]) for path in paths]) for depth in range(1, max(map(len, paths)) + 1)]
 
@@ -392,6 +392,6 @@ def _fits(text: str, room: float) -> bool:
 
 
 def _runs(items: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Equal neighbours as one: the item, where it begins and before where it ends."""
+    """Runs of equal neighbours: the item, its first index, and the index after its last."""
     begins = [at for at, item in enumerate(items) if at == 0 or items[at - 1] != item]
     return [(items[a], a, b) for a, b in zip(begins, [*begins[1:], len(items)], strict=True)]

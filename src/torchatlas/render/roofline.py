@@ -91,7 +91,7 @@ def roofline(
 
 
 def _start_words(device: Device, dots: Sequence[_Dot]) -> str:
-    """Why even the best times may lie below the roofs: starting a call takes a while, in which small ones are done."""
+    """Why best times may lie below the roofs: small calls take no longer than it takes to start them."""
     if not any(dot.each <= device.overhead_s * 1.001 for dot in dots):
         return ""
     return f"below the roofs: too little work for the {short(format_ns(1e9 * device.overhead_s))} that any call takes; "
@@ -112,7 +112,7 @@ class _Dot:
 
 
 def _dots(report: CostReport) -> tuple[list[_Dot], str]:
-    """What can be drawn, longest first, and how much cannot, in words."""
+    """The dots, longest time first, and a sentence about the operations that have none."""
     graph, counts = report.graph, report.counts
     seconds = report.roofline.seconds
     if graph.time_ns is not None:
@@ -147,7 +147,7 @@ def _dot(graph: Graph, node: int, calls: int, work: Array, moved: Array, time: f
 
 
 def _roofs(report: CostReport, dots: Sequence[_Dot]) -> dict[str, float]:
-    """What limits arithmetic, in words, with its FLOPs per second: each dtype that is multiplied, and the rest."""
+    """The FLOPs per second that limit each kind of arithmetic: multiply-adds of each dtype, and the rest."""
     rates: dict[float, list[str]] = {}
     for dtype in sorted({dot.dtype for dot in dots if dot.dtype}):
         rates.setdefault(report.device.flops_for(dtype), []).append(dtype)
@@ -175,7 +175,7 @@ def _draw_roofs(
 def _name_roofs(
     canvas: Canvas, room: Room, base: Scale, side: Scale, roofs: dict[str, float], bandwidth: float
 ) -> None:
-    """Above each roof at its right end, where the highest begins, and left of the slope."""
+    """Write the name of each roof above its right end, of the memory left of the slope, and of the ridge."""
     paint, highest = canvas.theme, max(roofs.values())
     ridge = highest / bandwidth
     canvas.circle(base(ridge), side(highest), 3.5, fill=paint.accent)

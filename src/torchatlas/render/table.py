@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from torchatlas.analysis.modules import Figures, OwnFigures, Shape, outputs_by_path, sum_of
+from torchatlas.analysis.module_figures import Figures, OwnFigures, Shape, outputs_by_path
+from torchatlas.analysis.reports import sum_of
 from torchatlas.analysis.summary import RunTimes, memory_usage, run_times
 from torchatlas.deprecation import old_arguments
 from torchatlas.errors import InvalidInputError, MissingDependencyError
@@ -163,12 +164,21 @@ def module_table(
     )
 
 
-def module_bars(graph: Graph, by: str = "time", depth: int | None = None, **options: Any) -> ModuleBars:
+@old_arguments(limit="rows")
+def module_bars(
+    graph: Graph,
+    by: str = "time",
+    depth: int | None = None,
+    *,
+    fold: bool = True,
+    rows: int | None = 200,
+    sizes: Mapping[str, int] | None = None,
+) -> ModuleBars:
     """The module tree with bars: each module's share of the "time", the "macs", the "memory" or the "parameters".
 
-    `memory` is what operations allocated, in all. Options are those of `module_table`.
+    `memory` is what operations allocated, in all. The other arguments are those of `module_table`.
     """
-    return ModuleBars(module_table(graph, depth, **options), by)
+    return ModuleBars(module_table(graph, depth, fold=fold, rows=rows, sizes=sizes), by)
 
 
 def _title(graph: Graph) -> str:

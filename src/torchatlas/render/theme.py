@@ -1,10 +1,10 @@
 """Names of themes -> the colours of every picture, for light and dark pages.
 
-A type of op has a fill and a stroke, and is told from others by both. The heavier the op, the more its box stands out
-from the page: convolution, matmul and attention most, views and pointwise ops least. So boxes keep their order in grey,
-where the stroke, of another lightness, tells those of one step apart. Strokes that meet in one picture differ by at
-least 11 in CIELAB to people with full colour vision, deuteranopia and protanopia alike, any two by 8; fill and stroke
-together, of the common types, by 4.7 in lightness alone (tests/render/test_theme.py measures all of it).
+Each type of op has a fill and a stroke. The heavier the op, the more its fill stands out from the page: convolution,
+matmul and attention most, views and pointwise ops least. So boxes keep that order in grey, where strokes of different
+lightness distinguish types of equal weight. Strokes that meet in one picture differ by at least 11 in CIELAB to people
+with full colour vision, deuteranopia and protanopia alike, any two by 8; fill and stroke of common types together
+differ by 4.7 in lightness alone (tests/render/test_theme.py measures all of it).
 The hues start from the palette of Okabe and Ito and stay in families: convolution, matmul and pooling are blue;
 attention and communication are pink, embedding is purple; recurrent and loss are red; norm and optimizer are green;
 activation, pointwise and reduction go from yellow to brown; view, movement, random and what is unknown are greys.
@@ -58,7 +58,7 @@ class Theme:
 
 
 def theme(name: str) -> Theme:
-    """The theme of that name: light or dark.
+    """The theme with this name: light or dark.
 
     >>> theme("drak")
     Traceback (most recent call last):
@@ -79,7 +79,7 @@ def mixed(first: str, second: str, share: float) -> str:
 
 
 def contrast(first: str, second: str) -> float:
-    """How well one colour is read on the other, from 1 (not at all) to 21, as WCAG defines it.
+    """The contrast of two colours as WCAG defines it, from 1 (none) to 21.
 
     >>> contrast("#FFFFFF", "#000000")
     21.0

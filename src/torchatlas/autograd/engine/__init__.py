@@ -2,14 +2,14 @@
 
 Read the files in this order; each says which part of torch/csrc/autograd it mirrors.
 
-    edge.py     where a gradient goes: Edge, GraphRoot
-    buffer.py   where gradients meet and are summed: InputBuffer; what a gradient must look like: validate_outputs
-    queue.py    who is next: ReadyQueue
-    plan.py     what will run at all: compute_dependencies, ExecInfo, init_to_execute
-    node.py     how one node is run: call_function, call_tensor_pre_hooks
-    memory.py   how much the waiting gradients weigh: GradientMemory
-    task.py     one backward, in three phases: GraphTask
-    calls.py    backward and grad, as torch.autograd has them
+    edge.py             where a gradient goes: Edge, GraphRoot
+    buffer.py           where gradients meet and are summed: InputBuffer; which shape they must have: validate_outputs
+    queue.py            who is next: ReadyQueue
+    plan.py             what will run at all: compute_dependencies, ExecInfo, init_to_execute
+    node.py             how one node is run: call_function, call_tensor_pre_hooks
+    gradient_memory.py  how much the waiting gradients weigh: GradientMemory
+    task.py             one backward, in three phases: GraphTask
+    calls.py            backward and grad, as torch.autograd has them
 
 >>> import torch
 >>> x = torch.tensor([2.0], requires_grad=True)
@@ -24,7 +24,7 @@ tensor([2.5839])
 from torchatlas.autograd.engine.buffer import InputBuffer, validate_outputs
 from torchatlas.autograd.engine.calls import backward, grad
 from torchatlas.autograd.engine.edge import Edge, GraphRoot, gradient_edge
-from torchatlas.autograd.engine.memory import GradientMemory, Moment
+from torchatlas.autograd.engine.gradient_memory import GradientMemory, Moment
 from torchatlas.autograd.engine.plan import Capture, ExecInfo, compute_dependencies, init_to_execute
 from torchatlas.autograd.engine.queue import NodeTask, ReadyQueue
 from torchatlas.autograd.engine.task import GraphTask, Step

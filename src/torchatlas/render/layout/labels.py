@@ -13,7 +13,7 @@ import numpy as np
 from torchatlas.escapes import clean
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.nouns import NodeKind, OperationType, Phase, Role
-from torchatlas.graph.select import members
+from torchatlas.graph.subgraph import members
 from torchatlas.render.fonts import ending, shortened
 from torchatlas.render.layout.folding import hands_on
 from torchatlas.render.layout.outline import HEAVY, OUTPUTS, Item, Outline

@@ -18,7 +18,7 @@ import numpy as np
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Array
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role
-from torchatlas.graph.select import members
+from torchatlas.graph.subgraph import members
 from torchatlas.operations import UNINITIALIZED
 
 LANES = ("forward", "backward", "optimizer", "other")

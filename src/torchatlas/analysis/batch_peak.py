@@ -1,0 +1,185 @@
+"""A few captures at small batch sizes -> the peak at any batch size, and the largest batch that fits.
+
+The memory after every node is taken to grow in a straight line with the batch, each node along its own, and the peak
+is the highest of them all: where it lies may change. A step whose peak is in the optimizer at batch 4 and in backward
+at batch 64 is predicted right, which a line through two peaks would not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from torchatlas.analysis.reports import Report, fields_as_json
+from torchatlas.analysis.storages import peak_of
+from torchatlas.analysis.summary import memory_usage
+from torchatlas.deprecation import old_arguments, old_attribute
+from torchatlas.errors import InvalidInputError
+from torchatlas.graph import Graph
+from torchatlas.graph.columns import Array
+from torchatlas.tables import text_lines, text_table
+from torchatlas.units import byte_limit, format_bytes
+
+_COUNTABLE = 2**60
+_SHOWN = (2, 8, 32, 128)  # times the largest captured size, the sizes that text shows predictions for
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPeak(Report):
+    """How the peak grows with the batch. `at` and `largest_batch` answer; print it for a table.
+
+    `measured` are the peaks of the captures, by batch size. The lines go through the smallest and the largest;
+    `exact` says that all captures between them lay on the lines, to the byte.
+    """
+
+    measured: dict[int, int]
+    exact: bool
+    at_least: bool
+    notes: tuple[str, ...]
+    low: Array = field(repr=False)  # bytes after every node at the smallest size
+    high: Array = field(repr=False)  # and at the largest
+    graph: Graph = field(repr=False)  # the capture at the smallest size
+
+    sizes = old_attribute("batches")
+
+    @property
+    def batches(self) -> tuple[int, int]:
+        """The batch sizes that the lines go through."""
+        return min(self.measured), max(self.measured)
+
+    @property
+    def bytes_per_example(self) -> float:
+        """What every further example adds to the peak of large batches."""
+        low, high = self.batches
+        return int((self.high - self.low).max()) / (high - low)
+
+    @property
+    def fixed_bytes(self) -> float:
+        """What the peak of large batches holds beside that."""
+        growth, low = self.high - self.low, self.batches[0]
+        return int(self.low[growth == growth.max()].max()) - self.bytes_per_example * low
+
+    def at(self, batch: int) -> int:
+        """The peak in bytes at a batch size: as captured where it was, else as predicted."""
+        return self.measured[batch] if batch in self.measured else int(self._at(_positive(batch)).max())
+
+    def node_at(self, batch: int) -> str:
+        """The name of the node at which the peak is predicted; empty when the captures could not be compared."""
+        return self.graph.nodes[int(self._at(_positive(batch)).argmax())].name if len(self.low) > 1 else ""
+
+    @old_arguments(memory_bytes="limit")
+    def largest_batch(self, limit: float | str) -> int | None:
+        """The largest batch whose peak is at most `limit`, in bytes or as text such as "24GB".
+
+        0 when none fits, None when every one does.
+        """
+        growth, (low, high) = self.high - self.low, self.batches
+        limit_bytes = min(byte_limit(limit) if isinstance(limit, str) else int(limit), _COUNTABLE)
+        if (np.maximum(self.low, self.high)[growth <= 0] > limit_bytes).any():
+            return 0
+        growing = growth > 0
+        if not growing.any():
+            return None
+        room = (limit_bytes - self.low[growing]) * (high - low) // growth[growing]
+        return max(int(room.min()) + low, 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        measured = {str(batch): peak for batch, peak in self.measured.items()}
+        growth = {"fixed_bytes": self.fixed_bytes, "bytes_per_example": self.bytes_per_example}
+        return {"measured": measured, **growth, **fields_as_json(self, ("measured", "low", "high", "graph"))}
+
+    def __str__(self) -> str:
+        return _text(self)
+
+    def _at(self, batch: int) -> Array:
+        """Bytes after every node, rounded up."""
+        growth, (low, high) = self.high - self.low, self.batches
+        if int(np.abs(growth).max()) * batch > _COUNTABLE:
+            raise InvalidInputError(f"At batch size {batch:,} the bytes are more than can be counted.")
+        found: Array = self.low - growth * (low - batch) // (high - low)
+        return found
+
+
+@old_arguments(sizes="batches")
+def peak_for_batch(
+    captured: Callable[[int], Graph] | Mapping[int, Graph], batches: Sequence[int] = (2, 3, 4)
+) -> BatchPeak:
+    """Predict the peak of memory at other batch sizes from captures at small ones.
+
+    `captured` is a function of the batch size that returns a graph, usually
+    `lambda batch: atlas.capture(model, torch.empty(batch, 3, 224, 224), optimizer=torch.optim.AdamW, fake=True)`,
+    and is called for each of `batches`; or the graphs themselves, by batch size. Lines are drawn through the smallest
+    and the largest size; the others check them, and `notes` say where they were off.
+    """
+    graphs = dict(captured) if isinstance(captured, Mapping) else {_positive(size): captured(size) for size in batches}
+    graphs = {size: graphs[size] for size in sorted(graphs, key=_positive)}
+    if len(graphs) < 2:
+        raise InvalidInputError(f"Two different batch sizes are needed to see how memory grows; got {list(graphs)}.")
+    for size, graph in graphs.items():
+        if not isinstance(graph, Graph):
+            raise InvalidInputError(f"The capture at batch size {size} is a {type(graph).__name__}, not a Graph.")
+    measured = {size: peak_of(graph) for size, graph in graphs.items()}
+    (first, *between, last), notes = graphs, []
+    alike = all(_same_operations(graphs[first], graphs[size]) for size in graphs)
+    if alike:
+        memory = {size: graph.columns["node_memory_bytes"] for size, graph in graphs.items()}
+    else:
+        memory = {size: np.array([peak]) for size, peak in measured.items()}
+        notes.append(
+            "the program ran different operations at different batch sizes, so that only the peaks were compared: "
+            "where the peak moves to another place in the program, the prediction is too low"
+        )
+    found = BatchPeak(measured, True, False, (), memory[first], memory[last], graphs[first])
+    off = [note for size in between if (note := _deviation(found, size, memory[size]))]
+    if not between:
+        notes.append("nothing checked that memory grows in a straight line; capture a size between the two to see")
+    at_least = any(memory_usage(graph)["at_least"] for graph in graphs.values())
+    exact = bool(between) and alike and not off
+    return BatchPeak(measured, exact, at_least, (*notes, *off), memory[first], memory[last], graphs[first])
+
+
+def _deviation(predicted: BatchPeak, size: int, memory: Array) -> str:
+    """How far a capture is off the lines, in words; empty when it is on them."""
+    off = memory - predicted._at(size)
+    if not off.any():
+        return ""
+    worst = int(np.abs(off).argmax())
+    where = f" at {predicted.graph.nodes[worst].name}" if len(off) > 1 else ""
+    direction = "low" if off[worst] < 0 else "high"  # a curve that lies below its chord rises above it further on
+    return (
+        f"memory does not grow in a straight line: at batch size {size} it is {int(off[worst]):+,} bytes off the line"
+        f"{where}, so that predictions for larger sizes are too {direction}, the more the larger they are"
+    )
+
+
+def _same_operations(one: Graph, other: Graph) -> bool:
+    """Whether two graphs are the same operations in the same order, whatever the shapes."""
+    if len(one) != len(other):
+        return False
+    number: dict[str, int] = {}
+
+    def operations(graph: Graph) -> Array:
+        rows = [number.setdefault(operation.name, len(number)) for operation in graph.tables.operations]
+        return np.array(rows or [0])[graph.columns["node_operation"]]
+
+    return bool((operations(one) == operations(other)).all())
+
+
+def _positive(batch: int) -> int:
+    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+        raise InvalidInputError(f"A batch size is a whole number from 1 on, not {batch!r}.")
+    return batch
+
+
+def _text(found: BatchPeak) -> str:
+    sign = "at least " if found.at_least else ""
+    rows = [[f"{size:,}", format_bytes(peak), "captured", ""] for size, peak in found.measured.items()]
+    for size in (found.batches[1] * factor for factor in _SHOWN):
+        rows.append([f"{size:,}", format_bytes(found.at(size)), "predicted", found.node_at(size)])
+    head = f"{sign}{format_bytes(found.bytes_per_example)} per example and {format_bytes(found.fixed_bytes)} besides"
+    notes = text_lines(f"note: {note}" for note in found.notes)
+    parts = [head, text_table([">batch", ">peak", "", "reached in"], rows), notes]
+    return "\n\n".join(part for part in parts if part)

@@ -1,0 +1,213 @@
+"""What nodes take and make: kept, edited or handed on while a program runs, and read by name afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchatlas.errors import NodeNotFoundError
+from torchatlas.execute.program import Instruction, Observer, Program
+from torchatlas.graph import GraphNode
+from torchatlas.graph.names import short_name
+from torchatlas.registry import near_names
+from torchatlas.torch_private import pytree
+
+Edits = Mapping[str, Callable[[Any], Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class NodeIO:
+    """What one node took and made in one run. Indexing by "inputs", "output", "hyperparameters" works as well.
+
+    So does indexing by the keys of DLBacktrace's `node_io`: "input_values", "output_values", "layer_hyperparams",
+    "input_sources", "output_children", "node_type", "layer_type", "func_name".
+    """
+
+    inputs: tuple[Any, ...]
+    output: Any
+    _hyperparameters: Callable[[], dict[str, Any]] = field(repr=False)
+    node: GraphNode | None = field(default=None, repr=False)  # None for the output of a model that was not traced
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """What it was called with by name; weights and biases are the model's own."""
+        return self._hyperparameters()
+
+    def __getitem__(self, name: str) -> Any:
+        if name in _OF_VALUES:
+            return getattr(self, _OF_VALUES[name])
+        if self.node is None or name not in _OF_NODE:
+            raise KeyError(f"{name!r} is not one of {', '.join(self.keys())}")
+        return _OF_NODE[name](self.node)
+
+    def keys(self) -> list[str]:
+        """What it can be indexed by."""
+        return [*_OF_VALUES, *(() if self.node is None else _OF_NODE)]
+
+
+_OF_VALUES = {
+    "inputs": "inputs",
+    "output": "output",
+    "hyperparameters": "hyperparameters",
+    "input_values": "inputs",
+    "output_values": "output",
+    "layer_hyperparams": "hyperparameters",
+}
+_OF_NODE: dict[str, Callable[[GraphNode], Any]] = {
+    "input_sources": lambda node: [one.name for one in node.predecessors],
+    "output_children": lambda node: [one.name for one in node.successors],
+    "node_type": lambda node: node.op,
+    "layer_type": lambda node: str(node.operation_type),
+    "func_name": lambda node: short_name(node.operation),
+}
+
+
+class NodeValues(Mapping[str, NodeIO]):
+    """Node name -> what it took and made, in the order in which the nodes ran. `output` is the model's."""
+
+    def __init__(self, entries: dict[str, NodeIO], output: Any) -> None:
+        self._entries, self.output = entries, output
+
+    def __getitem__(self, name: str) -> NodeIO:
+        if name not in self._entries:
+            near = " or ".join(map(repr, near_names(name, self._entries)))
+            raise NodeNotFoundError(f"no value of {name!r} was kept" + (f"; did you mean {near}?" if near else ""))
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<values of {len(self)} nodes>"
+
+
+# -- while it runs -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a node took, in the order of its arguments, and made."""
+
+    inputs: tuple[Any, ...]
+    output: Any
+
+
+@dataclass(frozen=True, eq=False)
+class RunOptions:
+    """What a run is asked for beside its result, by the names of nodes."""
+
+    keep: Collection[str] | None = ()  # whose values to return; None: of all
+    edits: Edits = field(default_factory=dict)  # what to put in the place of values
+    watch: Callable[[str, Any], None] | None = None  # called with every name and value
+
+    def keeps(self, name: str) -> bool:
+        return self.keep is None or name in self.keep
+
+    def __bool__(self) -> bool:
+        return self.keep is None or bool(self.keep or self.edits) or self.watch is not None
+
+
+@dataclass(eq=False, slots=True)
+class _Cell:
+    """One state of what a register holds; all who saw that state share it."""
+
+    value: Any
+    register: int
+
+
+class ValueRecorder(Observer):
+    """Keeps, edits or hands on what nodes take and make.
+
+    A kept value lies in a cell: before an op writes to its memory the cell gets a copy, and whoever looks later gets a
+    new cell. Who shares memory is seen from the storages while it runs: schemas do not always say so.
+    """
+
+    def __init__(self, options: RunOptions) -> None:
+        self.options = options
+        self.kept: dict[str, tuple[list[_Cell], _Cell | None]] = {}
+
+    def begin(self, program: Program, registers: list[Any]) -> None:
+        self.names, self.registers = program.names, registers
+        self.cells: list[_Cell | None] = [None] * len(registers)
+        writes = any(instruction.writes for instruction in program.instructions)
+        self.in_memory: dict[int, list[_Cell]] | None = {} if writes else None  # storage -> what lies in it
+        self.written: set[int] = set()  # storages
+        self.outside: set[int] = set()  # those of the model and the caller
+        if writes:
+            outside = [*program.inputs, *program.constants, *program.attached]
+            self.outside.update(storage for register in outside for storage in _storages(registers[register]))
+        for register in program.inputs:
+            self._made(register)
+
+    def _cell(self, register: int) -> _Cell:
+        cell = self.cells[register]
+        if cell is None:
+            cell = self.cells[register] = _Cell(self.registers[register], register)
+            if self.in_memory is not None:
+                for storage in _storages(cell.value):
+                    self.in_memory.setdefault(storage, []).append(cell)
+        return cell
+
+    def before(self, instruction: Instruction) -> None:
+        """Note what a node takes, and copy what was kept of memory that it writes to."""
+        if instruction.name and self.options.keeps(instruction.name):
+            self.kept[instruction.name] = [self._cell(register) for register in instruction.reads], None
+        if self.in_memory is not None:
+            for register in instruction.writes:
+                for storage in _storages(self.registers[register]):
+                    self.written.add(storage)
+                    self._copy(storage)
+
+    def _copy(self, storage: int) -> None:
+        assert self.in_memory is not None
+        for cell in self.in_memory.pop(storage, ()):
+            if self.cells[cell.register] is cell:
+                self.cells[cell.register] = None
+                cell.value = cloned(cell.value)
+
+    def after(self, instruction: Instruction, args: Any, kwargs: dict[str, Any]) -> None:
+        self._made(instruction.result)
+
+    def _made(self, register: int) -> None:
+        name, registers = self.names[register], self.registers
+        if name in self.options.edits:
+            registers[register] = self.options.edits[name](registers[register])
+        if self.options.keeps(name):
+            taken = self.kept[name][0] if name in self.kept else []
+            self.kept[name] = taken, self._cell(register)
+        if self.options.watch is not None:
+            self.options.watch(name, registers[register])
+
+    def end(self, results: list[Any]) -> None:
+        if self.options.keeps("output"):
+            self.kept["output"] = [_Cell(result, -1) for result in results], None
+        for storage in self.written & self.outside:  # the next run will write to it again
+            self._copy(storage)
+
+    def values(self) -> dict[str, Taken]:
+        """What was kept, by name."""
+        return {
+            name: Taken(tuple(cell.value for cell in taken), None if made is None else made.value)
+            for name, (taken, made) in self.kept.items()
+        }
+
+
+def _storages(value: Any) -> list[int]:
+    """The memory that a value lies in."""
+    if isinstance(value, torch.Tensor):
+        try:
+            return [value.untyped_storage()._cdata]
+        except (NotImplementedError, RuntimeError):  # sparse: no op of an exported program writes to those
+            return []
+    return [s for part in value for s in _storages(part)] if isinstance(value, (list, tuple)) else []
+
+
+def cloned(value: Any) -> Any:
+    """Tensors of their own, still part of autograd's graph."""
+    return pytree.tree_map(lambda part: part.clone() if isinstance(part, torch.Tensor) else part, value)

@@ -1,0 +1,335 @@
+"""A graph captured with values="replay" -> a Program that a partition can cut, and that keeps to the recorded path.
+
+Parameters and buffers are the model's, if it is at hand; else what was kept, as other tensors from outside are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchatlas.capturing.replaying import CHANGED, REPLAY, fingerprint
+from torchatlas.errors import NotAvailableError
+from torchatlas.execute.ops import dtype_named
+from torchatlas.execute.path_guards import ExpectedResults, Input, RecordedProgram, guarded
+from torchatlas.execute.program import Register
+from torchatlas.execute.recorded_program import RecordedOperator, RecordedOps
+from torchatlas.execute.recorded_run import LiveRun, Read, rebuilt
+from torchatlas.execute.replay import place
+from torchatlas.execute.replay_data import Recipe, array, built, content, fresh_storage, view_of
+from torchatlas.graph import Graph, NodeKind, Phase
+from torchatlas.graph.arguments import Call, Constant
+from torchatlas.graph.columns import PHASES
+from torchatlas.operations.behaviour import TAKES_STORAGE
+
+# Of these the program reads a result without an operator: the LSTM kernels look at the sizes of batches.
+_READ_BY_TORCH = {"aten._pack_padded_sequence.default": 1}
+_UNKNOWN_READS = (
+    "of a graph alone nobody knows what the program read of them past the operators; cut the model itself, with its "
+    "inputs, and they may be others"
+)
+_READ_INPUT = ".batch_sizes"  # of a torch.nn.utils.rnn.PackedSequence
+
+
+def program_of(graph: Graph, live: LiveRun | None = None, *, allow: Iterable[str] = ()) -> RecordedProgram:
+    """What was recorded as a program that runs; `live` has the model's own tensors, if it is at hand.
+
+    NotAvailableError says what cannot be run again, and why. `allow` adds operators or namespaces.
+    """
+    return _Pieces(graph, live, allow).program()
+
+
+class _Pieces(RecordedOps):
+    """The instructions of pieces: every op is guarded, and what no list of operators can do again is refused."""
+
+    def __init__(self, graph: Graph, live: LiveRun | None, allow: Iterable[str]) -> None:
+        super().__init__(graph, allow)
+        self.live = live
+        self.constants: dict[str, torch.Tensor] = {}
+        self.written: list[torch.Tensor] = []
+        self.layout_in: dict[Register, tuple[int, int]] = {}  # layout and offset of the tensor in a register
+        pointers, digests = array(graph, "digest_pointers").tolist(), array(graph, "digests")
+        self.digests = [[one.tobytes() for one in digests[a:b]] for a, b in pairwise(pointers)]
+        self._refuse()
+        self.read, self.read_inputs = self._reads()
+
+    def _refuse(self) -> None:
+        """What no list of operators can do again."""
+        columns, graph = self.graph.columns, self.graph
+        phases = {PHASES[phase] for phase in np.unique(columns["node_phase"][self.ops]).tolist()}
+        if phases & {Phase.BACKWARD, Phase.OPTIMIZER}:
+            raise NotAvailableError("This run holds a backward pass. Capture the forward pass alone to have pieces.")
+        for op, _, _, _, why in self.data.patches:
+            if why == CHANGED:
+                near = self.ops[min(op, len(self.ops) - 1)]
+                name, operation, _, line = place(graph, near)
+                raise NotAvailableError(
+                    f"Before {name} ({operation}){f' at {line}' if line else ''} something that is no operator, numpy "
+                    "say, wrote into a tensor: operators alone do not compute what this model does."
+                )
+        for op, (_, generator) in self.draws.items():
+            if not self.data.generators[generator][1]:
+                raise NotAvailableError(
+                    f"{place(graph, self.ops[op])[0]} draws from a generator of its own, which is not in the graph."
+                )
+        owners: dict[int, str] = {}
+        for node, kind in enumerate(self.kinds):
+            if kind is NodeKind.INPUT and self.outputs_of[node]:
+                storage, name = self.storage[self.outputs_of[node][0]], graph.nodes[node].name
+                if storage in self.written_storages and owners.setdefault(storage, name) != name:
+                    raise NotAvailableError(f"{owners[storage]} and {name} share memory that this model writes.")
+
+    def _reads(self) -> tuple[dict[int, set[int]], dict[int, bytes]]:
+        """Which results of which nodes the program read past the operators, and of which values that it was given."""
+        columns = self.graph.columns
+        made: dict[int, set[int]] = {}
+        given: dict[int, bytes] = {}
+        node_of = np.repeat(np.arange(len(self.kinds)), np.diff(columns["input_ptr"]))
+        wrote = columns["input_written"].astype(bool)
+        writes = list(zip(node_of[wrote].tolist(), columns["input_value"][wrote].tolist(), strict=True))
+        for read in self.live.reads if self.live is not None else ():
+            found = self._value_read(read)
+            end = self.ops[read.ops] if read.ops < len(self.ops) else len(self.kinds)
+            last = max((n for n, value in writes if self.storage[value] == read.storage and n < end), default=-1)
+            if found is None:
+                if self._from_outside(read.storage) and last < 0:
+                    continue  # it is always the same
+                raise NotAvailableError(f"{read.how}() read a tensor that no operator has made as it was then.")
+            node, index, value = found
+            if last > node:
+                raise NotAvailableError(
+                    f"{read.how}() read what {place(self.graph, last)[0]} had written into a part of a tensor."
+                )
+            if self.kinds[node] is NodeKind.INPUT:
+                given[value] = read.digest
+            else:
+                made.setdefault(node, set()).add(index)
+        return made, given
+
+    def _from_outside(self, storage: int) -> bool:
+        return all(storage != self.storage[value] for made in self.outputs_of for value in made)
+
+    def _value_read(self, read: Read) -> tuple[int, int, int] | None:
+        """The last node before a read that returned this tensor: node, index and value."""
+        end = self.ops[read.ops] if read.ops < len(self.ops) else len(self.kinds)
+        for node in range(end - 1, -1, -1):
+            for index, value in enumerate(self.outputs_of[node]):
+                layout = self.layout_of(value)
+                same = (layout.shape, layout.stride, self.offset[value]) == (read.shape, read.stride, read.offset)
+                if self.storage[value] == read.storage and same:
+                    return node, index, value
+        return None
+
+    # -- the program -------------------------------------------------------------------------------------------------
+
+    def program(self) -> RecordedProgram:
+        """All of it."""
+        inputs = [self._input(node) for node, kind in enumerate(self.kinds) if kind is NodeKind.INPUT]
+        self._written_from_outside()
+        settings, grad, draws = dict(self.data.settings), True, set()
+        results: list[Any] = []
+        structure: Any = None
+        op = 0
+        for node, kind in enumerate(self.kinds):
+            if kind is NodeKind.OP:
+                grad = settings[op].grad if op in settings else grad
+                name = self._op(op, node, grad)
+                draws |= {name} if op in self.draws else set()
+                op += 1
+            elif kind is NodeKind.OUTPUT:
+                results = [self.register_of(value, -1, at) for at, value in enumerate(self.inputs_of[node])]
+                structure = self.call_of(node).args[0]
+        if self.live is not None:
+            structure = self.live.result
+            if (count := _count(structure)) != len(results):
+                raise NotAvailableError(f"The model returns {count} tensors, and {len(results)} were recorded.")
+        return RecordedProgram(
+            self.builder.program(results),
+            self.constants,
+            frozenset(draws),
+            tuple(inputs),
+            tuple(self.written),
+            structure,
+            None if self.live is None else self.live.given,
+        )
+
+    def _input(self, node: int) -> Input:
+        name, (value,) = self.graph.nodes[node].name, self.outputs_of[node]
+        layout = self.layout_of(value)
+        if layout.kind != "strided" or layout.stride is None:
+            raise NotAvailableError(f"{name} is a {layout.kind} tensor; pieces take plain ones.")
+        self._take(value, name)
+        digest, reader = self.read_inputs.get(value), Input.reader
+        decides = self.live is None or name.endswith(_READ_INPUT)
+        if digest is None and decides and f"{REPLAY}storage/{self.storage[value]}" in self.graph.recorded:
+            digest = fingerprint(self._content(value))
+            reader = Input.reader if self.live is not None else _UNKNOWN_READS
+        shape: Any = layout.shape
+        stride: Any = layout.stride
+        return Input(name, shape, stride, dtype_named(layout.dtype), layout.device, digest, reader)
+
+    def _take(self, value: int, name: str) -> None:
+        """Have the program take a value as an input."""
+        register = self.builder.register(name)
+        self.builder.inputs.append(register.number)
+        self.hold(value, register)
+
+    def _op(self, op: int, node: int, grad: bool) -> str:
+        """One op; returns its name."""
+        name, operation, _, line = place(self.graph, node)
+        where = f"{name} ({operation})" + (f" at {line}" if line else "")
+        if operation in TAKES_STORAGE:
+            raise NotAvailableError(f"{where} lets a tensor show other memory, which pieces cannot do.")
+        try:
+            operator = self.operator_of(node)
+            taken = [self.register_of(value, op, index) for index, value in enumerate(self.inputs_of[node])]
+            args, kwargs = self.filled(_without_generators(self.call_of(node)), taken, None)
+        except NotAvailableError as error:
+            raise NotAvailableError(f"{where} cannot be run again: {error}") from error
+        states = self.unreturned(node, operator)
+        returned = [value for value in self.outputs_of[node] if value not in states]
+        read = self._read_of(node, operation, returned)
+        expected = ExpectedResults(where, tuple(map(self._looks, returned)), tuple(self.digests[op]), read)
+        target = guarded(operator, expected, grad=grad, device=self._device(node))
+        result = self.builder.add(name, operator.function, args, kwargs, target)
+        self.hold_results(node, taken, result, operator)
+        return name
+
+    def hold(self, value: int, register: Register) -> None:
+        super().hold(value, register)
+        self.layout_in[register] = (self.layout[value], self.offset[value])
+
+    def hold_results(self, node: int, taken: list[Register], result: Register, operator: RecordedOperator) -> None:
+        super().hold_results(node, taken, result, operator)
+        made = {self.spot(value) for value in self.outputs_of[node]}
+        for index, value in self.written_of[node]:
+            if self.spot(value) not in made:  # the tensor has another shape now
+                self.layout_in.pop(taken[index], None)
+
+    def _read_of(self, node: int, operation: str, returned: list[int]) -> frozenset[int]:
+        """Which of the tensors that an op returned must be equal to the bit."""
+        made = self.outputs_of[node]
+        read = [made[index] for index in self.read.get(node, ())]
+        if any(value not in returned for value in read):
+            raise NotAvailableError(f"The program read what {place(self.graph, node)[0]} wrote into a tensor.")
+        more = {_READ_BY_TORCH[operation]} if operation in _READ_BY_TORCH else set()
+        return frozenset({returned.index(value) for value in read} | more)
+
+    def _looks(self, value: int) -> tuple[tuple[int, ...] | None, torch.dtype]:
+        layout = self.layout_of(value)
+        shape = layout.shape if layout.kind == "strided" else None
+        plain = None if shape is None else tuple(size for size in shape if isinstance(size, int))
+        return plain if plain is not None and len(plain) == len(shape or ()) else None, dtype_named(layout.dtype)
+
+    def _device(self, node: int) -> str:
+        layouts = [self.layout_of(value) for value in (*self.inputs_of[node], *self.outputs_of[node])]
+        return next((one.device.partition(":")[0] for one in layouts if one.device != "meta"), "cpu")
+
+    # -- tensors -----------------------------------------------------------------------------------------------------
+
+    def register_of(self, value: int, op: int, index: int) -> Register:
+        if (op, index) in self.bits and not self.is_held(value):
+            raise NotAvailableError("it takes a conjugated or negated view that no operator returned.")
+        return super().register_of(value, op, index)
+
+    def tensor(self, value: int) -> Register:
+        """The memory of a tensor, looked at in the way that was recorded; gradients pass."""
+        if (base := self.bases.get(self.storage[value])) is None:
+            return self._tensor_from_outside(value)
+        layout, known = self.layout_of(value), self.layout_in.get(base)
+        if known == (self.layout[value], self.offset[value]):
+            return base
+        dtype = None if known is None else self.layouts[known[0]].dtype
+        if layout.kind != "strided" or dtype != layout.dtype:
+            raise NotAvailableError(f"it takes a {layout.kind} view of {layout.dtype} that no operator returned.")
+        return self._strided(value, base)
+
+    def _strided(self, value: int, base: Register) -> Register:
+        layout = self.layout_of(value)
+        sizes = list(layout.shape or ()), list(layout.stride or ())
+        register = self.add(torch.as_strided, base, *sizes, self.offset[value])
+        self.hold(value, register)
+        return register
+
+    def _tensor_from_outside(self, value: int) -> Register:
+        """A parameter or buffer of the model at hand, or a view of one; else a tensor as it was when first used."""
+        layout = self.layout_of(value)
+        own = self.live.own.get(self.storage[value], []) if self.live is not None else []
+        for name, tensor in own:
+            if layout.kind != "strided" or _is_like(tensor, layout, self.offset[value]):
+                return self._constant(value, name, tensor)
+        if own:
+            name, tensor = own[0]
+            if dtype_named(layout.dtype) is not tensor.dtype:
+                raise NotAvailableError(f"it looks at {name} as {layout.dtype}.")
+            base = self.bases[self.storage[value]] = self._constant(value, name, tensor)
+            self.layout_in.pop(base)
+            return self._strided(value, base)
+        return self._constant(value, self._name(value), self._content(value))
+
+    def built(self, value: int, recipe: Recipe) -> Register:
+        return self._constant(value, self._name(value), built(self.graph, recipe, self.layout_of(value)))
+
+    def _name(self, value: int) -> str:
+        parameter = int(self.graph.columns["value_parameter"][value])
+        return self.graph.tables.names[parameter] if parameter >= 0 else f"constants.{value}"
+
+    def _constant(self, value: int, name: str, tensor: torch.Tensor) -> Register:
+        """A tensor that the program has from the beginning."""
+        register = self.builder.register(name)
+        self.builder.constants[register.number] = name
+        self.constants[name] = tensor
+        self.hold(value, register)
+        return register
+
+    def _content(self, value: int) -> torch.Tensor:
+        """A plain tensor from outside as it was kept."""
+        layout, number = self.layout_of(value), self.storage[value]
+        sizes: Any = (*(layout.shape or ()), *(layout.stride or ()))
+        if layout.kind != "strided" or layout.stride is None or not all(isinstance(size, int) for size in sizes):
+            raise NotAvailableError(f"a {layout.kind} tensor of {layout.dtype} from outside was not kept.")
+        stored = fresh_storage(content(self.graph, f"storage/{number}"), 0, layout.device)
+        return view_of(stored, layout, self.offset[value])
+
+    def _written_from_outside(self) -> None:
+        """Tensors from outside that the run writes, and that are not the model's: each run begins with a copy."""
+        lasting = self.live.own if self.live is not None else {}
+        columns = self.graph.columns
+        for value in np.flatnonzero(columns["value_producer"] < 0).tolist():
+            storage = self.storage[value]
+            if storage not in self.written_storages or storage in self.bases or storage in lasting:
+                continue
+            if self.live is None and columns["value_parameter"][value] >= 0:
+                continue
+            if self.live is not None and storage in self.live.held:
+                raise NotAvailableError(
+                    "This model writes into a tensor that is an attribute of a module and no buffer, so that a second "
+                    "run differs from the first. Make it a buffer: register_buffer(name, tensor)."
+                )
+            self.written.append(self._content(value))
+            self._take(value, f"constant_{value}")
+
+
+def _is_like(tensor: torch.Tensor, layout: Any, offset: int) -> bool:
+    same = tuple(tensor.shape) == layout.shape and tensor.stride() == layout.stride
+    return same and int(tensor.storage_offset()) == offset and tensor.dtype is dtype_named(layout.dtype)
+
+
+def _count(structure: Any) -> int:
+    found: list[Any] = []
+    rebuilt(structure, found.append)
+    return len(found)
+
+
+def _without_generators(call: Call) -> Call:
+    """A call with None for generators: torch then takes the one that it was, or none was drawn from."""
+
+    def without(item: Any) -> Any:
+        return None if isinstance(item, Constant) and item.kind == "generator" else item
+
+    kwargs = {key: without(item) for key, item in (call.kwargs or {}).items()}
+    return Call(tuple(without(item) for item in call.args), kwargs)

@@ -1,0 +1,208 @@
+"""One trace of a model: its program, its graph, and how the names of the one lead to the other."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchatlas.errors import (
+    CaptureError,
+    InputMismatchError,
+    InvalidInputError,
+    InvalidModelError,
+    NodeNotFoundError,
+    NotAvailableError,
+    OutOfMemoryError,
+)
+from torchatlas.execute.captured_path import Followed
+from torchatlas.execute.node_values import RunOptions, Taken, ValueRecorder, cloned
+from torchatlas.execute.program import Failed, Program, Unreachable, part
+from torchatlas.graph import Graph, GraphNode, Value
+from torchatlas.graph.module_outputs import output_nodes
+from torchatlas.registry import near_names
+from torchatlas.torch_private import pytree
+
+
+@dataclass(eq=False)
+class Variant:
+    """One trace: for sizes that differ from the example's where they may, or are 1 where the example's were."""
+
+    program: Program | Followed
+    graph: Graph
+    names: dict[str, str]  # fx node -> node of the graph
+    in_spec: Any
+    out_spec: Any
+    leaves: list[tuple[str, Any]]  # of the inputs: name, and what is expected of it
+    guards: list[tuple[str, Any]]  # what export assumed of the sizes: as text and as code
+    constants: dict[str, Any] = field(default_factory=dict)  # what is not the model's own
+
+    def run(self, flat: list[Any], model: nn.Module, options: RunOptions) -> tuple[Any, dict[str, Taken]]:
+        """What the model returns, and what the nodes to keep took and made, given inputs in the order of `in_spec`."""
+        try:
+            if isinstance(self.program, Followed):
+                args, kwargs = pytree.tree_unflatten(flat, self.in_spec)
+                return self.program.run(args, kwargs, options)
+            recorder = ValueRecorder(options) if options else None
+            results = self.program.run(flat, self._constants(model), recorder)
+        except Failed as failed:
+            raise self._explained(failed) from failed.error
+        return structured(results, self.out_spec), {} if recorder is None else recorder.values()
+
+    def run_between(self, values: Mapping[str, Any], to: str, model: nn.Module) -> list[Any]:
+        """What the nodes behind a name make, from the values of others alone."""
+        if not isinstance(self.program, Program):
+            raise NotAvailableError("a part of a model can be run when torch.export traced it, not from a capture.")
+        numbers = {name: register for register, name in enumerate(self.program.names) if name}
+        given: dict[int, Any] = {}
+        for name, value in values.items():
+            registers = [numbers[found] for found in self._made_by(name)]
+            several = value if len(registers) > 1 and isinstance(value, (list, tuple)) else [value]
+            if len(several) != len(registers):
+                raise InvalidInputError(f"{name!r} makes {len(registers)} values; {len(several)} were given.")
+            given.update(zip(registers, several, strict=True))
+        try:
+            program = part(self.program, given, [numbers[found] for found in self._made_by(to)], self._storages_of)
+        except Unreachable as error:
+            missing = ", ".join(self.names.get(name := self.program.names[r], name) for r in error.missing)
+            raise InvalidInputError(
+                f"{', '.join(map(repr, values)) or 'nothing'} does not determine {to!r}: it also depends on {missing}. "
+                "Give that as well, or the value of a node on the way."
+            ) from None
+        written = {s for instruction in program.instructions for r in instruction.writes for s in self._storages_of(r)}
+        arguments = [cloned(value) if self._storages_of(r) & written else value for r, value in given.items()]
+        try:
+            return program.run(arguments, self._constants(model))
+        except Failed as failed:
+            raise self._explained(failed) from failed.error
+
+    def constant(self, name: str, model: nn.Module) -> Any:
+        """A parameter, a buffer, or what the trace holds."""
+        return self._constants(model)(name)
+
+    def hyperparameters(self, name: str, model: nn.Module) -> dict[str, Any]:
+        """What a node was called with by name: its attributes, and weights and biases as tensors."""
+        constants = self._constants(model)
+        found = self.graph[name].hyperparameters
+        return {
+            key: constants(item.parameter) if isinstance(item, Value) and item.parameter else item
+            for key, item in found.items()
+        }
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    def fx_names(self, name: str, *, edited: bool = False) -> list[str]:
+        """The node of a name; for a module path the nodes that make the output of each of its calls."""
+        graph = self.graph
+        if name in graph:
+            found = [name]
+        elif name in graph.scopes:
+            made = _outputs_of(graph, name)
+            if edited and any(len(nodes) > 1 for nodes in made):
+                several = next(nodes for nodes in made if len(nodes) > 1)
+                raise InvalidInputError(f"module {name!r} makes several values; edit one of its nodes: {several}.")
+            found = [node for nodes in made for node in nodes]
+        else:
+            near = " or ".join(map(repr, near_names(name, [*(node.name for node in graph.nodes), *graph.scopes])))
+            raise NodeNotFoundError(
+                f"no node or module is named {name!r}" + (f"; did you mean {near}?" if near else "")
+            )
+        return [fx_name for fx_name, ours in self.names.items() if ours in found]
+
+    def _made_by(self, name: str) -> list[str]:
+        """The node of a name, or the nodes that make what a module returns; a module that is called once."""
+        calls = _outputs_of(self.graph, name) if name not in self.graph and name in self.graph.scopes else [[]]
+        if len(calls) != 1:
+            raise InvalidInputError(f"module {name!r} is called {len(calls)} times; name one of its nodes: {calls}.")
+        return self.fx_names(name)
+
+    def _explained(self, failed: Failed) -> Exception:
+        node = self.graph[self.names[failed.name]] if failed.name in self.names else None
+        where = failed.name if node is None else place(node)
+        first = (str(failed.error).splitlines() or [""])[0]
+        text = f"running the traced model failed at {where}: {type(failed.error).__name__}: {first}"
+        if isinstance(failed.error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in first:
+            return OutOfMemoryError(f"{text}. Keep fewer values, with nodes=[...], or take smaller inputs.")
+        if isinstance(failed.error, (RuntimeError, IndexError)):
+            return InputMismatchError(text)
+        return CaptureError(text)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def _constants(self, model: nn.Module) -> Callable[[str], Any]:
+        """Parameters and buffers by name, as the model has them now, and what the trace itself holds."""
+        owners: dict[str, Any] = {"": model}  # each module is looked up once in a run
+        others = self.constants
+
+        def constant(name: str) -> Any:
+            return others[name] if name in others else tensor_named(name, owners)
+
+        return constant
+
+    @cached_property
+    def _storages(self) -> dict[int, frozenset[int]]:
+        """Register -> the memory that it may lie in, by its number in the graph."""
+        assert isinstance(self.program, Program)
+        found: dict[int, frozenset[int]] = {}
+        by_parameter: dict[str, set[int]] = {}
+        for value in self.graph.values:
+            if value.parameter and value.storage is not None:
+                by_parameter.setdefault(value.parameter, set()).add(value.storage.id)
+        for register, parameter in self.program.constants.items():
+            found[register] = frozenset(by_parameter.get(parameter, ()))
+        for register, name in enumerate(self.program.names):
+            if name in self.names:
+                made = self.graph[self.names[name]].outputs
+                found[register] = frozenset(value.storage.id for value in made if value.storage is not None)
+        for instruction in self.program.instructions:
+            if instruction.function is operator.getitem:  # of several results: in the memory of any of them
+                found[instruction.result] = found.get(instruction.reads[0], frozenset())
+        return found
+
+    def _storages_of(self, register: int) -> frozenset[int]:
+        return self._storages.get(register, frozenset())
+
+
+def structured(results: list[Any], spec: Any) -> Any:
+    """Values in the structure that a model takes or returns. A file may name any class that torch's pytree knows."""
+    try:
+        return pytree.tree_unflatten(results, spec)
+    except Exception as error:  # of that class
+        raise CaptureError(f"what the model takes or returns cannot be put together again: {error}") from error
+
+
+def tensor_named(name: str, owners: dict[str, Any]) -> torch.Tensor:
+    """A tensor of the model that is `owners[""]`; `owners` remembers the modules on the way.
+
+    Names may come from a file. Only modules, parameters, buffers and tensors that are attributes are looked up, never
+    a property or what else an object answers to: "__class__.__init__.__globals__" names nothing.
+    """
+    path, _, last = name.rpartition(".")
+    if path not in owners:
+        owner = owners[""]
+        for part in path.split("."):
+            owner = owner._modules.get(part) if isinstance(owner, nn.Module) else None
+        owners[path] = owner
+    if isinstance(owner := owners[path], nn.Module):
+        for held in (owner._parameters, owner._buffers, vars(owner)):
+            if isinstance(found := held.get(last), torch.Tensor):
+                return found
+    raise InvalidModelError(f"this {type(owners['']).__name__} has no parameter, buffer or tensor {name!r}.")
+
+
+def place(node: GraphNode) -> str:
+    """A node, its module and its line, in words."""
+    where = f"{node.name} ({node.operation})"
+    if node.scope.path:
+        where += f" in module {node.scope.path}"
+    return f"{where}, {node.source}" if node.source is not None else where
+
+
+def _outputs_of(graph: Graph, path: str) -> list[list[str]]:
+    """For each call of a module, the names of the nodes that make what it returns."""
+    return [[graph.nodes[node].name for node in call] for call in output_nodes(graph, path)]

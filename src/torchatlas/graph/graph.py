@@ -1,0 +1,284 @@
+"""Graph: columns underneath, objects on demand."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+import numpy as np
+
+from torchatlas.errors import NodeNotFoundError
+from torchatlas.escapes import clean
+from torchatlas.graph import formats, identity
+from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, Array, Tables, empty_columns
+from torchatlas.graph.index import Index
+from torchatlas.graph.items import GraphEdge, GraphNode, Storage, Value
+from torchatlas.graph.module_outputs import output_nodes
+from torchatlas.graph.names import short_name
+from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase
+from torchatlas.graph.scopes import ScopeTree
+from torchatlas.graph.subgraph import induced
+from torchatlas.graph.timing import Measured, Timing
+from torchatlas.registry import did_you_mean
+
+if TYPE_CHECKING:
+    import networkx
+    import pandas
+
+Item = TypeVar("Item", bound=GraphNode | GraphEdge | Value | Storage)
+
+
+class Rows(Sequence[Item], Generic[Item]):
+    """The rows of one kind, made as they are asked for."""
+
+    def __init__(self, graph: Graph, make: type[Item], count: int) -> None:
+        self._graph, self._make, self._count = graph, make, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, position: int) -> Item: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Item]: ...
+    def __getitem__(self, position: int | slice) -> Item | list[Item]:
+        if isinstance(position, slice):
+            return [self._make(self._graph, row) for row in range(*position.indices(self._count))]
+        row = operator.index(position)
+        if not -self._count <= row < self._count:
+            raise IndexError(f"{self._make.__name__} {row} of {self._count}")
+        return self._make(self._graph, row % self._count)
+
+    def __iter__(self) -> Iterator[Item]:
+        return (self._make(self._graph, row) for row in range(self._count))
+
+    def __repr__(self) -> str:
+        return f"<{self._count} x {self._make.__name__}>"
+
+
+class Graph:
+    """One computation: what happened, in which order, on which data.
+
+    `source` says where it comes from: run, export, fx or autograd. `notes` say what a reader must know before
+    trusting a number. `recorded` holds tensors or statistics kept per output, by "node:output". `own` is true for what
+    this process recorded itself: whatever that program ran may be replayed. What a file holds is run with more care.
+    """
+
+    def __init__(
+        self,
+        columns: dict[str, Array] | None = None,
+        tables: Tables | None = None,
+        *,
+        source: str = "run",
+        notes: Iterable[str] = (),
+        metadata: dict[str, Any] | None = None,
+        recorded: dict[str, Array] | None = None,
+        timing: Timing | None = None,
+        own: bool = False,
+    ) -> None:
+        self.columns = empty_columns() if columns is None else columns
+        self.tables = Tables() if tables is None else tables
+        self.source = source
+        self.notes = list(notes)
+        self.metadata = metadata or {}
+        self.recorded = recorded or {}
+        self._timing = timing
+        self.own = own
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def index(self) -> Index:
+        return Index(self)
+
+    @cached_property
+    def nodes(self) -> Rows[GraphNode]:
+        return Rows(self, GraphNode, len(self.columns["node_kind"]))
+
+    @cached_property
+    def edges(self) -> Rows[GraphEdge]:
+        return Rows(self, GraphEdge, len(self.columns["edge_source"]))
+
+    @cached_property
+    def values(self) -> Rows[Value]:
+        return Rows(self, Value, len(self.columns["value_storage"]))
+
+    @cached_property
+    def storages(self) -> Rows[Storage]:
+        return Rows(self, Storage, len(self.columns["storage_bytes"]))
+
+    @property
+    def scopes(self) -> ScopeTree:
+        """Every module by path; "" is the whole program."""
+        return self.index.scopes
+
+    def __len__(self) -> int:
+        return len(self.columns["node_kind"])
+
+    def __iter__(self) -> Iterator[GraphNode]:
+        return iter(self.nodes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.index.by_name
+
+    def __getitem__(self, name: str | int) -> GraphNode:
+        """A node by its name or id; by the path of a module, the node that makes what the module returns."""
+        if isinstance(name, (int, np.integer)):
+            return self.nodes[int(name)]
+        node = self.index.by_name.get(name)
+        if node is None and name and name in self.scopes:
+            made = [self.nodes[one].name for call in output_nodes(self, name) for one in call]
+            if len(made) != 1:
+                several = f"{', '.join(made[:5])}{' ...' if len(made) > 5 else ''}" or "graph.scopes has its figures"
+                raise NodeNotFoundError(f"module {name!r} returns what {len(made)} nodes make; name one: {several}.")
+            return self[made[0]]
+        if node is None:
+            known = [*self.index.by_name, *self.scopes]
+            raise NodeNotFoundError(f"no node or module is named {name!r}{did_you_mean(name, known)}")
+        return GraphNode(self, node)
+
+    def where(
+        self,
+        predicate: Callable[[GraphNode], bool] | None = None,
+        *,
+        kind: NodeKind | str | None = None,
+        phase: Phase | str | None = None,
+        operation: str | None = None,
+        operation_type: OperationType | str | None = None,
+        scope: str | None = None,
+        iteration: int | None = None,
+    ) -> list[GraphNode]:
+        """The nodes that meet every condition, in execution order.
+
+        `operation` is a full name (aten.add.Tensor) or a short one (add); `scope` includes everything below it.
+        """
+        columns, tables = self.columns, self.tables
+        keep = np.ones(len(self), bool)
+        if kind is not None:
+            keep &= columns["node_kind"] == KINDS.index(NodeKind(kind))
+        if phase is not None:
+            keep &= columns["node_phase"] == PHASES.index(Phase(phase))
+        if operation is not None:
+            wanted = [op.name == operation or short_name(op.name) == operation for op in tables.operations]
+            keep &= np.array(wanted or [False])[columns["node_operation"]]
+        if operation_type is not None:
+            category = OperationType(operation_type)
+            keep &= np.array([op.type == category for op in tables.operations] or [False])[columns["node_operation"]]
+        if scope is not None:
+            inside = [not scope or path == scope or path.startswith(scope + ".") for path in self.index.paths]
+            keep &= np.array(inside)[self.index.path_of_call[columns["node_call"]]]
+        if iteration is not None:
+            keep &= columns["node_iteration"] == iteration
+        found = [GraphNode(self, int(node)) for node in np.flatnonzero(keep)]
+        return found if predicate is None else [node for node in found if predicate(node)]
+
+    def topological_order(self) -> list[GraphNode]:
+        """Every node after all it depends on: execution order is such an order."""
+        return list(self.nodes)
+
+    def subgraph(self, nodes: Iterable[GraphNode | str | int] | None = None, *, scope: str | None = None) -> Graph:
+        """The chosen nodes (or those of a scope) with the edges among them, as a graph of its own."""
+        if nodes is None:
+            chosen = {node.id for node in self.where(scope=scope or "")}
+        else:
+            chosen = {node.id if isinstance(node, GraphNode) else self[node].id for node in nodes}
+        return induced(self, np.array(sorted(chosen), np.int64))
+
+    # -- totals --------------------------------------------------------------------------------------------------
+
+    @property
+    def time_ns(self) -> int | None:
+        """The sum of all known node times; None when nothing was timed. `measured()` says what it is."""
+        known = self.columns["node_time_ns"]
+        known = known[known >= 0]
+        return int(known.sum()) if len(known) else None
+
+    @property
+    def timing(self) -> Timing | None:
+        """How many runs the times are of, and what a whole run took; None when nothing was timed."""
+        if self._timing is None and self.time_ns is not None:
+            return Timing()  # who says nothing measured once
+        return self._timing if self.time_ns is not None else None
+
+    @timing.setter
+    def timing(self, timing: Timing | None) -> None:
+        self._timing = timing
+
+    def measured(self, nodes: Array | None = None) -> Measured | None:
+        """The sum of known node times, of all or of some, with what it is; None when none of them was timed."""
+        time, spread, timing = self.columns["node_time_ns"], self.columns["node_time_spread_ns"], self.timing
+        if nodes is not None:
+            time, spread = time[nodes], spread[nodes]
+        timed = time >= 0
+        if timing is None or not timed.any():
+            return None
+        known = timing.runs > 1 and (spread[timed] >= 0).all()
+        return Measured(int(time[timed].sum()), timing.runs, int(spread[timed].sum()) if known else None)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most bytes alive after any node; None when memory was not followed."""
+        known = self.columns["node_memory_bytes"]
+        return int(known.max()) if len(known) and known.max() >= 0 else None
+
+    @property
+    def data_edges(self) -> int:
+        """How many edges carry data."""
+        return int((self.columns["edge_kind"] == EDGE_KINDS.index(EdgeKind.DATA)).sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns in memory."""
+        return sum(column.nbytes for column in self.columns.values())
+
+    # -- sameness ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def hash(self) -> str:
+        """The structure as a hex digest: equal for the same model and input in any process."""
+        return identity.structural_hash(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Graph) and (other is self or self.hash == other.hash)
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    def identical(self, other: Graph) -> bool:
+        """Whether every column, table and note is the same, times included."""
+        return identity.first_difference(self, other) is None
+
+    # -- going elsewhere: formats add themselves, see graph/formats.py ----------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the graph; the suffix chooses the format. Returns the path."""
+        return formats.save(self, formats.as_path(path))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Graph:
+        """Read a graph. Nothing in a file is ever executed."""
+        graph = formats.load(formats.as_path(path))
+        assert isinstance(graph, cls)
+        return graph
+
+    def to_networkx(self) -> networkx.MultiDiGraph:
+        """A networkx.MultiDiGraph with one node per node and one edge per edge."""
+        return formats.view("networkx", self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A pandas.DataFrame with one row per node."""
+        return formats.view("pandas", self)
+
+    def __repr__(self) -> str:
+        article = "an" if self.source[:1] in "aeiou" else "a"
+        return f"<Graph of {article} {clean(self.source)}: {len(self):,} nodes, {len(self.edges):,} edges>"
+
+    def _repr_html_(self) -> str:
+        return str(formats.view("html", self))
+
+    def _repr_svg_(self) -> str:
+        return str(formats.view("svg", self))

@@ -1,0 +1,12 @@
+"""Models by name -> whether their partitions are right: checks that can fail, and figures that others published."""
+
+from torchatlas.partition.validate.run import (
+    FRONT_ENDS,
+    ModelValidation,
+    PartitionValidation,
+    ValidationReport,
+    validate,
+    validate_model,
+)
+
+__all__ = ["FRONT_ENDS", "ModelValidation", "PartitionValidation", "ValidationReport", "validate", "validate_model"]

@@ -1,0 +1,255 @@
+"""Models by name -> whether their partitions are right: checks that can fail, and figures that others published.
+
+Each model is partitioned by every strategy, from torch.fx's graph and from torch.export's where it has both; the pieces
+are put together again and must compute what the model computes, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchatlas.analysis.reports import Report, as_json, fields_as_json
+from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, MissingDependencyError
+from torchatlas.escapes import clean
+from torchatlas.interrupts import bracketed
+from torchatlas.partition.front_ends import first_line
+from torchatlas.partition.fx_tracing import traced_by_fx
+from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
+from torchatlas.partition.validate.checks import PartitionCheck, checks_of
+from torchatlas.partition.validate.models import ONE_OF_EACH_FAMILY, Example, check_names, example_named
+from torchatlas.partition.validate.published import facts_of
+from torchatlas.partition.validate.reassembly import fresh, reassembled, runs_of
+from torchatlas.registry import near_names
+from torchatlas.tables import text_table
+
+FRONT_ENDS = ("fx", "export")
+_SHOWN = {True: "ok", False: "FAILED", None: "-"}
+
+
+@dataclass(frozen=True)
+class PartitionValidation(Report):
+    """The checks of one partition."""
+
+    front_end: str
+    strategy: str
+    subgraphs: int
+    checks: tuple[PartitionCheck, ...]
+
+    @property
+    def failed(self) -> tuple[PartitionCheck, ...]:
+        return tuple(one for one in self.checks if one.passed is False)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**fields_as_json(self, ("checks",)), "passed": not self.failed, "checks": as_json(self.checks)}
+
+
+@dataclass(frozen=True)
+class ModelValidation:
+    """All that was checked of one model."""
+
+    name: str
+    partitions: tuple[PartitionValidation, ...] = field(repr=False)
+    notes: tuple[str, ...] = ()  # front ends that do not take this model, and why
+
+    @property
+    def passed(self) -> bool | None:
+        """None if nothing could be checked; `notes` say why."""
+        return not any(one.failed for one in self.partitions) if self.partitions else None
+
+    def to_dict(self) -> dict[str, Any]:
+        notes, partitions = as_json(self.notes), as_json(self.partitions)
+        return {"name": self.name, "passed": self.passed, "notes": notes, "partitions": partitions}
+
+    def __str__(self) -> str:
+        return _text(self)
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """All models. It is true if every check of every one passed, and some were made."""
+
+    models: tuple[ModelValidation, ...]
+
+    @property
+    def passed(self) -> bool:
+        found = [one.passed for one in self.models]
+        return False not in found and True in found
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"passed": self.passed, "models": as_json(self.models)}
+
+    def __str__(self) -> str:
+        checks = [check for model in self.models for one in model.partitions for check in one.checks]
+        counts = {passed: sum(one.passed is passed for one in checks) for passed in _SHOWN}
+        last = f"{counts[True]:,} checks passed, {counts[False]:,} failed, {counts[None]:,} could not be made"
+        return "\n\n".join([*map(str, self.models), last])
+
+
+def validate(
+    *names: str,
+    strategies: Iterable[str] = STRATEGIES,
+    front_ends: Iterable[str] = FRONT_ENDS,
+    skip_missing: bool | None = None,
+) -> ValidationReport:
+    """Validate the partitions of models by name; without a name, of one model of each family.
+
+    Names are those of torchvision's models for classification, segmentation and detection, and bert, gpt2, llama, t5
+    and lstm, which are small. `skip_missing` notes a model whose package is not installed instead of raising; that is
+    the default if no model is named.
+    """
+    skips = not names if skip_missing is None else skip_missing
+    if not skips:
+        check_names(names)
+    chosen = tuple(strategies), tuple(front_ends)
+    found = []
+    for name in names or ONE_OF_EACH_FAMILY:
+        try:
+            example = example_named(name)
+        except MissingDependencyError as error:
+            if not skips:
+                raise
+            found.append(ModelValidation(name, (), (f"not validated: {error}",)))
+            continue
+        found.append(_validated(example, *chosen))
+    return ValidationReport(tuple(found))
+
+
+def validate_model(
+    model: Any,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    strategies: Iterable[str] = STRATEGIES,
+    front_ends: Iterable[str] = FRONT_ENDS,
+) -> ModelValidation:
+    """Validate the partitions of a model of your own, in eval mode. The model is left as it was."""
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        raise InvalidModelError(f"validate takes a torch.nn.Module, not {type(model).__name__}.")
+    given = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+    if not given and not kwargs:
+        raise InvalidInputError(f"validate takes a {type(model).__name__} with example inputs.")
+    example = Example(name or type(model).__name__, model, given, dict(kwargs or {}))
+    return _validated(example, tuple(strategies), tuple(front_ends))
+
+
+def _validated(example: Example, strategies: tuple[str, ...], front_ends: tuple[str, ...]) -> ModelValidation:
+    import torch
+
+    for one in front_ends:
+        if one not in FRONT_ENDS:
+            near = near_names(one, FRONT_ENDS)
+            raise InvalidInputError(
+                f"front end {one!r}: " + (f"did you mean {near[0]!r}?" if near else "fx or export.")
+            )
+    found: list[PartitionValidation] = []
+    with _awake(example.model), _one_path(), torch.no_grad():
+        origins, notes = _origins(example, front_ends)
+        runs = runs_of(example, recorded="run" in origins)
+        for front_end, origin in origins.items():
+            for strategy in strategies:
+                partitioner = GraphPartitioner(strategy)
+                report, again = partitioner.partition(origin), partitioner.partition(origin)
+                checks = [
+                    *checks_of(report, again),
+                    reassembled(report, runs, example.model),
+                    *facts_of(report, example.model, example.published, example.architecture),
+                ]
+                found.append(PartitionValidation(front_end, strategy, len(report), tuple(checks)))
+    return ModelValidation(example.name, tuple(found), tuple(notes))
+
+
+def _origins(example: Example, front_ends: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
+    """What to partition, by where it comes from; a recorded run if nothing else takes the model."""
+    from torchatlas.execute.recorded_run import record
+    from torchatlas.execute.traced import TracedModel
+
+    found: dict[str, Any] = {}
+    notes: list[str] = []
+    if "fx" in front_ends:
+        try:
+            found["fx"] = traced_by_fx(example.model, fresh(example.args), fresh(example.kwargs))
+            GraphPartitioner().partition(found["fx"], *fresh(example.args), **fresh(example.kwargs))  # notes shapes
+        except Exception as error:  # torch.fx lets through whatever the model raises on proxies
+            found.pop("fx", None)
+            notes.append(f"torch.fx does not take it: {first_line(error, 160)}")
+    if "export" in front_ends:
+        try:
+            found["export"] = TracedModel(
+                example.model, fresh(example.args), dynamic_shapes=None, kwargs=fresh(example.kwargs)
+            )
+        except CaptureError as error:
+            notes.append(f"torch.export does not take it: {first_line(error, 160)}")
+    if not found:
+        found["run"] = record(example.model, example.args, example.kwargs)
+    return found, notes
+
+
+@bracketed
+def _awake(model: Any) -> Iterator[None]:
+    """The model in eval mode, and no parameter all zeros, which would hide what comes before it; after that as before.
+
+    torchvision's ViT ends in a layer of zeros: whatever is lost before it, its output stays the same.
+    """
+    import torch
+
+    modes = [(module, module.training) for module in model.modules()]
+    kept: list[tuple[Any, Any]] = []
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for one in model.parameters():
+            if one.numel() and not one.is_meta and not one.any():
+                kept.append((one, one.clone()))
+                one.copy_(torch.randn(one.shape, generator=generator) * 0.02)
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+            for one, before in kept:
+                one.copy_(before)
+
+
+@bracketed
+def _one_path() -> Iterator[None]:
+    """Without the fast path of torch's attention layers: the model takes it and torch.export never does.
+
+    Its results differ in the last bits, which would say nothing about the partition.
+    """
+    from torch.backends import mha
+
+    before = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        mha.set_fastpath_enabled(before)
+
+
+# -- as text -----------------------------------------------------------------------------------------------------------
+
+
+def _text(model: ModelValidation) -> str:
+    columns = [f"{one.front_end} {one.strategy}" for one in model.partitions]
+    names = list(dict.fromkeys(check.name for one in model.partitions for check in one.checks))
+    cells = [{check.name: _SHOWN[check.passed] for check in one.checks} for one in model.partitions]
+    rows = [["subgraphs", *(f"{one.subgraphs:,}" for one in model.partitions)]]
+    rows += [[name, *(cell.get(name, "") for cell in cells)] for name in names]
+    table = text_table([model.name, *(f">{name}" for name in columns)], rows) if columns else clean(model.name)
+    lines = [f"note: {note}" for note in model.notes]
+    said = dict[str, None]()
+    for one, column in zip(model.partitions, columns, strict=True):
+        for check in one.checks:
+            if check.passed is False:
+                lines.append(f"FAILED {column}, {check.name}: {check.detail}")
+            elif check.passed is None:
+                said[f"- {check.name}: {check.detail}"] = None
+    return "\n".join([table, *map(clean, [*lines, *said])])
