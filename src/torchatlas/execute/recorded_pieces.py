@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.replaying import CHANGED, REPLAY, fingerprint
+from torchatlas.capturing.replaying import CHANGED, REPLAY
+from torchatlas.capturing.tensor_bytes import fingerprint
 from torchatlas.errors import NotAvailableError
 from torchatlas.execute.ops import dtype_named
 from torchatlas.execute.path_guards import ExpectedResults, Input, RecordedProgram, guarded

@@ -14,14 +14,8 @@ import numpy as np
 import torch
 
 from torchatlas.capturing.recording_functions import plan_for
-from torchatlas.capturing.replaying import (
-    REPLAY,
-    as_bytes,
-    default_generator,
-    digest,
-    is_void,
-    settings,
-)
+from torchatlas.capturing.replaying import REPLAY, default_generator, settings
+from torchatlas.capturing.tensor_bytes import as_bytes, digest, is_void
 from torchatlas.capturing.tensors import storages_of
 from torchatlas.errors import CaptureError, NotAvailableError
 from torchatlas.escapes import clean

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from torchatlas.capturing.recording_functions import plan_for
-from torchatlas.capturing.replaying import NO_DIGEST, fingerprint, leaves_of, written_tensors
+from torchatlas.capturing.replaying import leaves_of, written_tensors
+from torchatlas.capturing.tensor_bytes import NO_DIGEST, fingerprint
 from torchatlas.errors import CaptureError
 from torchatlas.execute.program import Instruction
 from torchatlas.execute.replay import OpLocation, ReplayObserver, ReplayProgram, Unplayed, op_location
