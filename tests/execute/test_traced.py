@@ -406,7 +406,7 @@ def test_a_module_of_several_values_is_not_edited_as_one() -> None:
     assert torch.equal(traced.run(x, edit={"pair.sin": torch.ones_like}), x.cos())
     values = traced.predict(x, nodes=["pair"])
     assert list(values) == ["pair.sin", "pair.cos"]
-    with pytest.raises(NodeNotFoundError, match="what 2 nodes make; name one: pair.sin, pair.cos"):
+    with pytest.raises(NodeNotFoundError, match=r"what 2 nodes make; name one: pair\.sin, pair\.cos"):
         values["pair"]
 
 
