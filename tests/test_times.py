@@ -86,7 +86,7 @@ SHOWN = {
     "analysis/schedule.py": "critical path",
     "analysis/summary.py": "summary as a dictionary",
     "analysis/time_changes.py": "comparison",
-    "autograd/record.py": "test_backward_is_one_run",
+    "autograd/record_backward.py": "test_backward_is_one_run",
     "cli/run.py": "says (one run) itself",
     "graph/timing.py": "Measured",
     "partition/concurrency.py": "concurrency",

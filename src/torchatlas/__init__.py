@@ -85,8 +85,8 @@ if TYPE_CHECKING:
         track_computational_graph,
     )
     from torchatlas.diagnosis import doctor
+    from torchatlas.execute.check_compatibility import check_compatibility
     from torchatlas.execute.compare import compare_runs
-    from torchatlas.execute.compatibility import check_compatibility
     from torchatlas.execute.traced import TracedModel, trace
     from torchatlas.execute.verify import verify
     from torchatlas.operations.table import formula, register_operator
@@ -118,7 +118,7 @@ else:
             "compat": "ComputationalGraphTracker analyze_computational_graph make_dot track_computational_graph",
             "diagnosis": "doctor",
             "execute.compare": "compare_runs",
-            "execute.compatibility": "check_compatibility",
+            "execute.check_compatibility": "check_compatibility",
             "execute.traced": "TracedModel trace",
             "execute.verify": "verify",
             "operations.table": "formula register_operator",

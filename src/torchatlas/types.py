@@ -18,8 +18,8 @@ from torchatlas.checkpoint_plans import AppliedPlan, CheckpointCheck, Checkpoint
 from torchatlas.compat.torchviz import Dot
 from torchatlas.diagnosis.findings import Finding, Findings, Severity, Where
 from torchatlas.diagnosis.visit import Visit
+from torchatlas.execute.check_compatibility import Compatibility
 from torchatlas.execute.compare import NodeDifference, RunComparison
-from torchatlas.execute.compatibility import Compatibility
 from torchatlas.execute.free_sizes import InputSize
 from torchatlas.execute.node_values import NodeIO, NodeValues
 from torchatlas.execute.verify import Difference, Verification

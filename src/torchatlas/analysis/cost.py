@@ -5,7 +5,7 @@ What has no formula is listed, and every sum it belongs to says "at least".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -219,17 +219,10 @@ class CostReport:
             "name": pandas.array([names[node] for node in chosen], dtype="string"),
             "operation": pandas.Categorical(operations),
         }
-        figures = {
-            "macs": counts.macs,
-            "flops": counts.flops,
-            "elementwise_flops": counts.elementwise_flops,
-            "bytes_read": counts.bytes_read,
-            "bytes_written": counts.bytes_written,
-            "parallelism": counts.parallelism,
-        }
-        for name, column in figures.items():
-            table[name] = pandas.array(column[chosen], dtype="Int64")
-            table[name][column[chosen] < 0] = pandas.NA
+        for name in ("macs", "flops", "elementwise_flops", "bytes_read", "bytes_written", "parallelism"):
+            column = getattr(counts, name)[chosen]
+            table[name] = pandas.array(column, dtype="Int64")
+            table[name][column < 0] = pandas.NA
         table["seconds_at_best"] = self.roofline.seconds[chosen]
         table["bound"] = pandas.Categorical.from_codes(bound[chosen], [str(one) for one in BOUNDS])
         return pandas.DataFrame(table)
@@ -269,26 +262,29 @@ def cost(
     counts = count(graph, sizes)
     best = roofline(graph, counts, profile)
     columns, tables = graph.columns, graph.tables
-    operations, phases = columns["node_operation"], [str(phase) for phase in PHASES]
-    types = list(dict.fromkeys(str(op.type) for op in tables.operations))
-    type_of = np.array([types.index(str(op.type)) for op in tables.operations] or [0])
-    path = graph.index.path_of_call[columns["node_call"]]
-    names = list(dict.fromkeys(op.name for op in tables.operations))  # threads may list one operation twice
-    name_of = np.array([names.index(op.name) for op in tables.operations] or [0])
-    own = _amounts(graph, counts, best, path, graph.index.paths)
+
+    def amounts(group: Array, names: Iterable[str]) -> dict[str, Amount]:
+        return _amounts(graph, counts, best, group, list(names))
+
+    def by_operation(names: list[str]) -> dict[str, Amount]:
+        """`names` has one entry per row of the table of operations; equal ones are added up."""
+        number = {name: position for position, name in enumerate(dict.fromkeys(names))}
+        return amounts(np.array([number[name] for name in names] or [0])[columns["node_operation"]], number)
+
+    own = amounts(graph.index.path_of_call[columns["node_call"]], graph.index.paths)
     return CostReport(
         graph,
         counts,
         best,
-        next(iter(_amounts(graph, counts, best, np.zeros(len(graph), np.int64), [""]).values()), Amount()),
-        _amounts(graph, counts, best, columns["node_phase"], phases),
-        {path: one for path, one in graph.scopes.totals(own, Amount()).items() if one.operations},
-        _amounts(graph, counts, best, type_of[operations], types),
-        _amounts(graph, counts, best, name_of[operations], names),
-        _amounts(graph, counts, best, best.bound, [str(bound) for bound in BOUNDS]),
-        counts.uncosted,
-        graph.scopes[""].parameters,
-        counts.sizes,
+        total=amounts(np.zeros(len(graph), np.int64), [""]).get("", Amount()),
+        by_phase=amounts(columns["node_phase"], map(str, PHASES)),
+        by_module={path: one for path, one in graph.scopes.totals(own, Amount()).items() if one.operations},
+        by_operation_type=by_operation([str(op.type) for op in tables.operations]),
+        by_operation=by_operation([op.name for op in tables.operations]),
+        by_bound=amounts(best.bound, map(str, BOUNDS)),
+        uncosted=counts.uncosted,
+        parameters=graph.scopes[""].parameters,
+        sizes=counts.sizes,
     )
 
 

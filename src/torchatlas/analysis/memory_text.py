@@ -76,7 +76,8 @@ def _tensors(report: MemoryReport, tensors: Sequence[TensorMemory], *, held: boo
         tensor = f"{one.dtype}[{', '.join(map(str, one.shape))}]"
         row = [one.name, _short(one.category), tensor, format_bytes(one.bytes if held else one.bytes_at_peak)]
         if held:
-            row += [_lifetime(one), "" if one.last_used is None else one.last_used.name]
+            lifetime = f"{one.lifetime_nodes:,} ops" if one.lifetime_ns is None else format_ns(one.lifetime_ns)
+            row += [lifetime, "" if one.last_used is None else one.last_used.name]
         else:
             row += ["(before)" if one.born is None else one.born.name, "" if one.died is None else one.died.name]
         rows.append([*row, "" if one.source is None else _place(one.source)])
@@ -88,10 +89,6 @@ def _held_for(report: MemoryReport) -> str:
     if timing is None:
         return ">held for"
     return ">held for (one run)" if timing.runs == 1 else f">held for (by medians of {timing.runs:,})"
-
-
-def _lifetime(tensor: TensorMemory) -> str:
-    return f"{tensor.lifetime_nodes:,} ops" if tensor.lifetime_ns is None else format_ns(tensor.lifetime_ns)
 
 
 def _place(source: SourceLine) -> str:

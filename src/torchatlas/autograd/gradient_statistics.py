@@ -28,7 +28,7 @@ _ROOM = 4 * _LARGE  # numbers that are looked at together: a fast cache holds th
 _BLOCK = 8_192  # numbers whose squares float32 adds up well, and BLAS without threads of its own
 _SAFE = 1e-12, 1e12  # numbers whose squares float32 holds, and their sums
 _FLOAT32, _FLOAT64 = 126, 1022  # the largest power of two that is a number of this kind, and so is its reciprocal
-_kind = attrgetter("is_cpu", "layout", "dtype")
+_kind = attrgetter("shape", "dtype", "device", "layout")
 _Tensor = torch.Tensor  # as near as can be: it is asked for with every gradient
 Figures = tuple[float, float, float, int]
 
@@ -87,10 +87,10 @@ class GradientFigures:
         self._found[:, copies], self._known[copies] = self._found[:, seen], self._known[seen]
 
     def flush(self) -> None:
-        """Look at the gradients that wait: all of one shape together, and each of them once."""
+        """Look at the gradients that wait: all of one kind together, and each of them once."""
         edges, gradients, versions = np.array(self._edges, np.int64), self._gradients, self._versions
         self._edges, self._gradients, self._versions, self._count = [], [], [], 0
-        groups: dict[torch.Size, list[int]] = {}
+        groups: dict[Any, list[int]] = {}
         first: dict[int, int] = {}  # gradient -> where it was seen
         again: list[int] = []
         before: list[int] = []
@@ -103,29 +103,17 @@ class GradientFigures:
                     again.append(place)
                     before.append(seen)
                     continue
-                shape = gradient.shape
-                if (group := groups.get(shape)) is None:
-                    group = groups[shape] = []
+                kind = _kind(gradient)
+                if (group := groups.get(kind)) is None:
+                    group = groups[kind] = []
                 group.append(place)
-            for places in groups.values():
-                self._look(edges[places], [gradients[place] for place in places])
+            for (_, _, device, layout), places in groups.items():
+                if layout is torch.strided and device.type != "meta":
+                    self._look_at_alike(edges[places], [gradients[place] for place in places])
+                else:
+                    for place in places:
+                        self._one(int(edges[place]), gradients[place])
         self.copy(edges[again], edges[before])
-
-    def _look(self, edges: Array, gradients: list[torch.Tensor]) -> None:
-        """Look at gradients of one shape, and most often of one kind."""
-        if len({*map(_kind, gradients)}) == 1 and gradients[0].is_cpu and gradients[0].layout is torch.strided:
-            self._look_at_alike(edges, gradients)
-            return
-        groups: dict[Any, list[int]] = {}
-        for place, each in enumerate(gradients):
-            groups.setdefault((each.dtype, each.device, each.layout), []).append(place)
-        for (_, _, layout), places in groups.items():
-            alike = [gradients[place] for place in places]
-            if layout is torch.strided and not alike[0].is_meta:
-                self._look_at_alike(edges[places], alike)
-            else:
-                for place in places:
-                    self._one(int(edges[place]), gradients[place])
 
     def _look_at_alike(self, edges: Array, gradients: list[torch.Tensor]) -> None:
         first, size = gradients[0], gradients[0].numel()

@@ -19,9 +19,9 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torchatlas.capturing.frames import is_users
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import CaptureError
-from torchatlas.execute.deadline import Deadline
+from torchatlas.execute.export_deadline import Deadline
+from torchatlas.execute.export_recurrent import AnyLength, restored
 from torchatlas.execute.free_sizes import Size, first_line, freest
-from torchatlas.execute.recurrent import AnyLength, restored
 from torchatlas.inputs import bound_arguments, named_tensors
 from torchatlas.interrupts import bracketed
 from torchatlas.progress import Progress

@@ -14,7 +14,7 @@ from typing import Any
 
 from torchatlas.errors import CaptureError
 from torchatlas.escapes import clean
-from torchatlas.execute import deadline
+from torchatlas.execute import export_deadline
 from torchatlas.graph import Graph
 
 BUDGET_S = 45.0
@@ -141,17 +141,17 @@ class _Search:
         seconds = self.budget_s * share - self.spent_s if free else math.inf
         self.timed_out = seconds <= 0
         if not self.timed_out:
-            began = deadline.now()
+            began = export_deadline.now()
             try:
                 self.best = self.attempt(free, strict, seconds)
                 return True
-            except deadline.TimeIsUp:
+            except export_deadline.TimeIsUp:
                 self.timed_out = True
             except CaptureError:
                 raise  # it was exported, and cannot be used, with whatever sizes
             except Exception as error:
                 self.errors.append(error)
-            self.spent_s += min(deadline.now() - began, seconds)  # who looks late at the clock takes from nobody else
+            self.spent_s += min(export_deadline.now() - began, seconds)  # a late look takes from nobody else
         reason = f"{_TOO_LONG} {self.budget_s:g} s" if self.timed_out else f"{_FAILED}: {first_line(self.errors[-1])}"
         self.reasons.update(dict.fromkeys(also or free, reason))
         return False

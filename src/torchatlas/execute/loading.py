@@ -15,16 +15,14 @@ import torch
 from torch import nn
 
 from torchatlas.errors import FileFormatError, InvalidModelError, NewerVersionError, StateError
-from torchatlas.execute import structures
-from torchatlas.execute.conditions import condition
 from torchatlas.execute.exported_program import STAND_INS
-from torchatlas.execute.file_format import BEGIN, END, KEY, VERSION, Leaf, Saved, SavedVariant
-from torchatlas.execute.matching import ANY_NUMBER, Expected
+from torchatlas.execute.file_sizes import FUNCTIONS, condition
+from torchatlas.execute.input_checks import ANY_NUMBER, Expected
 from torchatlas.execute.ops import argument, dtype_named, operator
 from torchatlas.execute.preconditions import checked
 from torchatlas.execute.program import Mode, Program, Register, block, instruction
-from torchatlas.execute.scalars import FUNCTIONS
-from torchatlas.execute.variant import Variant, tensor_named
+from torchatlas.execute.program_file import BEGIN, END, KEY, VERSION, Leaf, Saved, SavedVariant, structure_of_data
+from torchatlas.execute.trace_variant import Variant, tensor_named
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import TensorRef, decode, decode_value
 from torchatlas.graph.columns import Operation
@@ -226,7 +224,7 @@ def _variant(
     _check_order(program)
     leaves = [(leaf.name, _expected(leaf)) for leaf in saved.leaves]
     guards = [(text, condition(text)) for text in saved.guards]
-    in_spec, out_spec = structures.read(saved.in_spec), structures.read(saved.out_spec)
+    in_spec, out_spec = structure_of_data(saved.in_spec), structure_of_data(saved.out_spec)
     is_call = not in_spec.is_leaf() and [child.type for child in in_spec.children()] == [tuple, dict]
     if not is_call or in_spec.num_leaves != len(saved.inputs) or len(leaves) != len(saved.inputs):
         raise FileFormatError("its program is damaged: it does not take what its inputs hold.")

@@ -104,7 +104,7 @@ class Taken:
 
 
 @dataclass(frozen=True, eq=False)
-class Wishes:
+class RunOptions:
     """What a run is asked for beside its result, by the names of nodes."""
 
     keep: Collection[str] | None = ()  # whose values to return; None: of all
@@ -133,8 +133,8 @@ class ValueRecorder(Observer):
     new cell. Who shares memory is seen from the storages while it runs: schemas do not always say so.
     """
 
-    def __init__(self, wishes: Wishes) -> None:
-        self.wishes = wishes
+    def __init__(self, options: RunOptions) -> None:
+        self.options = options
         self.kept: dict[str, tuple[list[_Cell], _Cell | None]] = {}
 
     def begin(self, program: Program, registers: list[Any]) -> None:
@@ -161,7 +161,7 @@ class ValueRecorder(Observer):
 
     def before(self, instruction: Instruction) -> None:
         """Note what a node takes, and copy what was kept of memory that it writes to."""
-        if instruction.name and self.wishes.keeps(instruction.name):
+        if instruction.name and self.options.keeps(instruction.name):
             self.kept[instruction.name] = [self._cell(register) for register in instruction.reads], None
         if self.in_memory is not None:
             for register in instruction.writes:
@@ -181,16 +181,16 @@ class ValueRecorder(Observer):
 
     def _made(self, register: int) -> None:
         name, registers = self.names[register], self.registers
-        if name in self.wishes.edits:
-            registers[register] = self.wishes.edits[name](registers[register])
-        if self.wishes.keeps(name):
+        if name in self.options.edits:
+            registers[register] = self.options.edits[name](registers[register])
+        if self.options.keeps(name):
             taken = self.kept[name][0] if name in self.kept else []
             self.kept[name] = taken, self._cell(register)
-        if self.wishes.watch is not None:
-            self.wishes.watch(name, registers[register])
+        if self.options.watch is not None:
+            self.options.watch(name, registers[register])
 
     def end(self, results: list[Any]) -> None:
-        if self.wishes.keeps("output"):
+        if self.options.keeps("output"):
             self.kept["output"] = [_Cell(result, -1) for result in results], None
         for storage in self.written & self.outside:  # the next run will write to it again
             self._copy(storage)

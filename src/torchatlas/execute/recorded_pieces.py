@@ -78,8 +78,8 @@ class _Pieces(RecordedOps):
                 )
         owners: dict[int, str] = {}
         for node, kind in enumerate(self.kinds):
-            if kind is NodeKind.INPUT and self.outputs_of(node):
-                storage, name = self.storage[self.outputs_of(node)[0]], graph.nodes[node].name
+            if kind is NodeKind.INPUT and self.outputs_of[node]:
+                storage, name = self.storage[self.outputs_of[node][0]], graph.nodes[node].name
                 if storage in self.written_storages and owners.setdefault(storage, name) != name:
                     raise NotAvailableError(f"{owners[storage]} and {name} share memory that this model writes.")
 
@@ -111,13 +111,13 @@ class _Pieces(RecordedOps):
         return made, given
 
     def _from_outside(self, storage: int) -> bool:
-        return all(storage != self.storage[value] for value in self._outputs)
+        return all(storage != self.storage[value] for made in self.outputs_of for value in made)
 
     def _value_read(self, read: Read) -> tuple[int, int, int] | None:
         """The last node before a read that returned this tensor: node, index and value."""
         end = self.ops[read.ops] if read.ops < len(self.ops) else len(self.kinds)
         for node in range(end - 1, -1, -1):
-            for index, value in enumerate(self.outputs_of(node)):
+            for index, value in enumerate(self.outputs_of[node]):
                 layout = self.layout_of(value)
                 same = (layout.shape, layout.stride, self.offset[value]) == (read.shape, read.stride, read.offset)
                 if self.storage[value] == read.storage and same:
@@ -141,7 +141,7 @@ class _Pieces(RecordedOps):
                 draws |= {name} if op in self.draws else set()
                 op += 1
             elif kind is NodeKind.OUTPUT:
-                results = [self.register_of(value, -1, at) for at, value in enumerate(self.inputs_of(node))]
+                results = [self.register_of(value, -1, at) for at, value in enumerate(self.inputs_of[node])]
                 structure = self.call_of(node).args[0]
         if self.live is not None:
             structure = self.live.result
@@ -158,7 +158,7 @@ class _Pieces(RecordedOps):
         )
 
     def _input(self, node: int) -> Input:
-        name, (value,) = self.graph.nodes[node].name, self.outputs_of(node)
+        name, (value,) = self.graph.nodes[node].name, self.outputs_of[node]
         layout = self.layout_of(value)
         if layout.kind != "strided" or layout.stride is None:
             raise NotAvailableError(f"{name} is a {layout.kind} tensor; pieces take plain ones.")
@@ -166,8 +166,7 @@ class _Pieces(RecordedOps):
         digest, reader = self.read_inputs.get(value), Input.reader
         decides = self.live is None or name.endswith(_READ_INPUT)
         if digest is None and decides and f"{REPLAY}storage/{self.storage[value]}" in self.graph.recorded:
-            kept = self._content(value)
-            digest = None if kept is None else fingerprint(kept)
+            digest = fingerprint(self._content(value))
             reader = Input.reader if self.live is not None else _UNKNOWN_READS
         shape: Any = layout.shape
         stride: Any = layout.stride
@@ -187,12 +186,12 @@ class _Pieces(RecordedOps):
             raise NotAvailableError(f"{where} lets a tensor show other memory, which pieces cannot do.")
         try:
             operator = self.operator_of(node)
-            taken = [self.register_of(value, op, index) for index, value in enumerate(self.inputs_of(node))]
+            taken = [self.register_of(value, op, index) for index, value in enumerate(self.inputs_of[node])]
             args, kwargs = self.filled(_without_generators(self.call_of(node)), taken, None)
         except NotAvailableError as error:
             raise NotAvailableError(f"{where} cannot be run again: {error}") from error
         states = self.unreturned(node, operator)
-        returned = [value for value in self.outputs_of(node) if value not in states]
+        returned = [value for value in self.outputs_of[node] if value not in states]
         read = self._read_of(node, operation, returned)
         expected = ExpectedResults(where, tuple(map(self._looks, returned)), tuple(self.digests[op]), read)
         target = guarded(operator, expected, grad=grad, device=self._device(node))
@@ -206,14 +205,14 @@ class _Pieces(RecordedOps):
 
     def hold_results(self, node: int, taken: list[Register], result: Register, operator: RecordedOperator) -> None:
         super().hold_results(node, taken, result, operator)
-        made = {self.spot(value) for value in self.outputs_of(node)}
-        for index, value in self.written_inputs(node):
+        made = {self.spot(value) for value in self.outputs_of[node]}
+        for index, value in self.written_of[node]:
             if self.spot(value) not in made:  # the tensor has another shape now
                 self.layout_in.pop(taken[index], None)
 
     def _read_of(self, node: int, operation: str, returned: list[int]) -> frozenset[int]:
         """Which of the tensors that an op returned must be equal to the bit."""
-        made = self.outputs_of(node)
+        made = self.outputs_of[node]
         read = [made[index] for index in self.read.get(node, ())]
         if any(value not in returned for value in read):
             raise NotAvailableError(f"The program read what {place(self.graph, node)[0]} wrote into a tensor.")
@@ -227,7 +226,7 @@ class _Pieces(RecordedOps):
         return plain if plain is not None and len(plain) == len(shape or ()) else None, dtype_named(layout.dtype)
 
     def _device(self, node: int) -> str:
-        layouts = [self.layout_of(value) for value in (*self.inputs_of(node), *self.outputs_of(node))]
+        layouts = [self.layout_of(value) for value in (*self.inputs_of[node], *self.outputs_of[node])]
         return next((one.device.partition(":")[0] for one in layouts if one.device != "meta"), "cpu")
 
     # -- tensors -----------------------------------------------------------------------------------------------------
@@ -279,25 +278,20 @@ class _Pieces(RecordedOps):
         parameter = int(self.graph.columns["value_parameter"][value])
         return self.graph.tables.names[parameter] if parameter >= 0 else f"constants.{value}"
 
-    def _constant(self, value: int, name: str, tensor: torch.Tensor | None) -> Register:
+    def _constant(self, value: int, name: str, tensor: torch.Tensor) -> Register:
         """A tensor that the program has from the beginning."""
-        if tensor is None:
-            layout = self.layout_of(value)
-            raise NotAvailableError(
-                f"it takes a {layout.kind} tensor of {layout.dtype} from outside that was not kept."
-            )
         register = self.builder.register(name)
         self.builder.constants[register.number] = name
         self.constants[name] = tensor
         self.hold(value, register)
         return register
 
-    def _content(self, value: int) -> torch.Tensor | None:
-        """A tensor from outside as it was kept; None if it is no plain one."""
+    def _content(self, value: int) -> torch.Tensor:
+        """A plain tensor from outside as it was kept."""
         layout, number = self.layout_of(value), self.storage[value]
         sizes: Any = (*(layout.shape or ()), *(layout.stride or ()))
         if layout.kind != "strided" or layout.stride is None or not all(isinstance(size, int) for size in sizes):
-            return None
+            raise NotAvailableError(f"a {layout.kind} tensor of {layout.dtype} from outside was not kept.")
         stored = fresh_storage(content(self.graph, f"storage/{number}"), 0, layout.device)
         return view_of(stored, layout, self.offset[value])
 
@@ -316,11 +310,8 @@ class _Pieces(RecordedOps):
                     "This model writes into a tensor that is an attribute of a module and no buffer, so that a second "
                     "run differs from the first. Make it a buffer: register_buffer(name, tensor)."
                 )
-            tensor = self._content(value)
-            if tensor is None:
-                raise NotAvailableError("This model writes into a tensor from outside that was not kept.")
+            self.written.append(self._content(value))
             self._take(value, f"constant_{value}")
-            self.written.append(tensor)
 
 
 def _is_like(tensor: torch.Tensor, layout: Any, offset: int) -> bool:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from torchatlas.capturing.replaying import leaves_of
-from torchatlas.errors import CaptureError
 from torchatlas.execute.ops import argument, operator
 from torchatlas.execute.preconditions import checked
 from torchatlas.execute.program import ProgramBuilder, Register
@@ -53,12 +52,14 @@ class RecordedOps:
         self.storage: list[int] = columns["value_storage"].tolist()
         self.layout: list[int] = columns["value_layout"].tolist()
         self.offset: list[int] = columns["value_offset"].tolist()
-        self._input_ptr, self._output_ptr = columns["input_ptr"].tolist(), columns["output_ptr"].tolist()
-        self._inputs: list[int] = columns["input_value"].tolist()
-        self._outputs: list[int] = columns["output_value"].tolist()
-        self._written = columns["input_written"].astype(bool).tolist()
-        self._consumed = set(self._inputs)
-        self._consumed_storages = {self.storage[value] for value in self._consumed}
+        self.inputs_of = _by_node(columns["input_ptr"], columns["input_value"])
+        self.outputs_of = _by_node(columns["output_ptr"], columns["output_value"])
+        written = columns["input_written"].astype(bool)
+        self.written_of = [  # node -> the inputs that it writes: index and value
+            [(index, value) for index, value in enumerate(values) if flags[index]] if any(flags) else []
+            for values, flags in zip(self.inputs_of, _by_node(columns["input_ptr"], written), strict=True)
+        ]
+        self.written_storages = set(columns["value_storage"][columns["input_value"][written]].tolist())
         self._operation, self._arguments = columns["node_operation"].tolist(), columns["node_arguments"].tolist()
         self._calls: dict[int, Call] = {}
         self._operators: dict[int, RecordedOperator] = {}
@@ -70,21 +71,6 @@ class RecordedOps:
         self._unusual: dict[Spot, Register] = {}  # tensors that no view of a storage replaces, sparse ones say
 
     # -- columns -----------------------------------------------------------------------------------------------------
-
-    def inputs_of(self, node: int) -> list[int]:
-        return self._inputs[self._input_ptr[node] : self._input_ptr[node + 1]]
-
-    def outputs_of(self, node: int) -> list[int]:
-        return self._outputs[self._output_ptr[node] : self._output_ptr[node + 1]]
-
-    def written_inputs(self, node: int) -> list[tuple[int, int]]:
-        """The inputs that a node writes: their index and value."""
-        flags = self._written[self._input_ptr[node] : self._input_ptr[node + 1]]
-        return [one for one, written in zip(enumerate(self.inputs_of(node)), flags, strict=True) if written]
-
-    @cached_property
-    def written_storages(self) -> set[int]:
-        return {self.storage[value] for value, written in zip(self._inputs, self._written, strict=True) if written}
 
     def layout_of(self, value: int) -> Layout:
         return self.layouts[self.layout[value]]
@@ -150,40 +136,29 @@ class RecordedOps:
 
     def unreturned(self, node: int, operator: RecordedOperator) -> dict[int, int]:
         """Values that are tensors an op wrote and did not return, running means say -> which input each is."""
-        inputs = {self.spot(value): index for index, value in self.written_inputs(node)}
-        if not inputs:
-            return {}
-        made = [(index, value, self.spot(value)) for index, value in enumerate(self.outputs_of(node))]
-        returned_first = operator.aliases and not operator.several
+        inputs = {self.spot(value): index for index, value in self.written_of[node]}
         return {
-            value: inputs[spot]
-            for index, value, spot in made
-            if spot in inputs and (not operator.aliases or (returned_first and index > 0))
+            value: inputs[self.spot(value)]
+            for index, value in enumerate(self.outputs_of[node] if inputs else ())
+            if self.spot(value) in inputs and (index >= operator.returns or not operator.aliases)
         }
 
     def hold_results(self, node: int, taken: list[Register], result: Register, operator: RecordedOperator) -> None:
         """Note what holds the values that an op made: what it returned, and the tensors that it only wrote."""
-        states, several = self.unreturned(node, operator), operator.several
-        written = set()
-        for _, value in self.written_inputs(node):
-            written.add(self.storage[value])
+        states = self.unreturned(node, operator)
+        for _, value in self.written_of[node]:
             self._registers.get(self.storage[value], {}).pop(value, None)  # the tensor may have another shape now
         for value, index in states.items():
             self._registers.setdefault(self.storage[value], {})[value] = taken[index]
-        returned = [value for value in self.outputs_of(node) if value not in states]
-        if returned and operator.returns and not several:
-            self.hold(returned[0], result)
-        elif several:
+        returned = [value for value in self.outputs_of[node] if value not in states]
+        if operator.several:
             for index, value in enumerate(returned):
-                if (operator.aliases or self.storage[value] not in written) and self._is_needed(value):
-                    self.hold(value, self.add(_returned_tensor, result, index))
+                self.hold(value, self.add(_returned_tensor, result, index))
+        elif returned and operator.returns:
+            self.hold(returned[0], result)
 
     def is_held(self, value: int) -> bool:
         return value in self._registers.get(self.storage[value], ())
-
-    def _is_needed(self, value: int) -> bool:
-        number = self.storage[value]
-        return value in self._consumed or (number in self._consumed_storages and number not in self.bases)
 
     def filled(self, call: Call, taken: list[Any], generator: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, with registers in the place of tensors."""
@@ -201,12 +176,15 @@ class RecordedOps:
         raise NotImplementedError
 
 
-def _returned_tensor(out: Any, index: int) -> torch.Tensor:
+def _returned_tensor(out: Any, index: int) -> torch.Tensor | None:
     """One of several tensors that an op returned."""
     returned = [item for item in leaves_of(out, []) if isinstance(item, torch.Tensor)]
-    if index >= len(returned):
-        raise CaptureError(f"it returned {len(returned)} tensors; when it was captured, more than {index}.")
-    return returned[index]
+    return returned[index] if index < len(returned) else None
+
+
+def _by_node(pointers: Any, items: Any) -> list[list[Any]]:
+    listed = items.tolist()
+    return [listed[begin:end] for begin, end in pairwise(pointers.tolist())]
 
 
 def _is_unusual(layout: Layout) -> bool:

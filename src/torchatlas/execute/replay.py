@@ -209,7 +209,7 @@ class ReplayProgram(RecordedOps):
         if op in self._settings:
             self.add(apply, self._settings[op])
         self._patch(op)
-        operator, inputs = self.operator_of(node), self.inputs_of(node)
+        operator, inputs = self.operator_of(node), self.inputs_of[node]
         taken = [self.register_of(value, op, index) for index, value in enumerate(inputs)]
         if self._lazy_views:
             for index, value in enumerate(inputs):
@@ -218,7 +218,7 @@ class ReplayProgram(RecordedOps):
         generator = self._generator(op)
         self._detach_bases(node, taken)
         if operator.name in TAKES_STORAGE:
-            shown = self.tensor(self.outputs_of(node)[0])
+            shown = self.tensor(self.outputs_of[node][0])
             result = self.builder.add(str(node), operator.function, (taken[0], shown), None, _set)
         else:
             args, kwargs = self.filled(self.call_of(node), taken, generator)
@@ -227,8 +227,8 @@ class ReplayProgram(RecordedOps):
 
     def _detach_bases(self, node: int, taken: list[Register]) -> None:
         """Before a tensor is made to show another storage: note the storage that others find through it."""
-        made = {self.storage[value] for value in self.outputs_of(node)}
-        for index, value in self.written_inputs(node):
+        made = {self.storage[value] for value in self.outputs_of[node]}
+        for index, value in self.written_of[node]:
             number = self.storage[value]
             if number not in made and self.bases.get(number) == taken[index]:
                 self.bases[number] = self.add(_storage, taken[index])
@@ -282,7 +282,7 @@ class ReplayProgram(RecordedOps):
     def _last_uses(self) -> dict[int, list[int]]:
         """Node -> the storages from outside that are used there for the last time; the last ones after all nodes."""
         end = len(self.kinds)
-        last = {self.storage[v]: n for n in range(end) for v in (*self.inputs_of(n), *self.outputs_of(n))}
+        last = {self.storage[v]: n for n in range(end) for v in (*self.inputs_of[n], *self.outputs_of[n])}
         last.update({patch[1]: end for patch in self.data.patches if patch[0] >= self.data.ops})
         found: dict[int, list[int]] = {}
         for number in map(int, self.data.last):
@@ -298,7 +298,7 @@ class ReplayProgram(RecordedOps):
 
     def _returned(self, node: int) -> list[Any]:
         """What the program returned, in its structure; copied, since ops may write to it afterwards."""
-        values = self.inputs_of(node)
+        values = self.inputs_of[node]
         taken = [self.register_of(value, -1, index) for index, value in enumerate(values)]
         copies = [self.builder.add(str(node), torch.clone, (register,)) for register in taken]
         return list(self.filled(self.call_of(node), copies, None)[0])

@@ -16,12 +16,22 @@ from torch import nn
 
 from torchatlas.capturing.portable import dtype_name, portable
 from torchatlas.errors import NotAvailableError
-from torchatlas.execute import structures
-from torchatlas.execute.file_format import BEGIN, END, KEY, VERSION, Held, Leaf, Saved, SavedVariant, Step
-from torchatlas.execute.matching import ANY_NUMBER, Expected
+from torchatlas.execute.file_sizes import FUNCTIONS
+from torchatlas.execute.input_checks import ANY_NUMBER, Expected
 from torchatlas.execute.program import Instruction, Mode, Program, Register
-from torchatlas.execute.scalars import FUNCTIONS
-from torchatlas.execute.variant import Variant
+from torchatlas.execute.program_file import (
+    BEGIN,
+    END,
+    KEY,
+    VERSION,
+    Held,
+    Leaf,
+    Saved,
+    SavedVariant,
+    Step,
+    structure_to_data,
+)
+from torchatlas.execute.trace_variant import Variant
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, TensorRef, encode, encode_value
 from torchatlas.graph.columns import Array
@@ -100,8 +110,8 @@ def _saved_variant(variant: Variant, shelf: _Shelf) -> SavedVariant:
         steps,
         encode_value(_plain(program.outputs)),
         variant.names,
-        structures.written(variant.in_spec),
-        structures.written(variant.out_spec),
+        structure_to_data(variant.in_spec),
+        structure_to_data(variant.out_spec),
         [_leaf(name, wanted) for name, wanted in variant.leaves],
         [text for text, _ in variant.guards],
     )

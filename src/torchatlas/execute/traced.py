@@ -24,12 +24,11 @@ from torchatlas.errors import (
     NotFiniteError,
 )
 from torchatlas.escapes import clean
+from torchatlas.execute.captured_path import NOTE, Followed, captured_path
 from torchatlas.execute.exported_program import compiled
 from torchatlas.execute.exporting import exported
-from torchatlas.execute.following import NOTE, Followed, captured_path
 from torchatlas.execute.free_sizes import BUDGET_S, FOLLOWED, InputSize, Size, input_sizes, notes_of, why_fixed
-from torchatlas.execute.loading import holds_program, loaded, model_name, signature_of
-from torchatlas.execute.matching import (
+from torchatlas.execute.input_checks import (
     FROM_TWO,
     broken_guard,
     check_device,
@@ -40,11 +39,12 @@ from torchatlas.execute.matching import (
     mismatch,
     usable_device,
 )
-from torchatlas.execute.node_values import NodeIO, NodeValues, Taken, Wishes
+from torchatlas.execute.loading import holds_program, loaded, model_name, signature_of
+from torchatlas.execute.node_values import NodeIO, NodeValues, RunOptions, Taken
 from torchatlas.execute.saving import graph_with_program
 from torchatlas.execute.trace_check import check_assigned, check_trace
+from torchatlas.execute.trace_variant import Variant, place, structured
 from torchatlas.execute.value_files import ValueFile
-from torchatlas.execute.variant import Variant, place, structured
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.progress import Progress
 from torchatlas.torch_private import FakeTensor, export_guards, pytree
@@ -300,7 +300,7 @@ class TracedModel:
                 if name in variant.names:
                     callback(variant.names[name], value)
 
-        output, taken = variant.run(flat, self.model, Wishes(keep, edits, watch))
+        output, taken = variant.run(flat, self.model, RunOptions(keep, edits, watch))
         return output, variant, taken
 
     # -- inputs ------------------------------------------------------------------------------------------------------

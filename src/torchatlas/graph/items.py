@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torchatlas.escapes import clean
 from torchatlas.graph import arguments
 from torchatlas.graph.aliases import EdgeNames, NodeNames
-from torchatlas.graph.attributes import arguments_by_name, attributes_of
-from torchatlas.graph.collectives import collective_attributes
+from torchatlas.graph.attributes import arguments_by_name, attributes_of, collective_attributes
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Layout
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role, SourceLine
 

@@ -120,8 +120,8 @@ def _check_nll(loss: Any) -> Iterator[Mismatch]:
         yield Mismatch(
             f"nll_loss gets the result of {name}, and expects log-probabilities",
             ((f"{name}:", given), ("loss by", loss)),
-            "it takes the number of the right class, with the sign turned, for the loss: without log_softmax that can "
-            "fall without end, and no class is compared with the others",
+            "its loss is minus the number of the right class: without log_softmax that can fall without end, and no "
+            "class is compared with the others",
             "use cross_entropy on the scores, or nll_loss on log_softmax(scores, dim=1)",
             "Logsumexp",
         )
@@ -188,7 +188,7 @@ def _check_attention(product: Any) -> Iterator[Mismatch]:
             f"attention weights {sizes} sum to one over the queries",
             (("softmax:", softmax), ("used by", product)),
             "the product sums over the last dimension, the keys, and their weights then do not sum to one",
-            "softmax(scores, dim=-1)",
+            "call softmax(scores, dim=-1)",
         )
 
 
@@ -221,7 +221,7 @@ def _wrong_dim(softmax: Any, loss: Any, name: str, classes: int) -> Mismatch:
         f"{name} of {sizes} runs over dimension {dim}, and the classes are in dimension {classes}",
         ((f"{name}:", softmax), ("loss by", loss)),
         "the probabilities of one example do not sum to one: examples of a batch compete with each other",
-        f"{name}(scores, dim={classes})",
+        f"call {name}(scores, dim={classes})",
     )
 
 
@@ -327,14 +327,14 @@ _REFUSALS = (
     (
         r"expected target dtype to be Long|expected scalar type Long but found|not implemented for '(Float|Int)'",
         "the loss gets class numbers of another type than int64",
-        "class numbers are int64; floating targets are probabilities, in the shape of the scores",
-        "target.long(), in the shape of the batch",
+        "class numbers are int64; floating-point targets are probabilities, in the shape of the scores",
+        "pass target.long(), in the shape of the batch",
     ),
     (
         r"multi-target not supported",
         "the loss gets class numbers with a dimension too many",
         "class numbers of (batch, classes) scores have the shape (batch,)",
-        "target.squeeze(1); one-hot targets as floats, or target.argmax(1)",
+        "pass target.squeeze(1); pass one-hot targets as floats, or as target.argmax(1)",
     ),
     (
         r"Using a target size .* that is different to the input size",

@@ -110,7 +110,7 @@ def no_pass(names: list[str], step: Where, returned: bool) -> Finding:
     if returned:
         why = "torch.autograd.grad returns gradients, and nobody has put them into .grad, where the step looks for them"
         return _finding(names, (step,), why, "call loss.backward(), or set .grad of each parameter before the step")
-    why = "no backward pass ran: the step has nothing to go by"
+    why = "no backward pass ran, so the step has no gradients to use"
     return _finding(names, (step,), why, "call loss.backward() before optimizer.step()")
 
 

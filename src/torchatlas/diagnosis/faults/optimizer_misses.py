@@ -234,7 +234,7 @@ class TrainedParameters(Diagnosis):
                 "every step found no gradient at all, or only zeros",
                 (line,),
                 "backward made them, and something has emptied them before the step: zero_grad() in between",
-                "zero_grad(), backward(), step(): in this order",
+                "call zero_grad(), backward() and step() in this order",
                 times,
             )
         )

@@ -5,7 +5,7 @@ Sums made on the way are not counted: who makes them, and how many, depends on t
 
 from __future__ import annotations
 
-from torchatlas.graph.collectives import WITHOUT_PAYLOAD
+from torchatlas.graph.attributes import WITHOUT_PAYLOAD
 from torchatlas.operations.behaviour import COLLECTIVES
 from torchatlas.operations.formulas.operand_sizes import bytes_of, elements, tensors, touches_nothing
 from torchatlas.operations.work import OpCall, Work, formula

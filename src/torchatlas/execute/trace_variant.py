@@ -20,10 +20,9 @@ from torchatlas.errors import (
     NotAvailableError,
     OutOfMemoryError,
 )
-from torchatlas.execute.following import Followed
-from torchatlas.execute.node_values import Taken, ValueRecorder, Wishes, cloned
-from torchatlas.execute.program import Failed, Program
-from torchatlas.execute.slicing import Unreachable, part
+from torchatlas.execute.captured_path import Followed
+from torchatlas.execute.node_values import RunOptions, Taken, ValueRecorder, cloned
+from torchatlas.execute.program import Failed, Program, Unreachable, part
 from torchatlas.graph import Graph, GraphNode, Value
 from torchatlas.graph.module_outputs import output_nodes
 from torchatlas.registry import near_names
@@ -43,13 +42,13 @@ class Variant:
     guards: list[tuple[str, Any]]  # what export assumed of the sizes: as text and as code
     constants: dict[str, Any] = field(default_factory=dict)  # what is not the model's own
 
-    def run(self, flat: list[Any], model: nn.Module, wishes: Wishes) -> tuple[Any, dict[str, Taken]]:
+    def run(self, flat: list[Any], model: nn.Module, options: RunOptions) -> tuple[Any, dict[str, Taken]]:
         """What the model returns, and what the nodes to keep took and made, given inputs in the order of `in_spec`."""
         try:
             if isinstance(self.program, Followed):
                 args, kwargs = pytree.tree_unflatten(flat, self.in_spec)
-                return self.program.run(args, kwargs, wishes)
-            recorder = ValueRecorder(wishes) if wishes else None
+                return self.program.run(args, kwargs, options)
+            recorder = ValueRecorder(options) if options else None
             results = self.program.run(flat, self._constants(model), recorder)
         except Failed as failed:
             raise self._explained(failed) from failed.error

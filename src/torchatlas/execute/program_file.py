@@ -1,6 +1,9 @@
-"""The structure of a model's inputs and outputs <-> plain data that a file holds.
+"""How a traced model lies in an `.atlas` file: beside its graph, as data.
 
-Types are found among those that are loaded already; nothing is imported because a file names it.
+The metadata of the graph holds the program (`Saved`), its recorded values the weights. A program calls operators of
+torch by name (those that the operation table calls loadable), functions of sizes (file_sizes.py), and begins and ends
+blocks. Types in the structure of inputs and outputs are found among those that are loaded already: nothing is imported
+because a file names it.
 """
 
 from __future__ import annotations
@@ -9,19 +12,85 @@ import sys
 from collections import OrderedDict, namedtuple
 from typing import Any
 
+from msgspec import Struct
+
 from torchatlas.errors import FileFormatError, NotAvailableError
 from torchatlas.torch_private import pytree
+
+VERSION = 1
+KEY = "program"  # of the graph's metadata, and the folder of its recorded values
+BEGIN, END = "begin", "end"  # of a block: without gradients, or under autocast
+
+
+class Step(Struct, array_like=True):
+    """An instruction. `call` are its arguments, with registers in the place of tensors."""
+
+    name: str
+    result: int
+    function: str
+    call: str
+
+
+class Leaf(Struct):
+    """What is expected of an input."""
+
+    name: str
+    kind: str  # tensor | number | constant
+    dtype: str = ""
+    device: str = ""
+    shape: list[str] = []
+    value: str = "null"
+
+
+class Held(Struct):
+    """A parameter, a buffer or a constant: which tensor it is."""
+
+    tensor: int
+    kind: str
+    requires_grad: bool
+
+
+class SavedVariant(Struct):
+    """One trace."""
+
+    registers: list[str]  # their names
+    inputs: list[int]
+    constants: dict[str, str]  # register -> parameter, buffer or constant
+    attached: dict[str, int]  # register -> tensor
+    calls: list[Step]
+    outputs: str
+    names: dict[str, str]
+    in_spec: Any
+    out_spec: Any
+    leaves: list[Leaf]
+    guards: list[str]
+
+
+class Saved(Struct):
+    """What the metadata of a graph says of its program."""
+
+    version: int
+    model: str
+    signature: list[tuple[str, int, bool, str]]  # name, kind, whether there is a default, which
+    weights: bool
+    tensors: list[tuple[str, list[int]]]  # dtype and shape; their bytes lie among the recorded values
+    held: dict[str, Held]  # by name
+    variant: SavedVariant
+    variants: int  # further ones, each a file in the file
+
+
+# -- the structure of inputs and outputs -------------------------------------------------------------------------------
 
 _LEAF = "*"
 _PLAIN = {tuple: "tuple", list: "list", dict: "dict", OrderedDict: "OrderedDict"}
 _TYPES = {name: kind for kind, name in _PLAIN.items()}
 
 
-def written(spec: Any) -> Any:
+def structure_to_data(spec: Any) -> Any:
     """A structure as lists, strings and numbers."""
     if spec.is_leaf():
         return _LEAF
-    children = [written(child) for child in spec.children()]
+    children = [structure_to_data(child) for child in spec.children()]
     if spec.type in _PLAIN:
         return [_PLAIN[spec.type], _keys(spec.context, spec.type), children]
     if spec.type is namedtuple:
@@ -46,8 +115,8 @@ def _name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def read(data: Any, depth: int = 0) -> Any:
-    """The structure that `written` wrote."""
+def structure_of_data(data: Any, depth: int = 0) -> Any:
+    """The structure that `structure_to_data` wrote."""
     if data == _LEAF:
         return pytree.treespec_leaf()
     if depth > 100 or not isinstance(data, list) or len(data) != 3 or not isinstance(data[0], str):
@@ -55,7 +124,7 @@ def read(data: Any, depth: int = 0) -> Any:
     kind, context, children = data
     if not isinstance(children, list):
         raise FileFormatError("its program is damaged: a structure has no parts.")
-    parts = [read(child, depth + 1) for child in children]
+    parts = [structure_of_data(child, depth + 1) for child in children]
     if kind == "namedtuple":
         found = _named_tuple(str(context))
         if len(found._fields) != len(parts):

@@ -18,7 +18,7 @@ from torchatlas.capturing.recording import Recording
 from torchatlas.capturing.replaying import inputs_of
 from torchatlas.capturing.row_schema import Plan
 from torchatlas.errors import InputMismatchError
-from torchatlas.execute.node_values import Taken, Wishes, cloned
+from torchatlas.execute.node_values import RunOptions, Taken, cloned
 from torchatlas.execute.program import Failed
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.inputs import argument_names, named_tensors
@@ -36,9 +36,9 @@ class Followed:
     def __init__(self, model: nn.Module, graph: Graph) -> None:
         self._model, self._graph = model, graph
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], wishes: Wishes) -> tuple[Any, dict[str, Taken]]:
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: RunOptions) -> tuple[Any, dict[str, Taken]]:
         """Run the model. Returns its result, and what the nodes to keep took and made, by name."""
-        path = _Path(self._graph.where(kind="op"), wishes)
+        path = _Path(self._graph.where(kind="op"), options)
         inputs = {node.name for node in self._graph.where(kind="input")}
         for name, tensor in named_tensors(argument_names(self._model, args, kwargs)):
             if name in inputs:
@@ -53,7 +53,7 @@ class Followed:
                 raise
             raise Failed(path.nodes[path.position].name, error) from error
         path.end()
-        if wishes.keeps("output"):
+        if options.keeps("output"):
             path.kept["output"] = Taken(tuple(pytree.tree_leaves(result)), None)
         return result, path.kept
 
@@ -65,18 +65,18 @@ class _Left(Exception):
 class _Path:
     """The ops of the path, one after another."""
 
-    def __init__(self, nodes: list[GraphNode], wishes: Wishes) -> None:
-        self.nodes, self.wishes = nodes, wishes
+    def __init__(self, nodes: list[GraphNode], options: RunOptions) -> None:
+        self.nodes, self.options = nodes, options
         self.position = 0
         self.problem: InputMismatchError | None = None  # kept: the model may catch what is raised inside of it
         self.kept: dict[str, Taken] = {}
         self._lock = threading.RLock()
 
     def arrived(self, name: str, tensor: torch.Tensor) -> None:
-        if self.wishes.keeps(name):
+        if self.options.keeps(name):
             self.kept[name] = Taken((), _copied(tensor))
-        if self.wishes.watch is not None:
-            self.wishes.watch(name, tensor)
+        if self.options.watch is not None:
+            self.options.watch(name, tensor)
 
     def around(self, plan: Plan, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """The recording function of an operator, compared with the path."""
@@ -88,16 +88,16 @@ class _Path:
                     run(args, kwargs)  # what raises, and the model handles, is not on the path
                     raise self._refused(f"runs {plan.name}", node)
                 taken: tuple[Any, ...] = ()
-                if self.wishes.keeps(node.name):
+                if self.options.keeps(node.name):
                     taken = tuple(_copied(tensor) for tensor, _ in inputs_of(plan, args, kwargs))
                 out = run(args, kwargs)
-                if node.name in self.wishes.edits:
-                    out = _edited(out, self.wishes.edits[node.name], in_place=plan.writes)
-                if self.wishes.keeps(node.name):
+                if node.name in self.options.edits:
+                    out = _edited(out, self.options.edits[node.name], in_place=plan.writes)
+                if self.options.keeps(node.name):
                     self.kept[node.name] = Taken(taken, _copied(out))
-                if self.wishes.watch is not None:
+                if self.options.watch is not None:
                     with no_dispatch_modes():
-                        self.wishes.watch(node.name, out)
+                        self.options.watch(node.name, out)
                 self.position += 1
                 return out
 

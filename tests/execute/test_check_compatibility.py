@@ -13,7 +13,7 @@ from test_laws import assert_same_state, state_of
 from torch import nn
 from zoo import ZOO, Specimen
 
-from torchatlas.execute.compatibility import check_compatibility
+from torchatlas.execute.check_compatibility import check_compatibility
 
 SOME = ["mlp", "dict_in_dict_out", "tied_weights", "keyword_only_tensors", *REFUSED]
 
