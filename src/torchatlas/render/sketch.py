@@ -113,7 +113,7 @@ def sketch(graph: Graph | Tree, most_boxes: int) -> Sketch:
 
 
 def opened(outline: Outline, most_boxes: int) -> set[Item]:
-    """The ids of what to open: whole levels while they fit, then single groups, the outermost and largest first."""
+    """The groups to open: whole levels while they fit, then single groups, the outermost and largest first."""
     found, boxes = {outline.root}, len(outline.children(outline.root))
     level = _groups(outline, outline.root)
     while level:

@@ -71,7 +71,7 @@ class BoxMaker:
         self.width = width  # of the page: ranks that are wider are wrapped; if 0, as wide as most pages of its height
         self._page = (width, width / _USUAL_PAGE) if width else (math.inf, 0.0)
         self._known: dict[Hashable, Box] = {}
-        self._numbers: dict[Hashable, int] = {}  # one for every structure, so that a long description is hashed once
+        self._numbers: dict[Hashable, int] = {}  # structure -> a small number, so that a long structure is hashed once
         self._patterns: dict[Item, int] = {}
         self._heads: dict[Item, float] = {}
         self._closed_boxes: dict[Item, Box] = {}
@@ -91,8 +91,8 @@ class BoxMaker:
     def box(self, item: Item, opened: Collection[Item], height: float, share: Share = Share.GUESSED) -> Box:
         """The box of an item that should be no higher than `height`; `opened` holds the open items.
 
-        What is nested deep gets far too little of a height that is guessed at every depth. Another share may help,
-        or not: a group that is higher, if narrower, may not leave room for others beside which it stands.
+        A group that is nested deep gets too little height if its share is guessed at every depth. With all the height
+        it is narrower, but may leave no room for the boxes beside it. So callers try both shares.
         """
         if item not in opened:
             return self._closed_box(item)
@@ -120,7 +120,7 @@ class BoxMaker:
         return box
 
     def _number(self, item: Item, opened: Collection[Item]) -> int:
-        """The same for items of one structure in which the same is open, and that say the same: they share a box."""
+        """Cache key: items with equal structure, equal open groups and equal texts share a layout."""
         if item not in opened:
             number = self._closed_numbers.get(item)
             if number is None:
@@ -156,7 +156,7 @@ class BoxMaker:
         return number
 
     def _pattern(self, item: Item) -> int:
-        """The same for groups that are wired alike."""
+        """Cache key of the lines in a group."""
         number = self._patterns.get(item)
         if number is None:
             pattern = self.outline.wiring(item).pattern

@@ -67,7 +67,7 @@ def place_chain(problem: Problem, lines: list[tuple[int, int, Net]]) -> Placed:
 def place_columns(
     problem: Problem, lines: list[tuple[int, int, Net]], column: list[int], routes: Callable[[], list[Route]]
 ) -> Placed:
-    """The same cut into columns: the line from the last box of each goes up to the first of the next.
+    """A chain cut into columns: the line from the last box of each goes up to the first of the next.
 
     `column` says where each box is, -1 for points on the border. columns.py would find the same, and makes the lines.
     """

@@ -1,4 +1,4 @@
-"""A chain of leaves -> what of a scene it runs along: boxes in a row and the lines from each to the next."""
+"""A chain of leaves, such as the critical path -> the boxes of a scene that it passes, and the lines between them."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ class HighlightedPath:
         return self.outline.net(int(self.outline.tree.source[edge]) * OUTPUTS + output)
 
     def _first_net(self, target: int, place: int) -> int:
-        """The same in the first round, which gets from elsewhere what others get from the one before: a number that no
-        line has if none brings it, as for a state that begins as a parameter."""
+        """The net that brings this input to the first round of a repeat; others get it from the round before. A number
+        that no line has if none brings it, as for a state that begins as a parameter."""
         *_, (_, first, _) = self.outline.around(target)
         ptr = self.outline.tree.first_edge
         alike = ptr[first + 1] - ptr[first] == ptr[target + 1] - ptr[target]

@@ -511,7 +511,7 @@ def first_of_repeats(leaves: Array, items: list[Item] | tuple[Item, ...]) -> Arr
 
 
 def _first_of_rounds(leaf: int, item: Item) -> int:
-    """The same of one leaf and the item that it is in."""
+    """A leaf of a repeat as the same one of its first round, given the item that it is in."""
     return item.start + (leaf - item.start) % (item.stop - item.start) if leaf < item.end else leaf
 
 

@@ -150,7 +150,7 @@ def _counting_in(module: str, first: str, last: str, room: float) -> str:
 
 
 def some(parts: Sequence[str], room: float, between: str = ", ", most: int = MOST_NAMES) -> str:
-    """As many of some parts, from the first, as there is room for; dots for the others. Empty if not even one fits.
+    """Join as many leading parts as fit the width; replace the rest by an ellipsis. Empty if not even one fits.
 
     >>> some(["input 2×144×1×1", "weight 576×144×1×1"], 140), some(["a", "b", "c"], 100, most=2), some(["a"], 1)
     ('input 2×144×1×1, …', 'a, b …', '')
@@ -171,7 +171,7 @@ def some(parts: Sequence[str], room: float, between: str = ", ", most: int = MOS
 
 
 def fitting(ways: Iterable[str], room: float) -> str:
-    """The first of several ways to say something that fits; empty if none does."""
+    """The first of several texts that fits the width; empty if none does."""
     return next((way for way in ways if width(way) <= room), "")
 
 
