@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from torchatlas.diagnosis.findings import Finding, Findings, Severity, Where
     from torchatlas.diagnosis.visit import Visit
     from torchatlas.execute.check_compatibility import Compatibility
-    from torchatlas.execute.compare import NodeDifference, RunComparison
+    from torchatlas.execute.compare_runs import NodeDifference, RunComparison
     from torchatlas.execute.free_sizes import InputSize
     from torchatlas.execute.node_values import NodeIO, NodeValues
     from torchatlas.execute.verify import Difference, Verification
@@ -126,7 +126,7 @@ else:
             "compat.torchviz": "Dot",
             "diagnosis.findings": "Finding Findings Severity Where",
             "diagnosis.visit": "Visit",
-            "execute.compare": "NodeDifference RunComparison",
+            "execute.compare_runs": "NodeDifference RunComparison",
             "execute.check_compatibility": "Compatibility",
             "execute.free_sizes": "InputSize",
             "execute.node_values": "NodeIO NodeValues",

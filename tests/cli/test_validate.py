@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from support import load_torchvision
 
 from torchatlas.cli import main
-from torchatlas.partition.validate import run as validating
+from torchatlas.partition.validate import validation as validating
 from torchatlas.partition.validate.checks import PartitionCheck
 
 MODEL = """

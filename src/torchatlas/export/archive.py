@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from torchatlas.errors import FileFormatError, NotAvailableError
 from torchatlas.escapes import quoted
-from torchatlas.export.files import (
+from torchatlas.export.file_checks import (
     FORMAT,
     SINCE,
     VERSION,

@@ -18,7 +18,7 @@ from msgspec import UNSET, Raw
 
 from torchatlas.errors import FileFormatError
 from torchatlas.escapes import quoted
-from torchatlas.export.files import (
+from torchatlas.export.file_checks import (
     FORMAT,
     VERSION,
     Head,
@@ -28,7 +28,7 @@ from torchatlas.export.files import (
     decoded,
     refuse_repeated_keys,
 )
-from torchatlas.export.json_rows import SECTIONS, Document, OperationRow, ParameterRow, Section
+from torchatlas.export.json_rows import SECTIONS, Document, JsonOperation, JsonParameter, Section
 from torchatlas.files import open_to_read, replacing
 from torchatlas.graph import Graph, Operation, Parameter, Tables
 from torchatlas.graph.columns import COLUMNS, Array
@@ -174,11 +174,11 @@ def _writes(columns: dict[str, Array], start: int, stop: int) -> list[list[int]]
 
 def _tables(tables: Tables) -> dict[str, list[Any]]:
     operations = [
-        OperationRow(
+        JsonOperation(
             operation.name,
             operation.type,
             [
-                ParameterRow(one.name, one.keyword_only, UNSET if one.default is None else Raw(one.default))
+                JsonParameter(one.name, one.keyword_only, UNSET if one.default is None else Raw(one.default))
                 for one in operation.parameters
             ],
         )
@@ -259,7 +259,7 @@ def _read_tables(document: Document, text: Callable[[Raw], str]) -> Tables:
     return Tables(operations=operations, arguments=[text(raw) for raw in document.arguments], **rest)
 
 
-def _parameter(row: ParameterRow, text: Callable[[Raw], str]) -> Parameter:
+def _parameter(row: JsonParameter, text: Callable[[Raw], str]) -> Parameter:
     return Parameter(row.name, row.keyword_only, None if row.default is UNSET else text(row.default))
 
 

@@ -21,7 +21,7 @@ Reference = Small | str | None  # the text of a table's row; its number where an
 
 
 # gc=False: rows hold no cycles, and millions of them would keep the garbage collector busy.
-class NodeRow(Struct, omit_defaults=True, gc=False):
+class JsonNode(Struct, omit_defaults=True, gc=False):
     id: Small
     name: str  # name, operation_type and scope are for other readers: the graph works them out from the rest
     kind: NodeKind
@@ -47,7 +47,7 @@ class NodeRow(Struct, omit_defaults=True, gc=False):
     forward: Small | None = -1
 
 
-class EdgeRow(Struct, omit_defaults=True, gc=False):
+class JsonEdge(Struct, omit_defaults=True, gc=False):
     source: Small
     target: Small
     kind: EdgeKind
@@ -56,7 +56,7 @@ class EdgeRow(Struct, omit_defaults=True, gc=False):
     value: Small | None = -1
 
 
-class ValueRow(Struct, omit_defaults=True, gc=False):
+class JsonValue(Struct, omit_defaults=True, gc=False):
     id: Small
     layout: Small
     role: Role
@@ -69,7 +69,7 @@ class ValueRow(Struct, omit_defaults=True, gc=False):
     parameter: Reference = None
 
 
-class StorageRow(Struct, omit_defaults=True, gc=False):
+class JsonStorage(Struct, omit_defaults=True, gc=False):
     id: Small
     role: Role
     bytes: Big | None = -1
@@ -78,23 +78,23 @@ class StorageRow(Struct, omit_defaults=True, gc=False):
     died: Small | None = -1
 
 
-class CallRow(Struct, omit_defaults=True, gc=False):
+class JsonCall(Struct, omit_defaults=True, gc=False):
     id: Small
     module: Small
     parent: Small | None = -1
     index: Small | None = -1
 
 
-class ParameterRow(Struct, omit_defaults=True):
+class JsonParameter(Struct, omit_defaults=True):
     name: str
     keyword_only: bool = False
     default: Raw | UnsetType = UNSET  # absent: required; null: None
 
 
-class OperationRow(Struct, omit_defaults=True):
+class JsonOperation(Struct, omit_defaults=True):
     name: str
     type: OperationType
-    parameters: list[ParameterRow] = []
+    parameters: list[JsonParameter] = []
 
 
 class Document(Struct, omit_defaults=True):
@@ -105,12 +105,12 @@ class Document(Struct, omit_defaults=True):
     source: str
     notes: list[str]
     metadata: dict[str, Any]
-    nodes: list[NodeRow]
-    edges: list[EdgeRow]
-    values: list[ValueRow]
-    storages: list[StorageRow]
-    calls: list[CallRow]
-    operations: list[OperationRow]
+    nodes: list[JsonNode]
+    edges: list[JsonEdge]
+    values: list[JsonValue]
+    storages: list[JsonStorage]
+    calls: list[JsonCall]
+    operations: list[JsonOperation]
     arguments: list[Raw]
     layouts: list[Layout]
     sources: list[SourceLine]
@@ -146,7 +146,7 @@ SECTIONS = (
     Section(
         "nodes",
         "node",
-        NodeRow,
+        JsonNode,
         {"kind": ("node_kind", KINDS), "phase": ("node_phase", PHASES)},
         {
             "operation": ("node_operation", "operations"),
@@ -154,10 +154,10 @@ SECTIONS = (
             "thread": ("node_thread", "threads"),
         },
     ),
-    Section("edges", "edge", EdgeRow, {"kind": ("edge_kind", EDGE_KINDS)}),
-    Section("values", "value", ValueRow, {"role": ("value_role", ROLES)}, {"parameter": ("value_parameter", "names")}),
+    Section("edges", "edge", JsonEdge, {"kind": ("edge_kind", EDGE_KINDS)}),
+    Section("values", "value", JsonValue, {"role": ("value_role", ROLES)}, {"parameter": ("value_parameter", "names")}),
     Section(
-        "storages", "storage", StorageRow, {"role": ("storage_role", ROLES)}, {"device": ("storage_device", "devices")}
+        "storages", "storage", JsonStorage, {"role": ("storage_role", ROLES)}, {"device": ("storage_device", "devices")}
     ),
-    Section("calls", "call", CallRow, {}),
+    Section("calls", "call", JsonCall, {}),
 )

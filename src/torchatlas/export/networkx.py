@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchatlas.export.tables import node_columns
+from torchatlas.export.node_table import node_columns
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import EDGE_KINDS
 from torchatlas.graph.formats import VIEWS, imported

@@ -93,9 +93,8 @@ class Fusion:
 
     def _ride(self, unit: int) -> None:
         """Join a view with what it is a view of."""
-        producers = self.groups.before(self.groups.group[unit])
-        if len(producers) == 1:
-            producer = producers.pop()
+        producer = self.groups.only_producer(unit)
+        if producer is not None:
             self._join(producer, self.groups.group[unit], self.states[producer])
 
     def _lead(self) -> None:
@@ -103,14 +102,9 @@ class Fusion:
         for unit in range(len(self.units) - 1, -1, -1):
             group = self.groups.group[unit]
             if self.kernels[unit].kind is KernelKind.FREE and self.groups.members[group] == [unit]:
-                users = self.groups.after(group)
-                if len(users) == 1:
-                    user = users.pop()
-                elif not users and not self.groups.before(group) and unit + 1 < len(self.units):
-                    user = self.groups.group[unit + 1]
-                else:
-                    continue
-                self._join(user, group, self.states[user])
+                user = self.groups.only_user(unit)
+                if user is not None:
+                    self._join(user, group, self.states[user])
 
     def _attention(self) -> None:
         """Scores, softmax, weighted sum: a product, loops and a softmax over its rows, and a product of the result.

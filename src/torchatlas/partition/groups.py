@@ -28,8 +28,18 @@ class Groups:
     def before(self, group: int) -> set[int]:
         return set(self._before[group])
 
-    def after(self, group: int) -> set[int]:
-        return set(self._after[group])
+    def only_producer(self, unit: int) -> int | None:
+        """The group that the group of a unit depends on, if it is only one."""
+        before = self._before[self.group[unit]]
+        return next(iter(before)) if len(before) == 1 else None
+
+    def only_user(self, unit: int) -> int | None:
+        """The group that depends on the group of a unit, if it is only one. What nothing is connected with, such as an
+        empty tensor that no op reads, belongs to the unit after it."""
+        before, after = self._before[self.group[unit]], self._after[self.group[unit]]
+        if not before and not after and unit + 1 < len(self.units):
+            return self.group[unit + 1]
+        return next(iter(after)) if len(after) == 1 else None
 
     def _between(self, first: int, second: int) -> tuple[set[int], bool] | None:
         """The groups between two that depend on `first`, or (True) those that `second` depends on.

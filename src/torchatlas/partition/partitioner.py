@@ -22,6 +22,11 @@ from torchatlas.partition.unit_graph import Units
 from torchatlas.registry import near_names
 
 STRATEGIES = ("fusion", "op", "module")
+_WHY_APART = {
+    "op": "each operation is a subgraph",
+    "module": "they are calls of different modules",
+    "groups": "they are in different groups, as asked",
+}
 
 
 class GraphPartitioner:
@@ -76,11 +81,13 @@ class GraphPartitioner:
         groups, names, fusion, glue = self._groups(units, found)
         group = of_nodes(units, groups)
         moved = traffic(found, group, len(groups))
-        subgraphs = Describer(units, found, groups, moved, fusion, names, glue).subgraphs()
+        strategy = self.strategy if self.groups is None else "groups"
+        reasons = dict.fromkeys(moved.crossing, _WHY_APART.get(strategy, ""))
+        if fusion is not None:
+            of = fusion.groups.group
+            reasons = {(a, b): fusion.why_not(of[groups[a][0]], of[groups[b][0]]) for a, b in moved.crossing}
+        subgraphs = Describer(units, found, groups, moved, fusion, reasons, names, glue).subgraphs()
         ids = [one.node_id for one in subgraphs]
-        reason = dict(
-            _reasons(units, groups, moved.crossing, fusion, self.strategy if self.groups is None else "groups")
-        )
         work = np.array([one.flops + one.elementwise_flops for one in subgraphs], float)
         bytes_ = np.array([one.traffic_bytes for one in subgraphs], float)
         moves = bytes_ > 0
@@ -92,7 +99,7 @@ class GraphPartitioner:
             for op in np.flatnonzero(operations).tolist()
         )
         return PartitionReport(
-            strategy="groups" if self.groups is not None else self.strategy,
+            strategy=strategy,
             device=self.device.name,
             device_source=self.device.source,
             front_end=front_end,
@@ -119,7 +126,7 @@ class GraphPartitioner:
             uncosted=dict(found.counts.uncosted),
             subgraphs=tuple(subgraphs),
             boundaries=tuple(
-                Boundary(ids[a], ids[b], size, reason[a, b]) for (a, b), size in sorted(moved.crossing.items())
+                Boundary(ids[a], ids[b], size, reasons[a, b]) for (a, b), size in sorted(moved.crossing.items())
             ),
             sizes=dict(found.counts.sizes),
             notes=tuple(graph.notes),
@@ -141,20 +148,3 @@ class GraphPartitioner:
         fusion = Fusion(units, found, self.on_chip_bytes)
         groups = fusion.groups.in_order()
         return groups, {}, fusion, [fusion.runs_nothing(group) for group in groups]
-
-
-def _reasons(
-    units: Units, groups: list[list[int]], crossing: dict[tuple[int, int], int], fusion: Fusion | None, strategy: str
-) -> Iterable[tuple[tuple[int, int], str]]:
-    """Why each boundary is one."""
-    plain = {
-        "op": "each operation is a subgraph",
-        "module": "they are calls of different modules",
-        "groups": "they are in different groups, as asked",
-    }
-    for a, b in crossing:
-        if fusion is None:
-            yield (a, b), plain[strategy]
-        else:
-            of = fusion.groups.group
-            yield (a, b), fusion.why_not(of[groups[a][0]], of[groups[b][0]])

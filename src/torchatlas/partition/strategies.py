@@ -27,24 +27,18 @@ def by_operation(units: Units, ledger: Ledger) -> tuple[list[list[int]], list[bo
     counts = [bool(units.is_head[unit]) and not _runs_nothing(units, ledger, unit) for unit in range(len(units))]
     holds_operation = list(counts)  # by group
 
-    def join(one: int, other: int) -> None:
-        joined = groups.join(one, other)
-        if joined is not None:
+    def join(one: int | None, other: int) -> None:
+        joined = None if one is None else groups.join(one, other)
+        if joined is not None and one is not None:
             holds_operation[joined] = holds_operation[one] or holds_operation[other]
 
     for unit in range(len(units)):  # backward, to what it follows
         if not counts[unit]:
-            producers = groups.before(groups.group[unit])
-            if len(producers) == 1:
-                join(producers.pop(), groups.group[unit])
+            join(groups.only_producer(unit), groups.group[unit])
     for unit in range(len(units) - 1, -1, -1):  # forward, to what follows it
         group = groups.group[unit]
         if not holds_operation[group]:
-            users = groups.after(group)
-            if len(users) == 1:
-                join(users.pop(), group)
-            elif not users and not groups.before(group) and unit + 1 < len(units):
-                join(groups.group[unit + 1], group)  # an empty tensor without readers: with the op it is for
+            join(groups.only_user(unit), group)
     found = groups.in_order()
     return found, [not any(counts[unit] for unit in group) for group in found]
 

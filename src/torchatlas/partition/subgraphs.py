@@ -25,11 +25,12 @@ class Describer:
         groups: list[list[int]],
         moved: Traffic,
         fusion: Fusion | None,
+        reasons: dict[tuple[int, int], str],
         names: dict[int, str],
         glue: list[bool] | None,
     ) -> None:
         self.units, self.ledger, self.groups, self.moved, self.fusion = units, ledger, groups, moved, fusion
-        self.names, self.glue = names, glue
+        self.reasons, self.names, self.glue = reasons, names, glue  # why two groups are not one; names by first unit
         digits = len(str(max(len(groups) - 1, 0)))
         self.ids = [f"s{number:0{digits}}" for number in range(len(groups))]
         self.of_unit = {unit: number for number, group in enumerate(groups) for unit in group}
@@ -79,7 +80,7 @@ class Describer:
             recommended_bottleneck=bound,
             seconds=seconds,
             time_ns=int(times.sum()) if len(times) and (times >= 0).all() else None,
-            partition_reason=Reason(self._reason(number, group)),
+            partition_reason=Reason(self._reason(number)),
             is_glue=False if self.glue is None else self.glue[number],
         )
 
@@ -158,18 +159,16 @@ class Describer:
             vectorizable_size=1 if side is None else shape[side],
         )
 
-    def _reason(self, number: int, group: list[int]) -> str:
+    def _reason(self, number: int) -> str:
         if self.fusion is None:
             return "a group of its own, as the strategy says"
-        of = self.fusion.groups.group
         users = sorted(self.users.get(number, ()))
         if not users:
             waited_for = number in self.waited_for
             return "what follows waits for it and reads nothing of it" if waited_for else "nothing follows it"
         found: dict[str, list[str]] = {}
         for user in users:
-            why = self.fusion.why_not(of[group[0]], of[self.groups[user][0]])
-            found.setdefault(why, []).append(self.ids[user])
+            found.setdefault(self.reasons[number, user], []).append(self.ids[user])
         return "; ".join(f"ends before {', '.join(ids)}: {why}" for why, ids in found.items())
 
 

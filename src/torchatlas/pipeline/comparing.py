@@ -19,7 +19,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Difference(Report):
+class PipelineDifference(Report):
     """How far tensors of one kind are from those of one process."""
 
     what: str
@@ -86,7 +86,7 @@ def _same(named: dict[str, nn.Parameter]) -> dict[str, str]:
     return {name: first.setdefault(id(parameter), name) for name, parameter in named.items()}
 
 
-def compared(made: list[dict[str, Any]], one: dict[str, Any]) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
+def compared(made: list[dict[str, Any]], one: dict[str, Any]) -> tuple[tuple[PipelineDifference, ...], tuple[str, ...]]:
     """What the ranks made against what one process did: the differences, and the parameters that stages share."""
     last = next(each for each in made if "outputs" in each)
     gradients: Tensors = {}
@@ -114,7 +114,7 @@ def _numbered(tensors: Iterable[torch.Tensor]) -> Tensors:
     return {str(number): tensor for number, tensor in enumerate(tensors)}
 
 
-def _difference(what: str, found: Tensors, expected: Tensors) -> Difference:
+def _difference(what: str, found: Tensors, expected: Tensors) -> PipelineDifference:
     differ, largest = list(expected.keys() ^ found.keys()), 0.0
     only_rounded = not differ
     for name in expected.keys() & found.keys():
@@ -126,4 +126,4 @@ def _difference(what: str, found: Tensors, expected: Tensors) -> Difference:
             differ.append(name)
             largest = max(largest, float((one.double() - other.double()).abs().max()))
             only_rounded &= torch.allclose(one, other, rtol=1e-4, atol=1e-5 * float(other.abs().max()))
-    return Difference(what, len(expected.keys() | found.keys()), sorted(differ), largest, only_rounded)
+    return PipelineDifference(what, len(expected.keys() | found.keys()), sorted(differ), largest, only_rounded)

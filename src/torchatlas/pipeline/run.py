@@ -20,7 +20,7 @@ from torchatlas.errors import InvalidInputError, InvalidModelError
 from torchatlas.graph import OperationType
 from torchatlas.interrupts import orderly_death, whole
 from torchatlas.partition.stages import PipelinePlan
-from torchatlas.pipeline.comparing import Difference, alone, compared
+from torchatlas.pipeline.comparing import PipelineDifference, alone, compared
 from torchatlas.pipeline.cutting import planned
 from torchatlas.pipeline.folder import BATCH, LOSS, PROGRAM, Done, Job, read_done, tensors_file, write_job
 from torchatlas.pipeline.launch import launch
@@ -43,7 +43,7 @@ class PipelineRun(Report):
     ranks: int
     microbatches: int
     loss: float
-    differences: tuple[Difference, ...]
+    differences: tuple[PipelineDifference, ...]
     measured: Timeline
     predicted: Timeline  # by the plan: times of the stages at best, backward twice as long as forward
     replayed: Timeline  # by the measured times of the stages, if nothing else took time

@@ -1,6 +1,6 @@
 """Models by name -> whether their partitions are right: checks that can fail, and figures that others published."""
 
-from torchatlas.partition.validate.run import (
+from torchatlas.partition.validate.validation import (
     FRONT_ENDS,
     ModelValidation,
     PartitionValidation,
