@@ -41,7 +41,6 @@ from torchatlas.capturing.replaying import CHANGED
 from torchatlas.errors import AtlasError, CaptureError
 from torchatlas.execute.exporting import bound
 from torchatlas.execute.verify import Verification
-from torchatlas.render.layout import verify
 from torchatlas.render.picture import draw
 from torchatlas.torch_private import pytree
 
@@ -60,6 +59,7 @@ from corpus import (
     transformers_models,
     wake,
 )
+from render.layout import verify
 from support import load_transformers
 
 from benchmarks.verified_results import UNFINISHED, Check, line, named_limits, read, table, unexplained, write_page

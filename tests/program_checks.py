@@ -14,11 +14,11 @@ import torch
 from capturing.byte_witness import ByteWitness, edge_faults
 from capturing.witness import content
 from programs import Program
+from render.layout.verify import account, defects, hidden
 from torch import nn
 
 import torchatlas as atlas
 from torchatlas.graph.faults import faults
-from torchatlas.render.layout.verify import account, defects, hidden
 
 PAGES = ((1400, 1000), (700, 500), (320, 240))
 counted: dict[str, int] = {"ops": 0, "unstable": 0, "patched": 0}

@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     )
     from torchatlas.diagnosis import doctor
     from torchatlas.execute.check_compatibility import check_compatibility
-    from torchatlas.execute.compare import compare_runs
+    from torchatlas.execute.compare_runs import compare_runs
     from torchatlas.execute.traced import TracedModel, trace
     from torchatlas.execute.verify import verify
     from torchatlas.operations.table import formula, register_operator
@@ -117,7 +117,7 @@ else:
             "checkpoint_plans": "checkpoint_plan",
             "compat": "ComputationalGraphTracker analyze_computational_graph make_dot track_computational_graph",
             "diagnosis": "doctor",
-            "execute.compare": "compare_runs",
+            "execute.compare_runs": "compare_runs",
             "execute.check_compatibility": "check_compatibility",
             "execute.traced": "TracedModel trace",
             "execute.verify": "verify",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from zoo import ZOO, Specimen
 
 import torchatlas as atlas
-from torchatlas.capturing.replaying import fingerprint
+from torchatlas.capturing.tensor_bytes import fingerprint
 from torchatlas.errors import AnalysisError, CaptureError, InputMismatchError, InvalidInputError, NotAvailableError
 from torchatlas.execute.recorded_run import record
 from torchatlas.inputs import named_tensors

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from render.layout import verify
 from render.pictures import Block, texts, tower, words
 from render.reading import SVG
 from torch import nn
@@ -21,7 +22,6 @@ from torchatlas.demo import training_step
 from torchatlas.graph import Graph, OperationType
 from torchatlas.operations import type_of_box
 from torchatlas.render.box_measures import BOX_MEASURES
-from torchatlas.render.layout import verify
 from torchatlas.render.layout.way import Way
 from torchatlas.render.page import heaviest
 from torchatlas.render.picture import Picture

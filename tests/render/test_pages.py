@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 from render.layout.pages import every_item
+from render.layout.verify import account, defects, hidden
 from torch import nn
 from torch.nn import functional as F
 
 import torchatlas as atlas
-from torchatlas.render.layout.verify import account, defects, hidden
 from torchatlas.render.picture import Picture
 
 

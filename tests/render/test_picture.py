@@ -15,6 +15,7 @@ import children
 import numpy as np
 import pytest
 import torch
+from render.layout.verify import account, defects, hidden
 from render.pictures import texts, tower, words
 from render.reading import SVG
 from torch import nn
@@ -25,7 +26,6 @@ from torchatlas.demo import training_step
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, NodeKind, Phase
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.verify import account, defects, hidden
 from torchatlas.render.picture import Picture
 
 

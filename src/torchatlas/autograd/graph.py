@@ -16,20 +16,12 @@ from torch import nn
 from torchatlas.autograd.check_arguments import Params, forward_graph, names_by_id
 from torchatlas.autograd.graph_walk import FIRST, Walk, leaf_of, roots_of, sequence_nr, walk
 from torchatlas.autograd.saved_tensors import SavedSlot, saved_by, storage_bytes, storage_key
+from torchatlas.capturing.portable import layout_row
 from torchatlas.capturing.tensors import layout_name, shape_of
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, TensorRef, encode
-from torchatlas.graph.columns import (
-    COLUMNS,
-    EDGE_KINDS,
-    KINDS,
-    PHASES,
-    ROLES,
-    Array,
-    Layout,
-    Operation,
-    Tables,
-)
+from torchatlas.graph.builder import Builder
+from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Array, Layout, Operation
 from torchatlas.graph.nouns import EdgeKind, NodeKind, Phase, Role
 from torchatlas.operations import operation_type
 
@@ -65,85 +57,71 @@ def autograd_graph(
 def graph_of_walk(found: Walk, names: Mapping[int, str], *, saved: bool) -> Graph:
     """Values are the gradients on the edges; after them come leaves and saved tensors, which no node makes."""
     count, edges = len(found.nodes), len(found.source)
-    source, target = np.array(found.source, np.int64), np.array(found.target, np.int64)
+    source, target, index = (np.array(column, np.int64) for column in (found.source, found.target, found.index))
     leaves = {number: leaf for number, node in enumerate(found.nodes) if (leaf := leaf_of(node)) is not None}
-    tables, extras = Tables(threads=["main"], devices=[]), _Extras(names, leaves)
+    builder = Builder()
+    held = _HeldTensors(builder, edges, names, leaves)
     incoming = np.bincount(target, minlength=count).tolist()
     known: dict[str, int] = {}
-    operations: dict[Operation, int] = {}
-    operation, slots, slot_ptr = [], [], [0]
+    operation, arguments, slots, slot_ptr = [], [], [], [0]
     for number, node in enumerate(found.nodes):
         full = node.name()  # not its type: nodes of different names may share one
         row = known.get(full)
         if row is None:
             name = full.rpartition("::")[2]  # torch::autograd::AccumulateGrad
-            row = known[full] = operations.setdefault(Operation(name, operation_type(name)), len(operations))
+            row = known[full] = builder.row("operations", Operation(name, operation_type(name)))
         operation.append(row)
         for metadata in node._input_metadata:
-            slots.append(extras.gradient_layout(metadata))
+            slots.append(held.gradient_layout(metadata))
         slot_ptr.append(len(slots))
-        extras.add(node, number, incoming[number], saved and number not in leaves)
-    tables.operations, tables.layouts = list(operations), list(extras.layouts)
-    tables.names, tables.devices, tables.arguments = list(extras.names), list(extras.devices), list(extras.texts)
-    edge_layout = _edge_layouts(slots, np.array(slot_ptr), target, np.array(found.index, np.int64), extras)
-    value_count = edges + len(extras.owner)
-    owner = np.array(extras.owner, np.int64)
-    # inputs: gradients in the order of their slots, then what the node holds
+        arguments.append(held.saved(number, incoming[number], saved_by(node) if saved and number not in leaves else []))
+    # Inputs: gradients in the order of their slots, then what the node holds
+    owner = np.array(held.owner, np.int64)
     into = np.concatenate([target, owner])
-    order = np.lexsort((np.concatenate([found.index, np.full(len(owner), 1 << 30)]), into))
-    place = np.empty(value_count, np.int64)
-    place[order] = np.arange(value_count)
-    input_ptr = np.searchsorted(into[order], np.arange(count + 1))
+    order = np.lexsort((np.concatenate([index, np.full(len(owner), 1 << 30)]), into))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    first_input = np.searchsorted(into[order], np.arange(count))
     output_index = np.arange(edges) - np.searchsorted(source, source)
-
-    def both(of_edges: Any, of_extras: Any) -> Array:
-        return np.concatenate([np.broadcast_to(of_edges, edges), np.asarray(of_extras).reshape(-1)])
-
-    columns: dict[str, Any] = {
-        "node_kind": np.full(count, KINDS.index(NodeKind.OP)),
-        "node_operation": operation,
-        "node_phase": np.full(count, PHASES.index(Phase.BACKWARD)),
-        "node_arguments": extras.argument,
-        "node_sequence_nr": [number if (number := sequence_nr(node)) < FIRST else -1 for node in found.nodes],
-        "node_iteration": np.zeros(count),
-        "node_thread": np.zeros(count),
-        "input_ptr": input_ptr,
-        "output_ptr": np.searchsorted(source, np.arange(count + 1)),
-        "input_value": order,
-        "input_written": np.zeros(value_count),
-        "output_value": np.arange(edges),
-        "value_storage": both(-1, extras.storage),
-        "value_layout": both(edge_layout, extras.layout),
-        "value_offset": both(0, extras.offset),
-        "value_version": both(0, extras.version),
-        "value_producer": both(source, np.full(len(owner), -1)),
-        "value_output_index": both(output_index, np.full(len(owner), -1)),
-        "value_view_of": both(-1, [edges + leaf if leaf >= 0 else -1 for leaf in extras.view_of]),
-        "value_role": both(ROLES.index(Role.TEMPORARY), extras.role),
-        "value_parameter": both(-1, extras.parameter),
-        "storage_bytes": extras.storage_bytes,
-        "storage_device": extras.storage_device,
-        "storage_role": extras.storage_role,
-        "edge_source": source,
-        "edge_target": target,
-        "edge_output_index": output_index,
-        "edge_input_index": place[:edges] - input_ptr[target] if edges else [],
-        "edge_value": np.arange(edges),
-        "edge_kind": np.full(edges, EDGE_KINDS.index(EdgeKind.DATA)),
-    }
-    filled = {
-        name: np.ascontiguousarray(columns[name], dtype)
-        if name in columns
-        else np.full(_length(unit, count, extras), -1, dtype)
-        for name, (dtype, unit) in COLUMNS.items()
-    }
+    builder.fill(
+        "node",
+        count,
+        kind=KINDS.index(NodeKind.OP),
+        operation=operation,
+        phase=PHASES.index(Phase.BACKWARD),
+        arguments=arguments,
+        sequence_nr=[number if (number := sequence_nr(node)) < FIRST else -1 for node in found.nodes],
+        iteration=0,
+        thread=0,
+        input_count=np.bincount(into, minlength=count),
+        output_count=np.bincount(source, minlength=count),
+    )
+    builder.fill("input", len(order), value=order, written=0)
+    builder.fill("output", edges, value=np.arange(edges))
+    builder.fill(
+        "value",
+        edges,
+        layout=_edge_layouts(slots, np.array(slot_ptr), target, index, builder),
+        offset=0,
+        version=0,
+        producer=source,
+        output_index=output_index,
+        role=ROLES.index(Role.TEMPORARY),
+    )
+    builder.fill(
+        "edge",
+        edges,
+        source=source,
+        target=target,
+        output_index=output_index,
+        input_index=place[:edges] - first_input[target],
+        value=np.arange(edges),
+        kind=EDGE_KINDS.index(EdgeKind.DATA),
+    )
     metadata = {"torch": torch.__version__.partition("+")[0]}
-    recorded = {"topological_nr": _topological(count, found), "input_nr": np.array(found.index, np.int64)}
-    return Graph(filled, tables, source="autograd", metadata=metadata, recorded=recorded)
-
-
-def _length(unit: str, nodes: int, extras: _Extras) -> int:
-    return {"node": nodes, "storage": len(extras.storage_bytes)}.get(unit, 0)
+    return builder.graph(
+        "autograd", metadata=metadata, recorded={"topological_nr": _topological(count, found), "input_nr": index}
+    )
 
 
 def _topological(count: int, found: Walk) -> Array:
@@ -155,110 +133,82 @@ def _topological(count: int, found: Walk) -> Array:
     return np.array(numbers, np.int64)
 
 
-def _edge_layouts(slots: list[int], slot_ptr: Array, target: Array, index: Array, extras: _Extras) -> Array:
+def _edge_layouts(slots: list[int], slot_ptr: Array, target: Array, index: Array, builder: Builder) -> Array:
     """What arrives at an input of a node: the shape of what its forward op made."""
-    place = slot_ptr[target] + index if len(target) else np.empty(0, np.int64)
-    known = place < slot_ptr[target + 1] if len(target) else np.empty(0, bool)  # a Function may say less than it takes
-    unknown = extras.layout_row(Layout((), None, "unknown", "unknown", "unknown")) if not known.all() else -1
+    place = slot_ptr[target] + index
+    known = place < slot_ptr[target + 1]  # a Function may say less than it takes
+    unknown = builder.row("layouts", Layout((), None, "unknown", "unknown", "unknown")) if not known.all() else -1
     return np.where(known, np.array([*slots, -1])[np.where(known, place, -1)], unknown)
 
 
-class _Extras:
-    """Leaves, by the nodes that accumulate their gradients, then saved tensors; and the tables that values share."""
+class _HeldTensors:
+    """Leaves, by the nodes that accumulate their gradients, then saved tensors: values `first` and following."""
 
-    def __init__(self, names: Mapping[int, str], leaves: Mapping[int, torch.Tensor]) -> None:
-        self._given = names
-        self.layouts: dict[Layout, int] = {}
-        self.names: dict[str, int] = {}
-        self.devices: dict[str, int] = {}
-        self.texts: dict[str, int] = {encode(Call()): 0}
-        self.argument: list[int] = []  # per node
-        self.owner: list[int] = []  # per value, as what follows
-        self.storage: list[int] = []
-        self.layout: list[int] = []
-        self.offset: list[int] = []
-        self.version: list[int] = []
-        self.role: list[int] = []
-        self.parameter: list[int] = []
-        self.view_of: list[int] = []  # the leaf whose storage it has
-        self.storage_bytes: list[int] = []
-        self.storage_device: list[int] = []
-        self.storage_role: list[int] = []
+    def __init__(
+        self, builder: Builder, first: int, names: Mapping[int, str], leaves: Mapping[int, torch.Tensor]
+    ) -> None:
+        self._builder, self._first, self._names = builder, first, names
+        self.owner: list[int] = []  # of each value, the node that holds it
         self._storages: dict[int, int] = {}
-        self._layouts_of_metadata: dict[Any, int] = {}
+        self._layouts: dict[Any, int] = {}  # of gradients, by shape, dtype and device
+        self._no_arguments = builder.row("arguments", encode(Call()))
         self._signatures: dict[tuple[str, ...], int] = {}
-        self._leaves: dict[int, tuple[int, torch.Tensor]] = {}  # by storage
-        for place, (number, leaf) in enumerate(leaves.items()):  # first: what views them comes after
-            self._value(number, leaf, Role.PARAMETER, leaf._version)
-            self._leaves.setdefault(storage_key(leaf), (place, leaf))
-
-    def layout_row(self, layout: Layout) -> int:
-        return self.layouts.setdefault(layout, len(self.layouts))
+        self._leaves: dict[int, tuple[int, torch.Tensor]] = {}  # by storage: the value of a leaf, and the leaf
+        for number, leaf in leaves.items():  # first: what views them comes after
+            value = self._value(number, leaf, Role.PARAMETER, leaf._version)
+            self._leaves.setdefault(storage_key(leaf), (value, leaf))
 
     def gradient_layout(self, metadata: Any) -> int:
         shape = ("*",) if metadata.is_cpp_nested_tensor else tuple(metadata.shape)  # the former does not tell
         key = shape, metadata.dtype, metadata.device
         try:
-            return self._layouts_of_metadata[key]
+            return self._layouts[key]
         except (KeyError, TypeError):  # not seen yet; or a symbolic size, which has no hash
             nested = metadata.is_nested_tensor  # its symbols are of no program
             sizes = tuple(size if isinstance(size, int) else "*" if nested else str(size) for size in shape)
             dtype = str(metadata.dtype).removeprefix("torch.")
-            row = self.layout_row(Layout(sizes, None, dtype, str(metadata.device), "gradient"))
+            row = self._builder.row("layouts", Layout(sizes, None, dtype, str(metadata.device), "gradient"))
             if all(isinstance(size, int) for size in shape):
-                self._layouts_of_metadata[key] = row
+                self._layouts[key] = row
             return row
 
-    def add(self, node: Any, number: int, gradients: int, saved: bool) -> None:
-        """What the forward of a node saved, if it is wanted."""
-        held = saved_by(node) if saved else []
-        self.argument.append(self._saved(number, gradients, held) if held else 0)
+    def saved(self, number: int, gradients: int, slots: list[SavedSlot]) -> int:
+        """Values for what a node saved; the row of the arguments that say which input lies in which slot.
 
-    def _saved(self, number: int, gradients: int, held: list[SavedSlot]) -> int:
-        """The row of the arguments that say which input, after the gradients, lies in which slot."""
-        slots = []
-        for each in held:
-            if each.data is not None:
-                role = Role.PARAMETER if storage_key(each.data) in self._leaves else Role.ACTIVATION
-                self._value(number, each.data, role, each.version)
-                slots.append(each.slot)
-        key = (str(gradients), *slots)
+        Saved tensors come after the gradients among the inputs of the node.
+        """
+        names = []
+        for slot in slots:
+            if slot.data is not None:
+                role = Role.PARAMETER if storage_key(slot.data) in self._leaves else Role.ACTIVATION
+                self._value(number, slot.data, role, slot.version)
+                names.append(slot.slot)
+        if not slots:
+            return self._no_arguments
+        key = (str(gradients), *names)
         row = self._signatures.get(key)
         if row is None:
-            references = {slot: TensorRef(gradients + place) for place, slot in enumerate(slots)}
-            row = self.texts.setdefault(encode(Call((), references)), len(self.texts))
-            self._signatures[key] = row
+            references = {name: TensorRef(gradients + place) for place, name in enumerate(names)}
+            row = self._signatures[key] = self._builder.row("arguments", encode(Call((), references)))
         return row
 
-    def _value(self, owner: int, tensor: torch.Tensor, role: Role, version: int) -> None:
+    def _value(self, owner: int, tensor: torch.Tensor, role: Role, version: int) -> int:
         strided = tensor.layout is torch.strided and not tensor.is_nested
-        layout = Layout(
-            tuple(shape_of(tensor)),
-            tuple(tensor.stride()) if strided else None,
-            str(tensor.dtype).removeprefix("torch."),
-            str(tensor.device),
-            "strided" if strided else layout_name(tensor),
-        )
-        name = self._given.get(id(tensor), "")
-        place, leaf = self._leaves.get(storage_key(tensor), (-1, None))
-        self.view_of.append(place if leaf is not tensor else -1)
-        self.owner.append(owner)
-        self.storage.append(self._storage(tensor, role))
-        self.layout.append(self.layout_row(layout))
-        self.offset.append(int(tensor.storage_offset()) if strided else 0)
-        self.version.append(version)
-        self.role.append(ROLES.index(role))
-        self.parameter.append(self.names.setdefault(name, len(self.names)) if name else -1)
-
-    def _storage(self, tensor: torch.Tensor, role: Role) -> int:
+        stride = tensor.stride() if strided else layout_name(tensor)
         key = storage_key(tensor)
-        row = self._storages.get(key)
-        if row is None:
-            row = self._storages[key] = len(self.storage_bytes)
-            self.storage_bytes.append(storage_bytes(tensor))
-            self.storage_device.append(self.devices.setdefault(str(tensor.device), len(self.devices)))
-            self.storage_role.append(ROLES.index(role))
-        return row
+        if key not in self._storages:
+            self._storages[key] = self._builder.storage(storage_bytes(tensor), str(tensor.device), role)
+        value, leaf = self._leaves.get(key, (-1, None))
+        self.owner.append(owner)
+        return self._first + self._builder.value(
+            layout_row(shape_of(tensor), stride, tensor.dtype, tensor.device),
+            role,
+            storage=self._storages[key],
+            name=self._names.get(id(tensor), ""),
+            version=version,
+            view_of=value if leaf is not tensor else -1,
+            offset=int(tensor.storage_offset()) if strided else 0,
+        )
 
 
 # -- forward -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch
 from torch import nn
 
 from torchatlas.capturing.frames import is_users
-from torchatlas.capturing.portable import operation_of, portable
+from torchatlas.capturing.portable import layout_row, operation_of, portable
 from torchatlas.capturing.recording_functions import operator_name
+from torchatlas.capturing.tensors import layout_name
 from torchatlas.graph import Graph, NodeKind, OperationType, Role
 from torchatlas.graph.arguments import Call, Constant, TensorRef, encode
 from torchatlas.graph.builder import Builder
@@ -64,7 +66,7 @@ class _Reader:
         self.state: dict[int, tuple[int, int]] = {}  # value -> its storage and version
         self.numbers: dict[str, int] = {}
         self.prefix = ""  # of the blocks that are being read
-        self.stack: list[tuple[str, int]] = []  # the running module calls
+        self.open_calls = OpenCalls(self._begin_call)
         self.shared: dict[int, int] = {}  # id of a tensor of the model -> its storage
 
     def read(self, inputs: list[Any]) -> tuple[Graph, dict[str, int]]:
@@ -253,22 +255,37 @@ class _Reader:
                 return inputs[places[argument.name][0]]
         return None
 
+    def _begin_call(self, path: str, kind: str, outer: int | None) -> int:
+        return self.builder.call(path, kind, -1 if outer is None else outer)
+
     def _module_call(self, node: Any) -> int:
         """The module call a node belongs to; calls are told apart by the keys that export gives them."""
-        wanted = [
+        calls = [
             (key, path.partition("@")[0], kind)
             for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items()
             if "_empty_nn_module_stack" not in path
         ]
-        same = 0
-        while same < min(len(wanted), len(self.stack)) and wanted[same][0] == self.stack[same][0]:
+        innermost = self.open_calls.at(calls)
+        return -1 if innermost is None else innermost
+
+
+class OpenCalls:
+    """The module calls that a traced graph is in, node by node. `begin(path, class, outer call)` opens one."""
+
+    def __init__(self, begin: Callable[[str, str, int | None], int]) -> None:
+        self._begin = begin
+        self._stack: list[tuple[Any, int]] = []
+
+    def at(self, calls: list[tuple[Any, str, Any]]) -> int | None:
+        """The innermost of these calls (key, path, class), outermost first; those that go on are not opened anew."""
+        stack, same = self._stack, 0
+        while same < min(len(calls), len(stack)) and calls[same][0] == stack[same][0]:
             same += 1
-        del self.stack[same:]
-        for key, path, kind in wanted[same:]:
-            parent = self.stack[-1][1] if self.stack else -1
-            name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-            self.stack.append((key, self.builder.call(path, name.rpartition(".")[2], parent)))
-        return self.stack[-1][1] if self.stack else -1
+        del stack[same:]
+        for key, path, kind in calls[same:]:
+            name = kind if isinstance(kind, str) else kind.__qualname__
+            stack.append((key, self._begin(path, name.rpartition(".")[2], stack[-1][1] if stack else None)))
+        return stack[-1][1] if stack else None
 
 
 def attribute(owner: Any, path: str) -> Any:
@@ -316,18 +333,12 @@ def _size(size: Any) -> int | str:
 
 
 def _layout(fake: torch.Tensor) -> Layout:
-    strided = fake.layout is torch.strided
-    return Layout(
-        tuple(_size(size) for size in fake.shape),
-        tuple(_size(step) for step in fake.stride()) if strided else None,
-        str(fake.dtype).removeprefix("torch."),
-        str(fake.device),
-        "strided" if strided else str(fake.layout).removeprefix("torch."),
-    )
+    stride = tuple(map(_size, fake.stride())) if fake.layout is torch.strided else layout_name(fake)
+    return layout_row(tuple(map(_size, fake.shape)), stride, fake.dtype, fake.device)
 
 
 def _bytes(fake: torch.Tensor) -> int:
-    """What it takes; unknown for symbolic sizes."""
+    """The size of its data; -1, unknown, for symbolic sizes."""
     total = fake.element_size()
     for size in map(_size, fake.shape):
         if isinstance(size, str):

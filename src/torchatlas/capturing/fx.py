@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from torchatlas.capturing.exported import source_of
+from torchatlas.capturing.exported import OpenCalls, source_of
 from torchatlas.capturing.fake import fake_mode, faked, values_refused, without_pretence
 from torchatlas.capturing.recording import Recording
 from torchatlas.capturing.restore import Restorer
@@ -71,7 +71,7 @@ class _Runner(fx.Interpreter):
         self.signature = inspect.signature(module.forward)
         self.owners: list[fx.Node] = []  # of each recorded operation
         self.node: fx.Node | None = None
-        self.stack: list[tuple[str, int]] = []  # the open module calls
+        self.open_calls = OpenCalls(lambda *call: self.recording.open_call(*call))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Takes what the module's own forward takes, by position or by name."""
@@ -87,24 +87,12 @@ class _Runner(fx.Interpreter):
         return self.fx_graph.process_outputs(self.env.pop(node))
 
     def run_node(self, node: fx.Node) -> Any:
-        wanted = [(key, *found) for key, found in (node.meta.get("nn_module_stack") or {}).items()]
+        calls = [(key, *module) for key, module in (node.meta.get("nn_module_stack") or {}).items()]
         if node.op == "call_module":
-            wanted = wanted[:-1]  # the last one is called
+            calls = calls[:-1]  # the last one is called
         self.node = node
-        with self.recording.inside(self._calls(wanted)):
+        with self.recording.inside(self.open_calls.at(calls)):
             return super().run_node(node)
-
-    def _calls(self, wanted: list[tuple[Any, ...]]) -> int | None:
-        """The innermost of these module calls; those that go on are not opened anew."""
-        same = 0
-        while same < min(len(wanted), len(self.stack)) and wanted[same][0] == self.stack[same][0]:
-            same += 1
-        del self.stack[same:]
-        for key, path, kind in wanted[same:]:
-            outer = self.stack[-1][1] if self.stack else None
-            name = kind if isinstance(kind, str) else kind.__name__
-            self.stack.append((key, self.recording.open_call(path, name, outer)))
-        return self.stack[-1][1] if self.stack else None
 
     def after_op(self, out: Any, written: list[Any]) -> None:
         assert self.node is not None

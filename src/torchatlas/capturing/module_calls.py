@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from torchatlas.capturing import compiled, patches
-from torchatlas.capturing.collectives import keep_group
+from torchatlas.capturing.collectives import keep_group, note_process
 from torchatlas.capturing.frames import recomputing, user_line
 from torchatlas.capturing.patches import Cell
 from torchatlas.capturing.recorder import Recorder
@@ -83,7 +83,7 @@ class Watch:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
-        self.recorder.note_process()
+        note_process(self.recorder.metadata)
         self.named = self.model is not None
         if self.model is not None:
             self._add_tree(self.model)
@@ -91,7 +91,7 @@ class Watch:
 
     def stop(self) -> None:
         patches.leave(self)
-        self.recorder.note_process()
+        note_process(self.recorder.metadata)
         self.recorder.numbers.meet_strangers()
         for fork in self._forks:
             fork.silence()

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from torchatlas.capturing import pausing
-from torchatlas.capturing.collectives import named_reduction, note_process, noted_group
+from torchatlas.capturing.collectives import named_reduction, noted_group
 from torchatlas.capturing.frames import GENERATED, code_kind, recomputing
+from torchatlas.capturing.portable import portable
 from torchatlas.capturing.recording_functions import plan_for, recording_function
 from torchatlas.capturing.row_schema import OMITTED, PLACE, Plan
 from torchatlas.capturing.tensor_numbers import TensorNumbers
@@ -119,7 +120,7 @@ class Recorder:
         self.end = len(self.rows)
 
     def paused(self) -> AbstractContextManager[None]:
-        """What this thread runs in here is not recorded."""
+        """A context in which nothing that this thread runs is recorded."""
         return pausing.paused(self._mode)
 
     def take_off(self) -> None:
@@ -166,12 +167,8 @@ class Recorder:
             self._guard(storage)
         self.numbers.before_resize(storage)
 
-    def note_process(self) -> None:
-        """Note which of how many processes this is; the program may join the others, or leave them, meanwhile."""
-        note_process(self.metadata)
-
     def _unrecorded(self, operator: Any) -> Callable[[Any, Any], Any]:
-        """What only runs. But every optimizer step is marked for the profiler, also the end of one that raised."""
+        """Run an operator unrecorded. The profiler's marks tell when an optimizer step ends, also one that raised."""
         current, marks, call = self.current, self._marks, getattr(operator, "_op", operator)
         begins = operator._schema.name.startswith("profiler::_record_function_enter")
         ends = operator._schema.name.startswith("profiler::") and not begins
@@ -195,8 +192,6 @@ class Recorder:
             return kind
 
         def tensors_out(tree: Any, found: list[Any]) -> Any:
-            from torchatlas.capturing.portable import portable
-
             def place(item: Any) -> Any:
                 if isinstance(item, torch.Tensor):
                     found.append(numbers.number_of(item))
@@ -293,7 +288,7 @@ def _running_node() -> int | None:
 
 
 def _device_of(args: Any, kwargs: Any) -> Any:
-    """What prim.device answers. Fake tensors are asked more often than there are ops: the short way to the answer."""
+    """prim.device. Fake tensors are asked for it more often than there are ops: answer without dispatching."""
     tensor = args[0]
     if isinstance(tensor, FakeTensor) and not tensor.fake_mode.in_kernel_invocation:
         return tensor.fake_device
@@ -302,7 +297,7 @@ def _device_of(args: Any, kwargs: Any) -> Any:
 
 @functools.cache
 def _is_plain(kind: type) -> bool:
-    """Whether ops on this kind of tensor run as they are, without a __torch_dispatch__ of its own in between."""
+    """True for classes of tensors without a __torch_dispatch__ of their own: ops on them are recorded as they are."""
     own = getattr(kind, "__torch_dispatch__", None)
     plain = own == torch.Tensor.__torch_dispatch__ or issubclass(kind, FakeTensor)
     if not plain:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,14 +15,27 @@ from torchatlas.capturing.portable import dtype_name
 from torchatlas.capturing.recorded_values import tensors_of
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.row_schema import Plan
-from torchatlas.capturing.tensors import storages_of
+from torchatlas.capturing.tensor_bytes import (
+    DIGEST_BYTES,
+    NO_DIGEST,
+    all_filled,
+    as_bytes,
+    dense_bytes,
+    digest,
+    elements,
+    fingerprint,
+    is_bytes,
+    is_view_of_storage,
+    misalignment,
+    same_bytes,
+    span,
+)
+from torchatlas.capturing.tensors import COMPRESSED
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.operations import of
 from torchatlas.torch_private import FakeTensor, UninitializedTensor, aside
 
-DIGEST_BYTES = 16
-NO_DIGEST = bytes(DIGEST_BYTES)  # of what is not to be compared: it holds whatever was in memory
 REPLAY = "-1:"  # how the keys begin that belong to no node
 CHANGED, UNWRITTEN = "changed outside of the recorded ops", "taken by an op before all of it was written"
 
@@ -110,7 +121,7 @@ class ReplayKeeper:
         """What a program returns may have met no op."""
         with self._lock, aside():
             for tensor in tensors:
-                if _is_view_of_storage(tensor):
+                if is_view_of_storage(tensor):
                     self._arrive(tensor, reads=False)
 
     def finish(self) -> None:
@@ -134,7 +145,7 @@ class ReplayKeeper:
         for index, (tensor, reads) in enumerate(inputs):
             if isinstance(tensor, FakeTensor):
                 self._fake = True
-            elif _is_view_of_storage(tensor):
+            elif is_view_of_storage(tensor):
                 self._arrive(tensor, reads)
                 if bits := tensor.is_conj() + 2 * tensor.is_neg():
                     self._views.append((self._ops, index, bits))
@@ -151,8 +162,8 @@ class ReplayKeeper:
         if not reads or isinstance(tensor, UninitializedTensor):  # a lazy module's: nothing is in it yet
             return
         content = as_bytes(storage)
-        begin, end = _span(tensor)
-        if memory.filled is not None and not _all_filled(memory.filled, tensor):
+        begin, end = span(tensor)
+        if memory.filled is not None and not all_filled(memory.filled, tensor):
             self._patch(memory, content, begin, end, UNWRITTEN)
             memory.filled[begin:end] = 255
         else:
@@ -163,7 +174,7 @@ class ReplayKeeper:
         for item in leaves:
             if not isinstance(item, torch.Tensor) or isinstance(item, FakeTensor):
                 continue
-            if not _is_view_of_storage(item):
+            if not is_view_of_storage(item):
                 self._odd[id(item)] = weakref.ref(item)
                 continue
             storage = item.untyped_storage()
@@ -173,10 +184,10 @@ class ReplayKeeper:
                 if facts.uninitialized:
                     memory.filled = torch.zeros_like(memory.content)
         for tensor in written:
-            if _is_view_of_storage(tensor) and not isinstance(tensor, FakeTensor):
+            if is_view_of_storage(tensor) and not isinstance(tensor, FakeTensor):
                 self._note_write(tensor, facts.resizes)
         for item in leaves:
-            unknown = (facts.has_workspace and _is_bytes(item)) or self._is_unwritten(item)
+            unknown = (facts.has_workspace and is_bytes(item)) or self._is_unwritten(item)
             self._digests.append(NO_DIGEST if unknown else fingerprint(item))
         self._pointers.append(len(self._digests))
 
@@ -191,17 +202,17 @@ class ReplayKeeper:
             memory.filled[:before] = filled[: len(content)][:before]
         if resizes:
             return
-        begin, end = _span(tensor)
+        begin, end = span(tensor)
         self._own(memory)[begin:end] = content[begin:end]
         if memory.filled is not None:
-            _elements(memory.filled, tensor).fill_(-1)
+            elements(memory.filled, tensor).fill_(-1)
 
     def _is_unwritten(self, item: Any) -> bool:
         """Whether an op returned a view of memory that nobody has written."""
-        if not isinstance(item, torch.Tensor) or not _is_view_of_storage(item):
+        if not isinstance(item, torch.Tensor) or not is_view_of_storage(item):
             return False
         filled = self._memories[id(item.untyped_storage())].filled
-        return filled is not None and not _all_filled(filled, item)
+        return filled is not None and not all_filled(filled, item)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
@@ -220,7 +231,7 @@ class ReplayKeeper:
         memory = _Memory(weakref.ref(storage, died), number_of_storage, as_bytes(storage).clone(), external)
         memories[key] = memory
         if external:
-            self._first.setdefault(memory.number, (memory.content, _misalignment(storage)))
+            self._first.setdefault(memory.number, (memory.content, misalignment(storage)))
         return memory
 
     def _own(self, memory: _Memory) -> torch.Tensor:
@@ -233,7 +244,7 @@ class ReplayKeeper:
         if len(content) != len(memory.content):
             memory.content = content.clone()
             self._patches.append(Patch(self._ops, memory.number, 0, len(content), memory.content.clone(), CHANGED))
-        elif not _same(content, memory.content, begin, end):
+        elif not same_bytes(content, memory.content, begin, end):
             self._patch(memory, content, begin, end, CHANGED)
 
     def _patch(self, memory: _Memory, content: torch.Tensor, begin: int, end: int, why: str) -> None:
@@ -266,8 +277,8 @@ class ReplayKeeper:
                 "parts": self._kept(parts),
                 "coalesced": tensor.is_coalesced(),
             }
-        if tensor.layout in _COMPRESSED:
-            parts = [getattr(tensor, name)() for name in _COMPRESSED[tensor.layout]]
+        if tensor.layout in COMPRESSED:
+            parts = [getattr(tensor, name)() for name in COMPRESSED[tensor.layout]]
             return {"kind": str(tensor.layout).removeprefix("torch."), "shape": shape, "parts": self._kept(parts)}
         if tensor.is_quantized and tensor.qscheme() is torch.per_tensor_affine:
             more = {"scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
@@ -313,14 +324,6 @@ class ReplayKeeper:
             f"{REPLAY}digest_pointers": np.array(self._pointers, np.int64),
             **{REPLAY + key: tensor.cpu().numpy() for key, tensor in arrays.items()},
         }
-
-
-_COMPRESSED = {
-    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-}
 
 
 def settings() -> dict[str, Any]:
@@ -392,109 +395,3 @@ def default_generator(device: torch.device) -> torch.Generator:
     if device.type == "cuda":
         return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
     return torch.default_generator
-
-
-def _is_view_of_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is no more than a view of a storage that holds bytes."""
-    if isinstance(tensor, FakeTensor) or tensor.device.type == "meta" or tensor.is_nested or tensor.is_quantized:
-        return False
-    return tensor.layout is torch.strided and any(not is_void(storage) for storage in storages_of(tensor))
-
-
-def is_void(storage: Any) -> bool:
-    """Whether a storage has a size and no memory: forward-mode differentiation makes zeros of that kind."""
-    if not storage.nbytes():
-        return False
-    try:
-        return not storage.data_ptr()
-    except RuntimeError:  # "an invalid python storage"
-        return True
-
-
-def as_bytes(storage: Any) -> torch.Tensor:
-    """A storage as one flat tensor of bytes, sharing its memory."""
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """From which byte of its storage to which a tensor reaches."""
-    size, begin = tensor.element_size(), int(tensor.storage_offset()) * tensor.element_size()
-    if not tensor.numel():
-        return begin, begin
-    reach = sum(int(count - 1) * int(step) for count, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return begin, begin + (reach + 1) * size
-
-
-def _is_bytes(item: Any) -> bool:
-    return isinstance(item, torch.Tensor) and item.dtype is torch.uint8
-
-
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _elements(content: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes in a flat tensor that a tensor covers in its storage, as integers of its size."""
-    size, shape, stride = tensor.element_size(), tuple(tensor.shape), tensor.stride()
-    offset = tensor.storage_offset()
-    if size > 8:  # complex128
-        shape, stride, offset = (*shape, size // 8), (*(step * size // 8 for step in stride), 1), offset * size // 8
-    found = torch.empty(0, dtype=_INTEGERS[min(size, 8)], device=content.device)
-    return found.set_(content.untyped_storage(), offset, shape, stride)
-
-
-def _all_filled(filled: torch.Tensor, tensor: torch.Tensor) -> bool:
-    return bool((_elements(filled, tensor) == -1).all())
-
-
-def _same(one: torch.Tensor, other: torch.Tensor, begin: int, end: int) -> bool:
-    """Whether two flat byte tensors are equal from here to there; by whole words, which is four times as fast."""
-    begin, words = begin - begin % 8, (end - begin + begin % 8) // 8 * 8
-    if not torch.equal(one[begin : begin + words].view(torch.int64), other[begin : begin + words].view(torch.int64)):
-        return False
-    return torch.equal(one[begin + words : end], other[begin + words : end])
-
-
-def _misalignment(storage: Any) -> int:
-    """How far a storage begins after a multiple of 64 bytes: some kernels sum in another order then."""
-    return int(storage.data_ptr() % 64) if storage.device.type == "cpu" else 0
-
-
-def dense_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements of a strided tensor in order, as bytes."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    whole, begin = as_bytes(plain.untyped_storage()), plain.storage_offset() * plain.element_size()
-    return whole[begin : begin + plain.numel() * plain.element_size()]
-
-
-def digest(content: torch.Tensor, about: str = "") -> bytes:
-    made = hashlib.sha256(about.encode())
-    if len(content):
-        content = content.cpu()  # not .numpy(): a storage that numpy has seen cannot be resized any more
-        made.update((ctypes.c_ubyte * len(content)).from_address(content.data_ptr()))
-    return made.digest()[:DIGEST_BYTES]
-
-
-def fingerprint(item: Any) -> bytes:
-    """A digest of a tensor's dtype, shape, strides and bytes, or of a number."""
-    if not isinstance(item, torch.Tensor):
-        return hashlib.sha256(repr(item).encode()).digest()[:DIGEST_BYTES]
-    if isinstance(item, FakeTensor) or item.device.type == "meta" or (item.is_nested and not storages_of(item)):
-        return hashlib.sha256(f"{item.dtype}".encode()).digest()[:DIGEST_BYTES]
-    if item.is_nested:
-        parts = [item.values()] if item.layout is torch.jagged else list(item.unbind())
-    elif item.layout is torch.sparse_coo:
-        parts = [item._indices(), item._values()]
-    elif item.layout in _COMPRESSED:
-        parts = [getattr(item, name)() for name in _COMPRESSED[item.layout]]
-    elif item.layout is not torch.strided:
-        parts = [item.to_dense()]
-    elif item.is_quantized:
-        parts = [item.int_repr()]
-    elif all(is_void(storage) for storage in storages_of(item)):
-        return digest(torch.empty(0, dtype=torch.uint8), f"{item.dtype} {tuple(item.shape)} {item.stride()}")
-    else:
-        return digest(dense_bytes(item), f"{item.dtype} {tuple(item.shape)} {item.stride()}")
-    made = hashlib.sha256(f"{item.dtype} {item.layout}".encode())
-    for part in parts:
-        made.update(fingerprint(part))
-    return made.digest()[:DIGEST_BYTES]

@@ -13,6 +13,13 @@ import torch
 
 from torchatlas.torch_private import UninitializedTensor, is_wrapper, no_dispatch_modes
 
+# The parts of a compressed sparse tensor, its values last
+COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # by far the most: these need not be asked
 
 
@@ -43,13 +50,7 @@ def storages_of(tensor: Any) -> list[Any]:
             return [tensor.untyped_storage()]
         except (RuntimeError, NotImplementedError):  # of torch.func: a tensor around a tensor
             return []
-    parts = {
-        torch.sparse_coo: ("_indices", "_values"),
-        torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-        torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-        torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-        torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-    }.get(tensor.layout, ())
+    parts = ("_indices", "_values") if tensor.layout is torch.sparse_coo else COMPRESSED.get(tensor.layout, ())
     with no_dispatch_modes(), torch.no_grad():  # asking must not look like an op of the program
         return [getattr(tensor, part)().untyped_storage() for part in parts]
 

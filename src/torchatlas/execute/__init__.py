@@ -9,7 +9,7 @@ Whatever runs becomes a Program (program.py), and one loop runs it; who looks on
 - A traced model: traced.py (TracedModel) has one trace_variant.py per kind of input. exporting.py calls torch.export:
   free_sizes.py finds which sizes can vary, within export_deadline.py; export_recurrent.py traces LSTMs for any length.
   input_checks.py says which inputs a trace serves, trace_check.py whether it computes what the model does. A model that
-  export refuses runs itself along its captured_path.py. compare.py and check_compatibility.py are reports.
+  export refuses runs itself along its captured_path.py. compare_runs.py and check_compatibility.py are reports.
 - Its files: program_file.py is the format, saving.py and loading.py go both ways, file_sizes.py is what a file may
   compute with sizes; value_files.py writes what nodes made.
 - A recorded graph: replay_data.py is what the capture kept, replay.py runs it once more. recorded_pieces.py makes of it

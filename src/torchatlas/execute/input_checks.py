@@ -14,7 +14,7 @@ from torchatlas.execute.exporting import bound
 from torchatlas.torch_private import pytree
 
 
-def guarded(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def guard_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """What guards speak of: arguments by name, and all of them flat, as those of strict export do."""
     return {"flat_args": pytree.tree_leaves((args, kwargs)), **bound(model, args, kwargs)}
 

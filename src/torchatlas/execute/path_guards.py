@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchatlas.capturing.replaying import fingerprint
+from torchatlas.capturing.tensor_bytes import fingerprint
 from torchatlas.errors import InputMismatchError
 from torchatlas.execute.program import Program
 from torchatlas.execute.recorded_program import RecordedOperator

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.replaying import CHANGED, REPLAY, fingerprint
+from torchatlas.capturing.replaying import CHANGED, REPLAY
+from torchatlas.capturing.tensor_bytes import fingerprint
 from torchatlas.errors import NotAvailableError
 from torchatlas.execute.ops import dtype_named
 from torchatlas.execute.path_guards import ExpectedResults, Input, RecordedProgram, guarded
 from torchatlas.execute.program import Register
 from torchatlas.execute.recorded_program import RecordedOperator, RecordedOps
 from torchatlas.execute.recorded_run import LiveRun, Read, rebuilt
-from torchatlas.execute.replay import place
+from torchatlas.execute.replay import OpLocation, op_location
 from torchatlas.execute.replay_data import Recipe, array, built, content, fresh_storage, view_of
 from torchatlas.graph import Graph, NodeKind, Phase
 from torchatlas.graph.arguments import Call, Constant
@@ -65,16 +66,15 @@ class _Pieces(RecordedOps):
             raise NotAvailableError("This run holds a backward pass. Capture the forward pass alone to have pieces.")
         for op, _, _, _, why in self.data.patches:
             if why == CHANGED:
-                near = self.ops[min(op, len(self.ops) - 1)]
-                name, operation, _, line = place(graph, near)
+                near = OpLocation(*op_location(graph, self.ops[min(op, len(self.ops) - 1)]))
                 raise NotAvailableError(
-                    f"Before {name} ({operation}){f' at {line}' if line else ''} something that is no operator, numpy "
-                    "say, wrote into a tensor: operators alone do not compute what this model does."
+                    f"Before {near} something that is no operator, numpy say, wrote into a tensor: operators alone do "
+                    "not compute what this model does."
                 )
         for op, (_, generator) in self.draws.items():
             if not self.data.generators[generator][1]:
                 raise NotAvailableError(
-                    f"{place(graph, self.ops[op])[0]} draws from a generator of its own, which is not in the graph."
+                    f"{graph.nodes[self.ops[op]].name} draws from a generator of its own, which is not in the graph."
                 )
         owners: dict[int, str] = {}
         for node, kind in enumerate(self.kinds):
@@ -85,33 +85,28 @@ class _Pieces(RecordedOps):
 
     def _reads(self) -> tuple[dict[int, set[int]], dict[int, bytes]]:
         """Which results of which nodes the program read past the operators, and of which values that it was given."""
-        columns = self.graph.columns
         made: dict[int, set[int]] = {}
         given: dict[int, bytes] = {}
-        node_of = np.repeat(np.arange(len(self.kinds)), np.diff(columns["input_ptr"]))
-        wrote = columns["input_written"].astype(bool)
-        writes = list(zip(node_of[wrote].tolist(), columns["input_value"][wrote].tolist(), strict=True))
+        from_ops = {self.storage[value] for values in self.outputs_of for value in values}
+        writes = [(node, self.storage[value]) for node, written in enumerate(self.written_of) for _, value in written]
         for read in self.live.reads if self.live is not None else ():
             found = self._value_read(read)
             end = self.ops[read.ops] if read.ops < len(self.ops) else len(self.kinds)
-            last = max((n for n, value in writes if self.storage[value] == read.storage and n < end), default=-1)
+            last = max((node for node, storage in writes if storage == read.storage and node < end), default=-1)
             if found is None:
-                if self._from_outside(read.storage) and last < 0:
+                if last < 0 and read.storage not in from_ops:
                     continue  # it is always the same
                 raise NotAvailableError(f"{read.how}() read a tensor that no operator has made as it was then.")
             node, index, value = found
             if last > node:
                 raise NotAvailableError(
-                    f"{read.how}() read what {place(self.graph, last)[0]} had written into a part of a tensor."
+                    f"{read.how}() read what {self.graph.nodes[last].name} had written into a part of a tensor."
                 )
             if self.kinds[node] is NodeKind.INPUT:
                 given[value] = read.digest
             else:
                 made.setdefault(node, set()).add(index)
         return made, given
-
-    def _from_outside(self, storage: int) -> bool:
-        return all(storage != self.storage[value] for made in self.outputs_of for value in made)
 
     def _value_read(self, read: Read) -> tuple[int, int, int] | None:
         """The last node before a read that returned this tensor: node, index and value."""
@@ -130,15 +125,14 @@ class _Pieces(RecordedOps):
         """All of it."""
         inputs = [self._input(node) for node, kind in enumerate(self.kinds) if kind is NodeKind.INPUT]
         self._written_from_outside()
-        settings, grad, draws = dict(self.data.settings), True, set()
+        settings, grad = dict(self.data.settings), True
         results: list[Any] = []
         structure: Any = None
         op = 0
         for node, kind in enumerate(self.kinds):
             if kind is NodeKind.OP:
                 grad = settings[op].grad if op in settings else grad
-                name = self._op(op, node, grad)
-                draws |= {name} if op in self.draws else set()
+                self._op(op, node, grad)
                 op += 1
             elif kind is NodeKind.OUTPUT:
                 results = [self.register_of(value, -1, at) for at, value in enumerate(self.inputs_of[node])]
@@ -150,7 +144,7 @@ class _Pieces(RecordedOps):
         return RecordedProgram(
             self.builder.program(results),
             self.constants,
-            frozenset(draws),
+            frozenset(self.graph.nodes[node].name for op, node in enumerate(self.ops) if op in self.draws),
             tuple(inputs),
             tuple(self.written),
             structure,
@@ -178,11 +172,9 @@ class _Pieces(RecordedOps):
         self.builder.inputs.append(register.number)
         self.hold(value, register)
 
-    def _op(self, op: int, node: int, grad: bool) -> str:
-        """One op; returns its name."""
-        name, operation, _, line = place(self.graph, node)
-        where = f"{name} ({operation})" + (f" at {line}" if line else "")
-        if operation in TAKES_STORAGE:
+    def _op(self, op: int, node: int, grad: bool) -> None:
+        where = OpLocation(*op_location(self.graph, node))
+        if where.operation in TAKES_STORAGE:
             raise NotAvailableError(f"{where} lets a tensor show other memory, which pieces cannot do.")
         try:
             operator = self.operator_of(node)
@@ -192,12 +184,11 @@ class _Pieces(RecordedOps):
             raise NotAvailableError(f"{where} cannot be run again: {error}") from error
         states = self.unreturned(node, operator)
         returned = [value for value in self.outputs_of[node] if value not in states]
-        read = self._read_of(node, operation, returned)
-        expected = ExpectedResults(where, tuple(map(self._looks, returned)), tuple(self.digests[op]), read)
+        read = self._read_of(node, where.operation, returned)
+        expected = ExpectedResults(str(where), tuple(map(self._looks, returned)), tuple(self.digests[op]), read)
         target = guarded(operator, expected, grad=grad, device=self._device(node))
-        result = self.builder.add(name, operator.function, args, kwargs, target)
+        result = self.builder.add(where.node, operator.function, args, kwargs, target)
         self.hold_results(node, taken, result, operator)
-        return name
 
     def hold(self, value: int, register: Register) -> None:
         super().hold(value, register)
@@ -215,7 +206,7 @@ class _Pieces(RecordedOps):
         made = self.outputs_of[node]
         read = [made[index] for index in self.read.get(node, ())]
         if any(value not in returned for value in read):
-            raise NotAvailableError(f"The program read what {place(self.graph, node)[0]} wrote into a tensor.")
+            raise NotAvailableError(f"The program read what {self.graph.nodes[node].name} wrote into a tensor.")
         more = {_READ_BY_TORCH[operation]} if operation in _READ_BY_TORCH else set()
         return frozenset({returned.index(value) for value in read} | more)
 
@@ -288,11 +279,8 @@ class _Pieces(RecordedOps):
 
     def _content(self, value: int) -> torch.Tensor:
         """A plain tensor from outside as it was kept."""
-        layout, number = self.layout_of(value), self.storage[value]
-        sizes: Any = (*(layout.shape or ()), *(layout.stride or ()))
-        if layout.kind != "strided" or layout.stride is None or not all(isinstance(size, int) for size in sizes):
-            raise NotAvailableError(f"a {layout.kind} tensor of {layout.dtype} from outside was not kept.")
-        stored = fresh_storage(content(self.graph, f"storage/{number}"), 0, layout.device)
+        layout = self.plain_layout(value)
+        stored = fresh_storage(content(self.graph, f"storage/{self.storage[value]}"), 0, layout.device)
         return view_of(stored, layout, self.offset[value])
 
     def _written_from_outside(self) -> None:

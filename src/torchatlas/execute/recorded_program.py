@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from torchatlas.capturing.replaying import leaves_of
+from torchatlas.errors import NotAvailableError
 from torchatlas.execute.ops import argument, operator
 from torchatlas.execute.preconditions import checked
 from torchatlas.execute.program import ProgramBuilder, Register
@@ -74,6 +75,13 @@ class RecordedOps:
 
     def layout_of(self, value: int) -> Layout:
         return self.layouts[self.layout[value]]
+
+    def plain_layout(self, value: int) -> Layout:
+        """The layout of a tensor that is a view of its storage; NotAvailableError for others."""
+        layout = self.layout_of(value)
+        if layout.stride is None or not all(isinstance(size, int) for size in (*layout.shape, *layout.stride)):
+            raise NotAvailableError(f"a {layout.kind} tensor of {layout.dtype} came from outside and was not kept.")
+        return layout
 
     def spot(self, value: int) -> Spot:
         return self.storage[value], self.layout[value], self.offset[value]

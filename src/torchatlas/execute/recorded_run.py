@@ -19,8 +19,8 @@ from torch import nn
 from torchatlas.capturing import capture
 from torchatlas.capturing.gradient_mode import running, wants_gradients
 from torchatlas.capturing.recording import Recording
-from torchatlas.capturing.replaying import fingerprint
 from torchatlas.capturing.restore import Restorer
+from torchatlas.capturing.tensor_bytes import fingerprint
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import TensorRef

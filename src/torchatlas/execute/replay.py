@@ -14,14 +14,8 @@ import numpy as np
 import torch
 
 from torchatlas.capturing.recording_functions import plan_for
-from torchatlas.capturing.replaying import (
-    REPLAY,
-    as_bytes,
-    default_generator,
-    digest,
-    is_void,
-    settings,
-)
+from torchatlas.capturing.replaying import REPLAY, default_generator, settings
+from torchatlas.capturing.tensor_bytes import as_bytes, digest, is_void
 from torchatlas.capturing.tensors import storages_of
 from torchatlas.errors import CaptureError, NotAvailableError
 from torchatlas.escapes import clean
@@ -39,7 +33,7 @@ _LASTING = (Role.PARAMETER, Role.BUFFER)
 
 
 @dataclass(frozen=True)
-class Place:
+class OpLocation:
     """An op of the graph: its node, and where the program ran it."""
 
     node: str
@@ -52,7 +46,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Unplayed(Place):
+class Unplayed(OpLocation):
     """An op that could not be run again, and why."""
 
     reason: str
@@ -126,8 +120,8 @@ def _world(graph: Graph, generators: list[tuple[str, bool]]) -> Iterator[None]:
                 generator.set_state(state)
 
 
-def place(graph: Graph, node: int) -> tuple[str, str, str, str | None]:
-    """What a Place is made of."""
+def op_location(graph: Graph, node: int) -> tuple[str, str, str, str | None]:
+    """The fields of an OpLocation."""
     found = graph.nodes[node]
     return found.name, found.operation, found.scope.path, None if found.source is None else str(found.source)
 
@@ -180,7 +174,7 @@ class ReplayProgram(RecordedOps):
                 if isinstance(error, Failed) and error.name:
                     node = int(error.name)
                 reason = str(self.error).partition("\n")[0] or type(self.error).__name__
-                self.stopped = Unplayed(*place(self.graph, node), reason)
+                self.stopped = Unplayed(*op_location(self.graph, node), reason)
         return []
 
     def _program(self, returns: bool) -> Program:
@@ -253,10 +247,8 @@ class ReplayProgram(RecordedOps):
 
     def tensor(self, value: int) -> Register:
         layout = self.layout_of(value)
-        if layout.stride is None and layout.kind == "strided":  # of a lazy module: nothing is in it yet
-            layout = replace(layout, shape=(0,), stride=(1,))
-        if layout.stride is None or not all(isinstance(size, int) for size in (*layout.shape, *layout.stride)):
-            raise NotAvailableError(f"a {layout.kind} tensor of {layout.dtype} came from outside and was not kept.")
+        is_lazy = layout.stride is None and layout.kind == "strided"  # of a lazy module: nothing is in it yet
+        layout = replace(layout, shape=(0,), stride=(1,)) if is_lazy else self.plain_layout(value)
         if layout.device == "meta":
             shape, options = (layout.shape, layout.stride), {"dtype": dtype_named(layout.dtype), "device": "meta"}
             return self.builder.add("", torch.empty_strided, shape, options)

@@ -11,8 +11,9 @@ import torch
 from msgspec import Struct
 
 from torchatlas.capturing.compiled import GRAPH as INDUCTOR_GRAPH
-from torchatlas.capturing.replaying import DIGEST_BYTES, REPLAY
+from torchatlas.capturing.replaying import REPLAY
 from torchatlas.capturing.replaying import settings as settings_now
+from torchatlas.capturing.tensor_bytes import DIGEST_BYTES
 from torchatlas.errors import CaptureError, FileFormatError, NotAvailableError, StateError
 from torchatlas.execute.ops import dtype_named, operator
 from torchatlas.graph import Graph

@@ -123,7 +123,7 @@ class Variant:
 
     def _explained(self, failed: Failed) -> Exception:
         node = self.graph[self.names[failed.name]] if failed.name in self.names else None
-        where = failed.name if node is None else place(node)
+        where = failed.name if node is None else node_location(node)
         first = (str(failed.error).splitlines() or [""])[0]
         text = f"running the traced model failed at {where}: {type(failed.error).__name__}: {first}"
         if isinstance(failed.error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in first:
@@ -195,7 +195,7 @@ def tensor_named(name: str, owners: dict[str, Any]) -> torch.Tensor:
     raise InvalidModelError(f"this {type(owners['']).__name__} has no parameter, buffer or tensor {name!r}.")
 
 
-def place(node: GraphNode) -> str:
+def node_location(node: GraphNode) -> str:
     """A node, its module and its line, in words."""
     where = f"{node.name} ({node.operation})"
     if node.scope.path:

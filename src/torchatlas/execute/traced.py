@@ -34,7 +34,7 @@ from torchatlas.execute.input_checks import (
     check_device,
     described,
     expected,
-    guarded,
+    guard_arguments,
     looks,
     mismatch,
     usable_device,
@@ -43,7 +43,7 @@ from torchatlas.execute.loading import holds_program, loaded, model_name, signat
 from torchatlas.execute.node_values import NodeIO, NodeValues, RunOptions, Taken
 from torchatlas.execute.saving import graph_with_program
 from torchatlas.execute.trace_check import check_assigned, check_trace
-from torchatlas.execute.trace_variant import Variant, place, structured
+from torchatlas.execute.trace_variant import Variant, node_location, structured
 from torchatlas.execute.value_files import ValueFile
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.progress import Progress
@@ -223,7 +223,7 @@ class TracedModel:
                 entries[name] = NodeIO(
                     entry.inputs, made, partial(variant.hyperparameters, name, self.model), variant.graph[name]
                 )
-        return NodeValues(entries, output)
+        return NodeValues(entries, output, variant.graph)
 
     def _saved(
         self, path: str | os.PathLike[str], args: Any, kwargs: Any, nodes: Iterable[str] | None, callback: Any
@@ -261,7 +261,7 @@ class TracedModel:
         def check(name: str, value: Any) -> None:
             for tensor in pytree.tree_leaves(value):
                 if isinstance(tensor, torch.Tensor) and (bad := _count_not_finite(tensor)):
-                    where = place(variant.graph[name])
+                    where = node_location(variant.graph[name])
                     raise NotFiniteError(f"{bad:,} of {tensor.numel():,} numbers are not finite after {where}.")
 
         return self._run(args, kwargs, edit=edit, callback=check)[0]
@@ -316,7 +316,7 @@ class TracedModel:
         seen = tuple(looks(leaf) for leaf in flat)
         if (known := self._served.get(seen)) is not None:
             return known, flat
-        bound = guarded(self.model, *structured(flat, first.in_spec))
+        bound = guard_arguments(self.model, *structured(flat, first.in_spec))
         problems = []
         for variant in self._variants:
             problem, again = mismatch(variant.leaves, flat), False
@@ -439,7 +439,7 @@ class TracedModel:
         ]
         self._say_sizes(graph, [names.get(name, name) for name, _ in leaves], flat)
         constants = dict(program.constants)
-        example = guarded(self.model, args, kwargs)
+        example = guard_arguments(self.model, args, kwargs)
         guards = [(text, compile(text, "<what export assumed>", "eval")) for text in export_guards(program)]
         if any(isinstance(constant, FakeTensor) for constant in constants.values()):
             raise CaptureError(

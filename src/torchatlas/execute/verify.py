@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from torchatlas.capturing.recording_functions import plan_for
-from torchatlas.capturing.replaying import NO_DIGEST, fingerprint, leaves_of, written_tensors
+from torchatlas.capturing.replaying import leaves_of, written_tensors
+from torchatlas.capturing.tensor_bytes import NO_DIGEST, fingerprint
 from torchatlas.errors import CaptureError
 from torchatlas.execute.program import Instruction
-from torchatlas.execute.replay import Place, ReplayObserver, ReplayProgram, Unplayed, place
+from torchatlas.execute.replay import OpLocation, ReplayObserver, ReplayProgram, Unplayed, op_location
 from torchatlas.execute.replay_data import array
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
@@ -22,7 +23,7 @@ from torchatlas.tables import text_lines
 
 
 @dataclass(frozen=True)
-class Difference(Place):
+class Difference(OpLocation):
     """An output of an op that is not what the capture saw."""
 
     output: int
@@ -127,7 +128,7 @@ class _Tally(ReplayObserver):
                 self.equal += 1
             elif self.first is None:
                 largest = _largest_difference(leaf, self.graph.recorded.get(f"{instruction.name}:{index}"))
-                self.first = Difference(*place(self.graph, int(instruction.name)), index, largest)
+                self.first = Difference(*op_location(self.graph, int(instruction.name)), index, largest)
 
 
 def _largest_difference(now: Any, then: Array | None) -> float | None:

@@ -18,7 +18,6 @@ for _name, (_, _unit) in COLUMNS.items():
         _FIELDS["node"][_name.replace("_ptr", "_count")] = _name
     else:
         _FIELDS.setdefault(_unit, {})[_name.removeprefix(f"{_unit}_")] = _name
-_NO_COUNT = {"input_count": 0, "output_count": 0}  # what is not said of a node's inputs and outputs; else -1, unknown
 
 
 class Builder:
@@ -31,6 +30,9 @@ class Builder:
     def __init__(self, threads: Sequence[str] = ("main",)) -> None:
         self._filled: dict[str, Array] = {}
         self._added: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        self._units = {
+            unit: {field: self._added[name] for field, name in fields.items()} for unit, fields in _FIELDS.items()
+        }
         self._threads = list(threads)
         self._tables: dict[str, dict[Any, int]] = {
             name: {} for name in ("operations", "layouts", "arguments", "sources", "modules", "names", "devices")
@@ -44,19 +46,19 @@ class Builder:
 
     def fill(self, unit: str, count: int, **fields: Any) -> None:
         """All rows of a unit: for each field a sequence, or one entry for all."""
+        assert fields.keys() <= _FIELDS[unit].keys(), fields
         for field, name in _FIELDS[unit].items():
-            entries = np.asarray(fields.pop(field, _NO_COUNT.get(field, -1)), COLUMNS[name][0])
+            entries = np.asarray(fields.get(field, -1), COLUMNS[name][0])
             self._filled[name] = entries if entries.ndim else np.full(count, entries)
             assert len(self._filled[name]) == count, name
-        assert not fields, fields
 
     def add(self, unit: str, **fields: Any) -> int:
         """One row; its number, counted from the first that was added."""
-        added = self._added
-        for field, name in _FIELDS[unit].items():
-            added[name].append(fields.pop(field, _NO_COUNT.get(field, -1)))
-        assert not fields, fields
-        return len(added[name]) - 1
+        columns = self._units[unit]
+        assert fields.keys() <= columns.keys(), fields
+        for field, column in columns.items():
+            column.append(fields.get(field, -1))
+        return len(column) - 1
 
     def storage(self, size: int, device: str, role: Role, born: int = -1) -> int:
         """Memory. A size of -1 is unknown."""
@@ -153,6 +155,8 @@ class Builder:
             column = np.array(self._added[name], dtype)
             if name in self._filled:
                 column = np.concatenate([self._filled[name], column]) if len(column) else self._filled[name]
-            columns[name] = np.concatenate([[0], np.cumsum(column)]).astype(dtype) if unit == "node+1" else column
+            if unit == "node+1":  # counts; a node of which none is said has none
+                column = np.concatenate([[0], np.cumsum(np.maximum(column, 0))]).astype(dtype)
+            columns[name] = column
         tables = Tables(threads=self._threads, **{name: list(rows) for name, rows in self._tables.items()})
         return Graph(columns, tables, source=source, **settings)

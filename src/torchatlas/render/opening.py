@@ -112,9 +112,9 @@ def sketch(graph: Graph | Tree, most_boxes: int) -> Sketch:
     return _Sketcher(outline, opened(outline, most_boxes)).sketch()
 
 
-def opened(outline: Outline, most_boxes: int) -> set[int]:
+def opened(outline: Outline, most_boxes: int) -> set[Item]:
     """The ids of what to open: whole levels while they fit, then single groups, the outermost and largest first."""
-    found, boxes = {id(outline.root)}, len(outline.children(outline.root))
+    found, boxes = {outline.root}, len(outline.children(outline.root))
     level = _groups(outline, outline.root)
     while level:
         more = 0
@@ -124,7 +124,7 @@ def opened(outline: Outline, most_boxes: int) -> set[int]:
                 break
         else:
             boxes += more
-            found.update(map(id, level))
+            found.update(level)
             level = [inner for item in level for inner in _groups(outline, item)]
             continue
         break
@@ -136,7 +136,7 @@ def opened(outline: Outline, most_boxes: int) -> set[int]:
         children = outline.children(item)
         if boxes + len(children) - 1 <= most_boxes:
             boxes += len(children) - 1
-            found.add(id(item))
+            found.add(item)
             for inner in children:
                 if not inner.is_leaf:
                     heapq.heappush(waiting, (_rank(inner), inner))
@@ -148,11 +148,11 @@ def _groups(outline: Outline, item: Item) -> list[Item]:
     return [child for child in outline.children(item) if not child.is_leaf and child.kind not in _LAST]
 
 
-def _closed(outline: Outline, opened: set[int]) -> Iterator[Item]:
+def _closed(outline: Outline, opened: set[Item]) -> Iterator[Item]:
     stack = [outline.root]
     while stack:
         for item in outline.children(stack.pop()):
-            if id(item) in opened:
+            if item in opened:
                 stack.append(item)
             elif not item.is_leaf:
                 yield item
@@ -165,7 +165,7 @@ def _rank(item: Item) -> tuple[int, int, int, int]:
 class _Sketcher:
     """Numbers what is visible, and finds for every leaf the box that stands for it."""
 
-    def __init__(self, outline: Outline, opened: set[int]) -> None:
+    def __init__(self, outline: Outline, opened: set[Item]) -> None:
         self.outline, self.opened, self.labels, self.tree = outline, opened, Labels(outline), outline.tree
         leaves = len(self.tree.node)
         self.count = 0
@@ -186,7 +186,7 @@ class _Sketcher:
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def _part(self, item: Item, depth: int, in_lane: bool) -> Part:
-        number, is_open = self.count, id(item) in self.opened
+        number, is_open = self.count, item in self.opened
         self.count += 1
         inner: tuple[Part, ...] = ()
         if is_open:

@@ -141,9 +141,9 @@ class Page:
         self.outline, self.labels, self.scene, self.scale = outline, labels, scene, scale
         self.graph: Graph = outline.tree.graph
         self.canvas = Canvas(look.width, look.height, look.theme)
-        self.values: dict[int, float] = {}
+        self.values: dict[Item, float] = {}
         if self.measure is not None:
-            self.values = {id(frame.item): self.measure.value(frame.item) for frame in scene.closed}
+            self.values = {frame.item: self.measure.value(frame.item) for frame in scene.closed}
         known = [value for value in self.values.values() if math.isfinite(value)]
         self.most = max(known, default=0.0)
 
@@ -203,7 +203,7 @@ class Page:
             fill, ink = theme.terminal
             return fill, fill, ink, ink
         if self.measure is not None:
-            value = self.values[id(item)]
+            value = self.values[item]
             if value == math.inf:
                 fill = _not_finite(theme)
                 ink = max("#000000", "#FFFFFF", key=lambda ink: contrast(ink, fill))
@@ -450,10 +450,10 @@ class Page:
         boxes = [frame.item for frame in self.scene.closed if not self.outline.is_marker(frame.item)]
         rounds = self.measure.of_rounds(boxes)
         rounds = f"; ×n: {rounds}" if rounds else ""
-        grey = f"; grey: {self.measure.grey}" if any(math.isnan(self.values[id(item)]) for item in boxes) else ""
+        grey = f"; grey: {self.measure.grey}" if any(math.isnan(self.values[item]) for item in boxes) else ""
         more = [f"{rounds}{grey}{path}", f"{rounds}{grey}", grey, ""]
         ways = [f"{most}, by its square root{more[0]}", *(most + words for words in more)]
-        odd = "not finite" if any(self.values[id(item)] == math.inf for item in boxes) else ""
+        odd = "not finite" if any(self.values[item] == math.inf for item in boxes) else ""
         room = self.look.width - margins.side - x - (_entry_width(odd, margins.words) if odd else 0.0)
         words = _fitting(ways, margins.words, room)
         self.canvas.text(x, y, words, size=margins.words, fill=theme.soft)

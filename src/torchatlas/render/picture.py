@@ -13,24 +13,17 @@ from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph, Phase
 from torchatlas.registry import near_names
 from torchatlas.render.drawing import Drawing, whole
-from torchatlas.render.layout.fit import Fit, Fitter
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.outline import GLUE, Outline
+from torchatlas.render.layout.opening import Fit, Opener
+from torchatlas.render.layout.outline import MOST_CHILDREN, Outline
 from torchatlas.render.layout.scene import Scene, SceneMaker
 from torchatlas.render.layout.tree import Tree, build
-from torchatlas.render.layout.words import WIDEST
 from torchatlas.render.page import Look, Margins, Page
 from torchatlas.render.theme import theme as theme_named
 
-# How many boxes a group may have before it is cut into segments: fewer when not even the outermost boxes fit.
-_MOST_CHILDREN = (120, 60, 30, 16, 8, 5, 4, 2, 1)
-_DENSE_GLUE = 2  # small ops between modules that are gathered into one box where a page tells little
-_DENSE_ROOM = 140.0  # and for the text below a title
-_BETTER = 1.25  # by how much that, or a cut, must tell more: the ops themselves say more than their number
-_MOST_WORK = 2_500  # lines that may be laid out before no other cuts are tried
-_EACH, _LEAVES = 400, 60  # an attempt takes as long as so many lines, and a line as so many leaves to be looked at
-_NEXT_TO_NOTHING = 3.0  # a page that counts as fewer boxes is no use at all
-_FEW_CHILDREN, _FEWEST_CHILDREN = 8, 4  # groups are cut into fewer only if the rest is no use, or does not fit at all
+_FEWEST_CHILDREN = 3  # groups are cut into fewer segments only if nothing else fits: they would say little
+_MORE = 1.25  # an attempt must tell a quarter more than the one before: what is in a segment has no name
+_POOR = 6.0  # a picture that counts as fewer boxes tells little
 _LEAST_SIDE = 24  # of a page: less leaves no room between the margins, so that nothing can be said of what it lacks
 VIEWS = ("ops", "modules")
 
@@ -88,55 +81,43 @@ def draw(
 
 @dataclass(frozen=True)
 class _Attempt:
-    """A tree cut and gathered in one way, and how it fits the page."""
+    """An outline with groups of so many children, and what of it is open on the page."""
 
     labels: Labels
-    fitter: Fitter
-    fit: Fit
     margins: Margins
+    opener: Opener
+    fit: Fit
 
     @property
     def fits(self) -> bool:
-        return self.fit.scale >= self.fitter.least
+        return self.fit.scale >= self.opener.least
 
     @property
-    def worth(self) -> float:
-        return self.fitter.worth(self.fit) if self.fits else 0.0
+    def told(self) -> float:
+        return self.opener.importance.told(self.fit.opened)
 
 
 def _fitted(tree: Tree, look: Look, font_size: float, node_size: float, modules_only: bool) -> _Attempt:
-    """What is open on the page. If that tells little, also with small ops between modules gathered into boxes, and with
-    groups that are too large to be opened cut into segments: the best of these."""
-
-    def attempt(most_children: int, glue: int, text_room: float) -> _Attempt:
-        outline = Outline(tree, most_children=most_children, modules_only=modules_only, glue=glue)
-        margins = Margins.of(look, outline)
-        labels = Labels(outline)
-        fitter = Fitter(outline, labels, *margins.room(look), font_size, node_size, text_room)
-        return _Attempt(labels, fitter, fitter.fit(), margins)
-
-    is_plain = modules_only or not bool((tree.call >= 0).any())  # there is nothing to be gathered
+    """What is open on the page. While that tells little, also with small ops gathered into boxes, and then with groups
+    that do not fit cut into segments, fewer each time: the attempt that tells most."""
     best: _Attempt | None = None
-    spent = 0
-    for most in _MOST_CHILDREN:
-        is_enough = best is not None and best.worth > _NEXT_TO_NOTHING
-        fewest = _FEW_CHILDREN if is_enough else _FEWEST_CHILDREN
-        if best is not None and (most < fewest or most >= best.fitter.most_inside(best.fit)):
-            continue  # segments of less say little, and larger ones change nothing
-        ways = ((GLUE, WIDEST), (_DENSE_GLUE, _DENSE_ROOM))
-        for glue, text_room in ways[:1] if is_plain or is_enough else ways:
-            trial = attempt(most, glue, text_room)
-            spent += _EACH + trial.fitter.maker.work + len(tree.node) // _LEAVES
-            if trial.worth > (_BETTER * best.worth if best else 0.0):
-                best = trial
-            if best is not None and not best.fitter.is_poor(best.fit):
-                return best
-        if best is not None and best.worth > _NEXT_TO_NOTHING and spent > _MOST_WORK:
+    most_children, gathers = MOST_CHILDREN, modules_only
+    while most_children >= (_FEWEST_CHILDREN if best else 1):
+        outline = Outline(tree, most_children=most_children, modules_only=modules_only, gathers=gathers)
+        labels, margins = Labels(outline), Margins.of(look, outline)
+        opener = Opener(outline, labels, *margins.room(look), font_size, node_size)
+        trial = _Attempt(labels, margins, opener, opener.fit())
+        if trial.fits and (best is None or trial.told > _MORE * best.told):
+            best = trial
+        if best is not None and (best.opener.refused is None or best.told >= _POOR):
             break
+        refused = opener.importance.count(opener.refused) if opener.refused else most_children
+        most_children = min(most_children, refused) * 2 // 3 if gathers else most_children
+        gathers = True
     if best is not None:
         return best
-    needed = trial.fit.box.width * trial.fitter.least, trial.fit.box.height * trial.fitter.least
-    wide, tall = _least_page(look, trial.labels.outline, needed)
+    needed = trial.fit.box.width * opener.least, trial.fit.box.height * opener.least
+    wide, tall = _least_page(look, outline, needed)
     raise InvalidInputError(
         f"{look.width} x {look.height} pixels are too few to show anything at font_size={font_size:g}: "
         f"use at least {wide} x {tall}, or a smaller font."

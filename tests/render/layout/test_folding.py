@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from render.graphs import Sketch, chain, dense_block, linear, recurrent_loop, tower
+from render.layout import verify
 from render.layout.pages import drawn, every_item, outlined
 
 from torchatlas.graph import Graph
-from torchatlas.render.layout import verify
 from torchatlas.render.layout.folding import hands_on
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import Item

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from render import graphs
 from render.graphs import nested_graphs, written
+from render.layout import verify
 from render.layout.pages import drawn
 
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout import verify
 from torchatlas.render.layout.way import Way
 from torchatlas.render.layout.words import SMALL
 from torchatlas.render.page import heaviest

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from render.graphs import Sketch, chain, recurrent_loop, tower
+from render.layout import verify
 from render.layout.pages import drawn, frame
 from render.layout.test_properties import outside
 from torch import nn
@@ -15,7 +16,6 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout import verify
 from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.scene import Label, Line, SceneMaker
 from torchatlas.render.layout.way import Way

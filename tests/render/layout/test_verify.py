@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 from render.graphs import Sketch, linear
+from render.layout import verify
 from render.layout.pages import drawn, frame
 
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout import folding, verify
+from torchatlas.render.layout import folding
 from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.scene import Label, Line, Scene
 from torchatlas.render.layout.way import Way

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 from render.graphs import Sketch, branches
+from render.layout import verify
 from render.layout.pages import drawn, labelled
 
 import torchatlas as atlas
 from torchatlas.graph import Graph
-from torchatlas.render.layout import verify
 from torchatlas.render.layout.boxes import BoxMaker
 from torchatlas.render.layout.layered import Problem
 from torchatlas.render.layout.routing import Placed, place
@@ -126,7 +126,7 @@ def test_a_hundred_different_branches_are_all_shown(graph: Graph) -> None:
 @pytest.mark.parametrize("width", [600.0, 1200.0, 2400.0])
 def test_rows_are_as_long_as_the_page_is_wide(width: float) -> None:
     outline, labels = labelled(branches(60))
-    box = BoxMaker(outline, labels, width=width).box(outline.root, {id(outline.root)}, 3000.0)
+    box = BoxMaker(outline, labels, width=width).box(outline.root, {outline.root}, 3000.0)
     assert width / 2 < box.width <= width
 
 

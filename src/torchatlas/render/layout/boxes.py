@@ -16,7 +16,7 @@ from torchatlas.render.layout.layered import LINE_GAP, Net, Problem
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.routing import Placed, Point, Route
 from torchatlas.render.layout.wide import Wrapped, fans
-from torchatlas.render.layout.words import SMALL, TITLE, WIDEST
+from torchatlas.render.layout.words import SMALL, TITLE
 
 HEAD, PAD = 22.0, 12.0
 STACK = 6.0  # how far the boxes behind a repeat look out
@@ -28,7 +28,6 @@ _LINE_END, _MOST_ENDS = 7.0, 150  # a box has room for the ends of so many lines
 _FEW_ENDS = 8  # and for so many where lines are joined before they reach it
 _WIDE = 300.0  # no text makes a box as wide as this, only the ends of lines do
 _HOPELESS = 1e6  # the width of what no page can show
-_SPARE = 0.05  # height to spare, of all there is
 _USUAL_PAGE = 4 / 3  # its width for its height
 
 
@@ -36,8 +35,7 @@ class Share(Enum):
     """How much of a group's height the one open group in it gets."""
 
     GUESSED = 0  # what the other boxes are guessed to leave: they stand above and below it
-    MEASURED = 1  # the same, and then again what they did leave
-    WHOLE = 2  # all of it: they stand beside it
+    WHOLE = 1  # all of it: they stand beside it
 
 
 @dataclass(eq=False)
@@ -73,43 +71,36 @@ class Box:
 class BoxMaker:
     """Lays groups out and remembers them by structure, what is open in them and the height they had."""
 
-    def __init__(
-        self, outline: Outline, labels: Labels, smallest: float = 0.0, width: float = 0.0, room: float = WIDEST
-    ) -> None:
-        self.outline, self.labels, self.room = outline, labels, room  # for the text below a title
+    def __init__(self, outline: Outline, labels: Labels, smallest: float = 0.0, width: float = 0.0) -> None:
+        self.outline, self.labels = outline, labels
         self.smallest = smallest  # height of a closed box
         self.width = width  # of the page: ranks that are wider are wrapped; if 0, as wide as most pages of its height
         self._page = (width, width / _USUAL_PAGE) if width else (math.inf, 0.0)
         self._known: dict[Hashable, Box] = {}
         self._numbers: dict[Hashable, int] = {}  # one for every structure, so that a long description is hashed once
-        self._patterns: dict[int, int] = {}  # by the ids of items
-        self._heads: dict[int, float] = {}
-        self._closed_boxes: dict[int, Box] = {}
-        self._closed_numbers: dict[int, int] = {}
-        self._alone_numbers: dict[int, int] = {}  # of open ones in which nothing is open
-        self._inside: dict[int, frozenset[int]] = {}  # the ids of what is in a group
-        self._open_numbers: dict[int, int] = {}  # of all open ones, while `_opened_now` is what is open
-        self._opened_now: Collection[int] = ()
-        self._known_words: dict[tuple[int, bool], tuple[str, str]] = {}  # by the ids of items, laid out many times
+        self._patterns: dict[Item, int] = {}
+        self._heads: dict[Item, float] = {}
+        self._closed_boxes: dict[Item, Box] = {}
+        self._closed_numbers: dict[Item, int] = {}
+        self._alone_numbers: dict[Item, int] = {}  # of open ones in which nothing is open
+        self._inside: dict[Item, frozenset[Item]] = {}  # what is in a group
+        self._open_numbers: dict[Item, int] = {}  # of all open ones, while `_opened_now` is what is open
+        self._opened_now: Collection[Item] = ()
+        self._known_words: dict[tuple[Item, bool], tuple[str, str]] = {}  # of items, which are laid out many times
         self._solver = Solver()
-        self.solved = 0
-
-    def limit(self, most_work: float) -> None:
-        """Lay out what it takes to show something, but search no longer for what fits after so many lines."""
-        self._solver.most_work = most_work
 
     @property
     def work(self) -> int:
-        """How many lines were laid out so far: what a search may spend is limited by it."""
+        """How many lines between ranks were laid out so far."""
         return self._solver.work
 
-    def box(self, item: Item, opened: Collection[int], height: float, share: Share = Share.GUESSED) -> Box:
-        """The box of an item that should be no higher than `height`; `opened` holds the ids of open items.
+    def box(self, item: Item, opened: Collection[Item], height: float, share: Share = Share.GUESSED) -> Box:
+        """The box of an item that should be no higher than `height`; `opened` holds the open items.
 
         What is nested deep gets far too little of a height that is guessed at every depth. Another share may help,
         or not: a group that is higher, if narrower, may not leave room for others beside which it stands.
         """
-        if id(item) not in opened:
+        if item not in opened:
             return self._closed_box(item)
         number = self._number(item, opened)
         natural = self._known.get(number)
@@ -126,63 +117,63 @@ class BoxMaker:
         return self._known[key]
 
     def _closed_box(self, item: Item) -> Box:
-        box = self._closed_boxes.get(id(item))
+        box = self._closed_boxes.get(item)
         if box is None:
             number = self._number(item, ())
             if number not in self._known:
                 self._known[number] = self._closed(item)
-            box = self._closed_boxes[id(item)] = self._known[number]
+            box = self._closed_boxes[item] = self._known[number]
         return box
 
-    def _number(self, item: Item, opened: Collection[int]) -> int:
+    def _number(self, item: Item, opened: Collection[Item]) -> int:
         """The same for items of one structure in which the same is open, and that say the same: they share a box."""
-        if id(item) not in opened:
-            number = self._closed_numbers.get(id(item))
+        if item not in opened:
+            number = self._closed_numbers.get(item)
             if number is None:
                 inside: tuple[Hashable, ...] = (len(item.inputs), len(item.outputs), *self._words(item, False))
                 structure = (False, item.hash, item.name, item.repeat, *inside)
-                number = self._closed_numbers[id(item)] = self._numbers.setdefault(structure, len(self._numbers))
+                number = self._closed_numbers[item] = self._numbers.setdefault(structure, len(self._numbers))
             return number
         if opened is not self._opened_now:
             self._opened_now, self._open_numbers = opened, {}
-        number = self._open_numbers.get(id(item))
+        number = self._open_numbers.get(item)
         if number is None:
-            number = self._open_numbers[id(item)] = self._number_of_open(item, opened)
+            number = self._open_numbers[item] = self._number_of_open(item, opened)
         return number
 
-    def _number_of_open(self, item: Item, opened: Collection[int]) -> int:
+    def _number_of_open(self, item: Item, opened: Collection[Item]) -> int:
         pattern = self._pattern(item)  # asked for first: the wiring tells the children what enters them
         children = self.outline.children(item)
-        inside = self._inside.get(id(item))
+        inside = self._inside.get(item)
         if inside is None:
-            inside = self._inside[id(item)] = frozenset(map(id, children))
+            inside = self._inside[item] = frozenset(children)
         is_alone = inside.isdisjoint(opened)  # nothing in it is open: it is what it was
-        if is_alone and id(item) in self._alone_numbers:
-            return self._alone_numbers[id(item)]
+        if is_alone and item in self._alone_numbers:
+            return self._alone_numbers[item]
         closed = self._closed_numbers
         numbers = [
-            closed[place] if (place := id(child)) in closed and place not in opened else self._number(child, opened)
+            closed[child] if child in closed and child not in opened else self._number(child, opened)
             for child in children
         ]
         structure = (True, item.hash, item.name, item.repeat, pattern, *numbers, *self._words(item, True))
         number = self._numbers.setdefault(structure, len(self._numbers))
         if is_alone:
-            self._alone_numbers[id(item)] = number
+            self._alone_numbers[item] = number
         return number
 
     def _pattern(self, item: Item) -> int:
         """The same for groups that are wired alike."""
-        number = self._patterns.get(id(item))
+        number = self._patterns.get(item)
         if number is None:
             pattern = self.outline.wiring(item).pattern
-            number = self._patterns[id(item)] = self._numbers.setdefault(pattern, len(self._numbers))
+            number = self._patterns[item] = self._numbers.setdefault(pattern, len(self._numbers))
         return number
 
     def _words(self, item: Item, is_open: bool) -> tuple[str, str]:
         """Its title, and what stands below it or, when it is open, beside it."""
-        key = (id(item), is_open)
+        key = (item, is_open)
         if key not in self._known_words:
-            more = self.labels.heading(item, self.room) if is_open else self.labels.subtitle(item, self.room)
+            more = self.labels.heading(item) if is_open else self.labels.subtitle(item)
             self._known_words[key] = self.labels.title(item), more
         return self._known_words[key]
 
@@ -202,28 +193,22 @@ class BoxMaker:
         """The width of the mark that says how often an item repeats."""
         return text_width(f"×{item.repeat:,}", SMALL, True) + 10
 
-    def _opened(self, item: Item, opened: Collection[int], height: float, share: Share) -> Box:
+    def _opened(self, item: Item, opened: Collection[Item], height: float, share: Share) -> Box:
         items, over = self.outline.children(item), self._over(item)
-        room, is_single = height - over - 20, sum([id(child) in opened for child in items]) == 1
+        room, is_single = height - over - 20, sum([child in opened for child in items]) == 1
         if is_single and share != Share.WHOLE:  # leave room for the boxes before and after it
             room = max(height * 0.55, height - over - 58 * (1 + min(len(items) - 1, 4)))
         box = self._laid_out(item, opened, height, room, share)
-        left = height - box.height
         if is_single and any(inner.wraps for inner in box.inner):
             box.cramped = share == Share.GUESSED
-            if share == Share.MEASURED and left > _SPARE * height:  # too little was guessed
-                again = self._laid_out(item, opened, height, room + left, share)
-                if again.height <= height and again.width <= box.width:
-                    return again
         return box
 
     def _over(self, item: Item) -> float:
         """What the heading of a group and its borders take of its height."""
         return 0.0 if item is self.outline.root else HEAD + 2 * PAD
 
-    def _laid_out(self, item: Item, opened: Collection[int], height: float, room: float, share: Share) -> Box:
+    def _laid_out(self, item: Item, opened: Collection[Item], height: float, room: float, share: Share) -> Box:
         """A group within a height, its inner boxes within so much room."""
-        self.solved += 1
         outline, is_root = self.outline, item is self.outline.root
         items = outline.children(item)
         wiring = outline.wiring(item)  # tells the items what enters and leaves them
@@ -283,12 +268,12 @@ class BoxMaker:
 
     def _head(self, item: Item) -> float:
         """How wide the heading of a group is."""
-        found = self._heads.get(id(item))
+        found = self._heads.get(item)
         if found is None:
             title, subtitle = self._words(item, True)
             found = text_width(title, TITLE, True) + text_width(subtitle, SMALL) + 32
             found += self.badge(item) + 8 if item.repeat > 1 else 0.0
-            self._heads[id(item)] = found
+            self._heads[item] = found
         return found
 
     def _is_hopeless(self, problem: Problem, inner: list[Box]) -> bool:

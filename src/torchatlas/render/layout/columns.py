@@ -18,6 +18,7 @@ from torchatlas.render.layout.routing import Placed, Point, Route, place
 
 _MOST_COLUMNS = 10
 _MOST_RANKS = 400
+_MOST_WORK = 4_000  # lines between ranks, half a second: then no more columns are tried for a thicket that is too high
 _CUT_PRICE = 45.0  # a tensor that crosses a cut costs as much as so much height
 _TOLERANCE = 1.06
 _LOW = 48.0  # closed boxes are lower than this, open ones are not
@@ -32,7 +33,6 @@ class Solver:
     def __init__(self) -> None:
         self._strips: dict[Hashable, _Strip] = {}
         self.work = 0  # lines between ranks that were laid out so far
-        self.most_work = math.inf  # after so many, what is too high stays so: a thicket may have thousands
 
     def place_within(self, problem: Problem, height: float) -> Placed:
         """Solve a problem in as many columns as it takes to stay within a height, if that is possible at all."""
@@ -125,7 +125,7 @@ class _Strip:
             if not cuts or (highest > height * _TOLERANCE and count < most):
                 continue
             found = cuts
-            if self._placed(cuts, height).height <= height or self.solver.work > self.solver.most_work:
+            if self._placed(cuts, height).height <= height or self.solver.work > _MOST_WORK:
                 break
         return found
 

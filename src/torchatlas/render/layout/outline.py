@@ -24,7 +24,7 @@ OUTPUTS = 1024  # a tensor is numbered by its leaf times this, plus which output
 MOST_CHILDREN = 120  # more than this in one group: cut into segments
 _SEGMENTS = 24
 CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")  # classes that say nothing of what is in them
-GLUE = 5  # small ops in a row between modules that are drawn as one closed box, unless said
+_RUN, _SHORT_RUN = 5, 2  # so many small ops in a row between modules are drawn as one closed box
 HEAVY = frozenset(  # what says most of the ops around it, and is gathered into no box but in an architecture
     {
         OperationType.CONVOLUTION,
@@ -86,10 +86,10 @@ class Outline:
     """The items of a tree."""
 
     def __init__(
-        self, tree: Tree, *, most_children: int = MOST_CHILDREN, modules_only: bool = False, glue: int = GLUE
+        self, tree: Tree, *, most_children: int = MOST_CHILDREN, modules_only: bool = False, gathers: bool = False
     ) -> None:
         self.tree, self.most_children, self.modules_only = tree, most_children, modules_only
-        self.glue = 2 if modules_only else glue  # so many small ops in a row between modules are one closed box
+        self.shortest_run = _SHORT_RUN if modules_only or gathers else _RUN
         self._inner = np.argsort(tree.parent, kind="stable")
         self._first_inner = np.searchsorted(tree.parent[self._inner], np.arange(len(tree.parent) + 1))
 
@@ -169,7 +169,7 @@ class Outline:
         return Item("module", start, stop, tree.group_hash.item(group), group, call, kind, name)
 
     def _arranged(self, parent: Item, items: list[Item]) -> list[Item]:
-        items = [self._unwrapped(item) for item in self._without_glue(items)]
+        items = [self._unwrapped(item) for item in self._with_runs_gathered(items)]
         items = folding.gathered_alike(self.tree, folding.folded(self.tree, items))
         if self.modules_only:
             items = self._without_idle(items)
@@ -203,25 +203,25 @@ class Outline:
         items[0].name = f"{item.name}.{items[0].name}"
         return items[0]
 
-    def _without_glue(self, items: list[Item]) -> list[Item]:
+    def _with_runs_gathered(self, items: list[Item]) -> list[Item]:
         """Cheap ops between modules, such as those that build masks and positions, as one closed box."""
         has_modules = any(item.kind == "module" or item.call >= 0 for item in items)
-        if not has_modules or (len(items) < 2 * self.glue and not self.modules_only):
+        if not has_modules or (len(items) < 2 * self.shortest_run and not self.modules_only):
             return items
-        runs = [(is_glue, list(run)) for is_glue, run in itertools.groupby(items, self._is_glue)]
-        if max((len(run) for is_glue, run in runs if is_glue), default=0) < self.glue:
+        runs = [(is_small, list(run)) for is_small, run in itertools.groupby(items, self._is_small_op)]
+        if max((len(run) for is_small, run in runs if is_small), default=0) < self.shortest_run:
             return items
         parts: list[list[Item]] = []
-        for is_glue, run in runs:
-            parts += self._connected(run) if is_glue else [[item] for item in run]
+        for is_small, run in runs:
+            parts += self._connected(run) if is_small else [[item] for item in run]
         if sum(len(part) > 1 for part in parts) > 2:  # else there are no rounds
             parts = _cut_at_rounds(parts, folding.but_for_numbers(self.tree, items).tolist())
         found: list[Item] = []
         for part in parts:
-            found += [_gathered("functional", part)] if len(part) >= self.glue else part
+            found += [_gathered("functional", part)] if len(part) >= self.shortest_run else part
         return found
 
-    def _is_glue(self, item: Item) -> bool:
+    def _is_small_op(self, item: Item) -> bool:
         return item.is_leaf and item.call < 0 and not self._stands_alone(item)
 
     def _without_idle(self, items: list[Item]) -> list[Item]:

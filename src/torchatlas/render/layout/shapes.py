@@ -20,8 +20,8 @@ class Shapes:
 
     def __init__(self, outline: Outline) -> None:
         self.outline, self.tree, self.graph = outline, outline.tree, outline.tree.graph
-        self._into: dict[int, Array] = {}  # by the ids of items
-        self._repeats: dict[int, list[list[Item]]] = {}
+        self._into: dict[Item, Array] = {}
+        self._repeats: dict[Item, list[list[Item]]] = {}
 
     def made(self, tensor: int) -> str:
         """The shape of a tensor as it was made."""
@@ -73,7 +73,7 @@ class Shapes:
 
     def _tensors_into(self, group: Item, item: Item) -> Array:
         """The tensors that the ops of an item read, in order of its edges, as the group around it numbers them."""
-        found = self._into.get(id(item))
+        found = self._into.get(item)
         if found is None:
             tree = self.tree
             last = item.end if item.alike_only else item.stop  # else all rounds are the first one
@@ -81,16 +81,16 @@ class Shapes:
             source = tree.source[edges]
             for repeats in self._repeats_around(group):
                 source = first_of_repeats(source, repeats)
-            found = self._into[id(item)] = source * OUTPUTS + np.minimum(tree.output[edges], OUTPUTS - 1)
+            found = self._into[item] = source * OUTPUTS + np.minimum(tree.output[edges], OUTPUTS - 1)
         return found
 
     def _repeats_around(self, group: Item) -> list[list[Item]]:
         """The repeats in a group and in those around it, from the outside in; of groups that have any."""
-        found = self._repeats.get(id(group))
+        found = self._repeats.get(group)
         if found is None:
             own = [item for item in group.parts or () if item.repeat > 1]
             found = [*(self._repeats_around(group.parent) if group.parent else ()), *([own] if own else ())]
-            self._repeats[id(group)] = found
+            self._repeats[group] = found
         return found
 
     def _differ(self, item: Item, rows: Array) -> bool:

@@ -33,7 +33,7 @@ class Way:
 
     def __init__(self, outline: Outline, scene: Scene, chain: Iterable[int]) -> None:
         self.outline, self.scene = outline, scene
-        self._number = {id(frame.item): number for number, frame in enumerate(scene.frames)}
+        self._number = {frame.item: number for number, frame in enumerate(scene.frames)}
         self._lines: dict[Link, list[Line]] = defaultdict(list)
         for line in scene.lines:
             for net in () if line.returning else (line.net, None):
@@ -68,7 +68,7 @@ class Way:
         """The closed box that a leaf is in; none for one that was left out."""
         rounds: list[tuple[int, int]] = []
         for item, _, turn in self.outline.around(leaf):
-            number = self._number[id(item)]
+            number = self._number[item]
             if not self.scene.frames[number].open:
                 return _Stop(number, tuple(rounds))
             if item.repeat > 1:
@@ -128,7 +128,7 @@ class Way:
         """A frame and those around it, outwards; the page itself is -1."""
         found, item = [number], self.scene.frames[number].item.parent
         while item is not None:
-            found.append(self._number.get(id(item), -1))
+            found.append(self._number.get(item, -1))
             item = item.parent
         return found
 

@@ -1,0 +1,80 @@
+"""Items -> their importance: the share of the program that each stands for, by its ops and parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+
+from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.outline import Item, Outline
+
+# Each phase tells a quarter of what the one before it tells: what backward does follows from forward.
+_PHASES = {"forward": 1.0, "backward": 1 / 4, "other": 1 / 4, "optimizer": 1 / 16}
+
+
+class Importance:
+    """The shares of all items that were asked for. The root has 1; the children of a group share what it has."""
+
+    def __init__(self, outline: Outline, labels: Labels) -> None:
+        self.outline, self.labels = outline, labels
+        self._shares = {outline.root: 1.0}
+        self._counts: dict[Hashable, int] = {}  # children, by structure
+        self._parameters: dict[Item, int] = {}
+        self._has_lanes = any(item.kind == "lane" for item in outline.children(outline.root))
+
+    def share(self, item: Item) -> float:
+        """The part of the program an item stands for; inputs and outputs stand for nothing."""
+        if item not in self._shares:
+            assert item.parent is not None
+            siblings = self.outline.children(item.parent)
+            sizes = [self._size(sibling) for sibling in siblings]
+            unit = self.share(item.parent) / (sum(sizes) or 1.0)
+            self._shares.update((sibling, size * unit) for sibling, size in zip(siblings, sizes, strict=True))
+        return self._shares[item]
+
+    def count(self, group: Item) -> int:
+        """How many children a group has. Equal groups are looked into once: there may be thousands of them."""
+        kind = self.kind(group)
+        if kind not in self._counts:
+            self._counts[kind] = len(self.outline.children(group))
+        return self._counts[kind]
+
+    def kind(self, group: Item) -> Hashable:
+        """Groups of equal structure in one phase have equal kinds."""
+        return group.kind, group.hash, group.stop - group.start, self.phase(group)
+
+    def told(self, opened: frozenset[Item]) -> float:
+        """As how many boxes of equal share a picture counts in which these groups are open: e to the entropy of the
+        shares of its closed boxes."""
+        closed = (child for group in opened for child in self.outline.children(group) if child not in opened)
+        return math.exp(-sum(share * math.log(share) for share in map(self.share, closed) if share))
+
+    def phase(self, item: Item) -> str:
+        """The name of the phase that an item lies in; empty if the graph has only one."""
+        return self._lane(item).name
+
+    def _lane(self, item: Item) -> Item:
+        """The item of a phase that an item lies in; the root if there is only one phase."""
+        if not self._has_lanes:
+            return self.outline.root
+        while item.kind != "lane" and item.parent is not None:
+            item = item.parent
+        return item
+
+    def _size(self, item: Item) -> float:
+        """How large an item is beside its siblings, with all rounds of a repeat."""
+        if item.kind == "lane":
+            return _PHASES.get(item.name, 0.0)
+        if self.outline.is_marker(item):
+            return 0.0
+        lane = self._lane(item)
+        ops = (item.end - item.start) / (lane.stop - lane.start)
+        return ops + self._parameter_count(item) * item.repeat / max(self.labels.parameters_of(""), 1)
+
+    def _parameter_count(self, item: Item) -> int:
+        """The parameters of the modules in an item; of a repeat those of one round."""
+        if item.call >= 0:
+            return self.labels.parameters(item)
+        if item not in self._parameters:
+            self._parameters[item] = sum(self._parameter_count(part) * part.repeat for part in item.parts or ())
+        return self._parameters[item]

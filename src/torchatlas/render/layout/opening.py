@@ -1,0 +1,126 @@
+"""A page and a smallest text size -> which groups are open, and how large the layout is drawn.
+
+A picture shows as much of a program as its page holds: every text can be read, and no two lines lie on each other.
+Groups are opened in one order, whatever the page: from the outside in, forward before backward before the optimizer, at
+one depth by the share of the program they stand for, equal groups together, small ops between modules last of all.
+A page opens the longest beginning of this order that fits it, so that a larger page never shows less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+from torchatlas.render.layout.boxes import LEAST_HEIGHT, LEAST_WIDTH, Box, BoxMaker, Share
+from torchatlas.render.layout.importance import Importance
+from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.layered import BOX_GAP, RANK_GAP
+from torchatlas.render.layout.outline import Item, Outline
+from torchatlas.render.layout.words import SMALL
+
+_COMFORTABLE = 11.0  # pixels: larger text is hardly easier to read
+_LARGEST = 24.0  # pixels
+_LATER = {"backward": 2, "other": 2, "optimizer": 4}  # levels by which a phase is opened later than forward
+_HEIGHTS = 16  # heights that are tried between powers of two, so that a larger page tries those of a smaller one
+_TOO_WIDE = 1.125  # a lower layout is wider, give or take an eighth
+_SMALLEST_AREA = (LEAST_WIDTH + BOX_GAP) * (LEAST_HEIGHT + RANK_GAP)  # of a closed box with the gaps around it
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A layout, how much it is to be scaled, and the groups that are open in it."""
+
+    box: Box = field(repr=False)
+    scale: float
+    opened: frozenset[Item] = field(repr=False)
+
+    @property
+    def smallest_text(self) -> float:
+        """In pixels."""
+        return SMALL * self.scale
+
+
+def opening_order(outline: Outline, importance: Importance) -> Iterator[list[Item]]:
+    """The groups to open together, step by step; the first step is the root. Outer groups come before inner ones."""
+    closed: dict[Hashable, list[Item]] = {}  # by kind
+    opened_kinds = set[Hashable]()
+
+    def rank(kind: Hashable) -> tuple[bool, int, float]:
+        group = closed[kind][0]
+        return outline.can_open(group), -group.depth - _LATER.get(importance.phase(group), 0), importance.share(group)
+
+    step = [outline.root]
+    while step:
+        for group in step:  # grows: groups inside of a kind that is open are opened, too
+            for child in outline.children(group):
+                if child.is_leaf or (outline.modules_only and not outline.can_open(child)):
+                    continue
+                kind = importance.kind(child)
+                if kind in opened_kinds:
+                    step.append(child)
+                else:
+                    closed.setdefault(kind, []).append(child)
+        yield step
+        kind = max(closed, key=rank, default=None)
+        opened_kinds.add(kind)
+        step = closed.pop(kind, [])
+
+
+class Opener:
+    """Opens the groups of an outline on a page of so many pixels, with no text smaller than `font`."""
+
+    def __init__(
+        self, outline: Outline, labels: Labels, width: float, height: float, font: float, smallest_box: float = 0.0
+    ) -> None:
+        self.outline, self.width, self.height = outline, width, height
+        self.least = font / SMALL  # the smallest scale at which all text can be read
+        self.importance = Importance(outline, labels)
+        self.refused: Item | None = None  # the group that did not fit any more
+        self._maker = BoxMaker(outline, labels, smallest_box / self.least, width / self.least)
+
+    def fit(self) -> Fit:
+        """The best layout of all that fits. If not even the outermost boxes fit, its scale is less than `least`."""
+        order = opening_order(self.outline, self.importance)
+        opened = frozenset(next(order))
+        for step in order if self._fits(opened, self.least) else ():
+            is_named = self.outline.can_open(step[0])  # small ops are opened only where text stays comfortable
+            if not self._fits(opened.union(step), self.least if is_named else max(self.least, _COMFORTABLE / SMALL)):
+                self.refused = step[0]
+                break
+            opened = opened.union(step)
+        return max(self._layouts(opened), key=self._quality)
+
+    @property
+    def work(self) -> int:
+        """How many lines between ranks were laid out so far."""
+        return self._maker.work
+
+    def _quality(self, fit: Fit) -> tuple[bool, int, int, float]:
+        """What can be read, in large enough text, with few columns and then in larger text."""
+        return fit.scale >= self.least, int(min(fit.smallest_text, _COMFORTABLE)), -fit.box.wraps, fit.scale
+
+    def _fits(self, opened: frozenset[Item], least: float) -> bool:
+        """Whether there is a layout of so many open groups that is drawn at a scale of at least `least`."""
+        boxes = sum(self.importance.count(group) - 1 for group in opened)
+        if boxes * _SMALLEST_AREA * self.least**2 > self.width * self.height:
+            return False
+        return any(fit.scale >= least for fit in self._layouts(opened))
+
+    def _layouts(self, opened: frozenset[Item]) -> Iterator[Fit]:
+        """Layouts of so many open groups, from the highest that the page holds to those that are too wide."""
+        highest = math.ceil(_HEIGHTS * math.log2(max(self.height / self.least, 1.0)))
+        for share in (Share.GUESSED, Share.WHOLE):
+            best, lowest, is_cramped = self.least, math.inf, False
+            for height in (2 ** (step / _HEIGHTS) for step in range(highest, highest - _HEIGHTS - 1, -1)):
+                if lowest <= height:  # the layout before was as low as this
+                    continue
+                box = self._maker.box(self.outline.root, opened, height, share)
+                across, down = self.width / max(box.width, 1), self.height / max(box.height, 1)
+                scale = min(across, down, max(_LARGEST / SMALL, self.least))
+                yield Fit(box, 0.0 if box.tangles else scale, opened)
+                best, lowest, is_cramped = max(best, scale), box.height, is_cramped or box.cramped
+                if across * _TOO_WIDE < (best if across < down else self.least):
+                    break
+            if not is_cramped:
+                break
