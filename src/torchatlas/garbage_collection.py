@@ -1,4 +1,4 @@
-"""Python's garbage collector, left alone while nothing could be collected."""
+"""Pausing Python's garbage collector."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_operations_modules_and_the_whole_are_compared_by_their_spread() -> None
     assert "sin: " not in text
     listed = json.loads(json.dumps(found.to_dict()))
     assert listed["times"][""]["verdict"] == SHORTER
-    assert len(listed["operation_times"]) == 2
+    assert [one["name_after"] for one in listed["operation_times"]] == [one.after.name for one in found.operation_times]
 
 
 def test_noise_is_no_difference() -> None:

@@ -66,7 +66,7 @@ class OperationTime(Report):
     change: TimeChange
 
     def to_dict(self) -> dict[str, Any]:
-        return self.change.to_dict()
+        return {"name_before": self.before.name, "name_after": self.after.name, **self.change.to_dict()}
 
     def __str__(self) -> str:
         return f"{self.after.name}: {self.change}"

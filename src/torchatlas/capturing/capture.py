@@ -84,7 +84,7 @@ def capture(
 
 @dataclass(frozen=True)
 class _Step:
-    """A call of a model, and what of a training step follows it."""
+    """A call of a model and, if asked for, the backward pass and the optimizer step after it."""
 
     model: Callable[..., Any]
     args: tuple[Any, ...]

@@ -27,7 +27,7 @@ _GROUP, _REDUCTION = "__torch__.torch.classes.c10d.ProcessGroup", "__torch__.tor
 
 
 def is_group(argument: Any) -> bool:
-    """Whether an argument of a schema is a process group, or the name of one."""
+    """True for an argument of a schema that is a process group, or the name of one."""
     return str(argument.type) == _GROUP or argument.name == "group_name"
 
 
@@ -85,7 +85,7 @@ def keep_groups() -> None:
 
 
 def _drop(group: Any) -> None:
-    """What is called when a C++ half is gone: nothing is left to do but to let go of the group."""
+    """Called when a C++ half is gone. Letting go of the group is all there is to do."""
 
 
 def named_reduction(item: Any) -> Constant:
@@ -94,7 +94,7 @@ def named_reduction(item: Any) -> Constant:
 
 
 def over_gloo(metadata: dict[str, Any], arguments: tuple[Any, ...]) -> bool:
-    """Whether a call with these arguments went to a group of the gloo backend."""
+    """True if a call with these arguments went to a group of the gloo backend."""
     names = [item.name for item in arguments if isinstance(item, Constant) and item.kind == "group"]
     return any("gloo" in (metadata["groups"][name]["backend"] or "") for name in names)
 

@@ -1,4 +1,4 @@
-"""What torch.compile made, as the recorder sees it: one op per call of a graph that inductor compiled.
+"""Graphs that torch.compile made: the recorder sees each call of one as one op.
 
 The kernels of such a graph do not pass the dispatcher, and the few operators that do take buffers nobody saw being
 made. So the graph is one op, with the tensors it takes, writes and returns; what runs inside it is not recorded.
@@ -91,9 +91,9 @@ def _plan(recorder: Recorder, name: str) -> int:
     return recorder.add_plan(Plan(None, name, others=(0,), readable=False))
 
 
-def notes(operations: Iterable[str], codes: Iterable[Any], modules: Collection[str]) -> list[str]:
-    """What a reader must know when compilers had a hand in it: by the ops, their lines' code and the modules called."""
-    found = [OPAQUE] if any(name.startswith(f"{GRAPH}.") for name in operations) else []
+def compiler_notes(operations: Iterable[str], codes: Iterable[Any], modules: Collection[str]) -> list[str]:
+    """Notes on a graph that compilers ran parts of, by its ops, the code of its lines and its modules."""
+    notes = [OPAQUE] if any(name.startswith(f"{GRAPH}.") for name in operations) else []
     if _COMPILED_MODULE in modules or any(name.startswith(COMPILED_NAME) for code in codes for name in code.co_names):
-        found.append(INLINED)
-    return found if _SCRIPTED_MODULES.isdisjoint(modules) else [*found, SCRIPTED]
+        notes.append(INLINED)
+    return notes if _SCRIPTED_MODULES.isdisjoint(modules) else [*notes, SCRIPTED]

@@ -294,7 +294,7 @@ class Decoder:
 
 
 def _pattern_of(entries: list[Any]) -> tuple[Any, ...]:
-    """What tells the tensor arguments of a row from those of another of its plan, beside the tensors themselves."""
+    """A key for the tensor arguments of a row, equal if only the tensors differ: rows of one plan then share a text."""
     pattern: list[Any] = []
     for entry in entries:
         if type(entry) is int or entry is None:

@@ -97,12 +97,12 @@ class _Reader:
         if not isinstance(fake, torch.Tensor):
             self.values[node] = Constant("opaque", spec.kind.name.lower())
             return
-        found = attribute(self.model, spec.target)
-        storage = self.shared.get(id(found)) if found is not None else None  # tied weights
+        tensor = attribute(self.model, spec.target)
+        storage = self.shared.get(id(tensor)) if tensor is not None else None  # tied weights
         if storage is None:
             storage = self.builder.storage(_bytes(fake), str(fake.device), role)
-            if found is not None:
-                self.shared[id(found)] = storage
+            if tensor is not None:
+                self.shared[id(tensor)] = storage
         value = self.builder.value(_layout(fake), role, storage=storage, name=spec.target)
         self.values[node], self.state[value] = value, (storage, 0)
 
@@ -188,8 +188,8 @@ class _Reader:
             elif inner.op == "output":
                 results = inner.args[0]
                 several = isinstance(results, (list, tuple))
-                found = [self.values.get(item) for item in (results if several else [results])]
-                self.values[node] = found if several else found[0]
+                values = [self.values.get(item) for item in (results if several else [results])]
+                self.values[node] = values if several else values[0]
         self.prefix = outer
 
     def _argument(self, item: Any, inputs: list[int]) -> Any:
@@ -219,10 +219,10 @@ class _Reader:
         """Values for what a node returns: new memory, or that of the argument which the schema says it aliases."""
         returns = getattr(getattr(target, "_schema", None), "returns", [])
         several = isinstance(made, (list, tuple))
-        found: list[int | None] = []
+        values: list[int | None] = []
         for index, fake in enumerate(made if several else [made]):
             if not isinstance(fake, torch.Tensor):
-                found.append(None)
+                values.append(None)
                 continue
             alias = returns[min(index, len(returns) - 1)].alias_info if returns else None
             base = self._aliased(target, alias, places, inputs)
@@ -243,8 +243,8 @@ class _Reader:
             )
             self.state[value] = storage, version
             outputs.append(value)
-            found.append(value)
-        return found if several else found[0]
+            values.append(value)
+        return values if several else values[0]
 
     def _aliased(self, target: Any, alias: Any, places: dict[str, list[int]], inputs: list[int]) -> int | None:
         if alias is None:
@@ -289,11 +289,10 @@ class OpenCalls:
 
 
 def attribute(owner: Any, path: str) -> Any:
-    """What is at a dotted path; None if there is nothing."""
-    found = owner
+    """The attribute at a dotted path; None if there is none."""
     for part in path.split("."):
-        found = getattr(found, part, None)
-    return found
+        owner = getattr(owner, part, None)
+    return owner
 
 
 def _operation(target: Any) -> Operation:
@@ -322,7 +321,7 @@ def _tensors(made: Any) -> bool:
 
 
 def _symbol(made: Any) -> Any:
-    """What stands in arguments for a number that is computed from sizes."""
+    """A number that is computed from sizes, as it stands in arguments."""
     if isinstance(made, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return Constant("symbol", str(made))
     return made if isinstance(made, (bool, int, float, str)) else None
@@ -349,8 +348,8 @@ def _bytes(fake: torch.Tensor) -> int:
 
 def source_of(trace: str | None) -> SourceLine | None:
     """The innermost line that is the user's, from the text of a stack."""
-    found = [match for match in _FRAME.finditer(trace or "") if is_users(match["file"])]
-    if not found:
+    frames = [match for match in _FRAME.finditer(trace or "") if is_users(match["file"])]
+    if not frames:
         return None
-    last = found[-1]
+    last = frames[-1]
     return SourceLine(last["file"], int(last["line"]), last["function"].strip(), (last["text"] or "").strip())

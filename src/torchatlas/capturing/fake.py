@@ -33,7 +33,7 @@ def fake_mode(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 def faked(
     mode: FakeTensorMode, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], optimizer: Any
 ) -> Program:
-    """The same program with fake parameters and inputs.
+    """The program with fake parameters and inputs.
 
     The model is copied without its data, so the user's own stays untouched. A function that takes no arguments and
     returns a module builds the model inside the mode: nothing is ever allocated.

@@ -37,7 +37,7 @@ USER, SKIP = 0, 1
 
 @functools.lru_cache(maxsize=4096)
 def code_kind(file: str) -> int:
-    """Whose a file is: USER or SKIP."""
+    """USER for a file of the user's; SKIP for torch's, Python's and ours."""
     if file == _DEMO:
         return USER
     if _INDUCTOR in file:
@@ -50,7 +50,7 @@ def code_kind(file: str) -> int:
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is the user's, and not torch's, Python's or ours."""
+    """True for a file of the user's: not torch's, Python's or ours."""
     return code_kind(file) == USER
 
 
@@ -80,7 +80,7 @@ def program_line(frame: types.FrameType | None) -> tuple[types.FrameType | None,
 
 
 def is_installed(file: str) -> bool:
-    """Whether a file belongs to an installed package: one that is edited in place counts as the user's."""
+    """True for a file of an installed package. A package installed in editable mode counts as the user's."""
     return f"site-packages{os.sep}" in file or f"dist-packages{os.sep}" in file
 
 
@@ -91,17 +91,17 @@ def position_of(code: types.CodeType, instruction: int) -> tuple[int, int, int]:
 
 
 def recomputing() -> bool:
-    """Whether activation checkpointing is running its function again, on this stack."""
+    """True while activation checkpointing runs its function again, on this stack."""
     return _is_under(sys._getframe(1), _CHECKPOINT, _RECOMPUTE)
 
 
 def probing() -> bool:
-    """Whether gradcheck runs, on this stack: it changes inputs by a little, sees what comes of it, puts them back."""
+    """True while gradcheck runs on this stack: it changes its inputs a little, and puts them back."""
     return _is_under(sys._getframe(1), _GRADCHECK)
 
 
 def _is_under(frame: types.FrameType | None, file: str, functions: tuple[str, ...] = ()) -> bool:
-    """Whether a function of a file has called a frame; without names, any."""
+    """True if one of the functions of a file, or any without names, has called a frame."""
     while frame is not None:
         code = frame.f_code
         if code.co_filename == file and (not functions or code.co_name in functions):
@@ -120,10 +120,10 @@ def variables_of(frame: types.FrameType) -> dict[str, Any]:
         return dict(frame.f_locals)
     if sys.gettrace() is not None or sys.getprofile() is not None or _takes_locals(code):
         return {}
-    found: Any = frame.f_locals
-    copied: dict[str, Any] = dict(found)
-    if sys.getrefcount(found) <= 3:  # else somebody else reads it: from another function, by the frame
-        found.clear()
+    variables: Any = frame.f_locals
+    copied: dict[str, Any] = dict(variables)
+    if sys.getrefcount(variables) <= 3:  # else somebody else reads it: from another function, by the frame
+        variables.clear()
     return copied
 
 

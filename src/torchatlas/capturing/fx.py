@@ -113,14 +113,14 @@ def _note(graph: Graph, owners: list[fx.Node]) -> None:
 
 
 def _example(node: fx.Node, module: fx.GraphModule) -> Any:
-    """What was given to an input when shapes were noted, without its values."""
+    """A stand-in for what an input was when torch.fx noted shapes: a tensor without values, or a default."""
     if node.args and "tensor_meta" not in node.meta:
         return node.args[0]  # its default
     known = node.meta.get("val", node.meta.get("example_value"))
     if isinstance(known, torch.Tensor):
         return known
-    found = node.meta.get("tensor_meta")
-    if found is None:
+    metadata = node.meta.get("tensor_meta")
+    if metadata is None:
         raise InvalidInputError(
             f"Nothing is known about the input {node.target!r}. Pass example inputs, atlas.from_fx(module, *inputs), "
             "or run torch.fx.passes.shape_prop.ShapeProp(module).propagate(*inputs) first."
@@ -132,4 +132,4 @@ def _example(node: fx.Node, module: fx.GraphModule) -> Any:
         tensor = torch.empty_strided(part.shape, part.stride, dtype=part.dtype, device="meta")
         return tensor.requires_grad_(part.requires_grad)
 
-    return made(found)
+    return made(metadata)

@@ -11,7 +11,7 @@ from torchatlas.interrupts import bracketed
 
 
 def wants_gradients(model: Any, gradients: bool | None) -> bool:
-    """Whether a model runs with autograd on. `gradients` decides; None leaves it to the model.
+    """True if a model is to run with autograd on. `gradients` decides; None leaves it to the model.
 
     In eval mode it runs as inference, in training mode as torch is set at the moment.
     """
@@ -22,7 +22,7 @@ def wants_gradients(model: Any, gradients: bool | None) -> bool:
 
 @bracketed
 def running(gradients: bool) -> Iterator[None]:
-    """What runs in here runs with autograd on, or as inference.
+    """A context that runs code with autograd on, or as inference.
 
     Inference takes no fused fast path of MultiheadAttention and TransformerEncoderLayer: it would be one opaque
     operator, where torch.export, and a run with autograd, have several.

@@ -96,13 +96,13 @@ class Watch:
         for fork in self._forks:
             fork.silence()
         for owner in self.owners:
-            found = owner.reference()
-            if found is not None and owner.kind == "optimizer":
-                self._name_states(found)
+            optimizer = owner.reference()
+            if optimizer is not None and owner.kind == "optimizer":
+                self._name_states(optimizer)
         for owner in self.owners:
-            found = owner.reference()
-            if found is not None and owner.kind == "module":
-                self._name_late(found, owner)
+            module = owner.reference()
+            if module is not None and owner.kind == "module":
+                self._name_late(module, owner)
         # What is only needed while it runs, and would keep the model, or the recording, alive until it is decoded.
         self.model = self.on_model_call = self.on_model_result = None
         self._forks.clear()
@@ -176,7 +176,7 @@ class Watch:
         self.recorder.numbers.after_resize(storage)
 
     def join_thread(self, cell: Cell, thread: threading.Thread) -> tuple[Cell, Any]:
-        """What a new thread runs belongs to the call that started it. Returns its own cell and its dispatch mode."""
+        """Count what a new thread runs to the call that started it. Returns the thread's cell and its dispatch mode."""
         fork = self.recorder.fork()
         self._forks.append(fork)
         owner = self.owners[self.call_owner[cell[0]]] if cell[0] >= 0 else None
@@ -197,19 +197,19 @@ class Watch:
         root = len(self.owners)
         stack: list[tuple[str, nn.Module]] = [("", module)]
         while stack:
-            path, found = stack.pop()
-            known = self._numbers.get(id(found))
+            path, part = stack.pop()
+            known = self._numbers.get(id(part))
             if known is not None and known >= root:
                 continue  # the same module under a second name: the first one counts
-            if known is not None and self.owners[known].reference() is found:
+            if known is not None and self.owners[known].reference() is part:
                 continue  # belongs to a tree seen earlier
-            self._numbers[id(found)] = len(self.owners)
-            self.owners.append(Owner(weakref.ref(found), type(found).__name__, path, root))
-            if isinstance(found, DistributedDataParallel):
-                keep_group(vars(found))
+            self._numbers[id(part)] = len(self.owners)
+            self.owners.append(Owner(weakref.ref(part), type(part).__name__, path, root))
+            if isinstance(part, DistributedDataParallel):
+                keep_group(vars(part))
             prefix = f"{path}." if path else ""
-            self._name_tensors(found, prefix, root)
-            children = [(prefix + name, child) for name, child in found._modules.items() if child is not None]
+            self._name_tensors(part, prefix, root)
+            children = [(prefix + name, child) for name, child in part._modules.items() if child is not None]
             stack.extend(reversed(children))
         return self._numbers[id(module)]
 
@@ -245,10 +245,10 @@ class Watch:
                 self.pieces[self.recorder.numbers.number_of(part)] = piece
 
     def _named(self, parameter: torch.Tensor, role: str) -> Named:
-        """What a parameter's gradient or state is called: like the parameter."""
+        """The name of a parameter's gradient or state: that of the parameter."""
         number = self.recorder.numbers.known_number(next(iter(parts(parameter)))[1])
-        found = None if number is None else self.tensors.get(number)
-        return Named(role, "" if found is None else found.name, -1 if found is None else found.root)
+        known = None if number is None else self.tensors.get(number)
+        return Named(role, "", -1) if known is None else Named(role, known.name, known.root)
 
     def _name_late(self, module: nn.Module, owner: Owner) -> None:
         """Name what came to be during the run: gradients, and the parameters of lazy modules."""

@@ -1,4 +1,4 @@
-"""Whether two tensors on one storage touch the same bytes, and whether one covers the other."""
+"""Do two tensors on one storage share bytes, and does one cover the other?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def span(layout: Layout) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=16_384)
 def covers(writer: Layout, reader: Layout) -> bool:
-    """Whether every element of `reader` lies in `writer`; only what is certain counts."""
+    """True if every element of `reader` certainly lies in `writer`."""
     if writer == reader:
         return True
     low, high = span(writer)
@@ -28,7 +28,7 @@ def covers(writer: Layout, reader: Layout) -> bool:
 
 
 def _has_no_gaps(layout: Layout) -> bool:
-    """Whether a tensor touches every element between its first and its last, in whatever order."""
+    """True if a tensor touches every element between its first and its last, in whatever order."""
     expected = 1
     for step, size in sorted(
         (step, size) for size, step in zip(layout[1], layout[2], strict=True) if size > 1 and step
@@ -41,7 +41,7 @@ def _has_no_gaps(layout: Layout) -> bool:
 
 @functools.lru_cache(maxsize=16_384)
 def overlap(one: Layout, other: Layout) -> bool:
-    """Whether two tensors share an element. Exact for tensors with the same strides, by range otherwise.
+    """True if two tensors share an element. Exact for tensors with the same strides, by range otherwise.
 
     Slices of one tensor have its strides: `y[:, :2]` and `y[:, 2:]` interleave in memory and share nothing.
     """

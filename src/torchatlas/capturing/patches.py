@@ -1,4 +1,4 @@
-"""What recordings change of the process, all of it: put in place by the first that runs, taken away by the last.
+"""All patches that recordings make to torch and Python: made by the first that runs, undone by the last.
 
 Patches are global but recordings belong to threads, and several may run at once or nest. So there is one patch of
 each kind, and it asks which recordings the calling thread is part of. A thread started by a recorded one joins it.
@@ -326,7 +326,7 @@ def _without_frame(code: types.CodeType) -> types.CodeType:
 
 
 def _in_scheduler() -> bool:
-    """Whether torch's own code for schedulers has called what runs."""
+    """True if torch's own code for schedulers is on the stack."""
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename != lr_scheduler.__file__:
         frame = frame.f_back  # type: ignore[assignment]

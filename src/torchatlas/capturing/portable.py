@@ -131,7 +131,7 @@ def generic_call_text(shape: Any) -> str:
 
 @functools.lru_cache(maxsize=65_536)
 def layout_row(shape: Any, stride: Any, dtype: torch.dtype, device: Any) -> Layout:
-    """How a tensor lies in memory, in plain Python. In place of the strides may stand the name of another layout."""
+    """The layout of a tensor in plain Python. `stride` is the name of the layout where there are no strides."""
     strided = type(stride) is not str
     return Layout(
         tuple(_size(size) for size in shape),

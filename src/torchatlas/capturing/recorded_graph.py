@@ -94,7 +94,7 @@ class _Assembly:
         if states.resizes:  # storage_bytes only holds the most: which, at which node, from, to
             metadata["resized"] = [[storage, node + len(inputs), *sizes] for storage, node, *sizes in states.resizes]
         graph = builder.graph("run", metadata=metadata, own=True)
-        graph.notes += compiled.notes(
+        graph.notes += compiled.compiler_notes(
             [operation.name for operation in graph.tables.operations],
             [code for code, _ in self.decoder.source_lines],
             {self.watch.owners[owner].type for owner in self.decoder.call_owner},
@@ -318,12 +318,12 @@ def _tidy(edges: Array) -> Array:
 
 
 def _among(items: Array, pool: Array) -> Array:
-    """Which items occur in the pool."""
+    """True for each item that occurs in the pool."""
     if not len(pool):
         return np.zeros(len(items), bool)
     pool = np.sort(pool)
-    found: Array = pool[np.minimum(np.searchsorted(pool, items), len(pool) - 1)] == items
-    return found
+    among: Array = pool[np.minimum(np.searchsorted(pool, items), len(pool) - 1)] == items
+    return among
 
 
 def _shifted(column: Any, count: int) -> Array:

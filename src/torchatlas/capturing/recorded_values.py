@@ -1,4 +1,4 @@
-"""Keeping what every node produced: whole tensors, or a few numbers about each."""
+"""Recording what every node produced: whole tensors (values="all"), or a few statistics of each ("stats")."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ _UNSIGNED = (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 _WHOLE = frozenset({*_UNSIGNED, torch.int8, torch.int16, torch.int32, torch.int64})  # not int4, not bits8
 
 
-class Keeper:
+class ValueRecorder:
     """Copies outputs the moment they exist: a later op may overwrite their memory."""
 
     def __init__(self, what: str) -> None:
         self._read = _copied if what == "all" else _statistics
-        self._kept: list[list[Array | None]] = []
+        self._values: list[list[Array | None]] = []
 
     def keep(self, out: Any, written: list[Any]) -> None:
         """Called once per recorded op, in order, with what it returned and what it wrote."""
         made = tensors_of([out])
         made += [tensor for tensor in tensors_of(written) if not any(tensor is other for other in made)]
         with no_dispatch_modes():  # copying is no part of the program, whoever else is watching
-            self._kept.append([self._read(tensor) for tensor in made])
+            self._values.append([self._read(tensor) for tensor in made])
 
     def recorded(self, graph: Graph) -> dict[str, Array]:
-        """What was kept, by "node:output"."""
+        """The recorded arrays, by "node:output"."""
         nodes = np.flatnonzero(graph.columns["node_kind"] == KINDS.index(NodeKind.OP))
         return {
             f"{node}:{index}": array
-            for node, arrays in zip(nodes, self._kept, strict=False)
+            for node, arrays in zip(nodes, self._values, strict=False)
             for index, array in enumerate(arrays)
             if array is not None
         }
 
 
 def tensors_of(items: Any) -> list[torch.Tensor]:
-    found = []
+    tensors = []
     for item in items:
         if isinstance(item, torch.Tensor):
-            found.append(item)
+            tensors.append(item)
         elif isinstance(item, (list, tuple)):
-            found += tensors_of(item)
-    return found
+            tensors += tensors_of(item)
+    return tensors
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor | None:

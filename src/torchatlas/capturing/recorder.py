@@ -310,12 +310,12 @@ def let_go(error: BaseException) -> None:
     chain: list[BaseException | None] = [error]
     seen: set[int] = set()
     while chain:
-        found = chain.pop()
-        if found is None or id(found) in seen:
+        cause = chain.pop()
+        if cause is None or id(cause) in seen:
             continue
-        seen.add(id(found))
-        chain += (found.__cause__, found.__context__)
-        trace = found.__traceback__
+        seen.add(id(cause))
+        chain += (cause.__cause__, cause.__context__)
+        trace = cause.__traceback__
         while trace is not None:
             file = trace.tb_frame.f_code.co_filename
             if file == __file__ or file.startswith(GENERATED):

@@ -19,7 +19,7 @@ from torch import nn
 from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.portable import portable, source_row
 from torchatlas.capturing.recorded_graph import graph_of
-from torchatlas.capturing.recorded_values import VALUES, Keeper
+from torchatlas.capturing.recorded_values import VALUES, ValueRecorder
 from torchatlas.capturing.recorder import Around, Recorder, let_go
 from torchatlas.capturing.replaying import ReplayKeeper
 from torchatlas.capturing.restore import Restorer
@@ -78,14 +78,14 @@ class Recording(Bracket["Recording"]):
         if model is not None and not isinstance(model, nn.Module):
             raise InvalidModelError(f"recording(model) takes a torch.nn.Module, not {type(model).__name__}.")
         self.failure: Failure | None = None
-        self._keeper = Keeper(values) if values in ("stats", "all") else None
+        self._values = ValueRecorder(values) if values in ("stats", "all") else None
         self._replay = ReplayKeeper() if values == "replay" else None
         if guard is None and values is None and after_op is None and around is None:
             self._recorder = Recorder.take()
         else:
             self._recorder = Recorder(
                 guard=None if guard is None else guard.before_write,
-                keep=after_op if self._keeper is None else self._keeper.keep,
+                keep=after_op if self._values is None else self._values.keep,
                 around=around if self._replay is None else self._replay.around,
             )
         if self._replay is not None:
@@ -175,7 +175,7 @@ class Recording(Bracket["Recording"]):
 
     @contextmanager
     def inside(self, call: int | None) -> Iterator[None]:
-        """What runs in here belongs to this call."""
+        """A context in which ops belong to this call."""
         current = self._recorder.current
         before = current[0]
         if call is not None:
@@ -194,17 +194,17 @@ class Recording(Bracket["Recording"]):
         return self._state == "running"
 
     def paused(self) -> AbstractContextManager[None]:
-        """What this thread runs in here is not recorded."""
+        """A context in which nothing that this thread runs is recorded."""
         return self._recorder.paused()
 
     @property
     def length(self) -> int:
-        """How many ops a running one has seen, roughly."""
+        """Roughly how many ops it has seen so far."""
         return len(self._recorder.rows) // _ROW_LENGTH
 
     @property
     def in_step(self) -> bool:
-        """Whether one of torch's optimizers is at work, and not a closure that it calls."""
+        """True while one of torch's optimizers is at work, and not a closure that it calls."""
         return self._recorder.current[1] is not None
 
     def storage_id(self, tensor: torch.Tensor) -> int | None:
@@ -212,12 +212,12 @@ class Recording(Bracket["Recording"]):
         return self._recorder.numbers.storage_number(tensor)
 
     def parameter_names(self) -> dict[int, str]:
-        """What the graph calls the parameters of all modules that ran, by the tensors' ids. Ask before `graph`."""
+        """The names of the parameters of all modules that ran, by the ids of the tensors. Ask before `graph`."""
         return parameter_names(self._watch)
 
     @property
     def graph(self) -> Graph:
-        """What was recorded; decoded when first asked for. While the recording runs: what there is so far."""
+        """The graph of what was recorded, or was recorded so far; decoded when first asked for."""
         if self._state == "new":
             raise StateError(
                 "Nothing was recorded yet: enter the recording first (with atlas.recording() as rec: ...)."
@@ -236,8 +236,8 @@ class Recording(Bracket["Recording"]):
         graph.notes += self._notes(graph)
         if self._timing and self._state == "done" and graph.time_ns is not None:
             graph.timing = Timing(recorded_ns=(self._ended_ns - self._began_ns,))
-        if self._keeper is not None:
-            graph.recorded = self._keeper.recorded(graph)
+        if self._values is not None:
+            graph.recorded = self._values.recorded(graph)
         if self._replay is not None:
             graph.recorded = self._replay.recorded(graph)
         if self._state == "done":
@@ -261,11 +261,11 @@ class Recording(Bracket["Recording"]):
         numbers: list[int] = []
 
         def place(tensor: torch.Tensor) -> TensorRef | dict[str, TensorRef]:
-            first, found = len(numbers), dict(parts(tensor))
-            numbers.extend(self._recorder.numbers.number_of(part) for part in found.values())
+            first, plain = len(numbers), dict(parts(tensor))
+            numbers.extend(self._recorder.numbers.number_of(part) for part in plain.values())
             if self._replay is not None:
-                self._replay.returned(list(found.values()))
-            references = {suffix.removeprefix("."): TensorRef(first + i) for i, suffix in enumerate(found)}
+                self._replay.returned(list(plain.values()))
+            references = {suffix.removeprefix("."): TensorRef(first + i) for i, suffix in enumerate(plain)}
             return references if len(references) > 1 else TensorRef(first)
 
         structure = mapped_tensors(result, place)
@@ -274,13 +274,13 @@ class Recording(Bracket["Recording"]):
             self._recorder.rows.append(Returned(numbers, text))
 
     def _describe_failure(self, error: BaseException) -> Failure | None:
-        found = self._recorder.failure
+        failure = self._recorder.failure
         chain: BaseException | None = error
-        while chain is not None and found is not None and id(chain) != found[1]:
+        while chain is not None and failure is not None and id(chain) != failure[1]:
             chain = chain.__cause__ or chain.__context__
-        if found is None or chain is None:
+        if failure is None or chain is None:
             return None
-        name, _, message, call, code, at = found
+        name, _, message, call, code, at = failure
         owner = self._watch.owners[self._watch.call_owner[call]] if call >= 0 else None
         source = source_row(code, at) if code is not None else None
         return Failure(name, owner.path if owner else "", source, message)

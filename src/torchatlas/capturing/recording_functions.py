@@ -200,12 +200,12 @@ def _source(plan: Plan, guarded: bool, kept: bool) -> str:
 
 
 def _source_without_schema(kept: bool) -> str:
-    """Tensors are found by walking the arguments."""
-    lines = ["def run(args, kwargs):", "  found = []", "  shape = tensors_out((args, kwargs or {}), found)"]
+    """The text for an operator whose schema cannot be read: it walks the arguments for tensors."""
+    lines = ["def run(args, kwargs):", "  tensors = []", "  structure = tensors_out((args, kwargs or {}), tensors)"]
     lines += [_FRAME, "  needs = False", _CALL.format(after="raise")]
     if kept:
         lines.append("  keep(out, [])")
-    lines += [f"  extend(({', '.join(_FIELDS)}, (found, shape), results(out)))", "  return out"]
+    lines += [f"  extend(({', '.join(_FIELDS)}, (tensors, structure), results(out)))", "  return out"]
     return "\n".join(lines)
 
 

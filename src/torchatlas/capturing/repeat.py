@@ -80,7 +80,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class _Run:
-    """What is kept of a recorded run: which operations it took, and its times."""
+    """The operations and the times of a recorded run."""
 
     hash: str
     start_ns: Array

@@ -1,4 +1,4 @@
-"""Keeping what running a recording once more takes, and digests of all it made, to prove that it comes out the same."""
+"""Recording what a replay needs (values="replay"), and digests of all results, to prove that it gives the same."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Memory:
 class Patch:
     """Bytes that a storage held before an op although no recorded op put them there."""
 
-    op: int  # the how-manieth op
+    op: int  # counted from the first
     storage: int
     offset: int  # in bytes
     size: int  # of the whole storage
@@ -118,7 +118,7 @@ class ReplayKeeper:
         return watched
 
     def returned(self, tensors: list[torch.Tensor]) -> None:
-        """What a program returns may have met no op."""
+        """The program returned these tensors. No op may have taken them."""
         with self._lock, aside():
             for tensor in tensors:
                 if is_view_of_storage(tensor):
@@ -208,7 +208,7 @@ class ReplayKeeper:
             elements(memory.filled, tensor).fill_(-1)
 
     def _is_unwritten(self, item: Any) -> bool:
-        """Whether an op returned a view of memory that nobody has written."""
+        """True for a view of memory that nobody has written."""
         if not isinstance(item, torch.Tensor) or not is_view_of_storage(item):
             return False
         filled = self._memories[id(item.untyped_storage())].filled
@@ -289,7 +289,7 @@ class ReplayKeeper:
         return {"kind": f"{type(tensor).__qualname__} ({kind.removeprefix('torch.')})"}
 
     def _kept(self, parts: list[torch.Tensor]) -> list[list[Any]]:
-        """Where in the list of parts each one is, with its dtype and shape."""
+        """Keep some parts; for each its position in the list of parts, its dtype and its shape."""
         first = len(self._parts)
         self._parts += [dense_bytes(part).clone() for part in parts]
         return [[first + i, dtype_name(part.dtype), list(part.shape)] for i, part in enumerate(parts)]
@@ -327,7 +327,7 @@ class ReplayKeeper:
 
 
 def settings() -> dict[str, Any]:
-    """What the result of an op may depend on beside its arguments."""
+    """The settings on which the result of an op may depend, beside its arguments."""
     return {
         "threads": torch.get_num_threads(),
         "dtype": dtype_name(torch.get_default_dtype()),
@@ -340,13 +340,13 @@ def settings() -> dict[str, Any]:
 
 def leaves_of(out: Any, written: list[torch.Tensor]) -> list[Any]:
     """The tensors and numbers an op returned, in order, then what it wrote and did not return."""
-    found = _leaves(out)
-    seen = {id(item) for item in found}
+    leaves = _leaves(out)
+    seen = {id(item) for item in leaves}
     for tensor in written:
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            found.append(tensor)
-    return found
+            leaves.append(tensor)
+    return leaves
 
 
 def _leaves(item: Any) -> list[Any]:
@@ -369,12 +369,12 @@ def _argument(name: str, position: int | None, args: Any, kwargs: Any) -> Any:
 
 def inputs_of(plan: Plan, args: Any, kwargs: Any) -> list[tuple[Any, bool]]:
     """The tensor arguments in the order of the graph's inputs, and whether their data is read: not by taking a view."""
-    found = []
+    inputs = []
     for slot in plan.slots:
         item = _argument(slot.name, slot.position, args, kwargs)
         reads = not slot.overwritten and not _only_views(plan, slot.name)
-        found += [(tensor, reads) for tensor in tensors_of([item])]
-    return found
+        inputs += [(tensor, reads) for tensor in tensors_of([item])]
+    return inputs
 
 
 def _only_views(plan: Plan, name: str) -> bool:

@@ -66,7 +66,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "edge_kind": ("u1", "edge"),
     "call_module": ("i4", "call"),  # -> modules
     "call_parent": ("i4", "call"),
-    "call_index": ("i4", "call"),  # the how-manieth call of that module
+    "call_index": ("i4", "call"),  # counts the calls of that module
 }
 
 
