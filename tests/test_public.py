@@ -47,7 +47,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_importing_does_not_import_torch() -> None:
-    code = "import sys, torchatlas, torchatlas.types, torchatlas.compat; print('torch' in sys.modules)"
+    code = "import sys, torchatlas, torchatlas.compat; print('torch' in sys.modules)"
     assert run(code) == "False"
 
 

@@ -1,15 +1,39 @@
-"""What public functions return, and what these reports hold: for annotations, `isinstance` and editors.
-
-    from torchatlas.types import CostReport
-
-Like `torchatlas` itself it imports nothing until a name is used.
-"""
+"""The classes of what public functions return and of what it holds, for annotations and `isinstance`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from torchatlas.lazy import lazy_names
+from torchatlas.analysis.batch_peak import BatchPeak
+from torchatlas.analysis.checkpoint_choice import CheckpointChoice, CheckpointedModule
+from torchatlas.analysis.cost import Amount, CostReport, NodeCost
+from torchatlas.analysis.devices import Device
+from torchatlas.analysis.diff import Change, Comparison, Delta
+from torchatlas.analysis.memory import LineMemory, MemoryReport, ModuleMemory, TensorMemory
+from torchatlas.autograd.debug_session import Breakpoint
+from torchatlas.autograd.debug_stop import Stop
+from torchatlas.autograd.debugger import Debugger
+from torchatlas.autograd.lifecycle import Lifecycle, NodeLife
+from torchatlas.autograd.record_backward import BackwardRecording, BackwardRun
+from torchatlas.capturing.recording import Failure, Recording
+from torchatlas.checkpoint_plans import AppliedPlan, CheckpointCheck, CheckpointPlan
+from torchatlas.compat.torchviz import Dot
+from torchatlas.diagnosis.findings import Finding, Findings, Severity, Where
+from torchatlas.diagnosis.visit import Visit
+from torchatlas.execute.check_compatibility import Compatibility
+from torchatlas.execute.compare_runs import NodeDifference, RunComparison
+from torchatlas.execute.free_sizes import InputSize
+from torchatlas.execute.node_values import NodeIO, NodeValues
+from torchatlas.execute.verify import Difference, Verification
+from torchatlas.graph import Scope, SourceLine, Storage, Value
+from torchatlas.graph.timing import Measured, Timing
+from torchatlas.partition.concurrency import ConcurrencyReport
+from torchatlas.partition.report import Parallelism, PartitionReport, Subgraph
+from torchatlas.partition.stages import PipelinePlan, Stage
+from torchatlas.pipeline.run import PipelineRun
+from torchatlas.pipeline.schedules import Timeline
+from torchatlas.render.bars import ModuleBars
+from torchatlas.render.drawing import Drawing
+from torchatlas.render.picture import Picture
+from torchatlas.render.table import ModuleRow, ModuleTable
 
 __all__ = [
     "Amount",
@@ -72,75 +96,3 @@ __all__ = [
     "Visit",
     "Where",
 ]
-
-if TYPE_CHECKING:
-    from torchatlas.analysis.batch_peak import BatchPeak
-    from torchatlas.analysis.checkpoint_choice import CheckpointChoice, CheckpointedModule
-    from torchatlas.analysis.cost import Amount, CostReport, NodeCost
-    from torchatlas.analysis.devices import Device
-    from torchatlas.analysis.diff import Change, Comparison, Delta
-    from torchatlas.analysis.memory import LineMemory, MemoryReport, ModuleMemory, TensorMemory
-    from torchatlas.autograd.debug_session import Breakpoint
-    from torchatlas.autograd.debug_stop import Stop
-    from torchatlas.autograd.debugger import Debugger
-    from torchatlas.autograd.lifecycle import Lifecycle, NodeLife
-    from torchatlas.autograd.record_backward import BackwardRecording, BackwardRun
-    from torchatlas.capturing.recording import Failure, Recording
-    from torchatlas.checkpoint_plans import AppliedPlan, CheckpointCheck, CheckpointPlan
-    from torchatlas.compat.torchviz import Dot
-    from torchatlas.diagnosis.findings import Finding, Findings, Severity, Where
-    from torchatlas.diagnosis.visit import Visit
-    from torchatlas.execute.check_compatibility import Compatibility
-    from torchatlas.execute.compare_runs import NodeDifference, RunComparison
-    from torchatlas.execute.free_sizes import InputSize
-    from torchatlas.execute.node_values import NodeIO, NodeValues
-    from torchatlas.execute.verify import Difference, Verification
-    from torchatlas.graph import Scope, SourceLine, Storage, Value
-    from torchatlas.graph.timing import Measured, Timing
-    from torchatlas.partition.concurrency import ConcurrencyReport
-    from torchatlas.partition.report import Parallelism, PartitionReport, Subgraph
-    from torchatlas.partition.stages import PipelinePlan, Stage
-    from torchatlas.pipeline.run import PipelineRun
-    from torchatlas.pipeline.schedules import Timeline
-    from torchatlas.render.bars import ModuleBars
-    from torchatlas.render.drawing import Drawing
-    from torchatlas.render.picture import Picture
-    from torchatlas.render.table import ModuleRow, ModuleTable
-else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "analysis.batch_peak": "BatchPeak",
-            "analysis.checkpoint_choice": "CheckpointChoice CheckpointedModule",
-            "analysis.cost": "Amount CostReport NodeCost",
-            "analysis.devices": "Device",
-            "analysis.diff": "Change Comparison Delta",
-            "analysis.memory": "LineMemory MemoryReport ModuleMemory TensorMemory",
-            "autograd.debugger": "Debugger",
-            "autograd.lifecycle": "Lifecycle NodeLife",
-            "autograd.debug_stop": "Stop",
-            "autograd.record_backward": "BackwardRecording BackwardRun",
-            "autograd.debug_session": "Breakpoint",
-            "capturing.recording": "Failure Recording",
-            "checkpoint_plans": "AppliedPlan CheckpointCheck CheckpointPlan",
-            "compat.torchviz": "Dot",
-            "diagnosis.findings": "Finding Findings Severity Where",
-            "diagnosis.visit": "Visit",
-            "execute.compare_runs": "NodeDifference RunComparison",
-            "execute.check_compatibility": "Compatibility",
-            "execute.free_sizes": "InputSize",
-            "execute.node_values": "NodeIO NodeValues",
-            "execute.verify": "Difference Verification",
-            "graph": "Scope SourceLine Storage Value",
-            "graph.timing": "Measured Timing",
-            "partition.concurrency": "ConcurrencyReport",
-            "partition.report": "Parallelism PartitionReport Subgraph",
-            "partition.stages": "PipelinePlan Stage",
-            "pipeline.run": "PipelineRun",
-            "pipeline.schedules": "Timeline",
-            "render.bars": "ModuleBars",
-            "render.drawing": "Drawing",
-            "render.picture": "Picture",
-            "render.table": "ModuleRow ModuleTable",
-        },
-    )

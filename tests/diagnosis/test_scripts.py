@@ -40,7 +40,7 @@ def run(script: Path, visit: atlas.diagnosis.Visit | None) -> Ran:
     with contextlib.redirect_stdout(printed), warnings.catch_warnings(), patch.object(sys, "argv", [str(script)]):
         warnings.simplefilter("ignore")  # the user's own
         try:
-            with visit or contextlib.nullcontext():
+            with contextlib.nullcontext() if visit is None else visit:
                 runpy.run_path(str(script), run_name="__main__")
         except Exception as raised:
             error = type(raised).__name__, str(raised)

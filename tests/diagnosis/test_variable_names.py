@@ -211,3 +211,17 @@ def test_a_new_input_in_every_step_is_no_reason_to_look_for_models_again(monkeyp
             train(optimizer, model(image).sum())
         assert visit.history.name(image) == "image"
     assert len(learnt) == 1
+
+
+def test_parameters_of_a_model_that_was_traced_have_their_own_names() -> None:
+    model, x = nn.Sequential(nn.Linear(3, 3)), torch.randn(2, 3)
+    traced = atlas.trace(model, x)  # torch.export keeps the model in a module of its own, `_export_root`
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with atlas.doctor() as visit:
+        for _ in range(2):
+            model(x).square().mean().backward()
+            optimizer.step()
+    assert visit.findings.keys == ["not-zeroed"]
+    assert "_export_root" not in str(visit)
+    assert "0.weight" in str(visit)
+    assert traced is not None

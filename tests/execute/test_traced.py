@@ -313,8 +313,8 @@ def test_only_the_asked_nodes_are_kept() -> None:
     values = atlas.trace(model, x).predict(x, nodes=["block.1", "head.linear"])
     assert [name.rpartition(".")[0] for name in values] == ["block.1", "head"]
     with torch.no_grad():
-        first = next(iter(values.values()))
-        assert torch.equal(first.output, model.block[1](model.block[0](x)))  # before the ReLU wrote to it
+        # The module's output before the ReLU wrote to it. Its path stands for the node that makes it.
+        assert torch.equal(values["block.1"].output, model.block[1](model.block[0](x)))
     with pytest.raises(NodeNotFoundError, match="did you mean"):
         atlas.trace(model, x).predict(x, nodes=["blok.1"])
 
@@ -404,7 +404,10 @@ def test_a_module_of_several_values_is_not_edited_as_one() -> None:
     with pytest.raises(InvalidInputError, match=r"several values.*pair\.sin.*pair\.cos"):
         traced.run(x, edit={"pair": torch.zeros_like})
     assert torch.equal(traced.run(x, edit={"pair.sin": torch.ones_like}), x.cos())
-    assert list(traced.predict(x, nodes=["pair"])) == ["pair.sin", "pair.cos"]
+    values = traced.predict(x, nodes=["pair"])
+    assert list(values) == ["pair.sin", "pair.cos"]
+    with pytest.raises(NodeNotFoundError, match=r"what 2 nodes make; name one: pair\.sin, pair\.cos"):
+        values["pair"]
 
 
 # -- tensors that forward keeps ----------------------------------------------------------------------------------------

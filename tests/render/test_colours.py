@@ -22,7 +22,7 @@ from torchatlas.demo import training_step
 from torchatlas.graph import Graph, OperationType
 from torchatlas.operations import type_of_box
 from torchatlas.render.box_measures import BOX_MEASURES
-from torchatlas.render.layout.way import Way
+from torchatlas.render.layout.highlight import HighlightedPath
 from torchatlas.render.page import heaviest
 from torchatlas.render.picture import Picture
 from torchatlas.render.theme import DARK, LIGHT
@@ -96,7 +96,7 @@ def test_the_critical_path_is_one_chain(name: str) -> None:
         "step": training_step,
     }[name]()
     picture = atlas.draw(graph, critical_path="flops")
-    way = Way(picture.outline, picture.scene, heaviest(picture.outline.tree, "flops"))
+    way = HighlightedPath(picture.outline, picture.scene, heaviest(picture.outline.tree, "flops"))
     assert verify.broken(picture.scene, way) == []
     assert len(way.lines) > 5
     assert len(re.findall(f'd="[^"Z]*" fill="none" stroke="{LIGHT.accent}"', picture.svg)) == len(way.lines)
@@ -105,7 +105,8 @@ def test_the_critical_path_is_one_chain(name: str) -> None:
         joined = [line.ends[end] for line in way.lines if line.ends[end] is not None]
         assert len(set(joined)) == len(joined)  # no box, open or closed, has two
     ends = {frames[end] for line in way.lines for end in line.ends if end is not None and not frames[end].open}
-    assert ends == way.boxes
+    # A thick line ends at the frame of a phase: the one box of a last phase that is on the path has no line of its own.
+    assert ends == way.boxes or ends == way.boxes - {way.chain[-1]}
     if name == "residual":
         (add,) = (number for number, frame in enumerate(frames) if frame.title == "add" and not frame.depth)
         (marked,) = (line for line in way.lines if line.ends[1] == add)
@@ -127,13 +128,13 @@ def test_the_critical_path_runs_through_the_round_of_a_repeat_that_it_touches() 
     picture = atlas.draw(graph, critical_path=True)
     (branch,) = (frame for frame in picture.scene.frames if frame.item.repeat == 20 and frame.open)
     inner = [frame for frame in picture.scene.frames if frame.item.parent is branch.item]
-    assert set(inner) < Way(picture.outline, picture.scene, heaviest(picture.outline.tree, "time")).boxes
+    assert set(inner) < HighlightedPath(picture.outline, picture.scene, heaviest(picture.outline.tree, "time")).boxes
 
 
-def path(graph: Graph, by: str = "count") -> tuple[list[str], Way]:
+def path(graph: Graph, by: str = "count") -> tuple[list[str], HighlightedPath]:
     """The titles along the critical path, which is one chain, and the way itself."""
     picture = atlas.draw(graph, critical_path=by)
-    way = Way(picture.outline, picture.scene, heaviest(picture.outline.tree, by))
+    way = HighlightedPath(picture.outline, picture.scene, heaviest(picture.outline.tree, by))
     assert verify.broken(picture.scene, way) == []
     return [frame.title for frame in way.chain], way
 
@@ -241,7 +242,7 @@ def test_the_critical_path_of_every_specimen_is_one_chain_whatever_it_weighs(spe
     weights = [graph.columns["node_time_ns"], *(some_weights(len(graph), seed) for seed in range(8))]
     for by, times in [("count", weights[0]), ("flops", weights[0]), *(("time", each) for each in weights[1:])]:
         graph.columns["node_time_ns"][:] = times
-        way = Way(picture.outline, picture.scene, heaviest(picture.outline.tree, by))
+        way = HighlightedPath(picture.outline, picture.scene, heaviest(picture.outline.tree, by))
         assert verify.broken(picture.scene, way) == [], (by, times.tolist())
         assert way.chain
 

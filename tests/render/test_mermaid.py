@@ -18,7 +18,7 @@ from torchatlas import demo
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, Tables
 from torchatlas.render.mermaid import _MOST_LINES, escaped, mermaid_text
-from torchatlas.render.opening import LineKind, Part, sketch
+from torchatlas.render.sketch import LineKind, Part, sketch
 from torchatlas.render.svg import isolated
 
 _LABEL = r'"((?:[^"#`%;<>|\[\]{}()\\\n]|#\d+;|<br/>)*)"'

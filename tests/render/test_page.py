@@ -18,7 +18,7 @@ from torchatlas.graph import Graph, OperationType
 from torchatlas.operations.categories import REGISTERED, operation_type
 from torchatlas.render import page
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.words import SMALL, TITLE
+from torchatlas.render.layout.style import STYLE
 from torchatlas.render.picture import Picture, draw
 from torchatlas.render.theme import theme
 
@@ -145,7 +145,7 @@ def test_a_heading_uses_the_room_of_its_frame() -> None:
     whole = f"{names[0]} … 3 · 38.4K"
     assert whole in headings(picture)
     assert frame.subtitle != whole
-    assert text_width("Block", TITLE, True) + text_width(whole, SMALL) + 32 < frame.width
+    assert text_width("Block", STYLE.title_text, True) + text_width(whole, STYLE.small_text) + 32 < frame.width
 
 
 def test_headings_stay_in_their_frames() -> None:
@@ -163,6 +163,10 @@ def test_headings_stay_in_their_frames() -> None:
         )
         for frame in picture.scene.frames:
             if frame.open:
-                badge = text_width(f"×{frame.item.repeat:,}", SMALL, True) + 18 if frame.item.repeat > 1 else 0.0
-                used = text_width(frame.title, TITLE, True) + text_width(drawn._heading(frame), SMALL)
+                badge = (
+                    text_width(f"×{frame.item.repeat:,}", STYLE.small_text, True) + 18 if frame.item.repeat > 1 else 0.0
+                )
+                used = text_width(frame.title, STYLE.title_text, True) + text_width(
+                    drawn._heading(frame), STYLE.small_text
+                )
                 assert 17 + used + badge <= frame.width

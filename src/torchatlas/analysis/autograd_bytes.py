@@ -27,7 +27,7 @@ def recorded_with_autograd(graph: Graph) -> bool:
 
 
 def autograd_text(with_autograd: bool) -> str:
-    """One line for a report: which of the two its bytes are for."""
+    """One line for a report: whether its bytes include the copies that autograd makes."""
     if with_autograd:
         return "recorded with autograd: bytes include the copies that it makes for backward"
     return "as inference: bytes are without the copies that autograd makes for backward"

@@ -62,7 +62,7 @@ def widest_level(graph: Graph, kinds: Iterable[EdgeKind | str] = EDGE_KINDS) -> 
 
 @dataclass(frozen=True, eq=False)
 class CriticalPath:
-    """The chain that decides how long everything takes if nothing but dependencies holds ops back."""
+    """The heaviest chain of dependent nodes: no number of workers finishes sooner."""
 
     graph: Graph = field(repr=False)
     by: str

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import echo, inputs_option, optimizer_option, progress, repeat_options, stdout_to_stderr
+from torchatlas.cli._options import count_option, echo, inputs_option, optimizer_option, progress, stdout_to_stderr
 from torchatlas.errors import AnalysisError, AtlasError, InvalidInputError
 from torchatlas.graph import Graph, Phase
 from torchatlas.graph.formats import READERS, suffix_of
@@ -25,7 +25,8 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--backward", is_flag=True, help="Also run backward, from the sum of the floating outputs.")
     @optimizer_option
     @click.option("--fake", is_flag=True, help="Follow shapes only: compute and allocate nothing.")
-    @repeat_options
+    @count_option("--warmup", "Runs before those that are recorded.", 0)
+    @count_option("--repeat", "Runs to record; times are their medians.", 1, least=1)
     def call(
         inputs: tuple[str, ...],
         backward: bool,

@@ -46,19 +46,10 @@ optimizer_option = click.option(
 )
 
 
-def top_option(what: str) -> Callable[[Function], Function]:
-    """--top: how many rows of a list to print."""
-    return click.option(
-        "--top", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help=f"{what} to list."
-    )
-
-
-def depth_option(default: int | None = None) -> Callable[[Function], Function]:
-    """--depth: how many levels of modules to print."""
-    text = "Levels of modules to print" + ("; as many as fit by default." if default is None else ".")
-    return click.option(
-        "--depth", type=click.IntRange(min=0), default=default, show_default=True, metavar="N", help=text
-    )
+def count_option(name: str, text: str, default: int | None = None, least: int = 0) -> Callable[[Function], Function]:
+    """An option that takes a whole number."""
+    kind = click.IntRange(min=least)
+    return click.option(name, type=kind, default=default, show_default=True, metavar="N", help=text)
 
 
 def old_option(old: str, new: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -104,17 +95,6 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
             raise failure from error
 
     return run
-
-
-def repeat_options(function: Function) -> Function:
-    """--warmup and --repeat, for times that can be believed."""
-    for name, least, text in (
-        ("--repeat", 1, "Runs to record; times are their medians."),
-        ("--warmup", 0, "Runs before those, to warm up."),
-    ):
-        kind = click.IntRange(min=least)
-        function = click.option(name, type=kind, default=least, show_default=True, metavar="N", help=text)(function)
-    return function
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

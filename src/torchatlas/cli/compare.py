@@ -7,21 +7,14 @@ from pathlib import Path
 import click
 
 from torchatlas.analysis.diff import compare, comparison_text
-from torchatlas.cli._options import old_option, print_result, progress, verb
+from torchatlas.cli._options import count_option, old_option, print_result, progress, verb
 from torchatlas.graph import Graph
 
 
 @click.command()
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
-@click.option(
-    "--top",
-    type=click.IntRange(min=0),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Operations of a kind to list.",
-)
+@count_option("--top", "Operations of a kind to list.", 20)
 @old_option("--most", "--top", type=click.IntRange(min=0))
 @verb
 def command(before: Path, after: Path, top: int, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from torchatlas.analysis.cost import cost, cost_text
-from torchatlas.cli._options import depth_option, device_option, file_argument, print_result, progress, top_option, verb
+from torchatlas.cli._options import count_option, device_option, file_argument, print_result, progress, verb
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 
@@ -16,8 +16,8 @@ from torchatlas.graph import Graph
 @file_argument
 @device_option
 @click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="The value of a symbolic size. Repeatable.")
-@depth_option(2)
-@top_option("Operations")
+@count_option("--depth", "Levels of modules to print.", 2)
+@count_option("--top", "Operations to list.", 10)
 @verb
 def command(file: Path, device: str | None, sizes: tuple[str, ...], depth: int, top: int, as_json: bool) -> None:
     """Print what a saved graph costs: FLOPs, bytes, best time.

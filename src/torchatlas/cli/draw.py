@@ -12,6 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+import torchatlas as atlas
 from torchatlas.analysis.devices import device_named
 from torchatlas.cli._graph import GraphSource, graph_argument
 from torchatlas.cli._options import own_path, print_result, progress, verb
@@ -97,7 +98,7 @@ def command(
             graph.save(path)
             drawing = None
         elif plot is not None:
-            drawing = _plotted(graph, plot, page, theme, device)
+            drawing = atlas.plot(graph, plot, width=page[0], height=page[1], theme=theme, device=device)
         else:
             drawing = _drawn(
                 graph,
@@ -120,18 +121,10 @@ def command(
 
 
 def _drawn(graph: Graph, page: tuple[int, int], **options: Any) -> Drawing:
-    from torchatlas.render.picture import draw
-
     try:
-        return draw(graph, width=page[0], height=page[1], **options)
+        return atlas.draw(graph, width=page[0], height=page[1], **options)
     except InvalidInputError as error:  # here it is an option
         raise InvalidInputError(str(error).replace("font_size=", "--font-size ")) from error
-
-
-def _plotted(graph: Graph, kind: str, page: tuple[int, int], theme: str, device: str | None) -> Drawing:
-    from torchatlas.render.plots import plot
-
-    return plot(graph, kind, width=page[0], height=page[1], theme=theme, device=device)
 
 
 def _check(path: Path, plot: str | None, device: str | None) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from torchatlas.analysis.memory import memory
-from torchatlas.cli._options import file_argument, print_result, progress, top_option, verb
+from torchatlas.cli._options import count_option, file_argument, print_result, progress, verb
 from torchatlas.graph import Graph
 
 
 @click.command()
 @file_argument
-@top_option("Tensors")
+@count_option("--top", "Tensors to list.", 10)
 @verb
 def command(file: Path, top: int, as_json: bool) -> None:
     """Print what fills memory in a saved graph.

@@ -8,7 +8,7 @@ import click
 
 from torchatlas.cli import _target
 from torchatlas.cli._graph import GraphSource, graph_argument
-from torchatlas.cli._options import device_option, print_result, progress, stdout_to_stderr, top_option, verb
+from torchatlas.cli._options import count_option, device_option, print_result, progress, stdout_to_stderr, verb
 from torchatlas.partition.concurrency import WEIGHTS, WORKERS, ConcurrencyAnalyzer
 from torchatlas.partition.partitioner import STRATEGIES, GraphPartitioner
 from torchatlas.partition.report import PartitionReport, report_text
@@ -18,14 +18,7 @@ from torchatlas.partition.report import PartitionReport, report_text
 @graph_argument
 @click.option("--strategy", type=click.Choice(STRATEGIES), default="fusion", show_default=True, help="How to cut.")
 @device_option
-@click.option(
-    "--depth",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=2,
-    show_default=True,
-    help="Levels of modules of --strategy module.",
-)
+@count_option("--depth", "Levels of modules of --strategy module.", 2, least=1)
 @click.option(
     "--by",
     type=click.Choice(WEIGHTS),
@@ -41,7 +34,7 @@ from torchatlas.partition.report import PartitionReport, report_text
     default=None,
     help="Run a model with autograd on, or off.  [default: by its mode]",
 )
-@top_option("Subgraphs")
+@count_option("--top", "Subgraphs to list.", 10)
 @verb
 def command(
     source: GraphSource,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import device_option, inputs_option, old_option, print_result, progress, verb
+from torchatlas.cli._options import count_option, device_option, inputs_option, old_option, print_result, progress, verb
 from torchatlas.graph.formats import READERS, suffix_of
 from torchatlas.partition.stages import MEASURES, pipeline_stages
 
@@ -20,7 +20,7 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved")
 @click.command()
 @click.argument("file", metavar="FILE|TARGET")
 @inputs_option
-@click.option("--stages", type=click.IntRange(min=1), default=2, show_default=True, help="How many stages.")
+@count_option("--stages", "How many stages.", 2, least=1)
 @click.option("--by", type=click.Choice(MEASURES), default="time", show_default=True, help="What to balance.")
 @device_option
 @click.option(
@@ -36,10 +36,8 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved")
     show_default=True,
     help="With --run: the order in which stages work.",
 )
-@click.option(
-    "--microbatches", type=click.IntRange(min=1), default=4, show_default=True, help="With --run: parts of the batch."
-)
-@click.option("--ranks", type=click.IntRange(min=1), help="With --run: processes.  [default: one per stage]")
+@count_option("--microbatches", "With --run: parts of the batch.", 4, least=1)
+@count_option("--ranks", "With --run: processes.  [default: one per stage]", least=1)
 @click.option(
     "--backend",
     type=click.Choice(["gloo", "nccl"]),

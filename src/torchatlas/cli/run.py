@@ -56,7 +56,8 @@ def command(
             checked_path(path)
     with progress(f"reading {file.name}"):
         traced = TracedModel.load(file, allow=allow)
-    args, kwargs = _inputs(inputs, data)
+    args, named = _target.example_inputs(inputs, fake=False)
+    kwargs: dict[str, Any] = named if data is None else named | _tensors_in(data)
     if not args and not kwargs:
         shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in traced.input_shapes.items())
         raise InvalidInputError(f"{file.name} takes {shapes}: pass --inputs or --data.")
@@ -87,11 +88,6 @@ def command(
     print_result(facts, _text(facts), as_json)
 
 
-def _inputs(inputs: tuple[str, ...], data: Path | None) -> tuple[list[Any], dict[str, Any]]:
-    args, kwargs = _target.example_inputs(inputs, fake=False)
-    return list(args), {**kwargs, **({} if data is None else _tensors_in(data))}
-
-
 def _tensors_in(path: Path) -> dict[str, Any]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -108,7 +104,7 @@ def _tensors_in(path: Path) -> dict[str, Any]:
 
 
 def _flat(name: str, value: Any) -> list[tuple[str, Any]]:
-    """What is in a result, each with its place in it."""
+    """The leaves of a result, each with its path."""
     if isinstance(value, dict):
         return [pair for key, part in value.items() for pair in _flat(f"{name}.{key}", part)]
     if isinstance(value, (list, tuple)):

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from torchatlas.cli._options import depth_option, file_argument, progress, show, top_option, verb
+from torchatlas.cli._options import count_option, file_argument, progress, show, verb
 from torchatlas.graph import Graph
 
 
 @click.command()
 @file_argument
-@depth_option()
-@top_option("The slowest operations")
+@count_option("--depth", "Levels of modules to print; as many as fit by default.")
+@count_option("--top", "The slowest operations to list.", 10)
 @verb
 def command(file: Path, depth: int | None, top: int, as_json: bool) -> None:
     """Print what is in a saved graph.

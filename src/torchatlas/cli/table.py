@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from torchatlas.cli._graph import GraphSource, graph_argument
-from torchatlas.cli._options import depth_option, print_json, print_styled, verb
+from torchatlas.cli._options import count_option, print_json, print_styled, verb
 from torchatlas.render.table import module_bars, module_table
 
 
@@ -16,7 +16,7 @@ from torchatlas.render.table import module_bars, module_table
     type=click.Choice(["time", "macs", "memory", "parameters"]),
     help="Print the tree with bars of this figure.",
 )
-@depth_option()
+@count_option("--depth", "Levels of modules to print; as many as fit by default.")
 @click.option("--unfold", is_flag=True, help="Print a row for every module, also for equal ones.")
 @verb
 def command(source: GraphSource, bars: str | None, depth: int | None, unfold: bool, as_json: bool) -> None:

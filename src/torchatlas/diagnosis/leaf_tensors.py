@@ -124,6 +124,8 @@ class Leaves:
     def _learn(self, roots: Collection[nn.Module], variables: dict[int, str]) -> None:
         """Find the parameters of all modules there are: one that is never called has parameters, too."""
         modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module) and "_modules" in vars(item)]
+        # torch.export wraps a model that is traced in a module of its own (`_export_root`), which no program knows of.
+        modules = [module for module in modules if not type(module).__module__.startswith("torch.export")]
         inside = {id(child) for module in modules for child in module._modules.values()}
         tops = [module for module in modules if id(module) not in inside]
         called = [top for top in tops if any(module in roots for module in nn.Module.modules(top))]

@@ -10,7 +10,7 @@ import torch
 
 from torchatlas.errors import NodeNotFoundError
 from torchatlas.execute.program import Instruction, Observer, Program
-from torchatlas.graph import GraphNode
+from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.names import short_name
 from torchatlas.registry import near_names
 from torchatlas.torch_private import pytree
@@ -66,12 +66,17 @@ _OF_NODE: dict[str, Callable[[GraphNode], Any]] = {
 
 
 class NodeValues(Mapping[str, NodeIO]):
-    """Node name -> what it took and made, in the order in which the nodes ran. `output` is the model's."""
+    """Node name -> what it took and made, in the order in which the nodes ran. `output` is the model's.
 
-    def __init__(self, entries: dict[str, NodeIO], output: Any) -> None:
-        self._entries, self.output = entries, output
+    The path of a module stands for the node that makes what the module returns, as in `graph[...]`.
+    """
+
+    def __init__(self, entries: dict[str, NodeIO], output: Any, graph: Graph | None = None) -> None:
+        self._entries, self.output, self._graph = entries, output, graph
 
     def __getitem__(self, name: str) -> NodeIO:
+        if name and name not in self._entries and self._graph is not None and name in self._graph.scopes:
+            name = self._graph[name].name
         if name not in self._entries:
             near = " or ".join(map(repr, near_names(name, self._entries)))
             raise NodeNotFoundError(f"no value of {name!r} was kept" + (f"; did you mean {near}?" if near else ""))

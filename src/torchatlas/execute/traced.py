@@ -223,7 +223,7 @@ class TracedModel:
                 entries[name] = NodeIO(
                     entry.inputs, made, partial(variant.hyperparameters, name, self.model), variant.graph[name]
                 )
-        return NodeValues(entries, output)
+        return NodeValues(entries, output, variant.graph)
 
     def _saved(
         self, path: str | os.PathLike[str], args: Any, kwargs: Any, nodes: Iterable[str] | None, callback: Any

@@ -48,7 +48,7 @@ def _compare(found: Made, expected: Made) -> None:
 
 @bracketed
 def left_alone(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-    """Parameters, buffers, inputs, random numbers and attributes of modules, as they were before."""
+    """Afterwards restore parameters, buffers, inputs, random state and the attributes of all modules."""
     import torch
 
     from torchatlas.capturing.restore import Restorer

@@ -1,6 +1,6 @@
 """A graph -> k pipeline stages: contiguous cuts of its execution order that make the slowest stage as quick as can be.
 
-Exact for that order: cuts.py does as well as trying every cut, which tests hold it to. Other orders of the same
+Exact for that order: stage_cuts.py does as well as trying every cut, as tests check. Other orders of the same
 operations are not considered.
 """
 

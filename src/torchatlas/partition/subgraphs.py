@@ -16,7 +16,7 @@ from torchatlas.partition.unit_graph import Units
 
 
 class Describer:
-    """Describes groups; one at a time."""
+    """Describes groups as subgraphs, one at a time."""
 
     def __init__(
         self,

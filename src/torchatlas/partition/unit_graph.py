@@ -1,4 +1,4 @@
-"""A graph, or torch.fx's graph with it -> units: the smallest pieces that a partition moves around, and what they need.
+"""A graph, or torch.fx's graph with it -> units, the smallest pieces of a partition, and their dependencies.
 
 A unit is one operation of a graph, or one node of torch.fx with all the operations that it runs.
 """

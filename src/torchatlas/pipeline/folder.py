@@ -1,4 +1,4 @@
-"""What the parent and the workers tell each other: files in a folder that only we have."""
+"""The files through which the parent and the workers of a pipeline communicate, in a folder of their own."""
 
 from __future__ import annotations
 

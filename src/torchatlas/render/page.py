@@ -19,23 +19,19 @@ from torchatlas.graph.subgraph import induced
 from torchatlas.operations import type_of_box
 from torchatlas.render.box_measures import BOX_MEASURES, BoxMeasure, node_counts
 from torchatlas.render.fonts import clipped, text_width
-from torchatlas.render.layout.boxes import HEAD, STACK
+from torchatlas.render.layout.highlight import HighlightedPath
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.scene import Frame, Line, Scene, place_labels
+from torchatlas.render.layout.style import STYLE
 from torchatlas.render.layout.tree import Tree
-from torchatlas.render.layout.way import Way
-from torchatlas.render.layout.words import SMALL, TITLE
 from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import Theme, contrast, mixed
 from torchatlas.units import format_bytes, format_count, format_flops, format_ns
 
-_LINE, _ARROW, _CORNER, _DOT = 1.3, 6.5, 6.0, 2.6
 _COUNTED = 20_000  # nodes up to which the work of a graph is counted for the footer: it takes a moment
 # What a critical path may be the heaviest chain by, in the words of the legend.
 _WEIGHTS = {"time": "time", "flops": "all arithmetic", "bytes": "bytes moved", "count": "number of ops"}
-_SWATCH, _RAMP = 15.0, 120.0
-_BESIDE_HEADING = 32.0  # before the title of an open group, between it and its heading, and after that
 _known_types: WeakKeyDictionary[Tree, list[OperationType]] = WeakKeyDictionary()
 
 
@@ -119,7 +115,7 @@ def _pairs(ones: Array, others: Array) -> Iterable[tuple[int, int]]:
 
 
 def _entry_width(name: str, size: float) -> float:
-    return _SWATCH + 5 + text_width(name, size) + 16
+    return STYLE.swatch + 5 + text_width(name, size) + 16
 
 
 def _rows(widths: list[float], room: float) -> int:
@@ -157,11 +153,11 @@ class Page:
             raise UnknownNameError(f"color_by: {error}; or 'type'") from None
 
     @cached_property
-    def path(self) -> Way:
+    def path(self) -> HighlightedPath:
         """The critical path."""
         tree = self.outline.tree
         chain = heaviest(tree, _path_weight(self.look, tree)) if self.look.critical_path else []
-        return Way(self.outline, self.scene, chain)
+        return HighlightedPath(self.outline, self.scene, chain)
 
     def drawn(self) -> Canvas:
         look, margins, scene, canvas = self.look, self.margins, self.scene, self.canvas
@@ -178,7 +174,7 @@ class Page:
                     self._frame(frame)
             self._lines([line for line in scene.lines if line.level == depth])
         for label in scene.labels:
-            canvas.text(label.x, label.y, label.text, size=SMALL, fill=self.theme.soft)
+            canvas.text(label.x, label.y, label.text, size=STYLE.small_text, fill=self.theme.soft)
         canvas.end_group()
         if not scene.frames:
             words = "nothing was recorded" if not len(self.graph) else "nothing to draw"
@@ -238,19 +234,19 @@ class Page:
         x, y, width, height = frame.x, frame.y, frame.width, frame.height
         radius = height / 2 if self.outline.is_marker(item) else 5.0
         if item.repeat > 1:
-            for behind in (STACK, STACK / 2):
+            for behind in (STYLE.stack, STYLE.stack / 2):
                 canvas.rect(x + behind, y + behind, width, height, fill=fill, stroke=stroke, radius=5)
         title = _tooltip(self.labels, item, None if self.outline.is_marker(item) else self.measure)
         canvas.rect(x, y, width, height, fill=fill, stroke=stroke, stroke_width=thick, radius=radius, title=title)
-        badge = text_width(f"×{item.repeat:,}", SMALL, True) + 10 if item.repeat > 1 else 0.0
+        badge = text_width(f"×{item.repeat:,}", STYLE.small_text, True) + 10 if item.repeat > 1 else 0.0
         middle = x + width / 2
         at = middle - (badge / 2 + 2 if badge else 0.0) + (0.0 if item.is_leaf else 6.0)
         up = (height - (36 if frame.subtitle else 24)) / 2
         base = y + up + (15.5 if frame.subtitle else 16.2)
-        canvas.text(at, base, frame.title, size=TITLE, fill=ink, bold=True, anchor="middle")
-        canvas.text(middle, y + up + 29.5, frame.subtitle, size=SMALL, fill=soft, anchor="middle")
+        canvas.text(at, base, frame.title, size=STYLE.title_text, fill=ink, bold=True, anchor="middle")
+        canvas.text(middle, y + up + 29.5, frame.subtitle, size=STYLE.small_text, fill=soft, anchor="middle")
         if not item.is_leaf:
-            self._plus(at - text_width(frame.title, TITLE, True) / 2 - 12, y + up + 11, soft)
+            self._plus(at - text_width(frame.title, STYLE.title_text, True) / 2 - 12, y + up + 11, soft)
         if badge:
             self._badge(x + width - 6, y + 4, f"×{item.repeat:,}")
 
@@ -265,27 +261,28 @@ class Page:
         x, y, width, height = frame.x, frame.y, frame.width, frame.height
         outline = mixed(self.theme.line, self.theme.soft, 0.3)
         if frame.item.repeat > 1:
-            for behind in (STACK, STACK / 2):
+            for behind in (STYLE.stack, STYLE.stack / 2):
                 canvas.rect(x + behind, y + behind, width, height, fill=ground, stroke=outline, radius=7)
         canvas.rect(x, y, width, height, fill=ground, stroke=outline, radius=7)
-        wide, tall = number(width - 14), number(HEAD - 7)
-        d = f"M{number(x + 0.5)} {number(y + HEAD)}v-{tall}a6.5 6.5 0 0 1 6.5 -6.5h{wide}a6.5 6.5 0 0 1 6.5 6.5v{tall}z"
+        wide, tall = number(width - 14), number(STYLE.heading - 7)
+        left, bottom = number(x + 0.5), number(y + STYLE.heading)
+        d = f"M{left} {bottom}v-{tall}a6.5 6.5 0 0 1 6.5 -6.5h{wide}a6.5 6.5 0 0 1 6.5 6.5v{tall}z"
         canvas.path(d, fill=head, title=_tooltip(self.labels, frame.item))
-        canvas.text(x + 10, y + 15.5, frame.title, size=TITLE, fill=self.theme.ink, bold=True)
-        after = x + 17 + text_width(frame.title, TITLE, True)
-        canvas.text(after, y + 15.5, self._heading(frame), size=SMALL, fill=self.theme.soft)
+        canvas.text(x + 10, y + 15.5, frame.title, size=STYLE.title_text, fill=self.theme.ink, bold=True)
+        after = x + 17 + text_width(frame.title, STYLE.title_text, True)
+        canvas.text(after, y + 15.5, self._heading(frame), size=STYLE.small_text, fill=self.theme.soft)
         if frame.item.repeat > 1:
             self._badge(x + width - 8, y + 3, f"×{frame.item.repeat:,}")
 
     def _heading(self, frame: Frame) -> str:
         """What stands beside the title of an open group: more than it was laid out for where there is room."""
-        room = frame.width - text_width(frame.title, TITLE, True) - _BESIDE_HEADING
-        room -= text_width(f"×{frame.item.repeat:,}", SMALL, True) + 18 if frame.item.repeat > 1 else 0.0
-        if room <= text_width(frame.subtitle, SMALL):
+        room = frame.width - text_width(frame.title, STYLE.title_text, True) - STYLE.beside_heading
+        room -= text_width(f"×{frame.item.repeat:,}", STYLE.small_text, True) + 18 if frame.item.repeat > 1 else 0.0
+        if room <= text_width(frame.subtitle, STYLE.small_text):
             return frame.subtitle
         return self.labels.heading(frame.item, room)
 
-    def _badge(self, right: float, y: float, text: str, size: float = SMALL) -> None:
+    def _badge(self, right: float, y: float, text: str, size: float = STYLE.small_text) -> None:
         wide, tall = text_width(text, size, True) + 10, size * 1.45
         fill, ink = self.theme.terminal
         self.canvas.rect(right - wide, y, wide, tall, fill=fill, radius=tall / 2)
@@ -296,19 +293,19 @@ class Page:
     def _lines(self, lines: list[Line]) -> None:
         lines = sorted(lines, key=self.path.lines.__contains__)  # those to look at lie on top
         for line in lines:
-            colour, thick = self.theme.edge, _LINE if line.many == 1 else 2.2
+            colour, thick = self.theme.edge, STYLE.line_width if line.many == 1 else 2.2
             if line in self.path.lines:
                 colour, thick = self.theme.accent, 2.4
             dash = "4 3" if line.returning else ""
             if len(line.points) == 1:
-                self.canvas.circle(*line.points[0], _DOT, fill=colour)
+                self.canvas.circle(*line.points[0], STYLE.dot, fill=colour)
             else:
-                self.canvas.rounded(line.points, _CORNER, stroke=colour, stroke_width=thick, dash=dash)
+                self.canvas.rounded(line.points, STYLE.corner, stroke=colour, stroke_width=thick, dash=dash)
         for line in lines:
             if line.arrow and len(line.points) > 1:
                 (_, before), (x, y) = line.points[-2:]
                 colour = self.theme.accent if line in self.path.lines else self.theme.edge
-                self.canvas.arrow_head(x, y, "up" if y < before else "down", fill=colour, size=_ARROW)
+                self.canvas.arrow_head(x, y, "up" if y < before else "down", fill=colour, size=STYLE.arrow)
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
@@ -354,7 +351,7 @@ class Page:
         elif look.legend:
             self._legend(top + 8 + margins.words * 1.5, entries)
         base = look.height - margins.words * 0.8
-        size = f"text from {SMALL * self.scale:.1f} px"
+        size = f"text from {STYLE.small_text * self.scale:.1f} px"
         words = _fitting(self._totals(), margins.words, room)
         canvas.text(margins.side, base, words, size=margins.words, fill=self.theme.soft)
         if text_width(words, margins.words) + text_width(size, margins.words) + 20 < room:
@@ -428,10 +425,10 @@ class Page:
             self._badge(x + wide, y - size * 1.09, sample, size)
             self.canvas.text(x + wide + 5, y, words, size=size, fill=ink)
             return
-        self.canvas.rect(x, y - 11, _SWATCH, 13, fill=fill, stroke=stroke, radius=3)
+        self.canvas.rect(x, y - 11, STYLE.swatch, 13, fill=fill, stroke=stroke, radius=3)
         if name == "closed group":
-            self._plus(x + _SWATCH / 2, y - 4.5, stroke)
-        self.canvas.text(x + _SWATCH + 5, y, name, size=size, fill=ink)
+            self._plus(x + STYLE.swatch / 2, y - 4.5, stroke)
+        self.canvas.text(x + STYLE.swatch + 5, y, name, size=size, fill=ink)
 
     def _scale(self, y: float) -> None:
         """The ramp of a measure, from nothing to the most."""
@@ -442,9 +439,9 @@ class Page:
         x += text_width(self.measure.title, margins.words) + 12
         for step in range(steps):
             fill, _ = theme.heat((step + 0.5) / steps)
-            self.canvas.rect(x + step * _RAMP / steps, y - 11, _RAMP / steps + 0.4, 13, fill=fill)
-        self.canvas.rect(x, y - 11, _RAMP, 13, stroke=theme.line)
-        x += _RAMP + 8
+            self.canvas.rect(x + step * STYLE.ramp / steps, y - 11, STYLE.ramp / steps + 0.4, 13, fill=fill)
+        self.canvas.rect(x, y - 11, STYLE.ramp, 13, stroke=theme.line)
+        x += STYLE.ramp + 8
         most = f"0 to {self.measure.text(self.most)}"
         path = f"; bold: {_path_words(self.look, self.outline.tree)}" if self.path.boxes else ""
         boxes = [frame.item for frame in self.scene.closed if not self.outline.is_marker(frame.item)]

@@ -8,9 +8,9 @@ from render.layout.pages import every_item, labelled
 
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.boxes import HEAD, STACK, Box, BoxMaker, Share, _in_order
+from torchatlas.render.layout.boxes import Box, BoxMaker, Share, _in_order
 from torchatlas.render.layout.outline import Item, Outline
-from torchatlas.render.layout.words import SMALL, TITLE
+from torchatlas.render.layout.style import STYLE
 
 
 def maker(graph: Graph, smallest: float = 0.0) -> tuple[Outline, BoxMaker]:
@@ -39,9 +39,9 @@ def test_a_closed_box_is_wide_enough_for_its_words() -> None:
     for item in wired(outline)[1:]:
         box = make.box(item, (), 0.0)
         assert not box.open
-        assert box.width >= text_width(box.title, TITLE, True)
-        assert box.width >= text_width(box.subtitle, SMALL)
-        assert box.height >= TITLE + (SMALL if box.subtitle else 0)
+        assert box.width >= text_width(box.title, STYLE.title_text, True)
+        assert box.width >= text_width(box.subtitle, STYLE.small_text)
+        assert box.height >= STYLE.title_text + (STYLE.small_text if box.subtitle else 0)
 
 
 def test_a_smallest_height_is_kept() -> None:
@@ -74,8 +74,8 @@ def test_a_repeat_has_room_for_what_looks_out_behind_it() -> None:
         "module", folded.start, folded.stop, folded.hash + 1, folded.group, folded.call, folded.type, folded.name
     )
     many, one = make.box(folded, (), 0.0), make.box(once, (), 0.0)
-    assert many.height == one.height + STACK
-    assert many.width >= one.width + STACK
+    assert many.height == one.height + STYLE.stack
+    assert many.width >= one.width + STYLE.stack
 
 
 def test_an_open_box_holds_its_inner_boxes_and_leaves_its_heading_free() -> None:
@@ -85,12 +85,12 @@ def test_an_open_box_holds_its_inner_boxes_and_leaves_its_heading_free() -> None
     while stack:
         box = stack.pop()
         stack += [inner for inner in box.inner if inner.open]
-        assert box is root or box.origin[1] >= HEAD
+        assert box is root or box.origin[1] >= STYLE.heading
         for inner, (x, y) in zip(box.inner, box.places, strict=False):
             seen += 1
             assert x + box.origin[0] >= 0
             assert x + box.origin[0] + inner.width <= box.width + 1e-6
-            assert y + box.origin[1] >= (HEAD if box is not root else 0)
+            assert y + box.origin[1] >= (STYLE.heading if box is not root else 0)
             assert y + box.origin[1] + inner.height <= box.height + 1e-6
     assert seen > 12
     assert root.boxes == 3 * 4 + 2

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from render.layout.test_routing import shared, through
 
 from torchatlas.render.layout.columns import _CUT_PRICE, Solver, _Cutter
-from torchatlas.render.layout.layered import RANK_GAP, Problem
+from torchatlas.render.layout.layered import Problem
 from torchatlas.render.layout.routing import Placed
+from torchatlas.render.layout.style import STYLE
 
 FEW = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 
@@ -183,7 +184,7 @@ def test_an_input_lies_above_what_reads_it_and_an_output_below_what_makes_it() -
         assert not beside(problem, placed, 0, 1)
         assert beside(problem, placed, 1, 2)
         assert not beside(problem, placed, 2, 3)
-        assert placed.height <= height + 36 + RANK_GAP + 4  # it may stand out, by no more than itself
+        assert placed.height <= height + 36 + STYLE.rank_gap + 4  # it may stand out, by no more than itself
 
 
 def test_a_box_at_an_end_is_alone_where_it_would_stand_out_of_a_group() -> None:

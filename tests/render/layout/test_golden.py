@@ -19,8 +19,8 @@ from zoo import images, sequences, specimen
 import torchatlas as atlas
 from torchatlas import demo
 from torchatlas.graph import Graph
-from torchatlas.render.layout.boxes import HEAD, STACK
 from torchatlas.render.layout.scene import Frame, Scene
+from torchatlas.render.layout.style import STYLE
 from torchatlas.render.picture import Picture
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -62,8 +62,8 @@ def end(scene: Scene, point: tuple[float, float]) -> str:
     """The innermost frame at whose border a line begins or ends, by number and title."""
 
     def touches(frame: Frame) -> bool:
-        behind = STACK if frame.item.repeat > 1 else 0.0
-        borders = (frame.y, frame.y + frame.height, frame.y + frame.height + behind, frame.y + HEAD)
+        behind = STYLE.stack if frame.item.repeat > 1 else 0.0
+        borders = (frame.y, frame.y + frame.height, frame.y + frame.height + behind, frame.y + STYLE.heading)
         beside = frame.x - 1.5 <= point[0] <= frame.x + frame.width + 1.5
         inside = frame.open and frame.y <= point[1] <= frame.y + frame.height
         return beside and (inside or any(abs(point[1] - border) < 1.5 for border in borders))

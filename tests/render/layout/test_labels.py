@@ -15,7 +15,8 @@ from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.labels import Labels, _names_of_modules
 from torchatlas.render.layout.outline import Item
-from torchatlas.render.layout.words import SMALL, TITLE, WIDEST_TITLE, joined, listed
+from torchatlas.render.layout.style import STYLE
+from torchatlas.render.layout.text_fitting import joined, listed
 
 
 def words(graph: Graph) -> list[tuple[str, str]]:
@@ -188,7 +189,7 @@ def test_a_long_name_leaves_room_for_figures() -> None:
     assert subtitle.startswith("first")
     assert subtitle.endswith("last · 8→8")
     assert "…" in subtitle
-    assert text_width(subtitle, SMALL) <= 190  # what boxes.py would cut
+    assert text_width(subtitle, STYLE.small_text) <= 190  # what boxes.py would cut
     (several,) = (more for title, more in words(named("q", "x" * 500, "v")) if title == "Linear")
     assert several == "q, xxx…xxx, v · 8→8"
 
@@ -364,7 +365,7 @@ def test_a_class_that_is_too_long_keeps_both_ends() -> None:
     title = labels.title(item)
     assert title.startswith("LegacyDeberta")
     assert title.endswith("Transformation")
-    assert text_width(title, TITLE, True) <= WIDEST_TITLE
+    assert text_width(title, STYLE.title_text, True) <= STYLE.widest_title
     assert labels.tooltip(item).splitlines()[0] == name
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchatlas.render.layout.layered import BOX_GAP, LINE_GAP, Layering, Problem, _Layerer, layer, ranks
+from torchatlas.render.layout.layered import Layering, Problem, _Layerer, layer, ranks
+from torchatlas.render.layout.style import STYLE
 
 FEW = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 
@@ -172,7 +173,7 @@ def test_neighbours_keep_apart(problem: Problem) -> None:
     assert min(x) == 0
     for row in layering.rows:
         for a, b in pairwise(row):
-            gap = BOX_GAP if width[a] and width[b] else LINE_GAP
+            gap = STYLE.box_gap if width[a] and width[b] else STYLE.line_gap
             assert x[b] - x[a] - width[a] >= gap - 1e-6
 
 

@@ -22,8 +22,8 @@ from torchatlas.render.layout.importance import Importance
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.opening import Fit, Opener, opening_order
 from torchatlas.render.layout.outline import Item, Outline
+from torchatlas.render.layout.style import STYLE
 from torchatlas.render.layout.tree import LANES, build
-from torchatlas.render.layout.words import SMALL
 
 MODELS = {
     "demo": demo.training_step,
@@ -237,8 +237,8 @@ def test_the_scene_fits_the_room_it_was_given() -> None:
     fit = _opener(MODELS["demo"](), 900, 500, 8.0).fit()
     assert fit.box.width * fit.scale <= 900 + 1e-6
     assert fit.box.height * fit.scale <= 500 + 1e-6
-    assert fit.scale >= 8.0 / SMALL
-    assert fit.smallest_text == pytest.approx(fit.scale * SMALL)
+    assert fit.scale >= 8.0 / STYLE.small_text
+    assert fit.smallest_text == pytest.approx(fit.scale * STYLE.small_text)
 
 
 def test_boxes_are_no_lower_than_asked() -> None:

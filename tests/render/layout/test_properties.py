@@ -19,8 +19,8 @@ from render.layout.pages import drawn
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.way import Way
-from torchatlas.render.layout.words import SMALL
+from torchatlas.render.layout.highlight import HighlightedPath
+from torchatlas.render.layout.style import STYLE
 from torchatlas.render.page import heaviest
 from torchatlas.render.picture import Picture
 
@@ -47,8 +47,8 @@ def check(graph: Graph, picture: Picture, font: float) -> None:
     assert account.drawn + account.inside + account.repeated == len(tree.source)
     assert account.kept == len(tree.kept_source)
     assert broken(picture) == []
-    assert picture.fit.scale * SMALL >= font - 1e-9
-    assert picture.smallest_text == picture.fit.scale * SMALL
+    assert picture.fit.scale * STYLE.small_text >= font - 1e-9
+    assert picture.smallest_text == picture.fit.scale * STYLE.small_text
     assert all(size >= font - 0.01 for size in text_sizes(picture.svg)), min(text_sizes(picture.svg))
     left, top, right, bottom = extent(picture)
     assert left >= 0
@@ -62,9 +62,9 @@ def broken(picture: Picture) -> list[str]:
     """What is wrong with the critical path on a page, from beginning to end, by number of ops."""
     outline, scene = picture.outline, picture.scene
     leaves = heaviest(outline.tree, "count")
-    way = Way(outline, scene, leaves)
+    way = HighlightedPath(outline, scene, leaves)
     found = verify.broken(scene, way)
-    ends = [Way(outline, scene, leaves[place : place + 1 or None]).chain for place in (0, -1)]
+    ends = [HighlightedPath(outline, scene, leaves[place : place + 1 or None]).chain for place in (0, -1)]
     if ends[0] and ends[0][0] is not way.chain[0] and not outline.is_marker(ends[0][0].item):
         found.append("it begins elsewhere")  # but where nothing leads from what is given to another lane than forward
     if ends[1] and ends[1][0] is not way.chain[-1]:
@@ -82,7 +82,10 @@ def outside(picture: Picture) -> list[str]:
     first, last = float(rule[1]) - 0.5, float(rule[1]) + float(rule[2]) + 0.5
     left, _, _, _ = extent(picture)
     scale, labels = picture.fit.scale, picture.scene.labels
-    ends = [(left + label.x * scale, left + (label.x + text_width(label.text, SMALL)) * scale) for label in labels]
+    ends = [
+        (left + label.x * scale, left + (label.x + text_width(label.text, STYLE.small_text)) * scale)
+        for label in labels
+    ]
     return [label.text for label, (start, stop) in zip(labels, ends, strict=True) if start < first or stop > last]
 
 

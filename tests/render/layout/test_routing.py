@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from torchatlas.render.layout.layered import Problem
 from torchatlas.render.layout.routing import (
-    _APART,
     _FEW,
-    _HAIR,
     _SAME,
     Placed,
     _assigned,
@@ -24,6 +22,7 @@ from torchatlas.render.layout.routing import (
     _Track,
     place,
 )
+from torchatlas.render.layout.style import STYLE
 
 FEW = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 Piece = tuple[float, float, float, float]
@@ -128,12 +127,12 @@ def test_no_line_turns_aside_by_a_hair_before_a_box_unless_another_end_is_there(
     placed = place(problem)
     ends = {(route.target, route.net): route.points[-1][0] for route in placed.routes}
     for route in placed.routes:
-        if len(route.points) < 4 or not _SAME < abs(route.points[-3][0] - route.points[-1][0]) <= _HAIR:
+        if len(route.points) < 4 or not _SAME < abs(route.points[-3][0] - route.points[-1][0]) <= STYLE.jog:
             continue
         x, left, wide = route.points[-3][0], placed.places[route.target][0], problem.sizes[route.target][0]
         others = [at for (box, net), at in ends.items() if box == route.target and net != route.net]
         near = [left, left + wide, *others]
-        assert any(abs(x - at) < _APART + 0.01 for at in near), route
+        assert any(abs(x - at) < STYLE.line_ends_apart + 0.01 for at in near), route
 
 
 def test_lines_of_one_tensor_share_their_trunk() -> None:
@@ -167,7 +166,7 @@ def test_an_end_finds_the_only_free_place_of_a_crowded_box() -> None:
     taken = list(range(60, 400, 8))
     at = _beside(396.0, [float(place) for place in taken], 12.0, 396.0)
     assert 12 <= at <= 53
-    assert all(abs(at - place) >= _APART for place in taken)
+    assert all(abs(at - place) >= STYLE.line_ends_apart for place in taken)
 
 
 def test_many_lines_into_one_box_have_room() -> None:

@@ -16,10 +16,9 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.boxes import HEAD, STACK
+from torchatlas.render.layout.highlight import HighlightedPath
 from torchatlas.render.layout.scene import Label, Line, SceneMaker
-from torchatlas.render.layout.way import Way
-from torchatlas.render.layout.words import SMALL
+from torchatlas.render.layout.style import STYLE
 
 
 def test_every_box_is_there_once_and_the_page_itself_is_none() -> None:
@@ -63,7 +62,7 @@ def test_inner_boxes_lie_in_their_group_below_its_heading() -> None:
         above = by_item[id(found.item.parent)]
         assert above.x <= found.x
         assert found.x + found.width <= above.x + above.width
-        assert above.y + HEAD <= found.y
+        assert above.y + STYLE.heading <= found.y
         assert found.y + found.height <= above.y + above.height
 
 
@@ -74,7 +73,7 @@ def test_a_repeat_shows_one_dashed_line_back() -> None:
     if cell.open:
         (back,) = (line for line in scene.lines if line.returning)
         assert back.points[0][1] > back.points[-1][1]
-        assert all(cell.x <= x <= cell.x + cell.width + STACK for x, _ in back.points)
+        assert all(cell.x <= x <= cell.x + cell.width + STYLE.stack for x, _ in back.points)
     assert sum(line.returning for line in scene.lines) == int(cell.open)
 
 
@@ -228,7 +227,7 @@ def test_labels_lie_on_no_side_of_an_open_frame() -> None:
     (wide,) = (found for found in scene.frames if found.open)
     assert "2×9" in [label.text for label in scene.labels]
     for label in scene.labels:
-        left, right = label.x, label.x + text_width(label.text, SMALL)
+        left, right = label.x, label.x + text_width(label.text, STYLE.small_text)
         beside = label.y + 2 < wide.y or label.y - 9 > wide.y + wide.height
         assert beside or right < wide.x or left > wide.x + wide.width or wide.x < left < right < wide.x + wide.width
 
@@ -254,7 +253,7 @@ def test_labels_do_not_stick_out_into_the_margins() -> None:
 def test_a_narrow_drawing_has_labels_beside_it() -> None:
     scene = drawn(side_by_side(1, (1111, 2222, 3333, 4444))).scene
     (label,) = (label for label in scene.labels if label.text == "1111×2222×3333×4444")
-    assert label.x + text_width(label.text, SMALL) > scene.width + 20
+    assert label.x + text_width(label.text, STYLE.small_text) > scene.width + 20
 
 
 def test_a_way_has_lines_where_one_leaf_reads_the_other_and_only_there() -> None:
@@ -268,7 +267,7 @@ def test_a_way_has_lines_where_one_leaf_reads_the_other_and_only_there() -> None
     leaf = {found.title: found.item.start for found in picture.scene.frames}
 
     def along(*titles: str) -> list[tuple[str, str]]:
-        way = Way(picture.outline, picture.scene, [leaf[title] for title in titles])
+        way = HighlightedPath(picture.outline, picture.scene, [leaf[title] for title in titles])
         assert [found.title for found in way.chain] == list(titles if way.lines else titles[-1:])
         names = [
             "border" if end is None else picture.scene.frames[end].title for line in way.lines for end in line.ends
@@ -282,7 +281,7 @@ def test_a_way_has_lines_where_one_leaf_reads_the_other_and_only_there() -> None
 
 def beside(label: Label, line: Line) -> bool:
     """Whether a label stands right beside an upright piece of a line."""
-    left, right, middle = label.x, label.x + text_width(label.text, SMALL), label.y - 4
+    left, right, middle = label.x, label.x + text_width(label.text, STYLE.small_text), label.y - 4
     return any(
         abs(ax - bx) < 0.3 and ay <= middle <= by and min(abs(ax - left), abs(ax - right)) < 6
         for (ax, ay), (bx, by) in itertools.pairwise(line.points)

@@ -12,10 +12,9 @@ from render.layout.pages import drawn, frame
 
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout import folding
-from torchatlas.render.layout.boxes import HEAD, STACK
+from torchatlas.render.layout.highlight import HighlightedPath
 from torchatlas.render.layout.scene import Label, Line, Scene
-from torchatlas.render.layout.way import Way
-from torchatlas.render.layout.words import SMALL
+from torchatlas.render.layout.style import STYLE
 from torchatlas.render.page import heaviest
 from torchatlas.render.picture import Picture
 
@@ -90,7 +89,7 @@ def line_through_a_box(scene: Scene) -> Scene:
 
 def line_through_a_heading(scene: Scene) -> Scene:
     one = frame(scene, "Fork")
-    points = ((one.x - 10, one.y + HEAD / 2), (one.x + one.width + 10, one.y + HEAD / 2))
+    points = ((one.x - 10, one.y + STYLE.heading / 2), (one.x + one.width + 10, one.y + STYLE.heading / 2))
     return replace(scene, lines=[*scene.lines, Line(scene.lines[0].net, points, False, 0)])
 
 
@@ -105,7 +104,7 @@ def line_from_nowhere(scene: Scene) -> Scene:
     """Into the module, beside where its tensor enters."""
     line, one = touching(scene, "sin", -1), frame(scene, "Fork")
     x = line.points[-1][0]
-    other = replace(line, points=((x, one.y + HEAD), line.points[-1]))
+    other = replace(line, points=((x, one.y + STYLE.heading), line.points[-1]))
     assert all(abs(end.points[-1][0] - x) > 2 for end in scene.lines if abs(end.points[-1][1] - one.y) < 1)
     return replace(scene, lines=[other if found is line else found for found in scene.lines])
 
@@ -142,7 +141,7 @@ def label_on_the_lower_border(scene: Scene) -> Scene:
 def label_on_what_looks_out_behind_a_repeat(scene: Scene) -> Scene:
     one = frame(scene, "Fork")
     one.item.repeat = 2
-    return replace(scene, labels=[Label(one.x + one.width + STACK / 2, one.y + one.height / 2, "2×4", 0)])
+    return replace(scene, labels=[Label(one.x + one.width + STYLE.stack / 2, one.y + one.height / 2, "2×4", 0)])
 
 
 def label_on_a_line(scene: Scene) -> Scene:
@@ -152,7 +151,7 @@ def label_on_a_line(scene: Scene) -> Scene:
 
 def label_on_a_label(scene: Scene) -> Scene:
     label = Label(scene.width + 50, scene.height + 50, "2×4", 0)
-    return replace(scene, labels=[label, replace(label, x=label.x + SMALL / 2)])
+    return replace(scene, labels=[label, replace(label, x=label.x + STYLE.small_text / 2)])
 
 
 def label_in_the_left_margin(scene: Scene) -> Scene:
@@ -160,7 +159,7 @@ def label_in_the_left_margin(scene: Scene) -> Scene:
 
 
 def label_in_the_right_margin(scene: Scene) -> Scene:
-    wide = text_width("2×4", SMALL)
+    wide = text_width("2×4", STYLE.small_text)
     return replace(scene, labels=[Label(scene.width + scene.beside - wide + 5, scene.height / 2, "2×4", 0)])
 
 
@@ -197,7 +196,7 @@ def test_a_planted_defect_is_reported(picture: Picture, plant: Callable[[Scene],
 
 def test_a_label_beside_a_border_is_well(picture: Picture) -> None:
     one = frame(picture.scene, "Fork")
-    wide = text_width("2×4", SMALL)
+    wide = text_width("2×4", STYLE.small_text)
     places = (one.x - wide - 1, one.x + 1, one.x + one.width - wide - 1, one.x + one.width + 1)
     for x in places:
         beside = replace(picture.scene, labels=[Label(x, one.y + one.height - 3, "2×4", 0)])
@@ -214,7 +213,7 @@ def test_every_line_that_is_dropped_is_missed(picture: Picture) -> None:
 
 def test_a_chain_that_is_marked_in_part_or_too_much_is_found(picture: Picture) -> None:
     scene = picture.scene
-    way = Way(picture.outline, scene, heaviest(picture.outline.tree, "count"))
+    way = HighlightedPath(picture.outline, scene, heaviest(picture.outline.tree, "count"))
     assert verify.broken(scene, way) == []
     marked = way.lines
     assert len(marked) > 5

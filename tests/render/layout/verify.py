@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.boxes import HEAD, STACK
+from torchatlas.render.layout.highlight import HighlightedPath
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline, first_of_repeats
 from torchatlas.render.layout.routing import Point
 from torchatlas.render.layout.scene import Frame, Line, Scene
+from torchatlas.render.layout.style import STYLE
 from torchatlas.render.layout.tree import Tree
-from torchatlas.render.layout.way import Way
-from torchatlas.render.layout.words import SMALL
 
 _NEAR = 1.5  # closer than this is the same place
 
@@ -43,13 +42,13 @@ def defects(scene: Scene) -> list[str]:
 
 
 def _area(frame: Frame) -> Area:
-    behind = STACK if frame.item.repeat > 1 else 0.0
+    behind = STYLE.stack if frame.item.repeat > 1 else 0.0
     return frame.x, frame.y, frame.x + frame.width + behind, frame.y + frame.height + behind
 
 
 def _solid(frame: Frame) -> Area:
     """Where no line may run: a closed box, the heading of an open one."""
-    return frame.x, frame.y, frame.x + frame.width, frame.y + (HEAD if frame.open else frame.height)
+    return frame.x, frame.y, frame.x + frame.width, frame.y + (STYLE.heading if frame.open else frame.height)
 
 
 def _borders(frame: Frame) -> list[Area]:
@@ -88,10 +87,13 @@ def _outside(scene: Scene) -> Iterator[str]:
         x0, y0, x1, y1 = _area(frame)
         room = (0.0, 0.0, scene.width, scene.height)
         if above is not None:
-            room = (above.x, above.y + HEAD, above.x + above.width, above.y + above.height)
+            room = (above.x, above.y + STYLE.heading, above.x + above.width, above.y + above.height)
         if x0 < room[0] - _NEAR or y0 < room[1] - _NEAR or x1 > room[2] + _NEAR or y1 > room[3] + _NEAR:
             yield f"{frame.title} {frame.subtitle!r} lies outside its group"
-        if text_width(frame.title, 12.5, True) > frame.width or text_width(frame.subtitle, SMALL) > frame.width:
+        if (
+            text_width(frame.title, 12.5, True) > frame.width
+            or text_width(frame.subtitle, STYLE.small_text) > frame.width
+        ):
             yield f"the text of {frame.title} is wider than its box"
 
 
@@ -148,8 +150,8 @@ def _loose(scene: Scene) -> Iterator[str]:
         back = {line.net for line in own if _leads_back(line, top, bottom)}
         # Where a line may begin or end, and where another then ends or begins.
         for ends, at, others, beyond, words in (
-            (begin, top + HEAD, end, top, "comes from nowhere into"),
-            (end, top, begin, top + HEAD, "leads nowhere in"),
+            (begin, top + STYLE.heading, end, top, "comes from nowhere into"),
+            (end, top, begin, top + STYLE.heading, "leads nowhere in"),
             (end, bottom, begin, bottom, "leads nowhere out of"),
             (begin, bottom, end, bottom, "comes from nowhere out of"),
         ):
@@ -167,7 +169,10 @@ def _leads_back(line: Line, top: float, bottom: float) -> bool:
 
 
 def _labels(scene: Scene) -> Iterator[str]:
-    areas = [(label.x, label.y - 9, label.x + text_width(label.text, SMALL), label.y + 2) for label in scene.labels]
+    areas = [
+        (label.x, label.y - 9, label.x + text_width(label.text, STYLE.small_text), label.y + 2)
+        for label in scene.labels
+    ]
     solid = [_solid(frame) for frame in scene.frames]
     borders = [border for frame in scene.frames for border in _borders(frame)]
     pieces = [piece for line in scene.lines for piece in _pieces(line)]
@@ -187,7 +192,7 @@ def _labels(scene: Scene) -> Iterator[str]:
 # -- is what is marked one chain? -----------------------------------------------------------------------------------
 
 
-def broken(scene: Scene, way: Way) -> list[str]:
+def broken(scene: Scene, way: HighlightedPath) -> list[str]:
     """Where what is marked on a page is not one chain, in words: a box that no marked lines lead to from the one
     before, a line that leads from none to the next."""
     marked = [_marked(scene, line) for line in way.lines]
@@ -464,8 +469,8 @@ def _owner(scene: Scene, point: tuple[float, float]) -> int | None:
     for number, frame in enumerate(scene.frames):
         if not frame.x - _NEAR <= x <= frame.x + frame.width + _NEAR:
             continue
-        behind = STACK if frame.item.repeat > 1 else 0.0
-        borders = [frame.y, frame.y + frame.height + behind, frame.y + (HEAD if frame.open else 0.0)]
+        behind = STYLE.stack if frame.item.repeat > 1 else 0.0
+        borders = [frame.y, frame.y + frame.height + behind, frame.y + (STYLE.heading if frame.open else 0.0)]
         touches = any(abs(y - border) < _NEAR for border in borders)
         if touches and (best is None or frame.depth > scene.frames[best].depth):
             best = number

@@ -12,19 +12,13 @@ from functools import cached_property
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.columns import Solver
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.layered import LINE_GAP, Net, Problem
+from torchatlas.render.layout.layered import Net, Problem
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.routing import Placed, Point, Route
-from torchatlas.render.layout.wide import Wrapped, fans
-from torchatlas.render.layout.words import SMALL, TITLE
+from torchatlas.render.layout.style import STYLE
+from torchatlas.render.layout.wide_ranks import Wrapped, fans
 
-HEAD, PAD = 22.0, 12.0
-STACK = 6.0  # how far the boxes behind a repeat look out
-BADGE = 16.0
-LEAST_WIDTH, LEAST_HEIGHT = 64.0, 24.0  # of a closed box
-_SIDE = 22.0  # left and right of a text, together
-_PLUS = 14.0
-_LINE_END, _MOST_ENDS = 7.0, 150  # a box has room for the ends of so many lines
+_MOST_ENDS = 150  # a box has room for the ends of so many lines
 _FEW_ENDS = 8  # and for so many where lines are joined before they reach it
 _WIDE = 300.0  # no text makes a box as wide as this, only the ends of lines do
 _HOPELESS = 1e6  # the width of what no page can show
@@ -38,7 +32,7 @@ class Share(Enum):
     WHOLE = 1  # all of it: they stand beside it
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Box:
     """An item with a size; an open one with everything inside, from its upper left corner."""
 
@@ -180,18 +174,17 @@ class BoxMaker:
     def _closed(self, item: Item, lines: int = _MOST_ENDS) -> Box:
         title, subtitle = self._words(item, False)
         repeated = item.repeat > 1
-        more = (self.badge(item) + 6 if repeated else 0) + (0 if item.is_leaf else _PLUS)
-        ends = 24 + _LINE_END * min(max(len(item.inputs), len(item.outputs)), lines)
-        width = max(
-            LEAST_WIDTH, text_width(title, TITLE, True) + _SIDE + more, text_width(subtitle, SMALL) + _SIDE, ends
-        )
-        height = max(36.0 if subtitle else LEAST_HEIGHT, self.smallest)
-        behind = STACK if repeated else 0.0
-        return Box(item, width + behind, height + behind, title, subtitle)
+        more = (self.badge(item) + 6 if repeated else 0) + (0 if item.is_leaf else STYLE.plus)
+        ends = 24 + STYLE.line_end * min(max(len(item.inputs), len(item.outputs)), lines)
+        texts = text_width(title, STYLE.title_text, True) + more, text_width(subtitle, STYLE.small_text)
+        width = max(STYLE.least_width, max(texts) + STYLE.text_margins, ends)
+        height = max(36.0 if subtitle else STYLE.least_height, self.smallest)
+        behind = STYLE.stack if repeated else 0.0
+        return Box(item=item, width=width + behind, height=height + behind, title=title, subtitle=subtitle)
 
     def badge(self, item: Item) -> float:
         """The width of the mark that says how often an item repeats."""
-        return text_width(f"×{item.repeat:,}", SMALL, True) + 10
+        return text_width(f"×{item.repeat:,}", STYLE.small_text, True) + 10
 
     def _opened(self, item: Item, opened: Collection[Item], height: float, share: Share) -> Box:
         items, over = self.outline.children(item), self._over(item)
@@ -205,7 +198,7 @@ class BoxMaker:
 
     def _over(self, item: Item) -> float:
         """What the heading of a group and its borders take of its height."""
-        return 0.0 if item is self.outline.root else HEAD + 2 * PAD
+        return 0.0 if item is self.outline.root else STYLE.heading + 2 * STYLE.padding
 
     def _laid_out(self, item: Item, opened: Collection[Item], height: float, room: float, share: Share) -> Box:
         """A group within a height, its inner boxes within so much room."""
@@ -230,40 +223,40 @@ class BoxMaker:
         sinks = range(sources.stop, sources.stop + len(sink_of))
         problem = Problem([], self._edges(item, inner, sources, sink_of, lead), enters, leaves, sources, sinks)
         if self._is_hopeless(problem, inner):
-            return Box(item, _HOPELESS, 1.0, "", "", True, inner)
+            return Box(item=item, width=_HOPELESS, height=1.0, title="", subtitle="", open=True, inner=inner)
         flipped = self._acyclic(problem, len(items))
         placed = self._placed(problem, inner, height - self._over(item), {box for u, v, _ in flipped for box in (u, v)})
-        left, top = (0.0, 0.0) if is_root else (PAD, HEAD + (0.0 if item.inputs else 10.0))
+        left, top = (0.0, 0.0) if is_root else (STYLE.padding, STYLE.heading + (0.0 if item.inputs else 10.0))
         body = placed.width + 2 * left + (18.0 if item.repeat > 1 else 0.0)
         title, subtitle = self._words(item, True)  # page.py says more where the frame is wider
         width = body if is_root else max(body, self._head(item))
         left += max(0.0, (width - body) / 2)
-        tall = placed.height + (0.0 if is_root else top + (8.0 if item.outputs else PAD))
+        tall = placed.height + (0.0 if is_root else top + (8.0 if item.outputs else STYLE.padding))
         tall += 6.0 if item.repeat > 1 else 0.0
-        behind = STACK if item.repeat > 1 else 0.0
+        behind = STYLE.stack if item.repeat > 1 else 0.0
         nested = [box for _, _, box in open_ones]  # the others hold nothing
         wraps = placed.columns - 1 + sum([box.wraps for box in nested])
         return Box(
-            item,
-            width + behind,
-            tall + behind,
-            title,
-            subtitle,
-            True,
-            inner,
-            placed.places,
-            lambda: [_turned(route, flipped) for route in placed.routes] if flipped else placed.routes,
-            (left, top),
-            {t: placed.places[p][0] + left for t, p in zip(item.inputs, sources, strict=True)},
-            {tensor: placed.places[sink_of[end]][0] + left for tensor, end in ends.items()},
-            len(sources),
-            len(inner) - len(nested) + sum([box.boxes for box in nested]),
-            placed.crossings + sum([box.crossings for box in nested]),
-            wraps,
-            wraps == 0 and all(box.natural for box in nested) and tall + behind <= height,
-            placed.tangles + sum([box.tangles for box in nested]),
-            [first[end] for end in ends.values()],
-            any(box.cramped for box in nested),
+            item=item,
+            width=width + behind,
+            height=tall + behind,
+            title=title,
+            subtitle=subtitle,
+            open=True,
+            inner=inner,
+            places=placed.places,
+            lines=lambda: [_turned(route, flipped) for route in placed.routes] if flipped else placed.routes,
+            origin=(left, top),
+            enters={t: placed.places[p][0] + left for t, p in zip(item.inputs, sources, strict=True)},
+            leaves={tensor: placed.places[sink_of[end]][0] + left for tensor, end in ends.items()},
+            sources=len(sources),
+            boxes=len(inner) - len(nested) + sum(box.boxes for box in nested),
+            crossings=placed.crossings + sum(box.crossings for box in nested),
+            wraps=wraps,
+            natural=wraps == 0 and all(box.natural for box in nested) and tall + behind <= height,
+            tangles=placed.tangles + sum(box.tangles for box in nested),
+            leads=[first[end] for end in ends.values()],
+            cramped=any(box.cramped for box in nested),
         )
 
     def _head(self, item: Item) -> float:
@@ -271,14 +264,14 @@ class BoxMaker:
         found = self._heads.get(item)
         if found is None:
             title, subtitle = self._words(item, True)
-            found = text_width(title, TITLE, True) + text_width(subtitle, SMALL) + 32
+            found = text_width(title, STYLE.title_text, True) + text_width(subtitle, STYLE.small_text) + 32
             found += self.badge(item) + 8 if item.repeat > 1 else 0.0
             self._heads[item] = found
         return found
 
     def _is_hopeless(self, problem: Problem, inner: list[Box]) -> bool:
         """Whether more lines pass a border, or meet a closed box, than could be told apart: no need to lay them out."""
-        across = max(len(problem.sources), len(problem.sinks)) * LINE_GAP
+        across = max(len(problem.sources), len(problem.sinks)) * STYLE.line_gap
         if across > self._page[0] or any(box.width == _HOPELESS for box in inner):
             return True
         if len(problem.edges) <= _MOST_ENDS:

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torchatlas.render.layout.layered import RANK_GAP, Net, Problem
-from torchatlas.render.layout.routing import FOOT, PORT_FOOT, Placed, Point, Route
-
-LANE = 9.0  # between two lines that run beside each other between columns
-GUTTER = 24.0  # between columns, beside the lines there
-ABOVE, BELOW = 6.0, 4.0  # what lines above and below columns keep from the border and from each column
+from torchatlas.render.layout.layered import Net, Problem
+from torchatlas.render.layout.routing import Placed, Point, Route
+from torchatlas.render.layout.style import STYLE
 
 
 def chain(problem: Problem) -> list[tuple[int, int, Net]]:
@@ -51,7 +48,8 @@ def place_chain(problem: Problem, lines: list[tuple[int, int, Net]]) -> Placed:
     top = 0.0
     for place, node in enumerate(order):
         if place:
-            top += PORT_FOOT if node in ports else FOOT if order[place - 1] in ports else RANK_GAP
+            after_port = STYLE.track_to_box if order[place - 1] in ports else STYLE.rank_gap
+            top += STYLE.track_to_border if node in ports else after_port
         places[node] = x[node], top
         top += sizes[node][1]
 
@@ -76,12 +74,12 @@ def place_columns(
     sizes, enters, leaves = problem.sizes, problem.enters, problem.leaves
     order = [lines[0][0], *(v for _, v, _ in lines)]
     count = max(column) + 1
-    top = ABOVE + (LANE if count > 1 else 0.0)
+    top = STYLE.above_columns + (STYLE.lane if count > 1 else 0.0)
     places: list[Point] = [(0.0, 0.0)] * len(sizes)
     at = 1 if column[order[0]] < 0 else 0
     right = tallest = begin = end = 0.0
     for number in range(count):
-        gap = GUTTER + LANE if number else 0.0
+        gap = STYLE.gutter + STYLE.lane if number else 0.0
         left = right + gap
         first, shift, y = at, 0.0, 0.0
         xs = []
@@ -89,12 +87,12 @@ def place_columns(
             _, box, net = lines[at - 1]
             xs.append(0.0)
             shift -= enters.get((box, net), sizes[box][0] / 2)
-            y = FOOT
+            y = STYLE.track_to_box
         while at < len(order) and column[order[at]] == number:
             if at > first:
                 u, v, net = lines[at - 1]
                 shift += leaves.get((u, net), sizes[u][0] / 2) - enters.get((v, net), sizes[v][0] / 2)
-                y += RANK_GAP
+                y += STYLE.rank_gap
             places[order[at]] = shift, y + top
             xs.append(shift)
             y += sizes[order[at]][1]
@@ -103,14 +101,14 @@ def place_columns(
             u, _, net = lines[at - 1]
             shift += leaves.get((u, net), sizes[u][0] / 2)
             xs.append(shift)
-            y += PORT_FOOT
+            y += STYLE.track_to_border
         least, most = min(xs), max(xs)
         right += gap + max(most - least, *(places[box][0] - least + sizes[box][0] for box in order[first:at]))
         for box in order[first:at]:
             places[box] = left + (places[box][0] - least), places[box][1]
         begin = begin if number else left + (0.0 - least)
         end = left + (shift - least)
-        tallest = max(tallest, y + (BELOW + LANE if number < count - 1 else 0.0))
+        tallest = max(tallest, y + (STYLE.below_columns + STYLE.lane if number < count - 1 else 0.0))
     for port in problem.sources:
         places[port] = begin, 0.0
     for port in problem.sinks:

@@ -12,16 +12,16 @@ from bisect import bisect_right
 from collections.abc import Hashable
 from functools import cached_property
 
-from torchatlas.render.layout.chains import ABOVE, BELOW, GUTTER, LANE, chain, place_chain, place_columns
-from torchatlas.render.layout.layered import RANK_GAP, Net, Problem, Ranks, ranks
+from torchatlas.render.layout.chains import chain, place_chain, place_columns
+from torchatlas.render.layout.layered import Net, Problem, Ranks, ranks
 from torchatlas.render.layout.routing import Placed, Point, Route, place
+from torchatlas.render.layout.style import STYLE
 
 _MOST_COLUMNS = 10
 _MOST_RANKS = 400
 _MOST_WORK = 4_000  # lines between ranks, half a second: then no more columns are tried for a thicket that is too high
 _CUT_PRICE = 45.0  # a tensor that crosses a cut costs as much as so much height
 _TOLERANCE = 1.06
-_LOW = 48.0  # closed boxes are lower than this, open ones are not
 
 Key = tuple[str, int, Net]  # a net that enters, or leaves, a column
 Column = tuple[dict[int | Key, int], Placed]  # the numbers of boxes and nets in it, and where they lie
@@ -138,7 +138,7 @@ class _Strip:
             self._sorted[cuts] = column, self._moved(column)
         column, moved = self._sorted[cuts]
         found = self._columns(moved)
-        if moved == column or found.height <= height + (0.0 if self.ports else _LOW + RANK_GAP):
+        if moved == column or found.height <= height + (0.0 if self.ports else STYLE.highest_closed + STYLE.rank_gap):
             return found
         plain = self._columns(column)
         return plain if plain.height <= height else found
@@ -190,7 +190,7 @@ class _Strip:
             lowest[box] = min((lowest[reader] for reader in after[box]), default=self._levels) - 1
         hangs: dict[int, list[int]] = {}
         for box in order:
-            is_small = bool(after[box]) and self.problem.sizes[box][1] < _LOW
+            is_small = bool(after[box]) and self.problem.sizes[box][1] < STYLE.highest_closed
             given = (other in self.ports or (other in hangs and set(after[other]) == {box}) for other in before[box])
             if is_small and lowest[box] > highest[box] and all(given):
                 hangs[box] = after[box]
@@ -226,14 +226,14 @@ class _Strip:
         tall = [0.0] * self._levels
         for box, row in self._row.items():
             tall[row] = max(tall[row], self.problem.sizes[box][1])
-        return [h + RANK_GAP + 4 for h in tall]
+        return [h + STYLE.rank_gap + 4 for h in tall]
 
     @cached_property
     def _longest(self) -> float:
         """The height of the longest way through: no layout in one column is lower."""
         _, order = self._ranks
         if self._chain:
-            return sum(self.problem.sizes[box][1] for box in order) + RANK_GAP * (len(self.boxes) - 1)
+            return sum(self.problem.sizes[box][1] for box in order) + STYLE.rank_gap * (len(self.boxes) - 1)
         end = [0.0] * len(self.problem.sizes)
         after: list[list[int]] = [[] for _ in end]
         for u, v, _ in self.problem.edges:
@@ -242,7 +242,7 @@ class _Strip:
         for u in order:
             end[u] += self.problem.sizes[u][1]
             for v in after[u]:
-                end[v] = max(end[v], end[u] + RANK_GAP)
+                end[v] = max(end[v], end[u] + STYLE.rank_gap)
         return max(end)
 
     @cached_property
@@ -277,7 +277,7 @@ class _Strip:
         into, out = {v for _, v, _ in self.problem.edges}, {u for u, _, _ in self.problem.edges}
         found = [True] * self._levels
         for box, row in self._row.items():
-            found[row] &= self.problem.sizes[box][1] < _LOW and (box not in into or box not in out)
+            found[row] &= self.problem.sizes[box][1] < STYLE.highest_closed and (box not in into or box not in out)
         return found
 
     @cached_property
@@ -431,16 +431,18 @@ class _Columns:
         self.far = [n for n in nets if max(goes_to[n]) > column[n[0]] + 1]
         self.arriving = [[n for n in nets if c in goes_to[n]] for c in range(self.count)]
         shared = [port for port, columns in self.read_in.items() if len(columns) > 1]
-        self.top = ABOVE + LANE * (max(map(len, self.arriving), default=0) + len(shared))
+        self.top = STYLE.above_columns + STYLE.lane * (max(map(len, self.arriving), default=0) + len(shared))
         heights = [
-            placed.height + (BELOW + LANE * len(near) if near else 0)
+            placed.height + (STYLE.below_columns + STYLE.lane * len(near) if near else 0)
             for (_, placed), near in zip(self.solved, self.near, strict=True)
         ]
         self.column_height = max(heights)
-        self.bottom = self.top + self.column_height + (BELOW + LANE * len(self.far) if self.far else 0)
+        self.bottom = (
+            self.top + self.column_height + (STYLE.below_columns + STYLE.lane * len(self.far) if self.far else 0)
+        )
         self.left, self.gaps, at = [], [], 0.0
         for c, (_, placed) in enumerate(self.solved):
-            gap = GUTTER + LANE * len(self.arriving[c]) if c else 0.0
+            gap = STYLE.gutter + STYLE.lane * len(self.arriving[c]) if c else 0.0
             self.gaps.append(gap)
             self.left.append(at + gap)
             at += gap + placed.width
@@ -461,7 +463,7 @@ class _Columns:
                     self.starts.setdefault(key[1], last[key[1]])
         # Whose last line turns down further right runs above: that line meets no other on its way.
         order = sorted(shared, key=lambda port: -last[port])
-        self.lane_above = {port: ABOVE + LANE * at for at, port in enumerate(order)}
+        self.lane_above = {port: STYLE.above_columns + STYLE.lane * at for at, port in enumerate(order)}
 
     def _collect(self) -> None:
         """The lines of every column where they now lie; the ends of those that go on elsewhere."""
@@ -505,13 +507,13 @@ class _Columns:
             out, below = self.exits[u, net]
             near = self.near[self.column[u]]
             if (u, net) in near:
-                low = below + 8 + LANE * near.index((u, net))
+                low = below + 8 + STYLE.lane * near.index((u, net))
             else:
-                low = self.top + self.column_height + 8 + LANE * self.far.index((u, net))
+                low = self.top + self.column_height + 8 + STYLE.lane * self.far.index((u, net))
             for c in sorted(self.goes_to[u, net]):
                 many, at = len(self.arriving[c]), self.arriving[c].index((u, net))
-                x = self.left[c] - self.gaps[c] / 2 + LANE * (at - (many - 1) / 2)
-                high = self.top - LANE * (many - at)
+                x = self.left[c] - self.gaps[c] / 2 + STYLE.lane * (at - (many - 1) / 2)
+                high = self.top - STYLE.lane * (many - at)
                 for target, points in self.entries.get((u, net, c), ()):
                     way = [(out[-1][0], low), (x, low), (x, high), (points[0][0], high)]
                     self.routes.append(Route(net, u, target, [*out, *way, *points]))

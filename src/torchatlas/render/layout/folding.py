@@ -14,7 +14,7 @@ import numpy as np
 from torchatlas.graph.columns import KINDS, Array, Operation
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import NodeKind, OperationType
-from torchatlas.render.layout.reads import Reads, chained
+from torchatlas.render.layout.readers import Readers, chained
 from torchatlas.render.layout.tree import Tree
 
 if TYPE_CHECKING:
@@ -36,18 +36,18 @@ def folded(tree: Tree, items: list[Item]) -> list[Item]:
     """The items with repeats folded: first very many of a kind, in a row or side by side, then equal ones in a row."""
     if len(items) < 2:
         return items
-    reads = Reads(tree, items)
-    items = _many(tree, items, reads)
+    readers = Readers(tree, items)
+    items = _many(tree, items, readers)
     hashes = [item.hash % (1 << 62) if item.repeat == 1 else -1 - place for place, item in enumerate(items)]
     if len(set(hashes)) == len(hashes):
         return items
     is_op = np.array([item.is_leaf and item.call < 0 for item in items])
-    reads = reads if reads.items is items else Reads(tree, items)
-    return _rows_of(tree, items, reads, np.array(hashes, np.int64), np.where(is_op, _FEWEST_OPS, 2))
+    readers = readers if readers.items is items else Readers(tree, items)
+    return _rows_of(tree, items, readers, np.array(hashes, np.int64), np.where(is_op, _FEWEST_OPS, 2))
 
 
 def _rows_of(
-    tree: Tree, items: list[Item], reads: Reads, keys: Array, fewest_alone: Array, is_worth: Array | bool = True
+    tree: Tree, items: list[Item], readers: Readers, keys: Array, fewest_alone: Array, is_worth: Array | bool = True
 ) -> list[Item]:
     """The items with those in a row folded that have equal keys and are wired alike.
 
@@ -60,7 +60,7 @@ def _rows_of(
     can_begin = (runs >= (fewest - 1) * periods) & is_worth  # most items begin no repeat
     if not can_begin.any():
         return items
-    can_begin &= chained(reads.linked(can_begin))
+    can_begin &= chained(readers.linked(can_begin))
     folds = [item for item in items if item.repeat > 1]
 
     def repeat(at: int, lengths: list[int]) -> tuple[Item | None, int]:
@@ -122,7 +122,7 @@ def gathered_alike(tree: Tree, items: list[Item]) -> list[Item]:
     periods = _periods(items)
     stops = np.minimum(np.arange(len(items)) + periods, len(items))
     fewest, is_worth = np.where(is_module, _FEWEST_NUMBERED, _FAR), is_called[stops] > is_called[:-1]
-    return _rows_of(tree, items, Reads(tree, items), keys, fewest, is_worth)
+    return _rows_of(tree, items, Readers(tree, items), keys, fewest, is_worth)
 
 
 def _dense(tree: Tree, items: list[Item]) -> list[Item]:
@@ -130,7 +130,7 @@ def _dense(tree: Tree, items: list[Item]) -> list[Item]:
     can_begin = runs >= _FEWEST_DENSE - 1
     if not can_begin.any():
         return items
-    can_begin &= Reads(tree, items).linked(can_begin)
+    can_begin &= Readers(tree, items).linked(can_begin)
     folds = [item for item in items if item.repeat > 1]
 
     def dense(at: int, lengths: list[int]) -> tuple[Item | None, int]:
@@ -228,7 +228,7 @@ def _has_free_numbers(operation: Operation) -> bool:
     return operation.type in _FREE_NUMBERS or short_name(operation.name) in _FILLING
 
 
-def _many(tree: Tree, items: list[Item], reads: Reads) -> list[Item]:
+def _many(tree: Tree, items: list[Item], readers: Readers) -> list[Item]:
     """The items with those folded of which there are too many of a kind to look at each.
 
     Side by side, if all read the same and are read by the same; in a row, if most differ in sizes or numbers.
@@ -243,7 +243,7 @@ def _many(tree: Tree, items: list[Item], reads: Reads) -> list[Item]:
     can_begin = runs >= (_FEWEST_BRANCHES - 1) * periods
     if not can_begin.any():
         return items
-    linked = reads.linked(can_begin)
+    linked = readers.linked(can_begin)
     is_long = can_begin & (runs >= (_FEWEST_DIFFERENT - 1) * periods)
     can_begin &= ~linked
     if is_long.any():

@@ -16,18 +16,14 @@ from torchatlas.graph.nouns import NodeKind, OperationType, Phase, Role
 from torchatlas.graph.subgraph import members
 from torchatlas.render.fonts import ending, shortened
 from torchatlas.render.layout.folding import hands_on
+from torchatlas.render.layout.layer_sizes import LayerSizes
 from torchatlas.render.layout.outline import HEAVY, OUTPUTS, Item, Outline
 from torchatlas.render.layout.shapes import Shapes, outer_call
-from torchatlas.render.layout.sizes import LayerSizes
-from torchatlas.render.layout.words import (
+from torchatlas.render.layout.style import STYLE
+from torchatlas.render.layout.text_fitting import (
     ALL_NAMES,
     BETWEEN,
     MOST_NAMES,
-    SHORTEST_NAME,
-    SMALL,
-    TITLE,
-    WIDEST,
-    WIDEST_TITLE,
     count_up,
     fitting,
     joined,
@@ -64,7 +60,7 @@ class Labels:
 
     def title(self, item: Item) -> str:
         """A class or an op; both ends of one that is too long, as classes often begin alike."""
-        return shortened(self._title(item), TITLE, WIDEST_TITLE, bold=True)
+        return shortened(self._title(item), STYLE.title_text, STYLE.widest_title, bold=True)
 
     def _title(self, item: Item) -> str:
         if item.type:
@@ -84,7 +80,7 @@ class Labels:
         """What one round of a repeat is."""
         return "loop body" if hands_on(self.tree, item) else "branch"
 
-    def subtitle(self, item: Item, room: float = WIDEST) -> str:
+    def subtitle(self, item: Item, room: float = STYLE.widest_text) -> str:
         """Name, size and shape: what tells boxes of one title apart."""
         if item.kind == "leaf":
             return self._below_leaf(item, room)
@@ -108,7 +104,7 @@ class Labels:
         if self.outline.is_marker(item):
             return some(self.shapes.made(item.start * OUTPUTS).split("×"), room, "×")
         name = self.name(item, room)
-        left = room - min(width(name), SHORTEST_NAME) - (width(BETWEEN) if name else 0.0)
+        left = room - min(width(name), STYLE.shortest_name) - (width(BETWEEN) if name else 0.0)
         if beside := self._gradient(item, left) or self._detail(item, left):
             return joined(name, *beside, room=room)
         node, kind = int(self.tree.node[item.start]), self.outline.operation_type(item)
@@ -133,7 +129,7 @@ class Labels:
             parts.append(", ".join(names[:MOST_NAMES]) + (" …" if len(names) > MOST_NAMES else ""))
         return "\n".join(clean(part) for part in dict.fromkeys(parts) if part)
 
-    def heading(self, item: Item, room: float = WIDEST) -> str:
+    def heading(self, item: Item, room: float = STYLE.widest_text) -> str:
         """What stands beside the title of an open group."""
         if item.kind == "lane":
             return f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}"
@@ -154,7 +150,7 @@ class Labels:
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
-    def name(self, item: Item, room: float = WIDEST) -> str:
+    def name(self, item: Item, room: float = STYLE.widest_text) -> str:
         """What a module is called in the one around it. Of a repeat: "0 … 11", "q, k, v" or "stem, body … head"."""
         if item.kind == "loop":
             named = [part for part in self.outline.children(item) if part.name]
@@ -166,7 +162,7 @@ class Labels:
         if item not in self._said_of_all:
             self._said_of_all[item] = listed(names)
         said = self._said_of_all[item]
-        if width(said) > room and not count_up(names) and not ending(said, SMALL, room):
+        if width(said) > room and not count_up(names) and not ending(said, STYLE.small_text, room):
             said = listed([within(name, room / 4) for name in names])  # one may be too long: not all need suffer
         return said
 
@@ -236,7 +232,7 @@ class Labels:
         rows = sorted((row for row, _ in counts), key=lambda row: table[row].type not in HEAVY)
         return some(list(dict.fromkeys(clean(plain(table[row].name)) for row in rows)), room, most=ALL_NAMES)
 
-    def _main_leaves(self, item: Item, room: float = WIDEST) -> str:
+    def _main_leaves(self, item: Item, room: float = STYLE.widest_text) -> str:
         """In a graph of autograd: the modules whose parameters get their gradients in it."""
         if self.graph.source != "autograd":
             return ""
@@ -251,7 +247,7 @@ class Labels:
         last = f" … {modules[-1][len(shared) :]}"  # where a stretch begins and ends says the most
         if said := fitting([listed(modules), modules[0] + last], room):
             return said
-        first = ending(modules[0], SMALL, room - width(last))
+        first = ending(modules[0], STYLE.small_text, room - width(last))
         if len(first) > len(modules[0]) - len(shared):  # else it lost parts that the last one does not have
             return first + last
         return f"{within(modules[0], room - width(', …'))}, …"
@@ -382,7 +378,7 @@ class Labels:
         name, shape = columns["value_parameter"][own[0]], self.shapes.of_value(own[0])
         if name < 0:
             return (some(shape.split("×"), room, "×"),)
-        shape = some(shape.split("×"), room - SHORTEST_NAME - width(BETWEEN), "×")
+        shape = some(shape.split("×"), room - STYLE.shortest_name - width(BETWEEN), "×")
         return within(clean(self.graph.tables.names[name]), room - width(BETWEEN + shape)), shape
 
     def _saved(self, leaf: int, room: float) -> str:

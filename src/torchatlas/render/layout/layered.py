@@ -13,14 +13,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-BOX_GAP, LINE_GAP = 18.0, 11.0  # least distance between two boxes of a rank, and between a line and its neighbour
-RANK_GAP = 24.0
+from torchatlas.render.layout.style import STYLE
+
 _SWEEPS = 8
 _LARGE = 250  # lines between ranks; with more, fewer sweeps must do
 _STARTS = ((40, 16), (120, 3))  # with no more lines than the first, so many other orders to start from
 _DESCENTS = 24
-_TALL = 50.0  # boxes at least so tall may span ranks
-_USUAL = 34.0  # the height of a usual box
 
 Net = Hashable  # what is carried: lines of one net share a trunk
 Ranks = tuple[list[int], list[int]]  # the rank of every box, and a topological order
@@ -164,12 +162,12 @@ class _Layerer:
         for box in range(layering.count):
             slack = first.get(box, next_rank[box]) - rank[box]
             tall = layering.height[box]
-            if box in ports or slack < 2 or tall < _TALL:
+            if box in ports or slack < 2 or tall < STYLE.spanning_height:
                 continue
-            over = min(slack, max(2, round((tall + RANK_GAP) / (_USUAL + RANK_GAP))))
-            part = (tall - (over - 1) * RANK_GAP) / over
+            over = min(slack, max(2, round((tall + STYLE.rank_gap) / (STYLE.usual_height + STYLE.rank_gap))))
+            part = (tall - (over - 1) * STYLE.rank_gap) / over
             if part < 5:
-                over, part = 2, (tall - RANK_GAP) / 2
+                over, part = 2, (tall - STYLE.rank_gap) / 2
             layering.owner[box], layering.height[box], last = box, part, box
             for step in range(1, over):
                 node = self._new(rank[box] + step, layering.width[box], part)
@@ -410,7 +408,7 @@ class _Placer:
         width, least = self.layering.width, dict[tuple[int, int], float]()
         for row in self.layering.rows:
             for a, b in itertools.pairwise(row):
-                gap = BOX_GAP if width[a] and width[b] else LINE_GAP
+                gap = STYLE.box_gap if width[a] and width[b] else STYLE.line_gap
                 apart = width[a] + gap + self.offset[a] - self.offset[b]
                 key = (self.block[a], self.block[b])
                 if key[0] != key[1]:

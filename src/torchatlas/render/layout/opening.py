@@ -12,19 +12,19 @@ import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
-from torchatlas.render.layout.boxes import LEAST_HEIGHT, LEAST_WIDTH, Box, BoxMaker, Share
+from torchatlas.render.layout.boxes import Box, BoxMaker, Share
 from torchatlas.render.layout.importance import Importance
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.layered import BOX_GAP, RANK_GAP
 from torchatlas.render.layout.outline import Item, Outline
-from torchatlas.render.layout.words import SMALL
+from torchatlas.render.layout.style import STYLE
 
 _COMFORTABLE = 11.0  # pixels: larger text is hardly easier to read
 _LARGEST = 24.0  # pixels
 _LATER = {"backward": 2, "other": 2, "optimizer": 4}  # levels by which a phase is opened later than forward
 _HEIGHTS = 16  # heights that are tried between powers of two, so that a larger page tries those of a smaller one
 _TOO_WIDE = 1.125  # a lower layout is wider, give or take an eighth
-_SMALLEST_AREA = (LEAST_WIDTH + BOX_GAP) * (LEAST_HEIGHT + RANK_GAP)  # of a closed box with the gaps around it
+# What a closed box takes at least, with the gaps around it.
+_SMALLEST_AREA = (STYLE.least_width + STYLE.box_gap) * (STYLE.least_height + STYLE.rank_gap)
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Fit:
     @property
     def smallest_text(self) -> float:
         """In pixels."""
-        return SMALL * self.scale
+        return STYLE.small_text * self.scale
 
 
 def opening_order(outline: Outline, importance: Importance) -> Iterator[list[Item]]:
@@ -74,7 +74,7 @@ class Opener:
         self, outline: Outline, labels: Labels, width: float, height: float, font: float, smallest_box: float = 0.0
     ) -> None:
         self.outline, self.width, self.height = outline, width, height
-        self.least = font / SMALL  # the smallest scale at which all text can be read
+        self.least = font / STYLE.small_text  # the smallest scale at which all text can be read
         self.importance = Importance(outline, labels)
         self.refused: Item | None = None  # the group that did not fit any more
         self._maker = BoxMaker(outline, labels, smallest_box / self.least, width / self.least)
@@ -84,8 +84,10 @@ class Opener:
         order = opening_order(self.outline, self.importance)
         opened = frozenset(next(order))
         for step in order if self._fits(opened, self.least) else ():
-            is_named = self.outline.can_open(step[0])  # small ops are opened only where text stays comfortable
-            if not self._fits(opened.union(step), self.least if is_named else max(self.least, _COMFORTABLE / SMALL)):
+            least = self.least
+            if not self.outline.can_open(step[0]):  # small ops are opened only where text stays comfortable
+                least = max(least, _COMFORTABLE / STYLE.small_text)
+            if not self._fits(opened.union(step), least):
                 self.refused = step[0]
                 break
             opened = opened.union(step)
@@ -117,7 +119,7 @@ class Opener:
                     continue
                 box = self._maker.box(self.outline.root, opened, height, share)
                 across, down = self.width / max(box.width, 1), self.height / max(box.height, 1)
-                scale = min(across, down, max(_LARGEST / SMALL, self.least))
+                scale = min(across, down, max(_LARGEST / STYLE.small_text, self.least))
                 yield Fit(box, 0.0 if box.tangles else scale, opened)
                 best, lowest, is_cramped = max(best, scale), box.height, is_cramped or box.cramped
                 if across * _TOO_WIDE < (best if across < down else self.least):

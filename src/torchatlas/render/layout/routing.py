@@ -9,16 +9,11 @@ from functools import cached_property
 
 import numpy as np
 
-from torchatlas.render.layout.layered import LINE_GAP, RANK_GAP, Layering, Net, Problem, Ranks, layer
+from torchatlas.render.layout.layered import Layering, Net, Problem, Ranks, layer
+from torchatlas.render.layout.style import STYLE
 
-TRACK = 8.0  # between two horizontal pieces of different nets
-_PORT_GAP = 14.0  # between the ends of lines on one box, where there is room
-HEAD, FOOT = 8.0, 14.0  # from a box to the first track, and from the last to the next boxes
-PORT_FOOT = 10.0  # at least so much above where lines leave a group
-_APART = 7.0  # between the ends of two lines, at least
 _ON_EACH_OTHER = 20  # what it costs, in crossings, if lines lie on each other
 _SAME = 0.5  # closer than this is straight
-_HAIR = 5.0  # closer than this is made straight
 _FEW = 24  # horizontal pieces; more are compared as arrays
 
 Point = tuple[float, float]
@@ -125,8 +120,8 @@ class _Router:
                     row[position - 1] if position else None,
                     row[position + 1] if position + 1 < len(row) else None,
                 )
-                low = -1e9 if left is None else x[left] + layering.width[left] + LINE_GAP
-                beside[node] = low, 1e9 if right is None else x[right] - LINE_GAP
+                low = -1e9 if left is None else x[left] + layering.width[left] + STYLE.line_gap
+                beside[node] = low, 1e9 if right is None else x[right] - STYLE.line_gap
         sources, sinks = set(self.problem.sources), set(self.problem.sinks)
         lines: dict[int, list[float]] = {}
         for a, b, net in layering.segments:
@@ -136,7 +131,7 @@ class _Router:
                 lines.setdefault(b, []).append(self.leave[layering.owner.get(a, a), net])
         for point, ends in lines.items():
             low, high = beside.get(point, (1.0, 0.0))
-            if len(ends) == 1 and abs(ends[0] - x[point]) <= _PORT_GAP and low <= ends[0] <= high:
+            if len(ends) == 1 and abs(ends[0] - x[point]) <= STYLE.port_gap and low <= ends[0] <= high:
                 x[point] = ends[0]
 
     def _snap(self) -> None:
@@ -150,11 +145,11 @@ class _Router:
             for a, net in lines:
                 straight = self._out_of(a, net)
                 aside = abs(straight - self.enter[box, net])
-                if not _SAME < aside <= _HAIR or (box, net) in self.problem.enters:
+                if not _SAME < aside <= STYLE.jog or (box, net) in self.problem.enters:
                     continue
                 others = [self.enter[box, other] for _, other in lines if other != net]
-                inside = left + _APART <= straight <= right - _APART
-                if inside and all(abs(straight - other) >= _APART for other in others):
+                inside = left + STYLE.line_ends_apart <= straight <= right - STYLE.line_ends_apart
+                if inside and all(abs(straight - other) >= STYLE.line_ends_apart for other in others):
                     self.enter[box, net] = straight
 
     def _end_of(self, node: int, net: Net) -> float:
@@ -176,7 +171,7 @@ class _Router:
         wishes.sort(key=lambda wish: wish[0])
         if many == 1 and not low <= wishes[0][0] <= high:  # it comes from the side anyway: at the centre
             wishes = [((low + high) / 2, wishes[0][1])]
-        gap = min(_PORT_GAP, (high - low) / max(1, many - 1))
+        gap = min(STYLE.port_gap, (high - low) / max(1, many - 1))
         least = low
         for position, (wish, net) in enumerate(wishes):
             at = min(max(wish, least), high - (many - 1 - position) * gap)
@@ -220,14 +215,14 @@ class _Router:
             tracks, pairs = _untangled(tracks, lines)
             place = _assigned(tracks, pairs)
             self.tangles += _tangles(pairs, place)
-            below = top + tall[level] + HEAD
+            below = top + tall[level] + STYLE.box_to_track
             for track, number in zip(tracks, place, strict=True):
-                self.tracks.setdefault(track.key, []).append((track.trunk, below + number * TRACK))
+                self.tracks.setdefault(track.key, []).append((track.trunk, below + number * STYLE.track))
             used = max(place, default=-1) + 1
             ports, ports_next = (all(layering.is_point(node) for node in r) for r in (row, rows[level + 1]))
-            foot = 8.0 if ports_next else FOOT
-            least = PORT_FOOT if ports_next else FOOT if ports else RANK_GAP
-            top += tall[level] + max(least, HEAD + (used - 1) * TRACK + foot if used else 0.0)
+            foot = 8.0 if ports_next else STYLE.track_to_box
+            least = STYLE.track_to_border if ports_next else STYLE.track_to_box if ports else STYLE.rank_gap
+            top += tall[level] + max(least, STYLE.box_to_track + (used - 1) * STYLE.track + foot if used else 0.0)
         for box in range(layering.count):
             last = layering.tail[box]
             if last != box:  # centred in the ranks it spans
@@ -274,7 +269,7 @@ def _beside(at: float, taken: list[float], low: float, high: float) -> float:
     """The free place nearest to one, anywhere on the box."""
     for step in range(1, 2 * int((high - low) / 4) + 4):
         place = at + (step // 2) * 4 * (1 if step % 2 else -1)
-        if low <= place <= high and all(abs(place - other) >= _APART for other in taken):
+        if low <= place <= high and all(abs(place - other) >= STYLE.line_ends_apart for other in taken):
             taken.append(place)
             return place
     return at

@@ -12,16 +12,15 @@ import numpy as np
 from torchatlas.graph.columns import KINDS
 from torchatlas.graph.nouns import NodeKind
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.boxes import HEAD, STACK, Box
+from torchatlas.render.layout.boxes import Box
 from torchatlas.render.layout.folding import hands_on
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import OUTPUTS, Item, Outline, first_of_repeats
 from torchatlas.render.layout.routing import Point
-from torchatlas.render.layout.words import SMALL
+from torchatlas.render.layout.style import STYLE
 
 Area = tuple[float, float, float, float]  # left, top, right, bottom
 
-_LABEL_GAP = 5.0
 _LOW, _MIDDLE = (0.9, 0.8, 0.7, 0.6, 0.5), (0.5, 0.7, 0.3)  # where a dashed line may leave a frame, or a closed box
 _SIDES = (0.8, 0.2, 0.65, 0.35)  # and where it may leave one downwards
 _INPUT = KINDS.index(NodeKind.INPUT)
@@ -118,7 +117,7 @@ class SceneMaker:
         return self.found
 
     def _add(self, item: Item, box: Box, x: float, y: float, depth: int) -> None:
-        behind = STACK if item.repeat > 1 else 0.0
+        behind = STYLE.stack if item.repeat > 1 else 0.0
         width, height = box.width - behind, box.height - behind
         is_root, own = item is self.outline.root, len(self.found.frames)
         if not is_root:
@@ -166,7 +165,7 @@ class SceneMaker:
         is stands beside it if not all is seen to join. `area` is left, top, width, height of the repeat; `numbers` are
         the frames of its boxes, and the last its own."""
         *makers, own = numbers
-        net, right, head = -1_000_000 - item.start, area[0] + area[2] - 9, area[1] + HEAD
+        net, right, head = -1_000_000 - item.start, area[0] + area[2] - 9, area[1] + STYLE.heading
 
         def add(points: Iterable[Point], maker: int | None, arrow: bool) -> None:
             points = tuple(dict.fromkeys(points))
@@ -285,7 +284,7 @@ def place_labels(scene: Scene, beside: float) -> None:
     solid = [area for frame in scene.frames for area in _solid(frame)]
     placed: list[Area] = []
     for wish in scene.wishes:
-        wide = text_width(wish.text, SMALL)
+        wide = text_width(wish.text, STYLE.small_text)
         spot = next(
             (
                 spot
@@ -304,12 +303,12 @@ def place_labels(scene: Scene, beside: float) -> None:
 
 def _solid(frame: Frame) -> list[Area]:
     """What no label may lie on: a closed box; of an open one its heading and the three other sides."""
-    behind = STACK if frame.item.repeat > 1 else 0.0
+    behind = STYLE.stack if frame.item.repeat > 1 else 0.0
     left, top, right, bottom = frame.x, frame.y, frame.x + frame.width, frame.y + frame.height
     if not frame.open:
         return [(left, top, right + behind, bottom + behind)]
     sides = [(left, top, left, bottom), (right, top, right + behind, bottom), (left, bottom, right, bottom + behind)]
-    return [(left, top, right, top + HEAD), *sides]
+    return [(left, top, right, top + STYLE.heading), *sides]
 
 
 def _spots(
@@ -323,7 +322,7 @@ def _spots(
         ay = _parting(ax, ay, by, others)
         if by - ay < 15:
             continue
-        for left in (ax + _LABEL_GAP, ax - _LABEL_GAP - wide):
+        for left in (ax + STYLE.label_gap, ax - STYLE.label_gap - wide):
             if room[0] <= left and left + wide <= room[1]:
                 found.append((left, ay + 2, left + wide, ay + 14))
     return found

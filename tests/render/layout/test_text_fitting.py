@@ -17,9 +17,10 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import clipped, shortened, text_width
-from torchatlas.render.layout import words as words_of
+from torchatlas.render.layout import text_fitting
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.words import SMALL, joined, listed, some, within
+from torchatlas.render.layout.style import STYLE
+from torchatlas.render.layout.text_fitting import joined, listed, some, within
 
 NUMBER = re.compile(r"[0-9]+\.[0-9]+[KMBT]|[0-9]+(?:,[0-9]{3})*[KMBT]?")
 ENDLESS = 1e9
@@ -91,13 +92,13 @@ def check(graph: Graph, room: float) -> None:
     for item in every_item(outline):
         for say in (labels.subtitle, labels.heading):
             text, full = say(item, room), say(item, ENDLESS)
-            assert text_width(text, SMALL) <= room
+            assert text_width(text, STYLE.small_text) <= room
             assert not numbers(text) - numbers(full), (text, full)
         title, full = labels.title(item), labels._title(item)
         assert not numbers(title) - numbers(full), (title, full)
 
 
-@pytest.mark.parametrize("room", [140.0, 163.0, words_of.WIDEST, 300.0])
+@pytest.mark.parametrize("room", [140.0, 163.0, STYLE.widest_text, 300.0])
 def test_no_number_is_cut(every_graph: dict[str, Graph], room: float) -> None:
     for graph in every_graph.values():
         check(graph, room)
@@ -196,10 +197,10 @@ def test_a_long_name_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         characters += len(text)
         return text_width(text, size, bold)
 
-    monkeypatch.setattr(words_of, "text_width", counted)
+    monkeypatch.setattr(text_fitting, "text_width", counted)
     for name in ("a, " * 3333, "a " * 5000 + ", b", "a, … " * 2000, "a.b, " * 2000):
         characters = 0
-        assert text_width(within(name, 150), SMALL) <= 150
+        assert text_width(within(name, 150), STYLE.small_text) <= 150
         assert characters <= 4 * len(name) + 1000
     characters = 0
     sketch = Sketch()

@@ -14,7 +14,7 @@ from torchatlas.graph import Graph
 from torchatlas.render.layout.boxes import BoxMaker
 from torchatlas.render.layout.layered import Problem
 from torchatlas.render.layout.routing import Placed, place
-from torchatlas.render.layout.wide import Fan, Wrapped, fans
+from torchatlas.render.layout.wide_ranks import Fan, Wrapped, fans
 from torchatlas.render.picture import Picture
 
 PAGE = (1000.0, 800.0)

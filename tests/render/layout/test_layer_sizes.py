@@ -20,10 +20,10 @@ import torchatlas as atlas
 from torchatlas.errors import FileFormatError
 from torchatlas.graph import Graph, Phase
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.words import SMALL, WIDEST
+from torchatlas.render.layout.style import STYLE
 
 
-def leaves(graph: Graph, room: float = WIDEST) -> list[tuple[str, str, Phase]]:
+def leaves(graph: Graph, room: float = STYLE.widest_text) -> list[tuple[str, str, Phase]]:
     """Title, subtitle and phase of every box that is no group."""
     outline, labels = labelled(graph)
     return [
@@ -141,10 +141,10 @@ def test_a_name_gives_way_to_groups() -> None:
     graph = atlas.capture(model, torch.randn(1, 1024, 4, 4, 4, device="meta"), fake=True)
     outline, labels = labelled(graph)
     (item,) = (item for item in every_item(outline) if item.type == "Conv3d")
-    assert labels.subtitle(item, WIDEST).endswith(" · 1024→1024, 3×3×3, g32")
+    assert labels.subtitle(item, STYLE.widest_text).endswith(" · 1024→1024, 3×3×3, g32")
     assert labels.subtitle(item, 140).endswith("ng")  # of a_name_that_is_long: no sizes rather than wrong ones
     for room in range(40, 400, 7):
-        assert text_width(subtitle := labels.subtitle(item, room), SMALL) <= room
+        assert text_width(subtitle := labels.subtitle(item, room), STYLE.small_text) <= room
         assert ("3×3×3" in subtitle) == ("32" in subtitle), subtitle
 
 

@@ -9,11 +9,8 @@ from functools import lru_cache
 
 from torchatlas.graph.names import short_name
 from torchatlas.render.fonts import clipped, ending, shortened, text_width
+from torchatlas.render.layout.style import STYLE
 
-TITLE, SMALL = 12.5, 11.0  # sizes of text, in the units of the layout: the smallest is SMALL
-WIDEST_TITLE = 260.0
-WIDEST = 190.0  # room for such a line: so wide may a text make a box
-SHORTEST_NAME = 40.0  # what a name keeps that gives way to figures
 BETWEEN = " · "
 ALL_NAMES = 3  # so many names are all written
 MOST_NAMES = 40  # in a tooltip
@@ -83,15 +80,15 @@ def count_up(names: list[str]) -> bool:
     return bool(steps)
 
 
-def joined(name: str, *figures: str, room: float = WIDEST) -> str:
+def joined(name: str, *figures: str, room: float = STYLE.widest_text) -> str:
     """A name and what is said beside it. The name gives way, then what is said first; no figure is cut."""
     said = [figure for figure in figures if figure]
-    least = min(width(name + BETWEEN), SHORTEST_NAME + width(BETWEEN)) if name else 0.0
+    least = min(width(name + BETWEEN), STYLE.shortest_name + width(BETWEEN)) if name else 0.0
     while len(said) > 1 and least + width(BETWEEN.join(said)) > room:
         del said[0]
     beside = BETWEEN.join(said)
     if not name or not beside or width(beside) > room - least:
-        return clipped(beside, SMALL, room) if beside else within(name, room)
+        return clipped(beside, STYLE.small_text, room) if beside else within(name, room)
     return within(name, room - width(BETWEEN + beside)) + BETWEEN + beside
 
 
@@ -110,7 +107,7 @@ def sized(name: str, ways: Sequence[str], figure: str, room: float) -> str:
             return text
     beside = BETWEEN + ways[-1]
     left = room - width(beside)
-    return within(name, left) + beside if name and left >= min(width(name), SHORTEST_NAME) else ""
+    return within(name, left) + beside if name and left >= min(width(name), STYLE.shortest_name) else ""
 
 
 def within(name: str, room: float) -> str:
@@ -119,10 +116,10 @@ def within(name: str, room: float) -> str:
         return name
     several = name.removesuffix(" …").split(", ")
     return (
-        ending(name, SMALL, room)
+        ending(name, STYLE.small_text, room)
         or some([*several[:-1], name], room)  # all of it does not fit: the last gives way in any case
         or _counting(name, room)
-        or shortened(name, SMALL, room)
+        or shortened(name, STYLE.small_text, room)
     )
 
 
@@ -139,13 +136,13 @@ def _counting(name: str, room: float) -> str:
     numbers = f"{first[len(stem) :]} … {last[len(stem) :]}"
     if not (last.startswith(stem) and last[len(stem) :].isdigit() and width(numbers) <= room):
         return ""
-    return clipped(stem, SMALL, room - width(numbers)) + numbers
+    return clipped(stem, STYLE.small_text, room - width(numbers)) + numbers
 
 
 def _counting_in(module: str, first: str, last: str, room: float) -> str:
     """Two names of which both say what module they are in, without the modules around it: …6.0 … 6.1, else …0 … 1."""
     own = first[first.rpartition(".")[0].rfind(module) :]
-    begin = ending(first, SMALL, room - width(f" … {last}"))
+    begin = ending(first, STYLE.small_text, room - width(f" … {last}"))
     if begin.endswith(f".{own}"):  # there is room for more of them
         return f"{begin} … {last}"
     numbers = [name.rpartition(".")[2] for name in (first, last)]
@@ -179,4 +176,4 @@ def fitting(ways: Iterable[str], room: float) -> str:
 
 
 def width(text: str) -> float:
-    return text_width(text, SMALL)
+    return text_width(text, STYLE.small_text)

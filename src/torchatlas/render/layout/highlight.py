@@ -24,7 +24,7 @@ class _Stop:
     lines: frozenset[Line] = frozenset()
 
 
-class Way:
+class HighlightedPath:
     """One chain on the page: of each box but the first, lines lead to it from the box before.
 
     What the chain does in several rounds of a repeat is shown in one: where it comes to a box again in another round,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchatlas.render.layout.outline import Item
 
 
-class Reads:
+class Readers:
     """Which items read which before them."""
 
     def __init__(self, tree: Tree, items: list[Item]) -> None:

@@ -13,7 +13,7 @@ from torchatlas.graph.arguments import TensorRef, decode
 from torchatlas.graph.attributes import arguments_by_name
 from torchatlas.graph.columns import PHASES, ROLES
 from torchatlas.graph.nouns import OperationType, Phase, Role
-from torchatlas.render.layout.words import plain
+from torchatlas.render.layout.text_fitting import plain
 
 _PARAMETER, _BACKWARD = ROLES.index(Role.PARAMETER), PHASES.index(Phase.BACKWARD)
 _OWN = {_PARAMETER, ROLES.index(Role.BUFFER), ROLES.index(Role.CONSTANT)}  # also tensors of a program without modules

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from torchatlas.render.layout.layered import BOX_GAP, LINE_GAP, RANK_GAP, Net, Problem
-from torchatlas.render.layout.routing import FOOT, HEAD, TRACK, Placed, Point, Route
+from torchatlas.render.layout.layered import Net, Problem
+from torchatlas.render.layout.routing import Placed, Point, Route
+from torchatlas.render.layout.style import STYLE
 
 _FEWEST = 8  # branches
 _SHARE = 0.7  # of the height of a page: there are other boxes
@@ -65,7 +66,7 @@ def fans(problem: Problem, closed: Collection[int], width: float) -> list[Fan]:
             alike.setdefault((frozenset(sources), frozenset(targets)), []).append(branch)
     found = []
     for branches in alike.values():
-        across = sum(max(problem.sizes[box][0] for box in branch) + BOX_GAP for branch in branches)
+        across = sum(max(problem.sizes[box][0] for box in branch) + STYLE.box_gap for branch in branches)
         if len(branches) >= _FEWEST and across > width:
             first, last = branches[0][0], branches[0][-1]
             nets = {_end(edge, closed): edge[2] for edge in reversed(enters[first])}
@@ -147,11 +148,13 @@ class _Grid:
     def __init__(self, problem: Problem, fan: Fan, page: tuple[float, float]) -> None:
         self.fan, self.sizes = fan, problem.sizes
         self.into, self.out = (list(dict.fromkeys(ends.values())) for ends in (fan.sources, fan.targets))
-        self.trunks = {net: at * LINE_GAP for at, net in enumerate(self.into)}
-        left = len(self.into) * LINE_GAP
-        right = len(self.out) * LINE_GAP
-        wide = max(self.sizes[box][0] for branch in fan.branches for box in branch) + BOX_GAP
-        tall = max(sum(self.sizes[box][1] + RANK_GAP for box in branch) for branch in fan.branches) + 2 * TRACK
+        self.trunks = {net: at * STYLE.line_gap for at, net in enumerate(self.into)}
+        left = len(self.into) * STYLE.line_gap
+        right = len(self.out) * STYLE.line_gap
+        wide = max(self.sizes[box][0] for branch in fan.branches for box in branch) + STYLE.box_gap
+        tall = (
+            max(sum(self.sizes[box][1] + STYLE.rank_gap for box in branch) for branch in fan.branches) + 2 * STYLE.track
+        )
         rows = min(
             range(1, len(fan.branches) + 1),
             key=lambda rows: max(
@@ -161,8 +164,8 @@ class _Grid:
             ),
         )
         across = math.ceil(len(fan.branches) / rows)
-        self.width = left + across * wide - BOX_GAP + right
-        self.exits = {net: self.width - at * LINE_GAP for at, net in enumerate(self.out)}
+        self.width = left + across * wide - STYLE.box_gap + right
+        self.exits = {net: self.width - at * STYLE.line_gap for at, net in enumerate(self.out)}
         self.places: dict[int, Point] = {}
         self.row: dict[int, int] = {}
         self.above: list[float] = []  # row -> where the tracks above it, and below it, begin
@@ -170,19 +173,19 @@ class _Grid:
         y = 0.0
         for first in range(0, len(fan.branches), across):
             self.above.append(y)
-            y += (len(self.into) - 1) * TRACK + FOOT
+            y += (len(self.into) - 1) * STYLE.track + STYLE.track_to_box
             branches = fan.branches[first : first + across]
             bottoms = []
             for at, branch in enumerate(branches):
-                middle, down = left + at * wide + (wide - BOX_GAP) / 2, y
+                middle, down = left + at * wide + (wide - STYLE.box_gap) / 2, y
                 for box in branch:
                     self.places[box] = (middle - self.sizes[box][0] / 2, down)
                     self.row[box] = len(self.above) - 1
-                    down += self.sizes[box][1] + RANK_GAP
-                bottoms.append(down - RANK_GAP)
-            y = max(bottoms) + HEAD
+                    down += self.sizes[box][1] + STYLE.rank_gap
+                bottoms.append(down - STYLE.rank_gap)
+            y = max(bottoms) + STYLE.box_to_track
             self.below.append(y)
-            y += len(self.out) * TRACK
+            y += len(self.out) * STYLE.track
         self.height = y
 
     def inner_routes(self, edges: list[Edge], places: list[Point]) -> list[Route]:
@@ -199,14 +202,14 @@ class _Grid:
         at = self.into.index(net)
         x, y = self.places[head]
         x += self._port(head, at, len(self.into))
-        track = self.above[self.row[head]] + at * TRACK
+        track = self.above[self.row[head]] + at * STYLE.track
         return [(self.trunks[net], track), (x, track), (x, y)]
 
     def way_out(self, tail: int, net: Net) -> list[Point]:
         at = self.out.index(net)
         x, y = self.places[tail]
         x += self._port(tail, at, len(self.out))
-        track = self.below[self.row[tail]] + at * TRACK
+        track = self.below[self.row[tail]] + at * STYLE.track
         return [(x, y + self.sizes[tail][1]), (x, track), (self.exits[net], track)]
 
     def _port(self, box: int, at: int, many: int) -> float:
