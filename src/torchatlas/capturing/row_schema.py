@@ -1,11 +1,11 @@
 """What a recorder writes and the decoder reads: the one description of the rows of a recording.
 
 A recorder runs between a program and the dispatcher, so it must do as little as possible: it appends plain Python
-objects to three flat lists and leaves all questions (which phase, which module, which edges) to the decoder, which
-runs when the graph is first asked for. Flat lists, because each tuple or object that stays alive brings the garbage
-collector's next full run nearer. Any recorder that writes these lists gives the same graph.
+objects to three flat lists and leaves all questions (which phase, which module, which edges) to the decoder
+(decode.py), which runs when the graph is first asked for. The lists are flat because each tuple or object that stays
+alive brings the garbage collector's next full run nearer. Any recorder that writes these lists gives the same graph.
 
-`Recorder.tensors` and `Recorder.storages` describe memory. Each tensor and each storage gets a number when it is first
+`TensorNumbers.tensors` and `.storages` describe memory. Each tensor and each storage gets a number when it is first
 seen; every other row refers to it by that number.
 
     TensorRow    one per tensor object      number, storage, shape, stride, offset, dtype
@@ -43,11 +43,11 @@ class OpRow(NamedTuple):
     plan: int  # position in Recorder.plans
     start_ns: int
     end_ns: int
-    next_sequence_nr: int  # the next number that autograd would give out in this thread
+    next_sequence_nr: int  # the next number that autograd would give out in this thread; 0 as for `code`
     backward_nr: int | None  # the sequence number of the backward node that runs
     call: int  # the running module call or optimizer step; -1 for none
-    code: types.CodeType | None  # the user's line: code object and instruction
-    instruction: int
+    code: types.CodeType | None  # the user's line; None in a backward node with gradients disabled: it has none
+    instruction: int  # in `code`, as frame.f_lasti counts
     grad_mode: int  # 0 gradients disabled, 1 enabled, RECOMPUTING
     needs_grad: bool  # gradients are enabled and an argument requires one
 
@@ -98,7 +98,7 @@ class Resized(NamedTuple):
 
 
 class ResizedEarly(NamedTuple):
-    """A storage was resized before any op took it: it has no number yet. See Recorder.meet_strangers."""
+    """A storage was resized before any op took it: it has no number yet. See TensorNumbers.meet_strangers."""
 
     reference: Any
     bytes: int
