@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas.analysis.counting import count
+from torchatlas.analysis.node_work import count
 from torchatlas.torch_private import no_dispatch_modes
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))

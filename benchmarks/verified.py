@@ -40,7 +40,7 @@ import torchatlas as atlas
 from torchatlas.capturing.replaying import CHANGED
 from torchatlas.errors import AtlasError, CaptureError
 from torchatlas.execute.exporting import bound
-from torchatlas.execute.verify import Verification
+from torchatlas.execute.verify_replay import Verification
 from torchatlas.render.picture import draw
 from torchatlas.torch_private import pytree
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torchatlas.errors import FileFormatError
 from torchatlas.graph import Graph
-from torchatlas.graph.faults import faults
+from torchatlas.graph.consistency import faults
 
 
 def damaged(data: bytes, seed: int, count: int) -> Iterator[bytes]:

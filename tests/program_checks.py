@@ -18,7 +18,7 @@ from render.layout.verify import account, defects, hidden
 from torch import nn
 
 import torchatlas as atlas
-from torchatlas.graph.faults import faults
+from torchatlas.graph.consistency import faults
 
 PAGES = ((1400, 1000), (700, 500), (320, 240))
 counted: dict[str, int] = {"ops": 0, "unstable": 0, "patched": 0}

@@ -12,7 +12,7 @@ import pytest
 
 import torchatlas as atlas
 from torchatlas.analysis.roofline import Bound
-from torchatlas.compat.tracker import EDGE_KEYS, NODE_KEYS
+from torchatlas.compat.pytorch_graph.tracker import EDGE_KEYS, NODE_KEYS
 from torchatlas.execute.node_values import NodeIO
 from torchatlas.graph import Value
 from torchatlas.partition.aliases import ConcurrencyNames, ParallelismNames, ReportNames, SubgraphNames

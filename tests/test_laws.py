@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from zoo import ZOO, Specimen, leaves_of, loss_of, specimens, tensors_in
 
 import torchatlas as atlas
-from torchatlas.graph.faults import faults
+from torchatlas.graph.consistency import faults
 
 optimizer_module = sys.modules[Optimizer.__module__]
 every_specimen = pytest.mark.parametrize("specimen", ZOO, ids=lambda specimen: specimen.name)

@@ -108,5 +108,5 @@ def test_the_check_itself_sees_imports(tmp_path: Path) -> None:
     """Seen on a file of our own: relative, nested and typing-only imports are told apart."""
     found = dict(imports(ROOT / "graph" / "graph.py"))
     assert found["torchatlas.errors.NodeNotFoundError"] is True
-    lazy = dict(imports(ROOT / "graph" / "items.py"))
+    lazy = dict(imports(ROOT / "graph" / "objects.py"))
     assert lazy["torchatlas.graph.graph.Graph"] is False

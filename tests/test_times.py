@@ -13,9 +13,9 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.analysis.cost import cost_text
 from torchatlas.analysis.schedule import critical_path
-from torchatlas.analysis.summary import operations_mask, run_times, summarize
+from torchatlas.analysis.totals import operations_mask, run_times, summarize
 from torchatlas.graph.timing import Measured, Timing
-from torchatlas.render.table import module_bars, module_table
+from torchatlas.render.module_table import module_bars, module_table
 from torchatlas.render.text import summary_text
 
 ROOT = Path(atlas.__file__).parent
@@ -84,7 +84,7 @@ SHOWN = {
     "analysis/diff.py": "comparison",
     "analysis/memory_text.py": "memory",
     "analysis/schedule.py": "critical path",
-    "analysis/summary.py": "summary as a dictionary",
+    "analysis/totals.py": "summary as a dictionary",
     "analysis/time_changes.py": "comparison",
     "autograd/record_backward.py": "test_backward_is_one_run",
     "cli/run.py": "says (one run) itself",
@@ -94,7 +94,7 @@ SHOWN = {
     "partition/report.py": "best times of a device, none measured",
     "pipeline/launch.py": "a time-out",
     "pipeline/run.py": "says (one run) itself",
-    "render/box_measures.py": "coloured picture",
+    "render/color_by.py": "coloured picture",
     "render/module_cells.py": "table",
     "render/notebook.py": "notebook",
     "render/page.py": "picture",

@@ -88,16 +88,16 @@ if TYPE_CHECKING:
     from torchatlas.execute.check_compatibility import check_compatibility
     from torchatlas.execute.compare_runs import compare_runs
     from torchatlas.execute.traced import TracedModel, trace
-    from torchatlas.execute.verify import verify
+    from torchatlas.execute.verify_replay import verify
     from torchatlas.operations.table import formula, register_operator
     from torchatlas.operations.work import OpCall, Work
     from torchatlas.partition.concurrency import ConcurrencyAnalyzer
     from torchatlas.partition.partitioner import GraphPartitioner
     from torchatlas.partition.stages import pipeline_stages
     from torchatlas.pipeline.run import run_pipeline
+    from torchatlas.render.module_table import module_bars, module_table
     from torchatlas.render.picture import draw
     from torchatlas.render.plots import plot
-    from torchatlas.render.table import module_bars, module_table
 else:
     # Whatever needs torch, or is large: looking at a saved graph should not wait for it.
     __getattr__, __dir__ = lazy_names(
@@ -120,7 +120,7 @@ else:
             "execute.compare_runs": "compare_runs",
             "execute.check_compatibility": "check_compatibility",
             "execute.traced": "TracedModel trace",
-            "execute.verify": "verify",
+            "execute.verify_replay": "verify",
             "operations.table": "formula register_operator",
             "operations.work": "OpCall Work",
             "partition.concurrency": "ConcurrencyAnalyzer",
@@ -129,7 +129,7 @@ else:
             "pipeline.run": "run_pipeline",
             "render.picture": "draw",
             "render.plots": "plot",
-            "render.table": "module_bars module_table",
+            "render.module_table": "module_bars module_table",
         },
     )
 

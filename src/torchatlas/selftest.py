@@ -120,7 +120,7 @@ def _training_step() -> Any:
 
 def replay() -> str:
     """Record a training step and run it again."""
-    from torchatlas.execute.verify import verify
+    from torchatlas.execute.verify_replay import verify
 
     graph = _training_step()
     found = verify(graph)

@@ -22,7 +22,7 @@ from torchatlas.execute.check_compatibility import Compatibility
 from torchatlas.execute.compare_runs import NodeDifference, RunComparison
 from torchatlas.execute.free_sizes import InputSize
 from torchatlas.execute.node_values import NodeIO, NodeValues
-from torchatlas.execute.verify import Difference, Verification
+from torchatlas.execute.verify_replay import Difference, Verification
 from torchatlas.graph import Scope, SourceLine, Storage, Value
 from torchatlas.graph.timing import Measured, Timing
 from torchatlas.partition.concurrency import ConcurrencyReport
@@ -32,8 +32,8 @@ from torchatlas.pipeline.run import PipelineRun
 from torchatlas.pipeline.schedules import Timeline
 from torchatlas.render.bars import ModuleBars
 from torchatlas.render.drawing import Drawing
+from torchatlas.render.module_table import ModuleRow, ModuleTable
 from torchatlas.render.picture import Picture
-from torchatlas.render.table import ModuleRow, ModuleTable
 
 __all__ = [
     "Amount",

@@ -15,8 +15,8 @@ from zoo import ZOO, Specimen
 from zoo.specimen import loss_of
 
 import torchatlas as atlas
-from torchatlas.analysis.counting import count
 from torchatlas.analysis.devices import DEVICES, GENERIC, Device, device_named
+from torchatlas.analysis.node_work import count
 from torchatlas.analysis.roofline import Bound
 from torchatlas.analysis.symbolic_sizes import evaluate
 from torchatlas.errors import AnalysisError, InvalidInputError, UnknownNameError

@@ -14,7 +14,7 @@ from support import GIANTS, giant_llama, load_torchvision
 
 import torchatlas as atlas
 from benchmarks.published import Case, Published, measured, published
-from torchatlas.analysis.counting import count
+from torchatlas.analysis.node_work import count
 
 # -- torchvision -------------------------------------------------------------------------------------------------------
 

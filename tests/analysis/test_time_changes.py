@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import torchatlas as atlas
-from torchatlas.analysis.summary import operations_mask
 from torchatlas.analysis.time_changes import ALIKE, LONGER, NOT_COMPARED, SHORTER, TimeChange
+from torchatlas.analysis.totals import operations_mask
 from torchatlas.graph.timing import Measured, Timing
 
 

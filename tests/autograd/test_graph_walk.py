@@ -17,7 +17,7 @@ from torchatlas.autograd.print_graph import graph_text
 from torchatlas.autograd.saved_tensors import saved_by
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Role
-from torchatlas.graph.faults import faults
+from torchatlas.graph.consistency import faults
 
 
 def model() -> nn.Sequential:

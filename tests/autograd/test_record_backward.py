@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import torchatlas as atlas
 from torchatlas.autograd.graph_walk import reached, starting_node
 from torchatlas.errors import AnalysisError, InvalidInputError, StateError
-from torchatlas.graph.faults import faults
+from torchatlas.graph.consistency import faults
 
 
 def order_of_torch(case: Case) -> list[str]:

@@ -198,8 +198,8 @@ def test_lists_of_tensors_and_numbers() -> None:
 
 def test_required_arguments_that_are_none_are_kept() -> None:
     """A call rebuilt from the graph must have every argument the schema requires."""
-    from torchatlas.capturing.portable import _call_text
-    from torchatlas.capturing.recording_functions import plan_for
+    from torchatlas.capturing.record_op import plan_for
+    from torchatlas.capturing.table_rows import _call_text
 
     plan = plan_for(torch.ops.aten._cudnn_rnn.default)
     entries = [0, [1], None, 2, None, None]

@@ -12,7 +12,7 @@ from zoo import ZOO
 from torchatlas.analysis.cost import cost
 from torchatlas.capturing.exported import block_of, graph_of_export
 from torchatlas.graph import Graph
-from torchatlas.graph.faults import faults
+from torchatlas.graph.consistency import faults
 
 MODELS = ["mlp", "tied_weights", "lstm_cell_loop", "inplace_on_view", "multi_output_views", "dict_in_dict_out"]
 

@@ -26,8 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zoo import ZOO, Specimen, leaves_of, loss_of, tensors_in
 
 import torchatlas as atlas
-from torchatlas.capturing import patches, portable, recorder
-from torchatlas.graph.faults import faults
+from torchatlas.capturing import patches, recorder, table_rows
+from torchatlas.graph.consistency import faults
 
 
 def build(specimen: Specimen) -> tuple[Any, Any, Any, Any]:
@@ -971,22 +971,22 @@ def test_a_thousand_programs_made_at_run_time_are_let_go(monkeypatch: pytest.Mon
     del net, program, made, rec
     gc.collect()
     assert not any(reference() for reference in classes)
-    lines = portable._source_row.cache_info()
+    lines = table_rows._source_row.cache_info()
     assert lines.currsize <= lines.maxsize == 4096
-    portable._source_row.cache_clear()
+    table_rows._source_row.cache_clear()
     assert sum(reference() is not None for reference in codes) <= 450  # of 2,000: four recorders with 100 each
     assert len(recorder._IDLE) <= 4
 
 
 def test_tables_of_shapes_and_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "_MOST_KEPT", 100)
-    monkeypatch.setattr(portable, "_MOST_TEXTS", 100)
-    monkeypatch.setattr(portable, "_TEXTS", {})
+    monkeypatch.setattr(table_rows, "_MOST_TEXTS", 100)
+    monkeypatch.setattr(table_rows, "_TEXTS", {})
     for size in range(1, 400):
         with atlas.recording() as rec:
             torch.ones(size)
         assert rec.graph["ones"].outputs[0].shape == (size,)
-    assert len(portable._TEXTS) <= 100
+    assert len(table_rows._TEXTS) <= 100
     assert all(len(idle.numbers.sizes) <= 100 for idle in recorder._IDLE)
 
 

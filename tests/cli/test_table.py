@@ -14,7 +14,7 @@ from torch import nn
 
 import torchatlas as atlas
 from torchatlas.cli import main
-from torchatlas.render.table import module_bars, module_table
+from torchatlas.render.module_table import module_bars, module_table
 
 MODELS = """
 import torch

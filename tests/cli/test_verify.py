@@ -12,7 +12,7 @@ from torch import nn
 
 import torchatlas as atlas
 from torchatlas.cli import main
-from torchatlas.execute.verify import verify
+from torchatlas.execute.verify_replay import verify
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from zoo import ZOO, Specimen
 
 import torchatlas as atlas
 from torchatlas import errors
-from torchatlas.analysis.summary import MemoryUsage
+from torchatlas.analysis.totals import MemoryUsage
 
 
 def mlp() -> nn.Sequential:

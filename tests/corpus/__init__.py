@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zoo import tensors_in
 
 import torchatlas as atlas
-from torchatlas.graph.faults import faults
+from torchatlas.graph.consistency import faults
 
 Call = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 

@@ -25,11 +25,11 @@ from zoo import ZOO, Specimen, leaves_of, loss_of, specimens, tensors_in
 import torchatlas as atlas
 from torchatlas.capturing.replaying import CHANGED, UNWRITTEN
 from torchatlas.errors import CaptureError, FileFormatError, InvalidInputError, NotAvailableError, StateError
-from torchatlas.execute.ops import operator
+from torchatlas.execute.operators import operator
 from torchatlas.execute.program import Instruction
 from torchatlas.execute.replay import ReplayObserver, ReplayProgram, replay
 from torchatlas.execute.replay_data import fresh_storage
-from torchatlas.execute.verify import Verification, verify
+from torchatlas.execute.verify_replay import Verification, verify
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Operation
 
@@ -117,7 +117,7 @@ def test_what_is_returned_has_the_structure_of_the_program() -> None:
 
 _VERIFY = """
 import sys, torchatlas as atlas
-from torchatlas.execute.verify import verify
+from torchatlas.execute.verify_replay import verify
 found = verify(atlas.load(sys.argv[1]))
 print(bool(found), found.ops, found.outputs, found.storages)
 """

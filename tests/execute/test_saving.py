@@ -28,7 +28,7 @@ from torchatlas.errors import (
     NotAvailableError,
     StateError,
 )
-from torchatlas.execute.file_sizes import condition
+from torchatlas.execute.size_arithmetic import condition
 from torchatlas.graph import Graph
 
 Pair = namedtuple("Pair", "one other")

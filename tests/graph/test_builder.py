@@ -7,7 +7,7 @@ import pytest
 from torchatlas.graph import NodeKind, OperationType, Role
 from torchatlas.graph.builder import Builder
 from torchatlas.graph.columns import Layout, Operation
-from torchatlas.graph.faults import faults
+from torchatlas.graph.consistency import faults
 from torchatlas.graph.nouns import SourceLine
 
 ADD = Operation("aten.add.Tensor", OperationType.POINTWISE)

@@ -17,7 +17,7 @@ import torchatlas as atlas
 from torchatlas.errors import NodeNotFoundError
 from torchatlas.graph import Graph, Phase, Tables
 from torchatlas.graph.columns import COLUMNS, ENUMS, POINTERS, Array
-from torchatlas.graph.faults import faults
+from torchatlas.graph.consistency import faults
 
 
 def model() -> nn.Module:

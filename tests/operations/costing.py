@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import torchatlas as atlas
-from torchatlas.analysis.counting import Counts, count
+from torchatlas.analysis.node_work import Counts, count
 from torchatlas.graph import Graph
 
 Run = Callable[[], Any]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import torchatlas as atlas
-from torchatlas.analysis.counting import count
+from torchatlas.analysis.node_work import count
 from torchatlas.errors import AnalysisError
 from torchatlas.graph import Graph
 

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode, conv_bac
 from zoo import ZOO, Specimen, loss_of
 
 import torchatlas as atlas
-from torchatlas.analysis.counting import count
+from torchatlas.analysis.node_work import count
 from torchatlas.graph.arguments import Call, TensorRef
 from torchatlas.graph.columns import Operation, Parameter
 from torchatlas.operations import operation_type

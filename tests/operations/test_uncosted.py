@@ -21,7 +21,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from zoo import ZOO, Specimen, leaves_of, loss_of
 
 import torchatlas as atlas
-from torchatlas.analysis.counting import count
+from torchatlas.analysis.node_work import count
 from torchatlas.graph import Graph, OperationType
 from torchatlas.graph.columns import Operation
 from torchatlas.operations import operation_type

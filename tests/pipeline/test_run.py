@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import torchatlas as atlas
 from torchatlas.cli import main
 from torchatlas.errors import InvalidInputError, InvalidModelError, PipelineError
-from torchatlas.pipeline.cutting import beginnings
+from torchatlas.pipeline.split_model import beginnings
 
 pytestmark = pytest.mark.child
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from torchatlas.graph import Graph, Layout, Module, Operation, Tables
 from torchatlas.graph.columns import COLUMNS, EDGE_KINDS, KINDS, PHASES, ROLES
-from torchatlas.graph.faults import faults
+from torchatlas.graph.consistency import faults
 from torchatlas.graph.nouns import EdgeKind, NodeKind, Phase, Role
 from torchatlas.operations import operation_type
 

@@ -21,7 +21,7 @@ from torchatlas.analysis.schedule import critical_path
 from torchatlas.demo import training_step
 from torchatlas.graph import Graph, OperationType
 from torchatlas.operations import type_of_box
-from torchatlas.render.box_measures import BOX_MEASURES
+from torchatlas.render.color_by import BOX_MEASURES
 from torchatlas.render.layout.highlight import HighlightedPath
 from torchatlas.render.page import heaviest
 from torchatlas.render.picture import Picture

@@ -28,7 +28,7 @@ from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, Tables
 from torchatlas.render.dot import dot_text, quoted, write_dot
 from torchatlas.render.layout.outline import Item
-from torchatlas.render.sketch import LineKind, Sketch, sketch
+from torchatlas.render.text_diagram import LineKind, Sketch, sketch
 
 HOSTILE = (
     'a"];malicious [shape=star',

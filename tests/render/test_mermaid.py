@@ -18,8 +18,8 @@ from torchatlas import demo
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, Tables
 from torchatlas.render.mermaid import _MOST_LINES, escaped, mermaid_text
-from torchatlas.render.sketch import LineKind, Part, sketch
 from torchatlas.render.svg import isolated
+from torchatlas.render.text_diagram import LineKind, Part, sketch
 
 _LABEL = r'"((?:[^"#`%;<>|\[\]{}()\\\n]|#\d+;|<br/>)*)"'
 _BOX = re.compile(rf"(n\d+)(\(\[|\[\[|\[){_LABEL}(\]\)|\]\]|\])")

@@ -20,7 +20,7 @@ import torchatlas.render  # adds the notebook view
 from torchatlas import demo
 from torchatlas.graph import Graph
 from torchatlas.graph.timing import Timing
-from torchatlas.render.table import ModuleRow, module_table
+from torchatlas.render.module_table import ModuleRow, module_table
 from torchatlas.render.text import summary_text
 
 GOLDEN = Path(__file__).parent / "golden"

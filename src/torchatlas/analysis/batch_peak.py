@@ -15,7 +15,7 @@ import numpy as np
 
 from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.analysis.storages import peak_of
-from torchatlas.analysis.summary import memory_usage
+from torchatlas.analysis.totals import memory_usage
 from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torchatlas.analysis.autograd_bytes import autograd_text, captured_for_cost, recorded_with_autograd
-from torchatlas.analysis.counting import Counts, count
 from torchatlas.analysis.devices import GENERIC, Device, device_named
+from torchatlas.analysis.node_work import Counts, count
 from torchatlas.analysis.reports import as_json, sum_of
 from torchatlas.analysis.roofline import BOUNDS, Roofline, roofline
-from torchatlas.analysis.summary import run_times
+from torchatlas.analysis.totals import run_times
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import PHASES, Array

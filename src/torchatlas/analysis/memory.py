@@ -11,7 +11,7 @@ import numpy as np
 from torchatlas.analysis.memory_text import memory_text
 from torchatlas.analysis.reports import Report, as_json, fields_as_json
 from torchatlas.analysis.storages import KEYS, Storages, peak_of, storages_of
-from torchatlas.analysis.summary import MemoryUsage, memory_usage, operations_mask, run_times
+from torchatlas.analysis.totals import MemoryUsage, memory_usage, operations_mask, run_times
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, GraphNode, SourceLine
 from torchatlas.graph.columns import PHASES, Array

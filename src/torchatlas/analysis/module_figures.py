@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchatlas.analysis.counting import count
+from torchatlas.analysis.node_work import count
 from torchatlas.analysis.reports import Report
 from torchatlas.analysis.storages import KEYS, storages_of
-from torchatlas.analysis.summary import module_calls_only, operations_mask
+from torchatlas.analysis.totals import module_calls_only, operations_mask
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph, NodeKind, Phase, Role, Scope
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from torchatlas.analysis.counting import Counts
 from torchatlas.analysis.devices import Device
+from torchatlas.analysis.node_work import Counts
 from torchatlas.graph import Graph, OperationType
 from torchatlas.graph.columns import Array
 

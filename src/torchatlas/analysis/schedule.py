@@ -12,7 +12,7 @@ import numpy as np
 
 from torchatlas.analysis.devices import Device, device_named
 from torchatlas.analysis.path_lengths import finish_times, heaviest_path, slack_and_remaining
-from torchatlas.analysis.summary import operations_mask
+from torchatlas.analysis.totals import operations_mask
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph import EdgeKind, Graph, GraphNode
 from torchatlas.graph.columns import EDGE_KINDS, Array
@@ -126,7 +126,7 @@ def _measure(graph: Graph, by: str, device: Device | str | None) -> Array:
         return np.where(operations_mask(graph), time_ns, 0)
     if by not in ("flops", "bytes", "roofline"):
         raise InvalidInputError(f"critical_path(by={by!r}): one of time, roofline, flops, bytes, count, or an array.")
-    from torchatlas.analysis.counting import count  # the formulas are many, and levels need none
+    from torchatlas.analysis.node_work import count  # the formulas are many, and levels need none
     from torchatlas.analysis.roofline import roofline
 
     counts = count(graph)

@@ -16,7 +16,7 @@ from torch import nn
 from torchatlas.autograd.check_arguments import Params, forward_graph, names_by_id
 from torchatlas.autograd.graph_walk import FIRST, Walk, leaf_of, roots_of, sequence_nr, walk
 from torchatlas.autograd.saved_tensors import SavedSlot, saved_by, storage_bytes, storage_key
-from torchatlas.capturing.portable import layout_row
+from torchatlas.capturing.table_rows import layout_row
 from torchatlas.capturing.tensors import layout_name, shape_of
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, TensorRef, encode

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from torchatlas.capturing.recording import Recording, checked_values, recording
-from torchatlas.capturing.repeat import Runs, check_runs
+from torchatlas.capturing.repeated_runs import Runs, check_runs
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import InvalidInputError, InvalidModelError
 from torchatlas.graph import Graph

@@ -15,7 +15,6 @@ from typing import Any
 from torchatlas.capturing.collectives import over_gloo
 from torchatlas.capturing.forward_links import ACCUMULATE, ForwardLinks
 from torchatlas.capturing.module_calls import Watch
-from torchatlas.capturing.portable import call_text, generic_call_text
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.row_schema import (
     RECOMPUTING,
@@ -30,6 +29,7 @@ from torchatlas.capturing.row_schema import (
     Target,
     flat_numbers,
 )
+from torchatlas.capturing.table_rows import call_text, generic_call_text
 from torchatlas.capturing.tensor_states import TensorStates
 from torchatlas.graph.arguments import exact_text
 from torchatlas.graph.columns import PHASES

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from torchatlas.capturing.frames import is_users
-from torchatlas.capturing.portable import layout_row, operation_of, portable
-from torchatlas.capturing.recording_functions import operator_name
+from torchatlas.capturing.record_op import operator_name
+from torchatlas.capturing.table_rows import layout_row, operation_of, portable
 from torchatlas.capturing.tensors import layout_name
 from torchatlas.graph import Graph, NodeKind, OperationType, Role
 from torchatlas.graph.arguments import Call, Constant, TensorRef, encode

@@ -11,9 +11,9 @@ import torch
 from torchatlas.capturing import compiled
 from torchatlas.capturing.decode import FORWARD, INPUT_NODE, OUTPUT_NODE, Decoder
 from torchatlas.capturing.module_calls import Watch
-from torchatlas.capturing.portable import layout_row, operation_row, source_row
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.row_schema import NodeRow, columns_of
+from torchatlas.capturing.table_rows import layout_row, operation_row, source_row
 from torchatlas.capturing.tensor_roles import ROLE, root_prefixes, storage_roles, value_names
 from torchatlas.capturing.tensor_states import DATA, ORDER
 from torchatlas.garbage_collection import collection_paused

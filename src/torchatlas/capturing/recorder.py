@@ -1,6 +1,6 @@
 """The recorder: a dispatch mode that hands every op to its recording function, and the rows these functions write.
 
-row_schema.py describes the rows, recording_functions.py makes the functions, tensor_numbers.py numbers the tensors.
+row_schema.py describes the rows, record_op.py makes the functions, tensor_numbers.py numbers the tensors.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import torch
 from torchatlas.capturing import pausing
 from torchatlas.capturing.collectives import named_reduction, noted_group
 from torchatlas.capturing.frames import GENERATED, code_kind, recomputing
-from torchatlas.capturing.portable import portable
-from torchatlas.capturing.recording_functions import plan_for, recording_function
+from torchatlas.capturing.record_op import plan_for, recording_function
 from torchatlas.capturing.row_schema import OMITTED, PLACE, Plan
+from torchatlas.capturing.table_rows import portable
 from torchatlas.capturing.tensor_numbers import TensorNumbers
 from torchatlas.graph.arguments import Constant
 from torchatlas.torch_private import (

@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from torchatlas.capturing.module_calls import Watch
-from torchatlas.capturing.portable import portable, source_row
 from torchatlas.capturing.recorded_graph import graph_of
 from torchatlas.capturing.recorded_values import VALUES, ValueRecorder
 from torchatlas.capturing.recorder import Around, Recorder, let_go
 from torchatlas.capturing.replaying import ReplayKeeper
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.row_schema import OpRow, Returned
+from torchatlas.capturing.table_rows import portable, source_row
 from torchatlas.capturing.tensor_roles import parameter_names
 from torchatlas.capturing.tensors import parts
 from torchatlas.errors import InvalidInputError, InvalidModelError, StateError

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.portable import dtype_name
 from torchatlas.capturing.recorded_values import tensors_of
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.row_schema import Plan
+from torchatlas.capturing.table_rows import dtype_name
 from torchatlas.capturing.tensor_bytes import (
     DIGEST_BYTES,
     NO_DIGEST,

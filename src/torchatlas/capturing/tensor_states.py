@@ -10,7 +10,6 @@ from collections.abc import Collection, Set
 from typing import Any
 
 from torchatlas.capturing.module_calls import Watch
-from torchatlas.capturing.overlap import Layout, covers, overlap
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.row_schema import (
     Reshaped,
@@ -22,6 +21,7 @@ from torchatlas.capturing.row_schema import (
     by_number,
     columns_of,
 )
+from torchatlas.capturing.storage_overlap import Layout, covers, overlap
 
 DATA, ORDER = range(2)  # edge kinds by their position in the enum
 _MOST_READERS = 256  # exact orders for so many readers of one storage; beyond that, sound ones

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from torchatlas.analysis.summary import summarize
+from torchatlas.analysis.totals import summarize
 from torchatlas.errors import AtlasError, FileFormatError
 from torchatlas.escapes import clean_text
 from torchatlas.graph import Graph

@@ -6,7 +6,7 @@ import click
 
 from torchatlas.cli._graph import GraphSource, graph_argument
 from torchatlas.cli._options import count_option, print_json, print_styled, verb
-from torchatlas.render.table import module_bars, module_table
+from torchatlas.render.module_table import module_bars, module_table
 
 
 @click.command()

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from torchatlas.cli._options import allow_option, file_argument, print_result, progress, verb
-from torchatlas.execute.verify import verify
+from torchatlas.execute.verify_replay import verify
 from torchatlas.graph import Graph
 
 DIFFERENT = 1

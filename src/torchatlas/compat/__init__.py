@@ -1,8 +1,7 @@
 """What serves people who come from other packages; docs/coming-from.md lists every name.
 
-    pytorch_graph.py        pytorch-graph's OperationType
-    tracker.py, tracking.py pytorch-graph's tracker, and its functions that track or analyze one run
-    torchviz.py             torchviz' make_dot
+    pytorch_graph/  pytorch-graph's OperationType, its tracker, and its functions that track or analyze one run
+    torchviz.py     torchviz' make_dot
 
 Other names of members stand beside the classes that have them, since these must not import from here:
 graph/aliases.py (torch.fx and pytorch-graph) and partition/aliases.py (branes-ai/graphs).
@@ -23,15 +22,15 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from torchatlas.compat.pytorch_graph.functions import analyze_computational_graph, track_computational_graph
+    from torchatlas.compat.pytorch_graph.tracker import ComputationalGraphTracker
     from torchatlas.compat.torchviz import Dot, make_dot
-    from torchatlas.compat.tracker import ComputationalGraphTracker
-    from torchatlas.compat.tracking import analyze_computational_graph, track_computational_graph
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "compat.torchviz": "Dot make_dot",
-            "compat.tracker": "ComputationalGraphTracker",
-            "compat.tracking": "analyze_computational_graph track_computational_graph",
+            "compat.pytorch_graph.tracker": "ComputationalGraphTracker",
+            "compat.pytorch_graph.functions": "analyze_computational_graph track_computational_graph",
         },
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchatlas.autograd.graph_walk import sequence_nr
 from torchatlas.capturing.frames import is_users, user_line
-from torchatlas.capturing.portable import source_row
+from torchatlas.capturing.table_rows import source_row
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.data_flow import reachable
 from torchatlas.diagnosis.leaf_tensors import Leaf

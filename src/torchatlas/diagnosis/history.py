@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from torchatlas.capturing.frames import is_installed, is_users, program_line
-from torchatlas.capturing.portable import source_row
 from torchatlas.capturing.recording import Recording
+from torchatlas.capturing.table_rows import source_row
 from torchatlas.diagnosis.findings import Where
 from torchatlas.diagnosis.leaf_tensors import Leaf, Leaves
 from torchatlas.graph import Graph, GraphNode, Phase, SourceLine

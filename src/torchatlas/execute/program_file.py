@@ -1,9 +1,9 @@
 """How a traced model lies in an `.atlas` file: beside its graph, as data.
 
 The metadata of the graph holds the program (`Saved`), its recorded values the weights. A program calls operators of
-torch by name (those that the operation table calls loadable), functions of sizes (file_sizes.py), and begins and ends
-blocks. Types in the structure of inputs and outputs are found among those that are loaded already: nothing is imported
-because a file names it.
+torch by name (those that the operation table calls loadable), functions of sizes (size_arithmetic.py), and begins and
+ends blocks. Types in the structure of inputs and outputs are found among those that are loaded already: nothing is
+imported because a file names it.
 """
 
 from __future__ import annotations

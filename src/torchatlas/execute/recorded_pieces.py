@@ -15,7 +15,7 @@ import torch
 from torchatlas.capturing.replaying import CHANGED, REPLAY
 from torchatlas.capturing.tensor_bytes import fingerprint
 from torchatlas.errors import NotAvailableError
-from torchatlas.execute.ops import dtype_named
+from torchatlas.execute.operators import dtype_named
 from torchatlas.execute.path_guards import ExpectedResults, Input, RecordedProgram, guarded
 from torchatlas.execute.program import Register
 from torchatlas.execute.recorded_program import RecordedOperator, RecordedOps

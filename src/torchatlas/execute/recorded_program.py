@@ -17,7 +17,7 @@ import torch
 
 from torchatlas.capturing.replaying import leaves_of
 from torchatlas.errors import NotAvailableError
-from torchatlas.execute.ops import argument, operator
+from torchatlas.execute.operators import argument, operator
 from torchatlas.execute.preconditions import checked
 from torchatlas.execute.program import ProgramBuilder, Register
 from torchatlas.execute.replay_data import Recipe, replay_data

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.recording_functions import plan_for
+from torchatlas.capturing.record_op import plan_for
 from torchatlas.capturing.replaying import REPLAY, default_generator, settings
 from torchatlas.capturing.tensor_bytes import as_bytes, digest, is_void
 from torchatlas.capturing.tensors import storages_of
 from torchatlas.errors import CaptureError, NotAvailableError
 from torchatlas.escapes import clean
-from torchatlas.execute.ops import dtype_named
+from torchatlas.execute.operators import dtype_named
 from torchatlas.execute.program import Failed, Instruction, Observer, Program, Register
 from torchatlas.execute.recorded_program import RecordedOps
 from torchatlas.execute.replay_data import Recipe, Settings, apply, built, content, fresh_storage, view_of

@@ -15,7 +15,7 @@ from torchatlas.capturing.replaying import REPLAY
 from torchatlas.capturing.replaying import settings as settings_now
 from torchatlas.capturing.tensor_bytes import DIGEST_BYTES
 from torchatlas.errors import CaptureError, FileFormatError, NotAvailableError, StateError
-from torchatlas.execute.ops import dtype_named, operator
+from torchatlas.execute.operators import dtype_named, operator
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import KINDS, Array, Layout
 from torchatlas.graph.nouns import NodeKind

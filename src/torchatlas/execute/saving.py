@@ -14,9 +14,8 @@ import torch
 from msgspec import Struct
 from torch import nn
 
-from torchatlas.capturing.portable import dtype_name, portable
+from torchatlas.capturing.table_rows import dtype_name, portable
 from torchatlas.errors import NotAvailableError
-from torchatlas.execute.file_sizes import FUNCTIONS
 from torchatlas.execute.input_checks import ANY_NUMBER, Expected
 from torchatlas.execute.program import Instruction, Mode, Program, Register
 from torchatlas.execute.program_file import (
@@ -31,6 +30,7 @@ from torchatlas.execute.program_file import (
     Step,
     structure_to_data,
 )
+from torchatlas.execute.size_arithmetic import FUNCTIONS
 from torchatlas.execute.trace_variant import Variant
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, TensorRef, encode, encode_value

@@ -20,7 +20,7 @@ from torchatlas.errors import (
     NotAvailableError,
     OutOfMemoryError,
 )
-from torchatlas.execute.captured_path import Followed
+from torchatlas.execute.capture_fallback import Followed
 from torchatlas.execute.node_values import RunOptions, Taken, ValueRecorder, cloned
 from torchatlas.execute.program import Failed, Program, Unreachable, part
 from torchatlas.graph import Graph, GraphNode, Value

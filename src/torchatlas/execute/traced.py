@@ -24,7 +24,7 @@ from torchatlas.errors import (
     NotFiniteError,
 )
 from torchatlas.escapes import clean
-from torchatlas.execute.captured_path import NOTE, Followed, captured_path
+from torchatlas.execute.capture_fallback import NOTE, Followed, captured_path
 from torchatlas.execute.exported_program import compiled
 from torchatlas.execute.exporting import exported
 from torchatlas.execute.free_sizes import BUDGET_S, FOLLOWED, InputSize, Size, input_sizes, notes_of, why_fixed

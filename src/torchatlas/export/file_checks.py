@@ -1,7 +1,7 @@
 """What our file formats share: refusing files that are no graph, and graphs that could not be read back.
 
-Columns and tables are checked by graph/faults.py; metadata, timing and recorded values here. Keys of metadata that are
-not ours are left alone.
+Columns and tables are checked by graph/consistency.py; metadata, timing and recorded values here. Keys of metadata
+that are not ours are left alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torchatlas.escapes import quoted
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import MOST_NESTED, different_keys
 from torchatlas.graph.columns import Array, Tables
-from torchatlas.graph.faults import call_faults, faults
+from torchatlas.graph.consistency import call_faults, faults
 
 FORMAT = "torchatlas"
 VERSION = 2  # of both files; a reader of version n reads 1 to n

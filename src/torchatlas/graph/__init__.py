@@ -3,8 +3,8 @@
 from torchatlas.graph.arguments import Call, Constant, TensorRef
 from torchatlas.graph.columns import Layout, Module, Operation, Parameter, Tables
 from torchatlas.graph.graph import Graph
-from torchatlas.graph.items import GraphEdge, GraphNode, Storage, Value
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role, SourceLine
+from torchatlas.graph.objects import GraphEdge, GraphNode, Storage, Value
 from torchatlas.graph.scopes import Scope
 
 __all__ = [

@@ -12,7 +12,7 @@ from torchatlas.graph.arguments import TensorRef
 from torchatlas.graph.nouns import NodeKind
 
 if TYPE_CHECKING:
-    from torchatlas.graph.items import GraphEdge, GraphNode
+    from torchatlas.graph.objects import GraphEdge, GraphNode
 
 
 class NodeNames:

@@ -16,10 +16,10 @@ from torchatlas.escapes import clean
 from torchatlas.graph import formats, identity
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, Array, Tables, empty_columns
 from torchatlas.graph.index import Index
-from torchatlas.graph.items import GraphEdge, GraphNode, Storage, Value
 from torchatlas.graph.module_outputs import output_nodes
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase
+from torchatlas.graph.objects import GraphEdge, GraphNode, Storage, Value
 from torchatlas.graph.scopes import ScopeTree
 from torchatlas.graph.subgraph import induced
 from torchatlas.graph.timing import Measured, Timing

@@ -15,7 +15,7 @@ from torchatlas.graph.timing import Measured
 
 if TYPE_CHECKING:
     from torchatlas.graph.graph import Graph
-    from torchatlas.graph.items import GraphNode
+    from torchatlas.graph.objects import GraphNode
 
 T = TypeVar("T")
 

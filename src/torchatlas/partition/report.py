@@ -10,7 +10,7 @@ from torchatlas.analysis.autograd_bytes import autograd_text
 from torchatlas.analysis.cost import caveats, ratio_text
 from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.analysis.roofline import Bound
-from torchatlas.analysis.summary import run_times
+from torchatlas.analysis.totals import run_times
 from torchatlas.errors import InvalidInputError, NodeNotFoundError
 from torchatlas.graph import Graph, OperationType
 from torchatlas.partition.aliases import ParallelismNames, ReportNames, SubgraphNames

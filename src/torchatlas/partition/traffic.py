@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from torchatlas.analysis.autograd_bytes import only_for_backward
-from torchatlas.analysis.counting import Counts, count
 from torchatlas.analysis.devices import Device
+from torchatlas.analysis.node_work import Counts, count
 from torchatlas.analysis.roofline import Roofline, roofline
 from torchatlas.analysis.symbolic_sizes import RAGGED
 from torchatlas.graph import EdgeKind, Graph, NodeKind, Role

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchatlas.analysis.summary import operations_mask
+from torchatlas.analysis.totals import operations_mask
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.graph.nouns import OperationType

@@ -21,10 +21,10 @@ from torchatlas.graph import OperationType
 from torchatlas.interrupts import orderly_death, whole
 from torchatlas.partition.stages import PipelinePlan
 from torchatlas.pipeline.comparing import PipelineDifference, alone, compared
-from torchatlas.pipeline.cutting import planned
 from torchatlas.pipeline.folder import BATCH, LOSS, PROGRAM, Done, Job, read_done, tensors_file, write_job
 from torchatlas.pipeline.launch import launch
 from torchatlas.pipeline.schedules import Timeline, order_of, simulated
+from torchatlas.pipeline.split_model import planned
 from torchatlas.registry import did_you_mean
 from torchatlas.tables import text_lines, text_table
 from torchatlas.torch_private import pytree

@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from torchatlas.inputs import default_loss
-from torchatlas.pipeline.cutting import split
 from torchatlas.pipeline.folder import BATCH, LOSS, PROGRAM, Done, Job, error_file, read_job, tensors_file, write_done
+from torchatlas.pipeline.split_model import split
 from torchatlas.torch_private import pytree
 
 

@@ -14,7 +14,7 @@ from torchatlas.render import module_cells
 from torchatlas.tables import GAP, NARROWEST, Column, Printable, StyledLine, cell_len, cut, note_lines, table_lines
 
 if TYPE_CHECKING:
-    from torchatlas.render.table import ModuleTable
+    from torchatlas.render.module_table import ModuleTable
 
 _FIGURES = {"time": "time_ns", "macs": "macs", "memory": "allocated_bytes", "parameters": "parameters"}
 _CELLS = {

@@ -9,7 +9,7 @@ from torchatlas.graph import Graph
 from torchatlas.graph.formats import WRITERS
 
 if TYPE_CHECKING:
-    from torchatlas.render.sketch import Line, Part
+    from torchatlas.render.text_diagram import Line, Part
 
 
 @WRITERS.add(".dot", ".gv")
@@ -24,7 +24,7 @@ def dot_text(graph: Graph, most_boxes: int = 200) -> str:
     A title that begins with + is a closed group; ×12 stands for twelve equal ones in a row. A dashed edge carries the
     tensors that a repeat hands to its next round, a thick edge all tensors that one phase takes from another.
     """
-    from torchatlas.render.sketch import sketch
+    from torchatlas.render.text_diagram import sketch
     from torchatlas.render.theme import LIGHT
 
     found = sketch(graph, most_boxes)
@@ -78,7 +78,7 @@ def _add(lines: list[str], part: Part, indent: str) -> None:
 
 
 def _edge(line: Line, parts: dict[int, Part]) -> str:
-    from torchatlas.render.sketch import LineKind
+    from torchatlas.render.text_diagram import LineKind
 
     source, target = parts[line.source], parts[line.target]
     more = [f"label={quoted(line.label)}"] if line.label else []

@@ -10,7 +10,7 @@ from torchatlas.graph import Graph
 from torchatlas.graph.formats import WRITERS
 
 if TYPE_CHECKING:
-    from torchatlas.render.sketch import Line, Part, Sketch
+    from torchatlas.render.text_diagram import Line, Part, Sketch
 
 # Mermaid's own defaults, maxEdges and maxTextSize: it draws nothing beyond them, and a web page rarely changes them.
 _MOST_LINES = 500
@@ -36,7 +36,7 @@ def mermaid_text(graph: Graph, most_boxes: int = 80) -> str:
     hands to its next round, a thick edge all tensors that one phase takes from another.
     """
     from torchatlas.render.layout.tree import build
-    from torchatlas.render.sketch import sketch
+    from torchatlas.render.text_diagram import sketch
 
     tree = build(graph)
     while True:
@@ -96,7 +96,7 @@ def _add(lines: list[str], part: Part, indent: str) -> None:
 
 
 def _edge(line: Line, parts: dict[int, Part]) -> str:
-    from torchatlas.render.sketch import LineKind
+    from torchatlas.render.text_diagram import LineKind
 
     arrow = {LineKind.TENSOR: "-->", LineKind.AGAIN: "-.->", LineKind.KEPT: "==>"}[line.kind]
     label = f'|"{escaped(line.label)}"|' if line.label else ""

@@ -11,7 +11,7 @@ from torchatlas.tables import Column
 from torchatlas.units import format_bytes, format_count, format_ns
 
 if TYPE_CHECKING:
-    from torchatlas.render.table import ModuleRow, ModuleTable
+    from torchatlas.render.module_table import ModuleRow, ModuleTable
 
 
 def columns(table: ModuleTable) -> list[Column]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from torchatlas.analysis.summary import memory_usage, operations_by_phase, run_times, slowest
+from torchatlas.analysis.totals import memory_usage, operations_by_phase, run_times, slowest
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.render import html
 from torchatlas.render.module_cells import counted_columns
-from torchatlas.render.table import module_table, row_notes
+from torchatlas.render.module_table import module_table, row_notes
 from torchatlas.tables import Column
 from torchatlas.units import format_ns
 

@@ -17,7 +17,7 @@ from torchatlas.graph import EdgeKind, Graph, NodeKind, OperationType, Phase
 from torchatlas.graph.columns import KINDS, PHASES, Array
 from torchatlas.graph.subgraph import induced
 from torchatlas.operations import type_of_box
-from torchatlas.render.box_measures import BOX_MEASURES, BoxMeasure, node_counts
+from torchatlas.render.color_by import BOX_MEASURES, BoxMeasure, node_counts
 from torchatlas.render.fonts import clipped, text_width
 from torchatlas.render.layout.highlight import HighlightedPath
 from torchatlas.render.layout.labels import Labels
@@ -232,10 +232,10 @@ class Page:
         if frame in self.path.boxes:
             stroke, thick = self.theme.accent, 2.4
         x, y, width, height = frame.x, frame.y, frame.width, frame.height
-        radius = height / 2 if self.outline.is_marker(item) else 5.0
+        radius = height / 2 if self.outline.is_marker(item) else STYLE.box_corner
         if item.repeat > 1:
             for behind in (STYLE.stack, STYLE.stack / 2):
-                canvas.rect(x + behind, y + behind, width, height, fill=fill, stroke=stroke, radius=5)
+                canvas.rect(x + behind, y + behind, width, height, fill=fill, stroke=stroke, radius=STYLE.box_corner)
         title = _tooltip(self.labels, item, None if self.outline.is_marker(item) else self.measure)
         canvas.rect(x, y, width, height, fill=fill, stroke=stroke, stroke_width=thick, radius=radius, title=title)
         badge = text_width(f"×{item.repeat:,}", STYLE.small_text, True) + 10 if item.repeat > 1 else 0.0
@@ -259,14 +259,17 @@ class Page:
         level = min(frame.depth + 1, len(tints) - 3)
         ground, head = tints[level], tints[level + 2]
         x, y, width, height = frame.x, frame.y, frame.width, frame.height
-        outline = mixed(self.theme.line, self.theme.soft, 0.3)
+        outline, corner = mixed(self.theme.line, self.theme.soft, 0.3), STYLE.group_corner
         if frame.item.repeat > 1:
             for behind in (STYLE.stack, STYLE.stack / 2):
-                canvas.rect(x + behind, y + behind, width, height, fill=ground, stroke=outline, radius=7)
-        canvas.rect(x, y, width, height, fill=ground, stroke=outline, radius=7)
-        wide, tall = number(width - 14), number(STYLE.heading - 7)
-        left, bottom = number(x + 0.5), number(y + STYLE.heading)
-        d = f"M{left} {bottom}v-{tall}a6.5 6.5 0 0 1 6.5 -6.5h{wide}a6.5 6.5 0 0 1 6.5 6.5v{tall}z"
+                canvas.rect(
+                    x + behind, y + behind, width, height, fill=ground, stroke=outline, radius=STYLE.group_corner
+                )
+        canvas.rect(x, y, width, height, fill=ground, stroke=outline, radius=corner)
+        wide, tall = number(width - 2 * corner), number(STYLE.heading - corner)
+        left, bottom, turn = number(x + 0.5), number(y + STYLE.heading), number(corner - 0.5)
+        round_up, round_down = (f"a{turn} {turn} 0 0 1 {turn} {sign}{turn}" for sign in ("-", ""))
+        d = f"M{left} {bottom}v-{tall}{round_up}h{wide}{round_down}v{tall}z"
         canvas.path(d, fill=head, title=_tooltip(self.labels, frame.item))
         canvas.text(x + 10, y + 15.5, frame.title, size=STYLE.title_text, fill=self.theme.ink, bold=True)
         after = x + 17 + text_width(frame.title, STYLE.title_text, True)
@@ -300,7 +303,7 @@ class Page:
             if len(line.points) == 1:
                 self.canvas.circle(*line.points[0], STYLE.dot, fill=colour)
             else:
-                self.canvas.rounded(line.points, STYLE.corner, stroke=colour, stroke_width=thick, dash=dash)
+                self.canvas.rounded(line.points, STYLE.line_corner, stroke=colour, stroke_width=thick, dash=dash)
         for line in lines:
             if line.arrow and len(line.points) > 1:
                 (_, before), (x, y) = line.points[-2:]

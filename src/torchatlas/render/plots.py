@@ -17,7 +17,7 @@ from torchatlas.analysis.gradients import gradient_norms as norms_of
 from torchatlas.analysis.gradients import gradient_values, parameter_shapes
 from torchatlas.analysis.memory import memory
 from torchatlas.analysis.storages import CATEGORIES
-from torchatlas.analysis.summary import operations_mask
+from torchatlas.analysis.totals import operations_mask
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, OperationType, Phase

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from torchatlas.analysis.summary import memory_usage, operations_by_phase, run_times, slowest, time_by_phase
+from torchatlas.analysis.totals import memory_usage, operations_by_phase, run_times, slowest, time_by_phase
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.render.module_cells import counted_columns, share, time
-from torchatlas.render.table import ModuleTable, module_table, row_notes
+from torchatlas.render.module_table import ModuleTable, module_table, row_notes
 from torchatlas.tables import Column, FittedLines, StyledLine, note_lines, paragraph, plain, table_lines
 from torchatlas.units import format_count, format_ns
 

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from torchatlas.render.layout.chains import chain, place_chain
-from torchatlas.render.layout.columns import Solver, _Strip
 from torchatlas.render.layout.layered import Problem
+from torchatlas.render.layout.page_columns import Solver, _Strip
 from torchatlas.render.layout.routing import place
 
 

@@ -16,7 +16,7 @@ import torchatlas as atlas
 from torchatlas import demo
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
-from torchatlas.render.layout import columns
+from torchatlas.render.layout import page_columns
 from torchatlas.render.layout.boxes import BoxMaker
 from torchatlas.render.layout.importance import Importance
 from torchatlas.render.layout.labels import Labels
@@ -344,7 +344,7 @@ def test_no_way_out_of_a_thicket_is_searched_for_long(monkeypatch: pytest.Monkey
         return opener.work
 
     limited = work()
-    monkeypatch.setattr(columns, "_MOST_WORK", 1e9)
+    monkeypatch.setattr(page_columns, "_MOST_WORK", 1e9)
     assert work() > 2 * limited
 
 

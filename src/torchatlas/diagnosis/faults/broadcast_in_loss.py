@@ -16,9 +16,9 @@ from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.faults.loss_mismatch import kind_of, shape
 from torchatlas.diagnosis.findings import Finding, at
 from torchatlas.graph import GraphNode
-from torchatlas.graph.items import Value
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import NodeKind
+from torchatlas.graph.objects import Value
 
 _MOST = 200  # nodes next to a loss
 # From a loss back to what it compares. Not exp, relu or min: kernels and rankings are of pairs.

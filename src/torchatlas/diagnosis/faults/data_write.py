@@ -10,8 +10,8 @@ import torch
 from torchatlas.autograd.graph_walk import sequence_nr
 from torchatlas.autograd.saved_tensors import saved_by
 from torchatlas.capturing.frames import probing
-from torchatlas.capturing.overlap import Layout, overlap
 from torchatlas.capturing.row_schema import Plan
+from torchatlas.capturing.storage_overlap import Layout, overlap
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.faults.in_place import written_by

@@ -13,8 +13,8 @@ import torch
 
 from torchatlas.autograd.graph_walk import leaf_of
 from torchatlas.capturing.frames import user_line
-from torchatlas.capturing.portable import source_row
 from torchatlas.capturing.row_schema import Plan
+from torchatlas.capturing.table_rows import source_row
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.findings import Finding, Where, at, some

@@ -10,10 +10,10 @@ from enum import Enum
 from functools import cached_property
 
 from torchatlas.render.fonts import text_width
-from torchatlas.render.layout.columns import Solver
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.layered import Net, Problem
 from torchatlas.render.layout.outline import Item, Outline
+from torchatlas.render.layout.page_columns import Solver
 from torchatlas.render.layout.routing import Placed, Point, Route
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.layout.wide_ranks import Wrapped, fans

@@ -69,7 +69,7 @@ def place_columns(
 ) -> Placed:
     """A chain cut into columns: the line from the last box of each goes up to the first of the next.
 
-    `column` says where each box is, -1 for points on the border. columns.py would find the same, and makes the lines.
+    `column` says where each box is, -1 for points on the border. page_columns.py finds the same, and makes the lines.
     """
     sizes, enters, leaves = problem.sizes, problem.enters, problem.leaves
     order = [lines[0][0], *(v for _, v, _ in lines)]

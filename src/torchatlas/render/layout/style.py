@@ -23,9 +23,11 @@ class Style:
     spanning_height: float = 50.0  # boxes from this height on may span ranks
     text_margins: float = 22.0  # left and right of a text, together
     plus: float = 14.0  # the mark of a closed group
+    box_corner: float = 5.0
     stack: float = 6.0  # how far the boxes behind a repeat look out
     # Open boxes
     heading: float = 22.0
+    group_corner: float = 7.0
     padding: float = 12.0
     beside_heading: float = 32.0  # before the title of an open group, between it and its heading, and after that
     # Distances between boxes
@@ -48,7 +50,7 @@ class Style:
     label_gap: float = 5.0
     line_width: float = 1.3
     arrow: float = 6.5
-    corner: float = 6.0
+    line_corner: float = 6.0
     dot: float = 2.6
     # The legend
     swatch: float = 15.0

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.recording_functions import plan_for
+from torchatlas.capturing.record_op import plan_for
 from torchatlas.capturing.replaying import leaves_of, written_tensors
 from torchatlas.capturing.tensor_bytes import NO_DIGEST, fingerprint
 from torchatlas.errors import CaptureError

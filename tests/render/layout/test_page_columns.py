@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from render.layout.test_routing import shared, through
 
-from torchatlas.render.layout.columns import _CUT_PRICE, Solver, _Cutter
 from torchatlas.render.layout.layered import Problem
+from torchatlas.render.layout.page_columns import _CUT_PRICE, Solver, _Cutter
 from torchatlas.render.layout.routing import Placed
 from torchatlas.render.layout.style import STYLE
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from torchatlas.analysis.summary import summarize
+from torchatlas.analysis.totals import summarize
 from torchatlas.capturing.recording import Recording, recording
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import FileFormatError, InvalidInputError, InvalidModelError, StateError

@@ -11,18 +11,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.analysis.summary import operations_of, slowest
+import torchatlas
+from torchatlas.analysis.totals import operations_of, slowest
 from torchatlas.capturing.recording import Recording
-from torchatlas.capturing.repeat import Runs, check_runs
+from torchatlas.capturing.repeated_runs import Runs, check_runs
 from torchatlas.capturing.restore import Restorer
-from torchatlas.compat.tracker import ComputationalGraphTracker
+from torchatlas.compat.pytorch_graph.tracker import ComputationalGraphTracker
 from torchatlas.errors import InputMismatchError, InvalidInputError, OutOfMemoryError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.inputs import as_call, default_loss, described, differentiable, named_tensors
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_TORCHATLAS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_TORCHATLAS = os.path.dirname(torchatlas.__file__) + os.sep
 # What torch says when it refuses a shape, dtype, device or index. It has no error class of its own for any of them.
 _REFUSALS = re.compile(
     r"shape|size|dimension|dims?\b|\dD\b|channel|elements|dtype|type|must be|expect|out of range|out of bounds"

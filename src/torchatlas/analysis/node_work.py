@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchatlas.analysis.autograd_bytes import only_for_backward
-from torchatlas.analysis.summary import operations_mask
 from torchatlas.analysis.symbolic_sizes import RAGGED, sizes_of
+from torchatlas.analysis.totals import operations_mask
 from torchatlas.errors import AnalysisError
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import Call, decode

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchatlas.analysis.module_figures import Figures, OwnFigures, Shape, outputs_by_path
 from torchatlas.analysis.reports import sum_of
-from torchatlas.analysis.summary import RunTimes, memory_usage, run_times
+from torchatlas.analysis.totals import RunTimes, memory_usage, run_times
 from torchatlas.deprecation import old_arguments
 from torchatlas.errors import InvalidInputError, MissingDependencyError
 from torchatlas.escapes import clean, encodable

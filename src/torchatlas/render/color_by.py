@@ -22,7 +22,7 @@ from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.units import format_bytes, format_flops, format_ns
 
 if TYPE_CHECKING:
-    from torchatlas.analysis.counting import Counts
+    from torchatlas.analysis.node_work import Counts
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ BOX_MEASURES: Registry[Callable[[Outline], BoxMeasure]] = Registry("measure to c
 
 def node_counts(graph: Graph) -> Counts:
     """The work of every node. Imports the formulas only now: that takes as long as a small picture."""
-    from torchatlas.analysis.counting import count
+    from torchatlas.analysis.node_work import count
 
     return count(graph)
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from torchatlas.capturing.overlap import Layout, covers, overlap, span
+from torchatlas.capturing.storage_overlap import Layout, covers, overlap, span
 
 
 def elements(layout: Layout) -> set[int]:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import torchatlas as atlas
-from torchatlas.analysis.summary import operations_mask
-from torchatlas.capturing import repeat
+from torchatlas.analysis.totals import operations_mask
+from torchatlas.capturing import repeated_runs
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph.timing import Measured, Timing
 
@@ -130,13 +130,13 @@ def test_repeating_changes_nothing_but_times_and_values_are_those_of_one_run() -
 
 def test_times_are_medians_over_the_runs_and_spreads_their_interquartile_range(monkeypatch: pytest.MonkeyPatch) -> None:
     fed = iter([[1000, 50], [9000, 70], [3000, 90], [2000, 80], [4000, 60]])
-    original = repeat._Run.of
+    original = repeated_runs._Run.of
 
-    def with_times(graph: atlas.Graph) -> repeat._Run:
+    def with_times(graph: atlas.Graph) -> repeated_runs._Run:
         graph.columns["node_time_ns"][operations_mask(graph)] = next(fed)
         return original(graph)
 
-    monkeypatch.setattr(repeat._Run, "of", with_times)
+    monkeypatch.setattr(repeated_runs._Run, "of", with_times)
     graph = atlas.capture(lambda x: x.exp().sin(), torch.ones(3), warmup=2, repeat=5)
     exp, sin = graph.where(kind="op")
     assert (exp.time_ns, exp.time_spread_ns) == (3000, 2000)
@@ -228,7 +228,7 @@ def test_the_wall_time_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> 
     class OnDevice:
         device = torch.device("cuda")
 
-    monkeypatch.setattr(repeat, "named_tensors", lambda tree: [("x", OnDevice())])
+    monkeypatch.setattr(repeated_runs, "named_tensors", lambda tree: [("x", OnDevice())])
     atlas.capture(lambda x: order.append("run") or x + 1, torch.ones(2), repeat=2)
     assert order == ["run", "wait", "run", "wait"] * 2
 

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zoo import ZOO, Specimen, leaves_of, loss_of
 
 import torchatlas as atlas
+from torchatlas.capturing.record_op import plan_for, recording_function
 from torchatlas.capturing.recorder import Recorder
-from torchatlas.capturing.recording_functions import plan_for, recording_function
 from torchatlas.capturing.row_schema import OpRow, flat_numbers
 from torchatlas.operations.behaviour import HIDDEN_WRITES, OVERWRITES
 

@@ -30,7 +30,7 @@ from torchatlas.errors import AnalysisError, InvalidInputError, MissingDependenc
 from torchatlas.graph import Graph, Module
 from torchatlas.graph.timing import Timing
 from torchatlas.render.bars import bar
-from torchatlas.render.table import Figures, ModuleRow, ModuleTable, module_bars, module_table, sum_of
+from torchatlas.render.module_table import Figures, ModuleRow, ModuleTable, module_bars, module_table, sum_of
 
 GOLDEN = Path(__file__).parent / "golden"
 OVERWRITE = "TORCHATLAS_OVERWRITE_GOLDEN" in os.environ
