@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,11 @@ def needs(row: str) -> None:
     """Skip the test if docs/versions.md has such a row, and this version of torch cannot do what it names."""
     if row in SINCE and not version_can(row):
         pytest.skip(f"docs/versions.md, {row}: torch {torch.__version__} is too old")
+
+
+def sampled(values: Iterable[Any], every: int) -> list[Any]:
+    """Values to parametrize by: `make test` takes one in `every`, and `make test-all` the others, too."""
+    return [pytest.param(one, marks=[pytest.mark.slow] * (at % every > 0)) for at, one in enumerate(values)]
 
 
 def either(module: Any, new: str, old: str) -> Any:

@@ -77,6 +77,7 @@ def test_a_worker_that_hangs_is_ended_and_the_others_tests_run(tmp_path: Path) -
     assert 'test_it.py", line 5 in hangs' in printed.err
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_is_ended_with_all_it_has_started(tmp_path: Path) -> None:
     code = (
         f"{HANGS}\nimport subprocess, sys\n"

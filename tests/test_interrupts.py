@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import torch
 from capturing.world import differences, snapshot
+from support import sampled
 from torch import nn
 
 import torchatlas as atlas
@@ -451,7 +452,7 @@ def moments_of(run: Callable[[], Any]) -> list[int]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may come inside of a __del__
-@pytest.mark.parametrize("run", [pytest.param(run, id=run.__name__) for run in RUNS])
+@pytest.mark.parametrize("run", sampled(RUNS, 4), ids=lambda run: run.__name__)
 def test_an_interrupt_at_any_moment_leaves_nothing_behind(run: Callable[[], None]) -> None:
     for _ in range(2):  # what torch and we do only once
         run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import children
 import pytest
+from support import sampled
 
 NODES = 120_000  # freed by recursion, 50,000 end the process
 PROGRAM = f"""
@@ -42,7 +43,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", sampled(ENDINGS, 4))
 def test_a_deep_graph_is_freed(ending: str) -> None:
     assert children.python(PROGRAM + ENDINGS[ending] + "\nprint('fine')\n") == "fine\n"
 
@@ -69,7 +70,7 @@ PASSES = {
 }
 
 
-@pytest.mark.parametrize("passes", PASSES)
+@pytest.mark.parametrize("passes", sampled(PASSES, 5))
 def test_a_deep_graph_whose_backward_pass_was_recorded_is_freed(passes: str) -> None:
     """Each op of it asks torch which node runs."""
     ending = f"\nassert len(rec.graph) > {NODES}\ngc.collect()\ntime.sleep(0.3)\nprint('fine')\n"

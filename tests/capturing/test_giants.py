@@ -35,6 +35,7 @@ def training_step(size: str, **changes: int) -> atlas.Graph:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", GIANTS)
 def test_a_training_step_of_a_giant(size: str) -> None:
     few = [len(training_step(size, num_hidden_layers=layers).where(kind="op")) for layers in (1, 2)]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import load_torchvision, load_transformers
+from support import load_torchvision, load_transformers, sampled
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -99,7 +99,7 @@ def bytes_before(graph: Graph) -> int:
     return sum(storage.bytes or 0 for storage in graph.storages if storage.born is None)
 
 
-@pytest.mark.parametrize("build", [mlp, lstm_loop, small_resnet, small_vit, small_gpt2])
+@pytest.mark.parametrize("build", sampled([mlp, lstm_loop, small_resnet, small_vit, small_gpt2], 3))
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "training"])
 def test_the_peak_is_the_profilers(build: Callable[[], Any], backward: bool) -> None:
     model, args = build()

@@ -131,6 +131,7 @@ def test_a_script_that_ends_by_leaving_is_judged_as_a_whole(folder: Path, code: 
     assert (found["failure"], found["checks"], found["not_judged"]) == (None, list(DIAGNOSES), [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "exit_code"), [("1", 1), ("bad data", 1), ("raise", 1), ("interrupt", 130)])
 def test_a_script_that_is_cut_short_is_not_judged_as_a_whole(folder: Path, code: str, exit_code: int) -> None:
     (folder / "main.py").write_text(LEAVES)

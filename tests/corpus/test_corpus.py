@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import load_torchvision, load_transformers
+from support import load_torchvision, load_transformers, sampled
 from torch import nn
 
 from corpus import Entry, differences, timm_models, torchvision_models, transformers_models, watch
@@ -32,7 +32,7 @@ class TestTorchvision:
     @pytest.mark.filterwarnings("ignore:must run observer before calling calculate_qparams:UserWarning")
     @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
     @pytest.mark.timeout(400)  # takes seconds, but on a busy machine two gigabytes are slow to get
-    @pytest.mark.parametrize("entry", TORCHVISION.values(), ids=str)
+    @pytest.mark.parametrize("entry", sampled(TORCHVISION.values(), 12), ids=str)
     def test_the_recording_is_what_ran(self, entry: Entry) -> None:
         gc.collect()  # the one before, if something of it is left: some are large
         assert differences(watch(entry)) == []
@@ -44,7 +44,7 @@ class TestTransformers:
         assert len({known[name] for name in TRANSFORMERS}) == len(TRANSFORMERS) > 60
 
     @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # its own, at import
-    @pytest.mark.parametrize("entry", TRANSFORMERS.values(), ids=str)
+    @pytest.mark.parametrize("entry", sampled(TRANSFORMERS.values(), 4), ids=str)
     def test_the_recording_is_what_ran(self, entry: Entry) -> None:
         assert differences(watch(entry)) == []
 

@@ -89,6 +89,7 @@ def test_of_what_is_forgotten_it_does_not_say_never(monkeypatch: pytest.MonkeyPa
     assert finding.why == "they were not used lately; what is older is forgotten"
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_over_a_long_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered of a step goes with the recording it was in; 21 KB of each stayed before."""
     monkeypatch.setattr(history, "_MOST_OPS", 1_000)

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from support import sampled
 
 import torchatlas as atlas
 from torchatlas.diagnosis.events import DIAGNOSES
@@ -56,7 +57,7 @@ def expected(script: Path) -> list[tuple[str, int]]:
     return [(found[1], number) for number, line in lines if (found := _MARK.search(line))]
 
 
-@pytest.mark.parametrize("script", FAULTY, ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", sampled(FAULTY, 5), ids=lambda path: path.stem)
 def test_the_fault_is_found_at_its_line(script: Path) -> None:
     visit = atlas.doctor()
     watched = run(script, visit)
@@ -69,7 +70,7 @@ def test_the_fault_is_found_at_its_line(script: Path) -> None:
     assert watched == run(script, None)
 
 
-@pytest.mark.parametrize("script", HEALTHY, ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", sampled(HEALTHY, 6), ids=lambda path: path.stem)
 def test_nothing_is_found_in_a_healthy_program(script: Path) -> None:
     visit = atlas.doctor()
     watched = run(script, visit)

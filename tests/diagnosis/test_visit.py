@@ -61,6 +61,7 @@ def test_findings_are_there_while_it_runs_and_after_an_exception() -> None:
     assert set(visit.findings.keys) == {"in-place"}
 
 
+@pytest.mark.slow
 def test_what_only_a_whole_program_shows_is_not_claimed_of_one_that_was_cut_short() -> None:
     def program(end: BaseException | None) -> atlas.diagnosis.Visit:
         visit, model = atlas.doctor(), nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))

@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
+from support import sampled
 from torch import Tensor, nn
 
 import torchatlas as atlas
@@ -43,7 +44,7 @@ QUICK = [
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # transformers, at import
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", sampled(QUICK, 4))
 def test_one_trace_serves_other_sizes(name: str) -> None:
     outcome = run(ARCHITECTURES[name])
     assert outcome.as_expected, outcome.result

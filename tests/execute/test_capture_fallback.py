@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support import sampled
 from torch import Tensor, nn
 from zoo import ZOO, Specimen
 
@@ -157,7 +158,7 @@ def test_what_export_takes_is_not_captured() -> None:
 MODULES = [entry for entry in ZOO if entry.name != "own_generator" and isinstance(entry.build()[0], nn.Module)]
 
 
-@pytest.mark.parametrize("entry", MODULES, ids=str)
+@pytest.mark.parametrize("entry", sampled(MODULES, 3), ids=str)
 def test_every_module_of_the_zoo_can_be_followed_or_traced(entry: Specimen) -> None:
     model, args, kwargs = entry.build()
     torch.manual_seed(3)

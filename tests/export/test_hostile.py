@@ -215,6 +215,7 @@ SMALL_PARTS = {
 JSON_FACTOR = 128  # bytes of memory for one of a .json file, at most; docs/limits.md
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SMALL_PARTS)
 def test_memory_is_bounded_by_the_size_of_a_json_file(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "graph.json"

@@ -16,6 +16,7 @@ from corpus import loss_of as ramp_of
 from corpus.torchvision_models import MODELS as TORCHVISION
 from corpus.transformers_models import MODELS as TRANSFORMERS
 from operations.costing import declare_operators
+from support import sampled
 from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 from zoo import ZOO, Specimen, leaves_of, loss_of
@@ -97,7 +98,7 @@ def test_of_torchvision_models(name: str) -> None:
 
 
 @scripted
-@pytest.mark.parametrize("name", SOME_OF_TRANSFORMERS.split())
+@pytest.mark.parametrize("name", sampled(SOME_OF_TRANSFORMERS.split(), 5))
 def test_of_transformers_models(name: str) -> None:
     assert uncosted(step(TRANSFORMERS[name])) == {}
 
