@@ -83,45 +83,45 @@ def test_what_has_a_formula_has_a_category() -> None:
 
 @pytest.mark.usefixtures("registries")
 def test_category_and_formula_are_registered_together() -> None:
-    atlas.register_operator("mylib::scan", category="reduction", formula=twice)
-    row = of("mylib.scan.default")
+    atlas.register_operator("testlib::scan", category="reduction", formula=twice)
+    row = of("testlib.scan.default")
     assert (row.category, row.kernel, row.formula) == ("reduction", "rows", twice)
 
 
 @pytest.mark.usefixtures("registries")
 def test_what_is_refused_changes_nothing() -> None:
-    register_operator("mylib::scan", formula=twice)
+    register_operator("testlib::scan", formula=twice)
     with pytest.raises(ValueError, match="registered twice"):
-        register_operator("mylib::scan", category="norm", formula=twice)
-    assert operation_type("mylib.scan.default") == "custom"
+        register_operator("testlib::scan", category="norm", formula=twice)
+    assert operation_type("testlib.scan.default") == "custom"
     with pytest.raises(ValueError, match="already matmul"):
         register_operator("aten::_scaled_addmm", category="norm", formula=twice)
     assert "aten._scaled_addmm" not in FORMULAS
     with pytest.raises(ValueError, match="needs a category, a formula or both"):
-        register_operator("mylib::other")
+        register_operator("testlib::other")
 
 
 @pytest.mark.usefixtures("registries")
 def test_the_old_spelling_still_files_a_formula() -> None:
     with pytest.warns(DeprecationWarning, match="register_operator"):
-        file = atlas.formula("mylib::first", "mylib::second")
+        file = atlas.formula("testlib::first", "testlib::second")
     assert file(twice) is twice
-    assert of("mylib.first.default").formula is of("mylib.second.default").formula is twice
+    assert of("testlib.first.default").formula is of("testlib.second.default").formula is twice
 
 
 @pytest.mark.usefixtures("registries")
 def test_a_category_reaches_every_spelling_and_overload() -> None:
-    assert operation_type("mylib.fancy.default") is OperationType.CUSTOM  # cached before: registering must forget it
-    register_operator("mylib::fancy", category=OperationType.ATTENTION)
+    assert operation_type("testlib.fancy.default") is OperationType.CUSTOM  # cached before: registering must forget it
+    register_operator("testlib::fancy", category=OperationType.ATTENTION)
     for name in (
-        "mylib::fancy",
-        "mylib.fancy",
-        "mylib.fancy.default",
-        "mylib::fancy.out",
-        "torch.ops.mylib.fancy.default",
+        "testlib::fancy",
+        "testlib.fancy",
+        "testlib.fancy.default",
+        "testlib::fancy.out",
+        "torch.ops.testlib.fancy.default",
     ):
         assert operation_type(name) is OperationType.ATTENTION, name
-    assert operation_type("mylib.fancier.default") is OperationType.CUSTOM
+    assert operation_type("testlib.fancier.default") is OperationType.CUSTOM
     register_operator("my.package.Norm", category="norm")
     assert operation_type("my.package.Norm") is OperationType.NORM
     assert operation_type("my.package.Block") is OperationType.MODULE
@@ -129,12 +129,12 @@ def test_a_category_reaches_every_spelling_and_overload() -> None:
 
 @pytest.mark.usefixtures("registries")
 def test_duplicates_and_nonsense_are_refused() -> None:
-    register_operator("mylib.fancy", category=OperationType.CUSTOM)
+    register_operator("testlib.fancy", category=OperationType.CUSTOM)
     with pytest.raises(ValueError, match="already custom"):
-        register_operator("mylib::fancy", category=OperationType.NORM)
+        register_operator("testlib::fancy", category=OperationType.NORM)
     with pytest.raises(ValueError, match="already matmul"):
         register_operator("aten::mm", category=OperationType.NORM)
-    for nonsense in ("fancy", "", "mylib::", "my lib::op"):
+    for nonsense in ("fancy", "", "testlib::", "my lib::op"):
         with pytest.raises(ValueError, match="expected 'namespace::name'"):
             register_operator(nonsense, category=OperationType.NORM)
         with pytest.raises(ValueError, match="expected 'namespace::name'"):
