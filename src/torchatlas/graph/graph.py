@@ -17,7 +17,7 @@ from torchatlas.graph import formats, identity
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, Array, Tables, empty_columns
 from torchatlas.graph.index import Index
 from torchatlas.graph.module_outputs import output_nodes
-from torchatlas.graph.names import short_name
+from torchatlas.graph.names import origin, short_name
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase
 from torchatlas.graph.objects import GraphEdge, GraphNode, Storage, Value
 from torchatlas.graph.scopes import ScopeTree
@@ -274,8 +274,7 @@ class Graph:
         return formats.view("pandas", self)
 
     def __repr__(self) -> str:
-        article = "an" if self.source[:1] in "aeiou" else "a"
-        return f"<Graph of {article} {clean(self.source)}: {len(self):,} nodes, {len(self.edges):,} edges>"
+        return f"<Graph of {clean(origin(self.source))}: {len(self):,} nodes, {len(self.edges):,} edges>"
 
     def _repr_html_(self) -> str:
         return str(formats.view("html", self))

@@ -1,4 +1,4 @@
-"""Names for people: the short name of an operation."""
+"""Names for people: the short name of an operation, and what a graph was made from."""
 
 from __future__ import annotations
 
@@ -17,3 +17,14 @@ def short_name(operation: str) -> str:
     if len(parts) >= 3 and parts[0] not in _PYTHON_PATHS:
         return parts[1]
     return parts[-1]
+
+
+def origin(source: str) -> str:
+    """What a graph was made from, after "Graph of".
+
+    >>> origin("run"), origin("export"), origin("autograd")
+    ('a run', 'an export', 'autograd')
+    """
+    if source in ("autograd", "fx"):
+        return {"autograd": "autograd", "fx": "a torch.fx module"}[source]
+    return f"{'an' if source[:1] in tuple('aeiou') else 'a'} {source}"

@@ -20,6 +20,7 @@ from torchatlas.errors import InvalidInputError, MissingDependencyError
 from torchatlas.escapes import clean, encodable
 from torchatlas.graph import Graph, Role, Scope
 from torchatlas.graph.columns import PHASES, ROLES
+from torchatlas.graph.names import origin
 from torchatlas.render import html, module_cells
 from torchatlas.render.bars import ModuleBars
 from torchatlas.tables import Printable, StyledLine, cut, note_lines, paragraph, table_lines
@@ -182,9 +183,8 @@ def module_bars(
 
 
 def _title(graph: Graph) -> str:
-    article = "an" if graph.source[:1] in "aeiou" else "a"
     name = graph.scopes[""].type
-    return f"Graph of {article} {graph.source}" + (f": {name}" if name else "")
+    return f"Graph of {origin(graph.source)}" + (f": {name}" if name else "")
 
 
 def _input_bytes(graph: Graph) -> int | None:
