@@ -80,6 +80,7 @@ _PATCHABLE: tuple[Any, ...] = (
 _NOT_OURS = {  # what Python and torch count or fill by themselves
     "threading._counter",
     "threading._dangling",
+    "torch._dynamo.utils._cleanup_owners",  # since 2.15: owners of compiled code, until they are collected
     "warnings._filters_version",
     "warnings.onceregistry",
 }
