@@ -97,6 +97,8 @@ def test_what_is_refused_changes_nothing() -> None:
     with pytest.raises(ValueError, match="already matmul"):
         register_operator("aten::_scaled_addmm", category="norm", formula=twice)
     assert "aten._scaled_addmm" not in FORMULAS
+    with pytest.raises(ValueError, match="'normm' is no category; did you mean 'norm'"):
+        register_operator("testlib::other", category="normm")
     with pytest.raises(ValueError, match="needs a category, a formula or both"):
         register_operator("testlib::other")
 

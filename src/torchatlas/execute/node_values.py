@@ -12,7 +12,7 @@ from torchatlas.errors import NodeNotFoundError
 from torchatlas.execute.program import Instruction, Observer, Program
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.names import short_name
-from torchatlas.registry import near_names
+from torchatlas.registry import did_you_mean
 from torchatlas.torch_private import pytree
 
 Edits = Mapping[str, Callable[[Any], Any]]
@@ -78,8 +78,8 @@ class NodeValues(Mapping[str, NodeIO]):
         if name and name not in self._entries and self._graph is not None and name in self._graph.scopes:
             name = self._graph[name].name
         if name not in self._entries:
-            near = " or ".join(map(repr, near_names(name, self._entries)))
-            raise NodeNotFoundError(f"no value of {name!r} was kept" + (f"; did you mean {near}?" if near else ""))
+            modules = () if self._graph is None else self._graph.scopes
+            raise NodeNotFoundError(f"no value of {name!r} was kept{did_you_mean(name, [*self._entries, *modules])}")
         return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:

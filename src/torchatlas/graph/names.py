@@ -25,6 +25,4 @@ def origin(source: str) -> str:
     >>> origin("run"), origin("export"), origin("autograd")
     ('a run', 'an export', 'autograd')
     """
-    if source in ("autograd", "fx"):
-        return {"autograd": "autograd", "fx": "a torch.fx module"}[source]
-    return f"{'an' if source[:1] in tuple('aeiou') else 'a'} {source}"
+    return {"run": "a run", "export": "an export", "fx": "a torch.fx module"}.get(source, source)

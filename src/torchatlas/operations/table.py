@@ -16,6 +16,7 @@ from torchatlas.operations import behaviour
 from torchatlas.operations.categories import dotted, operation_type, register_category, without_overload
 from torchatlas.operations.kernel_kinds import KernelKind, kernel_kind
 from torchatlas.operations.loadable import loadable_operators
+from torchatlas.registry import did_you_mean
 
 if TYPE_CHECKING:
     from torchatlas.operations.work import Formula
@@ -106,6 +107,11 @@ def register_operator(
         raise ValueError(f"cannot register {name!r}: expected 'namespace::name' or 'package.Class'")
     if category is None and formula is None:
         raise ValueError(f"register_operator({name!r}) needs a category, a formula or both.")
+    known = [one.value for one in OperationType]
+    if category is not None and category not in known:
+        raise ValueError(
+            f"{category!r} is no category{did_you_mean(str(category), known) or '.'} Known: {', '.join(known)}"
+        )
     if formula is not None and full in FORMULAS:
         raise ValueError(f"cannot register {name!r}: its cost formula is registered twice.")
     if category is not None:
