@@ -201,7 +201,7 @@ function code(app: App, node: number): HTMLElement | null {
       "pre",
       {},
       ...shown.map(({ line, text }) =>
-        h("span", { class: line === source.line ? "here" : "" }, `${String(line).padStart(4)}  ${text}\n`),
+        h("span", { class: line === source.line ? "here" : "" }, `${String(line).padStart(4)}  ${text}`),
       ),
     ),
   );
@@ -232,19 +232,17 @@ function readers(app: App, node: number): HTMLElement | null {
     h(
       "div",
       { class: "chips" },
-      ...nodes
-        .slice(0, MOST)
-        .map((reader) =>
-          h(
-            "button",
-            {
-              class: "chip",
-              title: app.graph.operationName(reader),
-              onclick: () => app.select({ kind: "node", node: reader }, { fly: true }),
-            },
-            app.graph.nodeName(reader),
-          ),
+      ...nodes.slice(0, MOST).map((reader) =>
+        h(
+          "button",
+          {
+            class: "chip",
+            title: app.graph.operationName(reader),
+            onclick: () => app.select({ kind: "node", node: reader }, { fly: true }),
+          },
+          app.graph.nodeName(reader),
         ),
+      ),
       nodes.length > MOST ? h("span", { class: "soft" }, `and ${nodes.length - MOST} more`) : null,
     ),
   );
