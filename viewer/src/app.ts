@@ -120,6 +120,16 @@ export class App {
     return this.outline.around(start, this.state.rounds).find((item) => item.key === key) ?? null;
   }
 
+  /** The key of the group that shows a module call, in whichever round; null if none is of its own. */
+  groupOfCall(call: number): string | null {
+    const first = this.graph.keep("firstLeafOfCall", () => firstLeaves(this.graph, this.outline));
+    const leaf = first[call]!;
+    if (leaf < 0) return null;
+    let level = 0;
+    for (let up = this.graph.callParent[call]!; up >= 0; up = this.graph.callParent[up]!) level++;
+    return this.outline.around(leaf, this.state.rounds).find((item) => item.level === level)?.key ?? null;
+  }
+
   /** The selection that an item stands for: a node for a single op, else a group. */
   selectionOf(item: Item): Selection {
     return item.isLeaf && item.repeat === 1
@@ -183,4 +193,13 @@ export class App {
 
 function movesBoxes(state: State, before: State): boolean {
   return state !== before && changed(state, before, "open", "rounds", "direction", "grouping", "hidden");
+}
+
+/** Of every module call the first leaf in it; -1 if it has none. */
+function firstLeaves(graph: Graph, outline: Outline): Int32Array {
+  const found = new Int32Array(graph.callModule.length).fill(-1);
+  for (let leaf = outline.leafNode.length - 1; leaf >= 0; leaf--) {
+    for (let call = graph.call[outline.leafNode[leaf]!]!; call >= 0; call = graph.callParent[call]!) found[call] = leaf;
+  }
+  return found;
 }

@@ -7,6 +7,8 @@ import { Graph } from "./model/graph";
 import { h, replace } from "./panes/dom";
 import { emptyPage } from "./panes/empty";
 import { Shell } from "./panes/shell";
+import { fromHash, keepInAddress } from "./state/hash";
+import type { State } from "./state/store";
 
 declare global {
   interface Window {
@@ -36,10 +38,26 @@ async function start(): Promise<void> {
 function open(style: PageStyle, documents: Document[]): void {
   const graphs = documents.map((one) => new Graph(one));
   const app = new App(graphs[0]!, style, graphs[1] ?? null);
+  const start = app.state;
+  app.store.update(within(app, fromHash(location.hash, start)));
   const shell = new Shell(app, root);
+  keepInAddress(app.store, start);
   window.torchatlas = { app, shell };
   document.title = app.graph.info.title;
   document.documentElement.dataset["ready"] = "yes";
+}
+
+/** A link may name what this graph does not have. */
+function within(app: App, change: Partial<State>): Partial<State> {
+  const isThere = (selection: State["selection"] | undefined) =>
+    selection?.kind !== "node" || selection.node < app.graph.count;
+  const { selection, second, heat, ...rest } = change;
+  return {
+    ...rest,
+    ...(selection && isThere(selection) ? { selection } : {}),
+    ...(second && isThere(second) ? { second } : {}),
+    ...(heat && app.measures.has(heat) ? { heat } : {}),
+  };
 }
 
 start().catch((error: unknown) => {

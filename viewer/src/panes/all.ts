@@ -2,6 +2,7 @@
 
 import { details } from "./details";
 import type { PaneMaker } from "./pane";
+import { searchPane } from "./search";
 import { tree } from "./tree";
 
-export const PANES: readonly PaneMaker[] = [tree, details];
+export const PANES: readonly PaneMaker[] = [searchPane, tree, details];
