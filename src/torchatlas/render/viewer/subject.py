@@ -15,6 +15,9 @@ from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.tree import Tree
 from torchatlas.render.picture import draw
 
+# A page of more nodes leaves out what takes a text for every node: such texts would be most of the file.
+MOST_NODES = 200_000
+
 
 class Subject:
     """Figures that several sections need are computed once."""

@@ -5,7 +5,12 @@ A new pane: one file in this folder, with a function under `@section(name, *extr
 
 from __future__ import annotations
 
-from torchatlas.render.viewer.sections import info, leaves, names, outline, parameters, work
+import importlib
+import pkgutil
+
 from torchatlas.render.viewer.sections.registered import SECTIONS, Section, section
 
-__all__ = ["SECTIONS", "Section", "info", "leaves", "names", "outline", "parameters", "section", "work"]
+__all__ = ["SECTIONS", "Section", "section"]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
