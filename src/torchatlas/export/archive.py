@@ -125,7 +125,12 @@ def _values_bytes(graph: Graph, path: Path) -> bytes:
 @READERS.add(".atlas")
 def load_archive(path: Path) -> Graph:
     """Read the whole graph."""
-    with _File(open_to_read(path).detach()) as file:
+    return read_archive(path, open_to_read(path).detach())
+
+
+def read_archive(path: Path, raw: io.RawIOBase | io.BytesIO) -> Graph:
+    """Read the whole graph from the bytes of an archive, which are closed then; errors name `path`."""
+    with _File(raw) as file:
         size = file.seek(0, io.SEEK_END)
         try:
             with zipfile.ZipFile(file) as archive:
