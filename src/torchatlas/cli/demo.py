@@ -1,4 +1,4 @@
-"""torchatlas demo: a training step of a small GPT: its summary, its graph as files, a picture and a page of the viewer."""
+"""torchatlas demo: a training step of a small GPT: its summary, its graph in files, a picture, a page of the viewer."""
 
 from __future__ import annotations
 

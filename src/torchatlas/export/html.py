@@ -9,14 +9,13 @@ from __future__ import annotations
 import base64
 import binascii
 import html
-import io
 import re
 import zlib
 from pathlib import Path
 
 from torchatlas.errors import FileFormatError
 from torchatlas.escapes import quoted
-from torchatlas.export.archive import read_archive
+from torchatlas.export.archive import graph_of_bytes
 from torchatlas.files import open_to_read
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import READERS
@@ -53,12 +52,12 @@ def load_pages(path: Path) -> list[tuple[str, Graph]]:
     if len(found) > MOST_DOCUMENTS:
         raise FileFormatError(f"{path}: it holds {len(found)} graphs, expected at most {MOST_DOCUMENTS}.")
     return [
-        (html.unescape(one[1].decode("utf-8", "replace")), read_archive(path, _unpacked(path, int(one[2]), one[3])))
+        (html.unescape(one[1].decode("utf-8", "replace")), graph_of_bytes(_unpacked(path, int(one[2]), one[3]), path))
         for one in found
     ]
 
 
-def _unpacked(path: Path, claimed: int, text: bytes) -> io.BytesIO:
+def _unpacked(path: Path, claimed: int, text: bytes) -> bytes:
     """The bytes of an archive. Their number is checked before they are unpacked, and while they are."""
     try:
         packed = base64.b64decode(text, validate=True)
@@ -73,4 +72,4 @@ def _unpacked(path: Path, claimed: int, text: bytes) -> io.BytesIO:
         raise FileFormatError(f"{path}: damaged: the graph cannot be unpacked ({error}).") from error
     if len(data) != claimed or not unpacker.eof or unpacker.unused_data:
         raise FileFormatError(f"{path}: damaged: a graph of {claimed} bytes was expected, and there are more or fewer.")
-    return io.BytesIO(data)
+    return data
