@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +23,9 @@ from torchatlas.analysis.time_changes import (
     changed_modules,
     changed_operations,
 )
-from torchatlas.errors import InvalidInputError
+from torchatlas.errors import FileFormatError, InvalidInputError
 from torchatlas.escapes import clean
-from torchatlas.graph import Graph, GraphNode, Value
+from torchatlas.graph import Graph, GraphNode, Value, formats
 from torchatlas.graph.columns import PHASES
 from torchatlas.tables import text_lines, text_table
 from torchatlas.units import format_bytes, format_count, format_ns
@@ -75,6 +77,13 @@ class Comparison:
     def same(self) -> bool:
         """Whether both run the same operations on the same shapes with the same arguments."""
         return not (self.added or self.removed or self.changed)
+
+    def save(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
+        """Write a page of the viewer (.html) that shows both graphs side by side. Returns the path."""
+        path = formats.as_path(path)
+        if formats.suffix_of(path) not in (".html", ".htm"):
+            raise FileFormatError(f"{path.name}: a comparison is saved as .html; to_dict() has it as data.")
+        return formats.save(self, path, title=title)
 
     def to_dict(self) -> dict[str, Any]:
         return {
