@@ -106,7 +106,7 @@ def test_text_for_other_programs(file: Path, folder: Path) -> None:
         (("--plot", "memory", "--device", "t4"), "--device is for the roofline"),
         (("--device", "t4"), "--device is for the roofline"),
         (("-o", "x.dot", "--theme", "dark"), "--theme is for pictures"),
-        (("-o", "x.dot", "--plot", "time"), "a plot is saved as .svg or .png"),
+        (("-o", "x.dot", "--plot", "time"), "a plot is saved as .svg, .png or .pdf"),
         (("-o", "x.svg", "--dpi", "300"), "--dpi is written into a .png"),
     ],
 )
@@ -122,7 +122,7 @@ def test_options_that_would_change_nothing_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-o", "graph.gif"), ".svg or .png"),
+        (("-o", "graph.gif"), ".svg, .png or .pdf"),
         (("-o", "missing/graph.png"), "does not exist"),
         (("--size", "big"), "WxH"),
         (("--size", "30000x20"), "--size 30000x20: width=30000 is no size"),
@@ -161,7 +161,7 @@ def test_what_a_file_does_not_hold_is_said_in_options(file: Path, folder: Path) 
     [
         (("step.atlas", "--size", "big"), "WxH"),
         (("step.atlas", "--size", "20x20"), "too few"),
-        (("step.atlas", "-o", "graph.gif"), ".svg or .png"),
+        (("step.atlas", "-o", "graph.gif"), ".svg, .png or .pdf"),
         (("step.atlas", "-o", "missing/graph.png"), "does not exist"),
         (("nowhere.atlas",), "nowhere.atlas"),
         (("step.atlas", "--backward"), "it was run already"),

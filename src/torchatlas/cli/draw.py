@@ -21,11 +21,12 @@ from torchatlas.graph import Graph
 from torchatlas.graph.formats import check_folder, suffix_of
 from torchatlas.graph.nouns import Phase
 from torchatlas.render.axes import check_size
+from torchatlas.render.drawing import SUFFIXES as DRAWINGS
 from torchatlas.render.drawing import Drawing, whole
 
 COLOURS = ("type", "time", "memory", "flops", "intensity", "gradient")
 PLOTS = ("memory", "roofline", "time", "gradients")
-DRAWINGS, TEXTS = (".svg", ".png"), (".dot", ".gv", ".mmd")
+TEXTS = (".dot", ".gv", ".mmd")
 _OF_PICTURES = ("font_size", "title", "color_by", "critical_path", "modules", "phases")  # and of no plot
 _OF_DRAWINGS = ("size", "dpi", "theme", *_OF_PICTURES)  # and of no text for other programs
 
@@ -33,7 +34,7 @@ _OF_DRAWINGS = ("size", "dpi", "theme", *_OF_PICTURES)  # and of no text for oth
 @click.command()
 @graph_argument
 @click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="An .svg, .png, .dot or .mmd.  [default: graph.png]"
+    "--output", "-o", type=click.Path(path_type=Path), help="An .svg, .png, .pdf, .dot or .mmd.  [default: graph.png]"
 )
 @click.option("--size", default="", metavar="WxH", help="Pixels.  [default: 1600x1200, of a plot 1200x700]")
 @click.option(
@@ -132,14 +133,14 @@ def _check(path: Path, plot: str | None, device: str | None) -> None:
     suffix = suffix_of(path)
     if suffix not in DRAWINGS + TEXTS:
         raise FileFormatError(
-            f"{path.name}: draw writes .svg or .png, and .dot, .gv or .mmd for other programs, not "
+            f"{path.name}: draw writes .svg, .png or .pdf, and .dot, .gv or .mmd for other programs, not "
             f"{suffix or 'no suffix'!r}."
         )
     if suffix in TEXTS and plot is not None:
-        raise FileFormatError(f"{path.name}: a plot is saved as .svg or .png, not {suffix!r}.")
+        raise FileFormatError(f"{path.name}: a plot is saved as .svg, .png or .pdf, not {suffix!r}.")
     if suffix in TEXTS:
         _refuse(_OF_DRAWINGS, f"is for pictures, and {path.name} is text for other programs, which draw it.")
-    if suffix == ".svg":
+    if suffix in (".svg", ".pdf"):
         _refuse(("dpi",), f"is written into a .png, and {path.name} is none.")
     if plot is not None:
         _refuse(_OF_PICTURES, f"is for a picture of the graph; the plot of {plot} has no use for it.")

@@ -268,7 +268,9 @@ class Page:
         canvas.rect(x, y, width, height, fill=ground, stroke=outline, radius=corner)
         wide, tall = number(width - 2 * corner), number(STYLE.heading - corner)
         left, bottom, turn = number(x + 0.5), number(y + STYLE.heading), number(corner - 0.5)
-        round_up, round_down = (f"a{turn} {turn} 0 0 1 {turn} {sign}{turn}" for sign in ("-", ""))
+        far = number(0.5523 * (corner - 0.5))  # of the control points from the ends of a quarter of a circle
+        rest = number(0.4477 * (corner - 0.5))
+        round_up, round_down = f"c0 -{far} {rest} -{turn} {turn} -{turn}", f"c{far} 0 {turn} {rest} {turn} {turn}"
         d = f"M{left} {bottom}v-{tall}{round_up}h{wide}{round_down}v{tall}z"
         canvas.path(d, fill=head, title=_tooltip(self.labels, frame.item))
         canvas.text(x + 10, y + 15.5, frame.title, size=STYLE.title_text, fill=self.theme.ink, bold=True)
