@@ -19,8 +19,6 @@ export class App {
   private readonly widths = new Map<string, number>();
   /** Set by the graph's canvas: bring an item into view. */
   flyTo: (key: string) => void = () => {};
-  /** Set by overlays: a corner label of a box. */
-  tagOf: ((item: Item) => { text: string; color: string } | null) | null = null;
 
   constructor(
     readonly graph: Graph,

@@ -5,6 +5,7 @@ import type { Look } from "../draw/paint";
 import type { Line } from "../layout/scene";
 import type { Item } from "../model/outline";
 import { tracedNodes } from "../model/relations";
+import { tags } from "./overlays";
 
 export function lookOf(app: App): Look {
   const { state, outline, graph, theme } = app;
@@ -40,7 +41,7 @@ export function lookOf(app: App): Look {
       const shown = state.rounds.get(item.key);
       return item.repeat > 1 && typeof shown === "number" ? `round ${shown + 1} of ${item.repeat}` : "";
     },
-    tag: (item) => app.tagOf?.(item) ?? null,
+    tag: tags(app),
   };
 }
 
