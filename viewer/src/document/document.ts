@@ -1,39 +1,89 @@
 /** Bytes -> a Document: the columns and tables of one graph, and what Python computed beside them for the panes. */
 
-import { readColumn, type Column } from "./npy";
+import { type Column, readColumn } from "./npy";
 import { DamagedFile, inflate, unzip } from "./zip";
 
-export interface Operation { name: string; type: string; parameters: { name: string }[] }
-export interface Layout { shape: (number | string)[]; stride: (number | string)[] | null; dtype: string; device: string; kind: string }
-export interface Module { path: string; type: string; kind: string }
-export interface SourceLine { file: string; line: number; function: string; text: string }
+export interface Operation {
+  name: string;
+  type: string;
+  parameters: { name: string }[];
+}
+export interface Layout {
+  shape: (number | string)[];
+  stride: (number | string)[] | null;
+  dtype: string;
+  device: string;
+  kind: string;
+}
+export interface Module {
+  path: string;
+  type: string;
+  kind: string;
+}
+export interface SourceLine {
+  file: string;
+  line: number;
+  function: string;
+  text: string;
+}
 export interface Tables {
-  operations: Operation[]; layouts: Layout[]; arguments: string[]; sources: SourceLine[];
-  modules: Module[]; names: string[]; threads: string[]; devices: string[];
+  operations: Operation[];
+  layouts: Layout[];
+  arguments: string[];
+  sources: SourceLine[];
+  modules: Module[];
+  names: string[];
+  threads: string[];
+  devices: string[];
 }
 export interface Header {
-  format: string; version: number; source: string; notes: string[]; metadata: Record<string, unknown>;
-  columns: string[]; tables: Tables; timing?: { runs?: number } | null;
+  format: string;
+  version: number;
+  source: string;
+  notes: string[];
+  metadata: Record<string, unknown>;
+  columns: string[];
+  tables: Tables;
+  timing?: { runs?: number } | null;
 }
-export interface Totals { ops: number; parameters: number; flops: number | null; peak_bytes: number | null; time_ns: number | null; at_least: string[] }
+export interface Totals {
+  ops: number;
+  parameters: number;
+  flops: number | null;
+  peak_bytes: number | null;
+  time_ns: number | null;
+  at_least: string[];
+}
 /** viewer/info.json */
 export interface Info {
-  version: number; title: string; time: string | null; program: string; totals: Totals;
+  version: number;
+  title: string;
+  time: string | null;
+  program: string;
+  totals: Totals;
   device: { name: string; flops_per_second: number; bytes_per_second: number; basis: string } | null;
-  notes: string[]; failed: { node: number; message: string } | null; left_out: string[];
+  notes: string[];
+  failed: { node: number; message: string } | null;
+  left_out: string[];
 }
 
 const NEWEST = 2; // version of the .atlas format, see docs/format.md
 
 export class Document {
   readonly header: Header;
-  private readonly known = new Map<string, unknown>();
 
-  constructor(readonly name: string, private readonly members: ReadonlyMap<string, Uint8Array>) {
+  /** `known` holds members that were read already, by their names. */
+  constructor(
+    readonly name: string,
+    private readonly members: ReadonlyMap<string, Uint8Array>,
+    private readonly known = new Map<string, unknown>(),
+  ) {
     const header = this.json<Header>("header.json");
-    if (!header || header.format !== "torchatlas") throw new DamagedFile(`${name} is not a graph of torchatlas.`);
+    if (header?.format !== "torchatlas") throw new DamagedFile(`${name} is not a graph of torchatlas.`);
     if (header.version > NEWEST) {
-      throw new DamagedFile(`${name} was written by a newer torchatlas (format ${header.version}; this viewer reads up to ${NEWEST}).`);
+      throw new DamagedFile(
+        `${name} was written by a newer torchatlas (format ${header.version}; this viewer reads up to ${NEWEST}).`,
+      );
     }
     this.header = header;
   }
@@ -65,8 +115,12 @@ export class Document {
   }
 
   /** The document as a file that Python loads. */
-  get memberNames(): string[] { return [...this.members.keys()]; }
-  member(name: string): Uint8Array | undefined { return this.members.get(name); }
+  get memberNames(): string[] {
+    return [...this.members.keys()];
+  }
+  member(name: string): Uint8Array | undefined {
+    return this.members.get(name);
+  }
 }
 
 /** The bytes of an `.atlas` file, gzipped or not. */

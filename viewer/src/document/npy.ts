@@ -18,13 +18,20 @@ export function readColumn(name: string, bytes: Uint8Array): Column {
   // A copy: typed arrays must begin at a multiple of their size, members of a zip begin anywhere.
   const data = bytes.slice(start, start + count * size).buffer;
   switch (kind) {
-    case "u1": return new Uint8Array(data);
-    case "i1": return new Int8Array(data);
-    case "i2": return new Int16Array(data);
-    case "i4": return new Int32Array(data);
-    case "f4": return new Float32Array(data);
-    case "f8": return new Float64Array(data);
-    case "i8": return fromLongs(data, count);
+    case "u1":
+      return new Uint8Array(data);
+    case "i1":
+      return new Int8Array(data);
+    case "i2":
+      return new Int16Array(data);
+    case "i4":
+      return new Int32Array(data);
+    case "f4":
+      return new Float32Array(data);
+    case "f8":
+      return new Float64Array(data);
+    case "i8":
+      return fromLongs(data, count);
   }
   throw new DamagedFile(`The column ${name} holds numbers of an unknown kind, ${kind}.`);
 }

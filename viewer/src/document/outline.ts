@@ -28,12 +28,19 @@ export function outlineOf(graph: Graph): OutlineTable {
   const stored = document.json<Stored>("viewer/outline.json");
   if (!stored) return plainOutline(graph);
   const ints = (name: string) => Int32Array.from(document.column(`viewer/${name}`) ?? []);
-  const leafNode = ints("leaf_node"), target = ints("edge_target");
+  const leafNode = ints("leaf_node"),
+    target = ints("edge_target");
   return {
     ...stored,
     leafNode,
     nodeLeaf: ints("node_leaf"),
-    edges: { source: ints("edge_source"), output: ints("edge_output"), target, value: ints("edge_value"), first: firstEdges(target, leafNode.length) },
+    edges: {
+      source: ints("edge_source"),
+      output: ints("edge_output"),
+      target,
+      value: ints("edge_value"),
+      first: firstEdges(target, leafNode.length),
+    },
     kept: { source: ints("kept_source"), output: ints("kept_output"), target: ints("kept_target") },
   };
 }

@@ -25,7 +25,12 @@ export interface Line {
   target: number;
 }
 
-export interface Label { x: number; y: number; text: string; net: number }
+export interface Label {
+  x: number;
+  y: number;
+  text: string;
+  net: number;
+}
 
 export interface Scene {
   width: number;
@@ -38,12 +43,45 @@ export interface Scene {
 }
 
 /** Sizes and distances: render/layout/style.py, which the page carries. */
-export type Geometry = Readonly<Record<
-  | "title_text" | "small_text" | "widest_title" | "widest_text" | "least_width" | "least_height" | "usual_height"
-  | "spanning_height" | "text_margins" | "plus" | "box_corner" | "stack" | "heading" | "group_corner" | "padding"
-  | "beside_heading" | "box_gap" | "rank_gap" | "gutter" | "line_gap" | "lane" | "track" | "box_to_track"
-  | "track_to_box" | "track_to_border" | "port_gap" | "line_ends_apart" | "line_end" | "jog" | "label_gap"
-  | "line_width" | "arrow" | "line_corner" | "dot", number>>;
+export type Geometry = Readonly<
+  Record<
+    | "title_text"
+    | "small_text"
+    | "widest_title"
+    | "widest_text"
+    | "least_width"
+    | "least_height"
+    | "usual_height"
+    | "spanning_height"
+    | "text_margins"
+    | "plus"
+    | "box_corner"
+    | "stack"
+    | "heading"
+    | "group_corner"
+    | "padding"
+    | "beside_heading"
+    | "box_gap"
+    | "rank_gap"
+    | "gutter"
+    | "line_gap"
+    | "lane"
+    | "track"
+    | "box_to_track"
+    | "track_to_box"
+    | "track_to_border"
+    | "port_gap"
+    | "line_ends_apart"
+    | "line_end"
+    | "jog"
+    | "label_gap"
+    | "line_width"
+    | "arrow"
+    | "line_corner"
+    | "dot",
+    number
+  >
+>;
 
 export interface LayoutOptions {
   open: ReadonlySet<string>; // keys of open groups; the root is always open

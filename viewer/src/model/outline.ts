@@ -5,8 +5,8 @@
  * can be keys. A repeat ("x 12") is one Item that shows one of its rounds, or, unfolded, all of them as Items of their own.
  */
 
-import type { Graph } from "./graph";
 import { type OutlineTable, outlineOf } from "../document/outline";
+import type { Graph } from "./graph";
 
 export type Kind = "leaf" | "module" | "lane" | "loop" | "functional" | "segment";
 
@@ -34,13 +34,25 @@ export class Item {
     this.key = `${start}-${stop}-${depth}${round >= 0 ? "r" : ""}`;
   }
 
-  get isLeaf(): boolean { return this.kind === "leaf"; }
-  get length(): number { return this.stop - this.start; }
+  get isLeaf(): boolean {
+    return this.kind === "leaf";
+  }
+  get length(): number {
+    return this.stop - this.start;
+  }
   /** After the last leaf of the last round. */
-  get end(): number { return this.start + this.length * this.repeat; }
-  get differs(): boolean { return (this.flags & 1) !== 0; }
-  get handsOn(): boolean { return (this.flags & 2) !== 0; }
-  get isMarker(): boolean { return (this.flags & 4) !== 0; }
+  get end(): number {
+    return this.start + this.length * this.repeat;
+  }
+  get differs(): boolean {
+    return (this.flags & 1) !== 0;
+  }
+  get handsOn(): boolean {
+    return (this.flags & 2) !== 0;
+  }
+  get isMarker(): boolean {
+    return (this.flags & 4) !== 0;
+  }
 }
 
 /** Which round of each repeat is shown: a number, or all of them. By the item's key; the first if it is absent. */
@@ -57,7 +69,22 @@ export class Outline {
     this.table = outlineOf(graph);
     this.leafNode = this.table.leafNode;
     this.nodeLeaf = this.table.nodeLeaf;
-    this.root = new Item("module", 0, this.leafNode.length, 1, this.table.root, graph.info.title, "", "", "", "", -1, 0, 0, null);
+    this.root = new Item(
+      "module",
+      0,
+      this.leafNode.length,
+      1,
+      this.table.root,
+      graph.info.title,
+      "",
+      "",
+      "",
+      "",
+      -1,
+      0,
+      0,
+      null,
+    );
   }
 
   /** Where the shown round of an item begins. */
@@ -83,8 +110,23 @@ export class Outline {
       found = Array.from({ length: item.repeat }, (_, round) => {
         const start = item.start + round * item.length;
         const name = this.nameOfRound(item, start, round);
-        return new Item(item.kind, start, start + item.length, 1, item.template, item.title, name, item.heading, item.type, name,
-          item.level, item.flags & ~2, item.depth, item.parent, round);
+        return new Item(
+          item.kind,
+          start,
+          start + item.length,
+          1,
+          item.template,
+          item.title,
+          name,
+          item.heading,
+          item.type,
+          name,
+          item.level,
+          item.flags & ~2,
+          item.depth,
+          item.parent,
+          round,
+        );
       });
       this.inside.set(key, found);
     }
@@ -121,7 +163,8 @@ export class Outline {
     if (item.level < 0) return -1;
     const parents = this.graph.callParent;
     const way: number[] = [];
-    for (let call = this.graph.call[this.leafNode[this.shownStart(item, rounds)]!]!; call >= 0; call = parents[call]!) way.push(call);
+    for (let call = this.graph.call[this.leafNode[this.shownStart(item, rounds)]!]!; call >= 0; call = parents[call]!)
+      way.push(call);
     return way[way.length - 1 - item.level] ?? -1;
   }
 
@@ -136,11 +179,25 @@ export class Outline {
     let found = this.inside.get(key);
     if (!found) {
       const { templates, texts, classes } = this.table;
-      const text = (row: number) => (row < 0 ? "" : texts[row] ?? "");
+      const text = (row: number) => (row < 0 ? "" : (texts[row] ?? ""));
       found = (templates[item.template] ?? []).map(
         ([kind, first, stop, repeat, template, title, subtitle, heading, type, name, level, flags]) =>
-          new Item(kind, start + first, start + stop, repeat, template, text(title), text(subtitle), text(heading),
-            type < 0 ? "" : classes[type] ?? "", text(name), level, flags, item.depth + 1, item),
+          new Item(
+            kind,
+            start + first,
+            start + stop,
+            repeat,
+            template,
+            text(title),
+            text(subtitle),
+            text(heading),
+            type < 0 ? "" : (classes[type] ?? ""),
+            text(name),
+            level,
+            flags,
+            item.depth + 1,
+            item,
+          ),
       );
       this.inside.set(key, found);
     }
@@ -159,7 +216,8 @@ export class Outline {
 
 /** The last of some items, in order, that begins at or before a leaf. */
 export function lastBefore(items: readonly Item[], leaf: number): number {
-  let low = 0, high = items.length;
+  let low = 0,
+    high = items.length;
   while (low < high) {
     const middle = (low + high) >> 1;
     if (items[middle]!.start <= leaf) low = middle + 1;

@@ -33,6 +33,13 @@ function scaled(value: number, step: number, units: string[], space: string): st
     value /= step;
     unit++;
   }
-  const digits = unit === 0 ? String(Math.round(value)) : value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2);
+  const digits =
+    unit === 0
+      ? String(Math.round(value))
+      : value >= 100
+        ? value.toFixed(0)
+        : value >= 10
+          ? value.toFixed(1)
+          : value.toFixed(2);
   return `${digits}${units[unit] ? space : ""}${units[unit]}`;
 }

@@ -10,7 +10,11 @@ import type { Rounds } from "../model/outline";
 export type Selection = { kind: "node"; node: number } | { kind: "group"; key: string };
 
 /** Where the graph stands on its canvas: a point of the layout is drawn at x * scale + left. */
-export interface View { left: number; top: number; scale: number }
+export interface View {
+  left: number;
+  top: number;
+  scale: number;
+}
 
 export interface State {
   // the graph
@@ -38,9 +42,24 @@ export interface State {
 }
 
 export const INITIAL: State = {
-  open: new Set(), rounds: new Map(), direction: "down", grouping: true, hidden: new Set(), view: null,
-  selection: null, second: null, hover: null, relation: "none", heat: "type", critical: false, groups: "",
-  pane: "", span: null, moment: null, query: "", theme: "auto",
+  open: new Set(),
+  rounds: new Map(),
+  direction: "down",
+  grouping: true,
+  hidden: new Set(),
+  view: null,
+  selection: null,
+  second: null,
+  hover: null,
+  relation: "none",
+  heat: "type",
+  critical: false,
+  groups: "",
+  pane: "",
+  span: null,
+  moment: null,
+  query: "",
+  theme: "auto",
 };
 
 export type Listener = (state: State, before: State) => void;
@@ -50,7 +69,9 @@ export class Store {
   private told: State; // what listeners know
   private waits = false;
 
-  constructor(public state: State = INITIAL) { this.told = state; }
+  constructor(public state: State = INITIAL) {
+    this.told = state;
+  }
 
   update(change: Partial<State>): void {
     this.state = { ...this.state, ...change };
@@ -83,5 +104,7 @@ export function changed(state: State, before: State, ...fields: (keyof State)[])
 
 export function sameSelection(one: Selection | null, other: Selection | null): boolean {
   if (!one || !other) return one === other;
-  return one.kind === "node" ? other.kind === "node" && one.node === other.node : other.kind === "group" && one.key === other.key;
+  return one.kind === "node"
+    ? other.kind === "node" && one.node === other.node
+    : other.kind === "group" && one.key === other.key;
 }
