@@ -115,36 +115,50 @@ def compare(before: Graph, after: Graph, *, device: Device | str | None = None) 
     for graph in (before, after):
         if not isinstance(graph, Graph):
             raise InvalidInputError(f"compare takes two Graphs, not {type(graph).__name__}.")
-    rows_before, rows_after = _by_place(before), _by_place(after)
-    added, removed, changed, unchanged, pairs = [], [], [], 0, []
-    for place in dict.fromkeys([*rows_before, *rows_after]):
-        for old, new in _aligned(rows_before.get(place, []), rows_after.get(place, [])):
-            if old is None and new is not None:
-                added.append(after.nodes[new.id])
-            elif new is None and old is not None:
-                removed.append(before.nodes[old.id])
-            elif old is not None and new is not None and old.alike != new.alike:
-                changed.append(_change(before.nodes[old.id], after.nodes[new.id]))
-            else:
-                unchanged += 1
-            if old is not None and new is not None:
-                pairs.append((old.id, new.id))
+    found = aligned(before, after)
     eager = [None if graph.timing is None else graph.timing.eager for graph in (before, after)]
     costs = cost(before, device), cost(after, device)
     return Comparison(
         *costs,
-        sorted(added, key=lambda node: node.id),
-        sorted(removed, key=lambda node: node.id),
-        sorted(changed, key=lambda change: change.after.id),
-        unchanged,
+        [after.nodes[node] for node in found.added],
+        [before.nodes[node] for node in found.removed],
+        [_change(before.nodes[old], after.nodes[new]) for old, new in found.changed],
+        len(found.pairs) - len(found.changed),
         _modules(*costs),
         changed_modules(before, after),
         TimeChange(*eager),
-        changed_operations(before, after, pairs),
+        changed_operations(before, after, found.pairs),
     )
 
 
 # -- alignment ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Ids of nodes: which of one graph stand for which of the other, and which stand alone."""
+
+    pairs: list[tuple[int, int]]  # by module and order
+    changed: list[tuple[int, int]]  # of the pairs, those that are not alike; in order of the second graph
+    removed: list[int]  # only in the first, in order
+    added: list[int]  # only in the second, in order
+
+
+def aligned(before: Graph, after: Graph) -> Alignment:
+    """Pair the nodes of two graphs within the same module, phase, call and iteration."""
+    rows_before, rows_after = _by_place(before), _by_place(after)
+    added, removed, changed, pairs = list[int](), list[int](), list[tuple[int, int]](), list[tuple[int, int]]()
+    for place in dict.fromkeys([*rows_before, *rows_after]):
+        for old, new in _aligned(rows_before.get(place, []), rows_after.get(place, [])):
+            if old is not None and new is not None:
+                pairs.append((old.id, new.id))
+                if old.alike != new.alike:
+                    changed.append((old.id, new.id))
+            elif new is not None:
+                added.append(new.id)
+            elif old is not None:
+                removed.append(old.id)
+    return Alignment(pairs, sorted(changed, key=lambda pair: pair[1]), sorted(removed), sorted(added))
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,16 +294,19 @@ def _figures(report: CostReport) -> dict[str, dict[str, float | None]]:
 # -- as text -----------------------------------------------------------------------------------------------------------
 
 
+def summary(found: Comparison) -> str:
+    """How many nodes were added, removed and changed, in words."""
+    if found.same:
+        return f"the same {found.unchanged:,} nodes in both"
+    return (
+        f"{len(found.added):,} added, {len(found.removed):,} removed, {len(found.changed):,} changed, "
+        f"{found.unchanged:,} unchanged"
+    )
+
+
 def comparison_text(found: Comparison, *, most: int = 20) -> str:
     """The comparison as plain text: figures of the modules that differ, then the operations, `most` of each."""
-    if found.same:
-        head = f"the same {found.unchanged:,} nodes in both"
-    else:
-        head = (
-            f"{len(found.added):,} added, {len(found.removed):,} removed, {len(found.changed):,} changed, "
-            f"{found.unchanged:,} unchanged"
-        )
-    parts = [head]
+    parts = [summary(found)]
     timed = found.times[""].verdict != NOT_COMPARED
     rows = [
         _module_row(path or "(all)", figures, found.times.get(path) if timed else None)

@@ -65,6 +65,14 @@ def show_in_browser(graph: Graph, **options: Any) -> Path:
     return view(graph, **options)
 
 
+@WRITERS.add(".pdf")
+def write_pdf(graph: Graph, path: Path) -> None:
+    """The same picture, with its texts as text."""
+    from torchatlas.render.picture import draw
+
+    path.write_bytes(draw(graph).pdf())
+
+
 @VIEWS.add("svg")
 def notebook_picture(graph: Graph) -> str:
     """What a notebook shows of a graph as an image."""

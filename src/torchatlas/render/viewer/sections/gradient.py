@@ -29,5 +29,5 @@ def gradient(subject: Subject) -> Members:
     found = np.full(len(graph), np.nan)
     reached = np.unique(pairs[0])
     found[subject.tree.node[reached]] = np.sqrt(np.bincount(pairs[0], squares[pairs[1]])[reached])
-    parameters = {name: None if math.isnan(norm) else norm for name, norm in norms.items()}
+    parameters = [(name, None if math.isnan(norm) else norm) for name, norm in norms.items()]
     return {"node_gradient.npy": found, "gradient.json": {"parameters": parameters}}
