@@ -258,7 +258,8 @@ class Graph:
         """Write the graph; the suffix chooses the format. Returns the path.
 
         `options` are those of the format. A page of the viewer (.html) takes `title`, and what is laid over the graph:
-        `overlay` (numbers of nodes or modules by name), `findings`, `partition`, `stages`, `backward`.
+        `overlay` (numbers of nodes or modules by name), `findings`, `partition`, `stages`, `backward`. `device` is for
+        its roofline.
         """
         return formats.save(self, formats.as_path(path), **options)
 

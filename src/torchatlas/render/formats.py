@@ -37,6 +37,7 @@ def write_html(
     partition: Any = None,
     stages: Any = None,
     backward: Any = None,
+    device: Any = None,
 ) -> None:
     """A page of the viewer: of a graph with what is laid over it, or of both graphs of a comparison."""
     from torchatlas.render.viewer.content import page_of, viewed
@@ -50,6 +51,7 @@ def write_html(
         partition=partition,
         stages=stages,
         backward=backward,
+        device=device,
     )
     with replacing(path) as file:
         file.write(data)

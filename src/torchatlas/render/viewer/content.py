@@ -16,7 +16,7 @@ from torchatlas.render.viewer.page import PageDocument, page
 if TYPE_CHECKING:
     from torchatlas.analysis.diff import Comparison
 
-EXTRAS = ("overlay", "findings", "partition", "stages", "backward")  # what can be laid over a graph
+EXTRAS = ("overlay", "findings", "partition", "stages", "backward", "device")  # what can be shown with a graph
 # Reports of ours that are themselves laid over their graph, by class. Reports have no common base, and importing them
 # here would import torch.
 _OVERLAYS = {
