@@ -112,13 +112,18 @@ def compare(before: Graph, after: Graph, *, device: Device | str | None = None) 
     and added. Times differ if their medians lie further apart than both spreads together; graphs of one run have no
     spread, and their times are not compared.
     """
+    return compared(before, after, device)[0]
+
+
+def compared(before: Graph, after: Graph, device: Device | str | None = None) -> tuple[Comparison, Alignment]:
+    """What is different, and which nodes are paired."""
     for graph in (before, after):
         if not isinstance(graph, Graph):
             raise InvalidInputError(f"compare takes two Graphs, not {type(graph).__name__}.")
     found = aligned(before, after)
     eager = [None if graph.timing is None else graph.timing.eager for graph in (before, after)]
     costs = cost(before, device), cost(after, device)
-    return Comparison(
+    comparison = Comparison(
         *costs,
         [after.nodes[node] for node in found.added],
         [before.nodes[node] for node in found.removed],
@@ -129,6 +134,7 @@ def compare(before: Graph, after: Graph, *, device: Device | str | None = None) 
         TimeChange(*eager),
         changed_operations(before, after, found.pairs),
     )
+    return comparison, found
 
 
 # -- alignment ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.nouns import NodeKind, Phase, Role
-from torchatlas.graph.timing import Measured
+from torchatlas.graph.timing import Measured, Timing
 
 if TYPE_CHECKING:
     from torchatlas.graph.graph import Graph
@@ -54,9 +54,9 @@ class Scope:
     @property
     def measured(self) -> Measured | None:
         """Its time with what it is: one run, or a median with its spread. None when nothing in it was timed."""
-        timing = self._graph.timing if self._graph is not None else None
-        if timing is None or self.time_ns is None:
+        if self._graph is None or self.time_ns is None:
             return None
+        timing = self._graph._timing or Timing()  # graph.timing would look through all times, for every scope
         return Measured(self.time_ns, timing.runs, self.time_spread_ns)
 
     def walk(self) -> Iterator[Scope]:
