@@ -12,6 +12,15 @@ from torchatlas.render.png import to_png
 from torchatlas.render.png import whole as whole
 
 
+def scaled(svg: str) -> str:
+    """A document for a notebook: as large as it is, or as wide as the cell if that is narrower.
+
+    >>> scaled('<svg width="400" height="300" viewBox="0 0 400 300"></svg>')
+    '<svg style="max-width:100%;height:auto" width="400" height="300" viewBox="0 0 400 300"></svg>'
+    """
+    return svg.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
+
+
 def check_drawing_path(path: Path) -> None:
     """Raise unless a drawing can be written there."""
     suffix = suffix_of(path)
@@ -44,4 +53,4 @@ class Drawing:
         return path
 
     def _repr_svg_(self) -> str:
-        return self.svg
+        return scaled(self.svg)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import VIEWS, WRITERS
+from torchatlas.sections import Section
 
 
 @WRITERS.add(".svg")
@@ -29,7 +31,7 @@ def notebook_picture(graph: Graph) -> str:
     """What a notebook shows of a graph as an image."""
     from torchatlas.render.picture import draw
 
-    return draw(graph, width=1200, height=800).svg
+    return draw(graph, width=1200, height=800)._repr_svg_()
 
 
 @VIEWS.add("html")
@@ -38,3 +40,11 @@ def notebook_table(graph: Graph) -> str:
     from torchatlas.render.notebook import graph_html
 
     return graph_html(graph)
+
+
+@VIEWS.add("sections")
+def notebook_sections(sections: Iterable[Section]) -> str:
+    """What a notebook shows of a report."""
+    from torchatlas.render.html import sections_html
+
+    return sections_html(sections)
