@@ -16,6 +16,15 @@ SUFFIXES = (".svg", ".png", ".pdf")
 _SCREEN, _PRINT = 96, 300  # pixels of an inch: of what has a size in pixels, and in inches
 
 
+def scaled(svg: str) -> str:
+    """A document for a notebook: as large as it is, or as wide as the cell if that is narrower.
+
+    >>> scaled('<svg width="400" height="300" viewBox="0 0 400 300"></svg>')
+    '<svg style="max-width:100%;height:auto" width="400" height="300" viewBox="0 0 400 300"></svg>'
+    """
+    return svg.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
+
+
 def check_drawing_path(path: Path) -> None:
     """Raise unless a drawing can be written there."""
     suffix = suffix_of(path)
@@ -60,4 +69,4 @@ class Drawing:
         return path
 
     def _repr_svg_(self) -> str:
-        return self.svg
+        return scaled(self.svg)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from torchatlas.files import replacing
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import VIEWS, WRITERS
+from torchatlas.sections import Section
 
 
 @WRITERS.add(".svg")
@@ -95,3 +97,11 @@ def notebook_forms(graph: Graph) -> dict[str, str]:
     from torchatlas.render.viewer.notebook import notebook_forms
 
     return notebook_forms(graph)
+
+
+@VIEWS.add("sections")
+def notebook_sections(sections: Iterable[Section]) -> str:
+    """What a notebook shows of a report."""
+    from torchatlas.render.html import sections_html
+
+    return sections_html(sections)
