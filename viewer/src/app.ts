@@ -44,20 +44,20 @@ export class App {
   /** The scene of the state. Only what decides where boxes lie makes a new one. */
   get scene(): Scene {
     const state = this.state;
-    if (!this.shown || movesBoxes(state, this.shown.of)) {
-      const { open, rounds, direction, grouping, hidden } = state;
-      const scene = layoutScene(this.outline, {
-        open,
-        rounds,
-        direction,
-        grouping,
-        hidden,
-        geometry: this.style.geometry,
-        textWidth: this.textWidth,
-      });
-      this.shown = { scene, of: state };
-    }
+    if (!this.shown || movesBoxes(state, this.shown.of)) this.shown = { scene: this.sceneOf(state), of: state };
     return this.shown.scene;
+  }
+
+  sceneOf({ open, rounds, direction, grouping, hidden }: State): Scene {
+    return layoutScene(this.outline, {
+      open,
+      rounds,
+      direction,
+      grouping,
+      hidden,
+      geometry: this.style.geometry,
+      textWidth: this.textWidth,
+    });
   }
 
   readonly textWidth = (text: string, size: number, bold: boolean): number => {

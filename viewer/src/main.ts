@@ -6,6 +6,7 @@ import type { PageStyle } from "./draw/theme";
 import { Graph } from "./model/graph";
 import { h, replace } from "./panes/dom";
 import { emptyPage } from "./panes/empty";
+import { openWhatFits } from "./panes/opening";
 import { Shell } from "./panes/shell";
 import { fromHash, keepInAddress } from "./state/hash";
 import type { State } from "./state/store";
@@ -38,9 +39,14 @@ async function start(): Promise<void> {
 function open(style: PageStyle, documents: Document[]): void {
   const graphs = documents.map((one) => new Graph(one));
   const app = new App(graphs[0]!, style, graphs[1] ?? null);
-  const start = app.state;
-  app.store.update(within(app, fromHash(location.hash, start)));
+  const start = app.state,
+    asked = within(app, fromHash(location.hash, start));
+  app.store.update(asked);
   const shell = new Shell(app, root);
+  if (!asked.open && !asked.view) {
+    openWhatFits(app, shell.graph.element.clientWidth, shell.graph.element.clientHeight);
+    app.store.flush();
+  }
   keepInAddress(app.store, start);
   window.torchatlas = { app, shell };
   document.title = app.graph.info.title;
