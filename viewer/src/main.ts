@@ -23,8 +23,8 @@ const root = document.getElementById("app")!;
 async function start(): Promise<void> {
   const style = JSON.parse(document.getElementById("style")!.textContent!) as PageStyle;
   const documents = await Promise.all(
-    [...document.querySelectorAll<HTMLScriptElement>('script[type="application/x-atlas"]')].map((element) =>
-      readAtlas(element.dataset["name"] ?? "graph", fromBase64(element.textContent!.trim())),
+    [...document.querySelectorAll<HTMLScriptElement>('script[type="application/x-atlas"]')].map(async (element) =>
+      readAtlas(element.dataset["name"] ?? "graph", await bytesOf(element)),
     ),
   );
   // Boxes are as wide as their texts: those are measured with the font that is drawn.
@@ -34,6 +34,15 @@ async function start(): Promise<void> {
     emptyPage(root, (dropped) => open(style, dropped));
     document.documentElement.dataset["ready"] = "empty";
   }
+}
+
+/** A page that a server of ours sent may leave a large document with the server. */
+async function bytesOf(element: HTMLScriptElement): Promise<Uint8Array> {
+  const address = element.dataset["src"];
+  if (!address) return fromBase64(element.textContent!.trim());
+  const answer = await fetch(address);
+  if (!answer.ok) throw new Error(`The server answers ${answer.status}: ${await answer.text()}`);
+  return new Uint8Array(await answer.arrayBuffer());
 }
 
 function open(style: PageStyle, documents: Document[]): void {

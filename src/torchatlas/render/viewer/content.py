@@ -82,20 +82,31 @@ def page_of(shown: Sequence[Viewed], *, title: str = "", **extras: Any) -> bytes
 
     `extras` are shown with the first graph.
     """
-    extras = _checked(title, extras)
+    documents = documents_of(shown, title=title, **extras)
     if not shown:
         return page([], title=title or "torchatlas")
+    title = title or title_of(shown)
+    return page(documents, title=title, still=still(shown[0].graph, title))
+
+
+def title_of(shown: Sequence[Viewed]) -> str:
+    """What the page of these graphs is called."""
+    return " and ".join(one.name for one in shown)
+
+
+def documents_of(shown: Sequence[Viewed], *, title: str = "", **extras: Any) -> list[PageDocument]:
+    """What a page holds. Of two graphs the first document says how they are aligned."""
+    extras = _checked(title, extras)
     if len(shown) > 2:
         raise InvalidInputError(f"{len(shown)} graphs do not fit side by side: view one, or compare two.")
-    title = title or " and ".join(one.name for one in shown)
     documents = []
     for number, one in enumerate(shown):
         more = {**one.extras, **extras} if number == 0 else dict(one.extras)
         if number == 0 and len(shown) == 2:
             more["other"] = shown[1].graph
-        data = document(one.graph, title=title if len(shown) == 1 else one.name, **more)
+        data = document(one.graph, title=(title if len(shown) == 1 else "") or one.name, **more)
         documents.append(PageDocument(one.name, data))
-    return page(documents, title=title, still=still(shown[0].graph, title))
+    return documents
 
 
 def still(graph: Graph, title: str, width: int = 1600, height: int = 1200) -> str:
