@@ -353,8 +353,8 @@ def cost_sections(report: CostReport, *, depth: int = 2, top: int = 10) -> Itera
         lines.append(f"{format_bytes(saved)} of the bytes written are results that only backward needs")
     lines += caveats(report.sizes, report.uncosted)
     modules = {path: one for path, one in report.by_module.items() if path.count(".") < depth}
-    achieved = report.device is not GENERIC
-    if achieved and report.graph.timing is not None:
+    achieved = report.device is not GENERIC and report.graph.timing is not None
+    if achieved:
         lines.append(f"achieved is the best against the measured time: {run_times(report.graph)}")
     yield Lines(lines)
     yield _amounts_table("phase", report.by_phase)

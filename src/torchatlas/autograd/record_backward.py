@@ -30,6 +30,7 @@ from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import Array
+from torchatlas.graph.names import short_line
 from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.graph.timing import Measured
 from torchatlas.interrupts import bracketed
@@ -194,9 +195,7 @@ class BackwardRun(Shown):
                 f"first gradient that is not finite: from {bad.source} to {bad.target}, "
                 f"{counted(bad.not_finite, 'number')}"
             )
-        rows = [
-            [str(n.id), n.name, n.scope.path, str(n.source or ""), format_ns(n.time_ns or 0)] for n in self.slowest()
-        ]
+        rows = [[str(n.id), n.name, n.scope.path, _line(n), format_ns(n.time_ns or 0)] for n in self.slowest()]
         yield Lines(lines)
         yield Table([">ran", "slowest nodes", "module", "line", ">time"], rows)
 
@@ -254,6 +253,11 @@ class BackwardRecording(Shown):
     def __repr__(self) -> str:
         ran = sum(len(run.task.ran) for run in self.runs)
         return f"<BackwardRecording: {counted(len(self.runs), 'run')} of the engine, {counted(ran, 'node')}>"
+
+
+def _line(node: GraphNode) -> str:
+    source = node.source
+    return "" if source is None else f"{short_line(source)} in {source.function.rpartition('.<locals>.')[2]}"
 
 
 class _Observer:

@@ -110,6 +110,8 @@ def fact(item: Any, name: str = "") -> str:
 
 def _number(number: float, name: str) -> str:
     unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), None)
+    if name.startswith("bytes_"):
+        unit = format_bytes
     exact = f"{number:,}" if isinstance(number, int) else f"{number:.4g}"
     if unit is None:
         return exact
