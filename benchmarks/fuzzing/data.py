@@ -72,9 +72,7 @@ def _near(rng: random.Random, old: Any) -> Any:
     if isinstance(old, bool):
         return not old
     if isinstance(old, int):
-        return rng.choice(
-            [old + 1, old - 1, -old, old * 2, old ^ (1 << rng.randrange(40)), float(max(min(old, _MOST), -_MOST))]
-        )
+        return rng.choice([old + 1, old - 1, -old, old * 2, old ^ (1 << rng.randrange(40)), _as_float(old)])
     if isinstance(old, float):
         return rng.choice([old * 2, -old, 0.0, 1e300, int(old) if abs(old) < 1e300 else 0])
     if isinstance(old, str):
