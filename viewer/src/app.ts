@@ -5,6 +5,7 @@ import { layoutScene } from "./layout/layout";
 import type { Scene } from "./layout/scene";
 import type { Graph } from "./model/graph";
 import { ItemValues, type Measure, measuresOf } from "./model/measures";
+import type { Playback } from "./model/playback";
 import { type Item, Outline } from "./model/outline";
 import { changed, INITIAL, type Selection, type State, Store } from "./state/store";
 
@@ -19,6 +20,8 @@ export class App {
   private readonly widths = new Map<string, number>();
   /** Set by the graph's canvas: bring an item into view. */
   flyTo: (key: string) => void = () => {};
+  /** Set by the backward player while it is shown: what the graph marks. */
+  played: { playback: Playback; now: number } | null = null;
 
   constructor(
     readonly graph: Graph,

@@ -4,6 +4,7 @@ import { details } from "./details";
 import { findings } from "./findings";
 import { groupLanes } from "./groups";
 import type { PaneMaker } from "./pane";
+import { player } from "./player";
 import { searchPane } from "./search";
 import { tree } from "./tree";
 
@@ -15,5 +16,6 @@ export const PANES: readonly PaneMaker[] = [
   // right
   details,
   // bottom
+  player,
   groupLanes,
 ];
