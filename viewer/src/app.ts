@@ -5,8 +5,8 @@ import { layoutScene } from "./layout/layout";
 import type { Scene } from "./layout/scene";
 import type { Graph } from "./model/graph";
 import { ItemValues, type Measure, measuresOf } from "./model/measures";
-import type { Playback } from "./model/playback";
 import { type Item, Outline } from "./model/outline";
+import type { Playback } from "./model/playback";
 import { changed, INITIAL, type Selection, type State, Store } from "./state/store";
 
 export class App {
