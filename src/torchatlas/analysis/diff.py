@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,18 +23,19 @@ from torchatlas.analysis.time_changes import (
     changed_modules,
     changed_operations,
 )
-from torchatlas.errors import InvalidInputError
+from torchatlas.errors import FileFormatError, InvalidInputError
 from torchatlas.escapes import clean
-from torchatlas.graph import Graph, GraphNode, Value
+from torchatlas.graph import Graph, GraphNode, Value, formats
 from torchatlas.graph.columns import PHASES
-from torchatlas.tables import text_lines, text_table
+from torchatlas.graph.shown import Shown, ShownPart
+from torchatlas.sections import Lines, Section, Table, text_of
 from torchatlas.units import format_bytes, format_count, format_ns
 
 _LONGEST = 4000  # runs of unequal operations longer than this are paired by position: comparing all takes too long
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Change(ShownPart):
     """An operation that both graphs have, in the same module, but not alike: what was, and what is."""
 
     before: GraphNode
@@ -45,7 +48,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(ShownPart):
     """A figure in both graphs; None where one of them does not know it."""
 
     before: float | None
@@ -56,8 +59,8 @@ class Delta:
         return None if self.before is None or self.after is None else self.after - self.before
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Shown):
     """What is different between two graphs."""
 
     before: CostReport = field(repr=False)
@@ -76,6 +79,13 @@ class Comparison:
         """Whether both run the same operations on the same shapes with the same arguments."""
         return not (self.added or self.removed or self.changed)
 
+    def save(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
+        """Write a page of the viewer (.html) that shows both graphs side by side. Returns the path."""
+        path = formats.as_path(path)
+        if formats.suffix_of(path) not in (".html", ".htm"):
+            raise FileFormatError(f"{path.name}: a comparison is saved as .html; to_dict() has it as data.")
+        return formats.save(self, path, title=title)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "same": self.same,
@@ -92,8 +102,8 @@ class Comparison:
             "operation_times": as_json(self.operation_times),
         }
 
-    def __str__(self) -> str:
-        return comparison_text(self)
+    def _sections(self) -> Iterator[Section]:
+        return comparison_sections(self)
 
 
 def compare(before: Graph, after: Graph, *, device: Device | str | None = None) -> Comparison:
@@ -302,8 +312,13 @@ def summary(found: Comparison) -> str:
 
 
 def comparison_text(found: Comparison, *, most: int = 20) -> str:
-    """The comparison as plain text: figures of the modules that differ, then the operations, `most` of each."""
-    parts = [summary(found)]
+    """The comparison as plain text; see `comparison_sections`."""
+    return text_of(comparison_sections(found, most=most))
+
+
+def comparison_sections(found: Comparison, *, most: int = 20) -> Iterator[Section]:
+    """Figures of the modules that differ, then the operations, `most` of each."""
+    yield Lines([summary(found)])
     timed = found.times[""].verdict != NOT_COMPARED
     rows = [
         _module_row(path or "(all)", figures, found.times.get(path) if timed else None)
@@ -313,13 +328,13 @@ def comparison_text(found: Comparison, *, most: int = 20) -> str:
         or (path in found.times and found.times[path].differs)
     ]
     headings = ["module", ">ops", ">MACs", ">moved", ">allocated", *([">time"] if timed else []), ">params"]
-    parts.append(text_table(headings, rows[: most + 1]))
+    yield Table(headings, rows[: most + 1])
     times = [f"time in operations: {found.times['']}"] if found.times[""].before or found.times[""].after else []
     times += [f"eager: {found.eager}"] if found.eager.before or found.eager.after else []
-    parts += [text_lines(times)] if times else []
+    yield Lines(times)
     peak = found.modules[""]["peak_bytes"]
     if peak.before is not None and peak.after is not None:
-        parts.append(f"peak {format_bytes(peak.before)} -> {format_bytes(peak.after)}")
+        yield Lines([f"peak {format_bytes(peak.before)} -> {format_bytes(peak.after)}"])
     for title, lines in {
         "added": list(map(_described, found.added)),
         "removed": list(map(_described, found.removed)),
@@ -328,8 +343,7 @@ def comparison_text(found: Comparison, *, most: int = 20) -> str:
     }.items():
         if lines:
             more = [f"  ... and {len(lines) - most:,} more"] if len(lines) > most else []
-            parts.append(text_lines([f"{title}:", *(f"  {line}" for line in lines[:most]), *more]))
-    return "\n\n".join(parts)
+            yield Lines([f"{title}:", *(f"  {line}" for line in lines[:most]), *more])
 
 
 def _described(node: GraphNode) -> str:

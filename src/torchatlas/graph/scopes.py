@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from torchatlas.graph import item_sections
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.nouns import NodeKind, Phase, Role
+from torchatlas.graph.shown import Shown
 from torchatlas.graph.timing import Measured, Timing
+from torchatlas.sections import Section
 
 if TYPE_CHECKING:
     from torchatlas.graph.graph import Graph
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(slots=True, eq=False)
-class Scope:
+@dataclass(slots=True, eq=False, repr=False)
+class Scope(Shown):
     """One module, or the root (path ""). Sums include everything below; the `own_` ones only the module itself."""
 
     path: str
@@ -65,8 +68,11 @@ class Scope:
         for child in self.children:
             yield from child.walk()
 
+    def _sections(self) -> Iterator[Section]:
+        return item_sections.scope_sections(self)
 
-class ScopeTree(Mapping[str, Scope]):
+
+class ScopeTree(Shown, Mapping[str, Scope]):
     """All scopes by path, in the order of the model's definition."""
 
     def __init__(self, graph: Graph) -> None:
@@ -149,6 +155,9 @@ class ScopeTree(Mapping[str, Scope]):
 
     def __len__(self) -> int:
         return len(self._scopes)
+
+    def _sections(self) -> Iterator[Section]:
+        return item_sections.tree_sections(self)
 
 
 def _parameter_values(graph: Graph) -> Array:
