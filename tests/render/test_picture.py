@@ -213,7 +213,7 @@ def test_folders_that_are_missing_and_formats_that_are_none(tmp_path: Path) -> N
     (tmp_path / "taken.png").mkdir()
     with pytest.raises(atlas.errors.FileSystemError, match="directory"):
         picture.save(tmp_path / "taken.png")
-    with pytest.raises(atlas.errors.FileFormatError, match=r"\.svg or \.png"):
+    with pytest.raises(atlas.errors.FileFormatError, match=r"\.svg, \.png or \.pdf"):
         picture.save(tmp_path / "graph.gif")
     (tmp_path / "taken").write_text("")
     for writes in (picture, tower()):

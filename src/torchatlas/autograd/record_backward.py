@@ -23,7 +23,7 @@ from torchatlas.autograd.check_arguments import (
     names_by_id,
 )
 from torchatlas.autograd.engine_observer import EngineRun, Gradients, watched
-from torchatlas.autograd.gradient_statistics import GradientFigures, has_no_numbers
+from torchatlas.autograd.gradient_statistics import Figures, GradientFigures, has_no_numbers
 from torchatlas.autograd.graph import graph_of_walk, link
 from torchatlas.autograd.graph_walk import Walk, starting_nodes
 from torchatlas.capturing.recording import Recording
@@ -147,7 +147,7 @@ class BackwardRun(Shown):
         graph = self.graph
         key = np.stack([graph.columns["edge_target"].astype(np.int64), graph.recorded["input_nr"]], 1)
         places, first, counts = np.unique(key, axis=0, return_index=True, return_counts=True)
-        sizes = _edge_bytes(graph)[first]
+        sizes = np.maximum(edge_bytes(graph)[first], 0)
         return [
             Sum(graph.nodes[int(places[row, 0])].name, int(places[row, 1]), int(counts[row]), int(sizes[row]))
             for row in np.flatnonzero(counts > 1)
@@ -311,16 +311,22 @@ class _Observer:
             run._figures.finish(task.same)
 
 
-def _edge_bytes(graph: Graph) -> Array:
-    """The bytes of the gradient on each edge; 0 where its shape is not known."""
+def edge_figures(run: BackwardRun) -> list[Figures | None]:
+    """Norm, smallest, largest and count of non-finite numbers on each edge of a run's graph; None where unknown."""
+    figures = run._figures
+    return [None if figures is None or edge not in figures else figures[edge] for edge in run._edges.tolist()]
+
+
+def edge_bytes(graph: Graph) -> Array:
+    """The bytes of the gradient on each edge; -1 where its shape is not known."""
     sizes = []
     for layout in graph.tables.layouts:
         dtype = getattr(torch, layout.dtype, None)
         known = isinstance(dtype, torch.dtype) and all(isinstance(size, int) for size in layout.shape)
         numbers = int(np.prod([int(size) for size in layout.shape], dtype=np.int64)) if known else 0
-        sizes.append(numbers * dtype.itemsize if known and dtype is not None else 0)
+        sizes.append(numbers * dtype.itemsize if known and dtype is not None else -1)
     rows = graph.columns["value_layout"][graph.columns["edge_value"]]
-    return np.array([*sizes, 0], np.int64)[rows] if len(rows) else np.empty(0, np.int64)
+    return np.array([*sizes, -1], np.int64)[rows] if len(rows) else np.empty(0, np.int64)
 
 
 def waiting_bytes(graph: Graph) -> Array:
@@ -333,7 +339,7 @@ def waiting_bytes(graph: Graph) -> Array:
     inverse = inverse.reshape(-1)
     begins = np.full(len(first), len(graph), np.int64)
     np.minimum.at(begins, inverse, source)  # a buffer is there from its first gradient until its node has run
-    sizes, change = _edge_bytes(graph)[first], np.zeros(len(graph) + 1, np.int64)
+    sizes, change = np.maximum(edge_bytes(graph)[first], 0), np.zeros(len(graph) + 1, np.int64)
     np.add.at(change, begins, sizes)
     np.add.at(change, target[first], -sizes)
     return np.cumsum(change)[:-1]

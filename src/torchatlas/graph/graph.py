@@ -260,9 +260,19 @@ class Graph:
 
     # -- going elsewhere: formats add themselves, see graph/formats.py ----------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the graph; the suffix chooses the format. Returns the path."""
-        return formats.save(self, formats.as_path(path))
+    def save(self, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the graph; the suffix chooses the format. Returns the path.
+
+        `options` are those of the format. A page of the viewer (.html) takes `title`, and what is laid over the graph:
+        `overlay` (numbers of nodes or modules by name), `findings`, `partition`, `stages`, `backward`. `device` is for
+        its roofline.
+        """
+        return formats.save(self, formats.as_path(path), **options)
+
+    def show(self, **options: Any) -> Path:
+        """Open the viewer in a browser, with the options of `save("step.html")`. Returns the path of its page."""
+        shown: Path = formats.view("browser", self, **options)
+        return shown
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Graph:
@@ -281,6 +291,10 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"<Graph of {clean(origin(self.source))}: {len(self):,} nodes, {len(self.edges):,} edges>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """What a notebook shows, in every form that it may choose from: the picture is drawn once for all of them."""
+        return {"text/plain": repr(self), **formats.view("notebook", self)}
 
     def _repr_html_(self) -> str:
         return str(formats.view("html", self))

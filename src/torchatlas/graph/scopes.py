@@ -13,7 +13,7 @@ from torchatlas.graph import item_sections
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.nouns import NodeKind, Phase, Role
 from torchatlas.graph.shown import Shown
-from torchatlas.graph.timing import Measured
+from torchatlas.graph.timing import Measured, Timing
 from torchatlas.sections import Section
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ class Scope(Shown):
     @property
     def measured(self) -> Measured | None:
         """Its time with what it is: one run, or a median with its spread. None when nothing in it was timed."""
-        timing = self._graph.timing if self._graph is not None else None
-        if timing is None or self.time_ns is None:
+        if self._graph is None or self.time_ns is None:
             return None
+        timing = self._graph._timing or Timing()  # graph.timing would look through all times, for every scope
         return Measured(self.time_ns, timing.runs, self.time_spread_ns)
 
     def walk(self) -> Iterator[Scope]:
