@@ -4,7 +4,8 @@ import { details } from "./details";
 import { memory } from "./memory";
 import type { PaneMaker } from "./pane";
 import { roofline } from "./roofline";
+import { table } from "./table";
 import { time } from "./time";
 import { tree } from "./tree";
 
-export const PANES: readonly PaneMaker[] = [tree, details, memory, time, roofline];
+export const PANES: readonly PaneMaker[] = [tree, details, memory, time, roofline, table];
