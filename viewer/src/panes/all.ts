@@ -3,9 +3,13 @@
 import { details } from "./details";
 import { findings } from "./findings";
 import { groupLanes } from "./groups";
+import { memory } from "./memory";
 import type { PaneMaker } from "./pane";
 import { player } from "./player";
+import { roofline } from "./roofline";
 import { searchPane } from "./search";
+import { table } from "./table";
+import { time } from "./time";
 import { tree } from "./tree";
 
 export const PANES: readonly PaneMaker[] = [
@@ -16,6 +20,10 @@ export const PANES: readonly PaneMaker[] = [
   // right
   details,
   // bottom
+  memory,
+  time,
+  roofline,
+  table,
   player,
   groupLanes,
 ];
