@@ -3,7 +3,8 @@
  * Lifetimes and categories are those of torchatlas/analysis/storages.py, bytes those of atlas.memory: a test compares.
  */
 
-import { type Graph, gathered, ROLES, rowOf } from "./graph";
+import { ROLES } from "../document/words";
+import { type Graph, gathered, rowOf } from "./graph";
 
 /** The keys of atlas.memory(graph).by_category, and how people read them. */
 export const CATEGORIES = {
