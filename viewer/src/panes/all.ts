@@ -1,5 +1,6 @@
 /** Every pane, in the order in which they stand. A new pane is one file and one line here. */
 
+import { compare } from "./compare";
 import { details } from "./details";
 import { findings } from "./findings";
 import { groupLanes } from "./groups";
@@ -26,4 +27,5 @@ export const PANES: readonly PaneMaker[] = [
   table,
   player,
   groupLanes,
+  compare,
 ];
