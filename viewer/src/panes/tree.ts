@@ -57,7 +57,7 @@ function rowsOf(app: App, group: Item, measure: string): HTMLElement[] {
         "span",
         { class: "name", title: `${item.title} ${item.subtitle}` },
         h("b", {}, item.name || item.title),
-        item.name ? ` ${item.title}` : "",
+        item.name && item.name !== item.title ? ` ${item.title}` : "",
         item.repeat > 1 ? ` ×${item.repeat}` : "",
       ),
       values ? bar : null,
