@@ -27,14 +27,15 @@ from torchatlas.errors import FileFormatError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode, Value, formats
 from torchatlas.graph.columns import PHASES
-from torchatlas.tables import text_lines, text_table
+from torchatlas.graph.shown import Shown, ShownPart
+from torchatlas.sections import Lines, Section, Table, text_of
 from torchatlas.units import format_bytes, format_count, format_ns
 
 _LONGEST = 4000  # runs of unequal operations longer than this are paired by position: comparing all takes too long
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+@dataclass(frozen=True, slots=True, repr=False)
+class Change(ShownPart):
     """An operation that both graphs have, in the same module, but not alike: what was, and what is."""
 
     before: GraphNode
@@ -47,7 +48,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(ShownPart):
     """A figure in both graphs; None where one of them does not know it."""
 
     before: float | None
@@ -58,8 +59,8 @@ class Delta:
         return None if self.before is None or self.after is None else self.after - self.before
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Shown):
     """What is different between two graphs."""
 
     before: CostReport = field(repr=False)
@@ -101,8 +102,8 @@ class Comparison:
             "operation_times": as_json(self.operation_times),
         }
 
-    def __str__(self) -> str:
-        return comparison_text(self)
+    def _sections(self) -> Iterator[Section]:
+        return comparison_sections(self)
 
 
 def compare(before: Graph, after: Graph, *, device: Device | str | None = None) -> Comparison:
@@ -112,13 +113,18 @@ def compare(before: Graph, after: Graph, *, device: Device | str | None = None) 
     and added. Times differ if their medians lie further apart than both spreads together; graphs of one run have no
     spread, and their times are not compared.
     """
+    return compared(before, after, device)[0]
+
+
+def compared(before: Graph, after: Graph, device: Device | str | None = None) -> tuple[Comparison, Alignment]:
+    """What is different, and which nodes are paired."""
     for graph in (before, after):
         if not isinstance(graph, Graph):
             raise InvalidInputError(f"compare takes two Graphs, not {type(graph).__name__}.")
     found = aligned(before, after)
     eager = [None if graph.timing is None else graph.timing.eager for graph in (before, after)]
     costs = cost(before, device), cost(after, device)
-    return Comparison(
+    comparison = Comparison(
         *costs,
         [after.nodes[node] for node in found.added],
         [before.nodes[node] for node in found.removed],
@@ -129,6 +135,7 @@ def compare(before: Graph, after: Graph, *, device: Device | str | None = None) 
         TimeChange(*eager),
         changed_operations(before, after, found.pairs),
     )
+    return comparison, found
 
 
 # -- alignment ---------------------------------------------------------------------------------------------------------
@@ -305,8 +312,13 @@ def summary(found: Comparison) -> str:
 
 
 def comparison_text(found: Comparison, *, most: int = 20) -> str:
-    """The comparison as plain text: figures of the modules that differ, then the operations, `most` of each."""
-    parts = [summary(found)]
+    """The comparison as plain text; see `comparison_sections`."""
+    return text_of(comparison_sections(found, most=most))
+
+
+def comparison_sections(found: Comparison, *, most: int = 20) -> Iterator[Section]:
+    """Figures of the modules that differ, then the operations, `most` of each."""
+    yield Lines([summary(found)])
     timed = found.times[""].verdict != NOT_COMPARED
     rows = [
         _module_row(path or "(all)", figures, found.times.get(path) if timed else None)
@@ -316,13 +328,13 @@ def comparison_text(found: Comparison, *, most: int = 20) -> str:
         or (path in found.times and found.times[path].differs)
     ]
     headings = ["module", ">ops", ">MACs", ">moved", ">allocated", *([">time"] if timed else []), ">params"]
-    parts.append(text_table(headings, rows[: most + 1]))
+    yield Table(headings, rows[: most + 1])
     times = [f"time in operations: {found.times['']}"] if found.times[""].before or found.times[""].after else []
     times += [f"eager: {found.eager}"] if found.eager.before or found.eager.after else []
-    parts += [text_lines(times)] if times else []
+    yield Lines(times)
     peak = found.modules[""]["peak_bytes"]
     if peak.before is not None and peak.after is not None:
-        parts.append(f"peak {format_bytes(peak.before)} -> {format_bytes(peak.after)}")
+        yield Lines([f"peak {format_bytes(peak.before)} -> {format_bytes(peak.after)}"])
     for title, lines in {
         "added": list(map(_described, found.added)),
         "removed": list(map(_described, found.removed)),
@@ -331,8 +343,7 @@ def comparison_text(found: Comparison, *, most: int = 20) -> str:
     }.items():
         if lines:
             more = [f"  ... and {len(lines) - most:,} more"] if len(lines) > most else []
-            parts.append(text_lines([f"{title}:", *(f"  {line}" for line in lines[:most]), *more]))
-    return "\n\n".join(parts)
+            yield Lines([f"{title}:", *(f"  {line}" for line in lines[:most]), *more])
 
 
 def _described(node: GraphNode) -> str:

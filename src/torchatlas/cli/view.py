@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from torchatlas.cli._graph import GraphSource, Run, run_options
-from torchatlas.cli._options import echo, print_result, progress, verb
+from torchatlas.cli._options import device_option, echo, print_result, progress, verb
 from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
 from torchatlas.files import open_to_read, replacing
 from torchatlas.graph.formats import check_folder, suffix_of
@@ -33,6 +33,7 @@ MOST_INLINE_BYTES = 64_000_000  # of a graph's columns: a page of more takes a b
     type=click.Path(path_type=Path),
     help='A .json with numbers to colour by: {"blocks.0": 0.3, "head.linear": 1.5}, or {"title": {...}, ...}.',
 )
+@device_option
 @click.option("--title", default="", help="The heading.  [default: the name of the file or of the model's class]")
 @click.option("--no-browser", is_flag=True, help="Open no browser; print where the page is.")
 @verb
@@ -41,6 +42,7 @@ def command(
     run: Run,
     output: Path | None,
     overlay: Path | None,
+    device: str | None,
     title: str,
     no_browser: bool,
     as_json: bool,
@@ -60,7 +62,7 @@ def command(
     torchatlas view runs/
     """
     _check(items, output)
-    extras = {} if overlay is None else {"overlay": _numbers(overlay)}
+    extras: dict[str, Any] = {"overlay": None if overlay is None else _numbers(overlay), "device": device}
     folders = [item for item in items if Path(item).is_dir()]
     if folders:
         if len(items) > 1 or output is not None or run.options:

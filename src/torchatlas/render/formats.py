@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from torchatlas.files import replacing
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import VIEWS, WRITERS
+from torchatlas.sections import Section
 
 
 @WRITERS.add(".svg")
@@ -37,6 +39,7 @@ def write_html(
     partition: Any = None,
     stages: Any = None,
     backward: Any = None,
+    device: Any = None,
 ) -> None:
     """A page of the viewer: of a graph with what is laid over it, or of both graphs of a comparison."""
     from torchatlas.render.viewer.content import page_of, viewed
@@ -44,12 +47,12 @@ def write_html(
     data = page_of(
         viewed(graph),
         title=title,
-        comparison=None if isinstance(graph, Graph) else graph,
         overlay=overlay,
         findings=findings,
         partition=partition,
         stages=stages,
         backward=backward,
+        device=device,
     )
     with replacing(path) as file:
         file.write(data)
@@ -93,3 +96,11 @@ def notebook_forms(graph: Graph) -> dict[str, str]:
     from torchatlas.render.viewer.notebook import notebook_forms
 
     return notebook_forms(graph)
+
+
+@VIEWS.add("sections")
+def notebook_sections(sections: Iterable[Section]) -> str:
+    """What a notebook shows of a report."""
+    from torchatlas.render.html import sections_html
+
+    return sections_html(sections)

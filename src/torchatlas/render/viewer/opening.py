@@ -29,27 +29,28 @@ def view(
     partition: Any = None,
     stages: Any = None,
     backward: Any = None,
+    device: Any = None,
 ) -> Path:
     """Open the viewer in the browser: one page, which asks for nothing but itself. Returns the path of the page.
 
     An item is a graph, the path of its file, a recording, a traced model or a report of a graph; two are
     compared side by side. Without items the viewer is empty, and files can be dropped onto it.
     The other arguments are laid over the first graph: `overlay` takes numbers of nodes or modules by name, `findings`
-    the doctor's, `partition` a PartitionReport, `stages` a PipelinePlan, `backward` a BackwardRecording.
+    the doctor's, `partition` a PartitionReport, `stages` a PipelinePlan, `backward` a BackwardRecording. `device` is
+    the profile of the roofline, as for `atlas.cost`.
 
     The page is kept for a day. A warning says where it is if there is no browser to open it in.
     """
     shown = [one for item in items for one in viewed(item)]
-    comparison = items[0] if len(items) == 1 and type(items[0]).__name__ == "Comparison" else None
     data = page_of(
         shown,
         title=title,
-        comparison=comparison,
         overlay=overlay,
         findings=findings,
         partition=partition,
         stages=stages,
         backward=backward,
+        device=device,
     )
     path = temporary_page(data, title or (shown[0].name if shown else "viewer"))
     if not open_in_browser(path.as_uri()):

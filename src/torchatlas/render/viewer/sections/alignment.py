@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchatlas.analysis.diff import aligned, compare, summary
+from torchatlas.analysis.diff import compared, summary
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
@@ -20,8 +20,7 @@ def alignment(subject: Subject) -> Members:
         return {}
     if not isinstance(other, Graph):
         raise InvalidInputError(f"other= takes a Graph to compare with, not {type(other).__name__}.")
-    comparison = compare(subject.graph, other, device=subject.extras.get("device"))
-    found = aligned(subject.graph, other)
+    comparison, found = compared(subject.graph, other, subject.extras.get("device"))
     changed = [
         [
             change.before.id,
