@@ -6,6 +6,7 @@ import type { Scene } from "./layout/scene";
 import type { Graph } from "./model/graph";
 import { ItemValues, type Measure, measuresOf } from "./model/measures";
 import { type Item, Outline } from "./model/outline";
+import type { Playback } from "./model/playback";
 import { changed, INITIAL, type Selection, type State, Store } from "./state/store";
 
 export class App {
@@ -19,8 +20,8 @@ export class App {
   private readonly widths = new Map<string, number>();
   /** Set by the graph's canvas: bring an item into view. */
   flyTo: (key: string) => void = () => {};
-  /** Set by overlays: a corner label of a box. */
-  tagOf: ((item: Item) => { text: string; color: string } | null) | null = null;
+  /** Set by the backward player while it is shown: what the graph marks. */
+  played: { playback: Playback; now: number } | null = null;
 
   constructor(
     readonly graph: Graph,
@@ -46,20 +47,20 @@ export class App {
   /** The scene of the state. Only what decides where boxes lie makes a new one. */
   get scene(): Scene {
     const state = this.state;
-    if (!this.shown || movesBoxes(state, this.shown.of)) {
-      const { open, rounds, direction, grouping, hidden } = state;
-      const scene = layoutScene(this.outline, {
-        open,
-        rounds,
-        direction,
-        grouping,
-        hidden,
-        geometry: this.style.geometry,
-        textWidth: this.textWidth,
-      });
-      this.shown = { scene, of: state };
-    }
+    if (!this.shown || movesBoxes(state, this.shown.of)) this.shown = { scene: this.sceneOf(state), of: state };
     return this.shown.scene;
+  }
+
+  sceneOf({ open, rounds, direction, grouping, hidden }: State): Scene {
+    return layoutScene(this.outline, {
+      open,
+      rounds,
+      direction,
+      grouping,
+      hidden,
+      geometry: this.style.geometry,
+      textWidth: this.textWidth,
+    });
   }
 
   readonly textWidth = (text: string, size: number, bold: boolean): number => {
@@ -118,6 +119,16 @@ export class App {
     const start = Number.parseInt(key, 10);
     if (Number.isNaN(start)) return null;
     return this.outline.around(start, this.state.rounds).find((item) => item.key === key) ?? null;
+  }
+
+  /** The key of the group that shows a module call, in whichever round; null if none is of its own. */
+  groupOfCall(call: number): string | null {
+    const first = this.graph.keep("firstLeafOfCall", () => firstLeaves(this.graph, this.outline));
+    const leaf = first[call]!;
+    if (leaf < 0) return null;
+    let level = 0;
+    for (let up = this.graph.callParent[call]!; up >= 0; up = this.graph.callParent[up]!) level++;
+    return this.outline.around(leaf, this.state.rounds).find((item) => item.level === level)?.key ?? null;
   }
 
   /** The selection that an item stands for: a node for a single op, else a group. */
@@ -183,4 +194,13 @@ export class App {
 
 function movesBoxes(state: State, before: State): boolean {
   return state !== before && changed(state, before, "open", "rounds", "direction", "grouping", "hidden");
+}
+
+/** Of every module call the first leaf in it; -1 if it has none. */
+function firstLeaves(graph: Graph, outline: Outline): Int32Array {
+  const found = new Int32Array(graph.callModule.length).fill(-1);
+  for (let leaf = outline.leafNode.length - 1; leaf >= 0; leaf--) {
+    for (let call = graph.call[outline.leafNode[leaf]!]!; call >= 0; call = graph.callParent[call]!) found[call] = leaf;
+  }
+  return found;
 }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchatlas.analysis.memory_text import memory_text
+from torchatlas.analysis.memory_text import memory_sections
 from torchatlas.analysis.reports import Report, as_json, fields_as_json
 from torchatlas.analysis.storages import KEYS, Storages, peak_of, storages_of
 from torchatlas.analysis.totals import MemoryUsage, memory_usage, operations_mask, run_times
@@ -16,6 +16,8 @@ from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, GraphNode, SourceLine
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.formats import imported
+from torchatlas.graph.shown import Shown
+from torchatlas.sections import Section
 from torchatlas.units import format_bytes
 
 if TYPE_CHECKING:
@@ -78,8 +80,8 @@ class LineMemory(Report):
     categories: dict[str, int]
 
 
-@dataclass(frozen=True, eq=False)
-class MemoryReport:
+@dataclass(frozen=True, eq=False, repr=False)
+class MemoryReport(Shown):
     """What fills memory. Print it.
 
     Every division of the peak sums to `peak_bytes` exactly: by category, device and line, and the `own_bytes` of all
@@ -105,8 +107,8 @@ class MemoryReport:
     graph: Graph = field(repr=False)
     storages: Storages = field(repr=False)
 
-    def __str__(self) -> str:
-        return memory_text(self)
+    def _sections(self) -> Iterator[Section]:
+        return memory_sections(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON holds it, with the same keys for every graph; the timeline is left out."""

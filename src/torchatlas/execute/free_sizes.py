@@ -16,6 +16,7 @@ from torchatlas.errors import CaptureError
 from torchatlas.escapes import clean
 from torchatlas.execute import export_deadline
 from torchatlas.graph import Graph
+from torchatlas.graph.shown import ShownPart
 
 BUDGET_S = 45.0
 
@@ -27,7 +28,7 @@ _TOO_LONG = "not solved for within"
 
 
 @dataclass(frozen=True)
-class InputSize:
+class InputSize(ShownPart):
     """One size of one tensor that a model is given: what may be there, or why nothing else may."""
 
     input: str

@@ -16,11 +16,11 @@ export interface Measure {
 /** All measures that a graph has numbers for, by name. */
 export function measuresOf(graph: Graph): Map<string, Measure> {
   const found = [time(graph), memory(graph), flops(graph), intensity(graph), gradient(graph), ...overlays(graph)];
-  return new Map(
-    found
-      .filter((one): one is Measure => one?.values.some((value) => !Number.isNaN(value)))
-      .map((one) => [one.name, one]),
-  );
+  return new Map(found.filter((one): one is Measure => one !== null && hasNumbers(one)).map((one) => [one.name, one]));
+}
+
+function hasNumbers(measure: Measure): boolean {
+  return measure.values.some((value) => !Number.isNaN(value));
 }
 
 /** Measures of the items of an outline: sums are differences of running sums, so that any group costs the same. */

@@ -8,6 +8,7 @@ import { GraphCanvas } from "./graph_canvas";
 import { listenToKeys } from "./keys";
 import { minimap } from "./minimap";
 import type { Pane } from "./pane";
+import { takeAway } from "./take_away";
 import { breadcrumbs, graphControls, toolbar } from "./toolbar";
 
 export class Shell {
@@ -30,7 +31,7 @@ export class Shell {
     );
     replace(
       root,
-      toolbar(app, breadcrumbs(app)),
+      toolbar(app, breadcrumbs(app), takeAway(app, this.graph)),
       h("nav", { class: "side left", "aria-label": "modules" }, ...at("left").map(section)),
       middle,
       h("aside", { class: "side right", "aria-label": "details" }, ...at("right").map(section)),

@@ -7,22 +7,20 @@ import { h, replace } from "./dom";
 import type { GraphCanvas } from "./graph_canvas";
 import { KEYS } from "./keys";
 
-export function toolbar(app: App, ...children: HTMLElement[]): HTMLElement {
+export function toolbar(app: App, crumbs: HTMLElement, menu: HTMLElement): HTMLElement {
+  const search = h("div", { class: "search-slot", id: "search-slot" });
   return h(
     "header",
     { class: "toolbar" },
-    ...children,
+    crumbs,
     h("div", { class: "grow" }),
-    searchSlot(),
+    search,
     heatChoice(app),
     laneChoice(app),
     themeButton(app),
+    menu,
     helpDialog(),
   );
-}
-
-function searchSlot(): HTMLElement {
-  return h("div", { class: "search-slot", id: "search-slot" });
 }
 
 /** torchatlas > model > block > op */
