@@ -4,9 +4,9 @@
  */
 
 import type { App } from "../app";
+import { PHASES } from "../document/words";
 import { type Axis, type AxisName, axesOf, holding, panned, type Span, spanOn, zoomed } from "../model/axis";
 import { stretches } from "../model/flame";
-import { PHASES } from "../model/graph";
 import { roundTicks } from "../model/ticks";
 import { changed, type Selection, type State, sameSelection } from "../state/store";
 import { Chart } from "./chart";
