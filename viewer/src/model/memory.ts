@@ -3,7 +3,7 @@
  * Lifetimes and categories are those of torchatlas/analysis/storages.py, bytes those of atlas.memory: a test compares.
  */
 
-import { ROLES } from "../document/words";
+import { PHASES, ROLES } from "../document/words";
 import { type Graph, gathered, rowOf } from "./graph";
 
 /** The keys of atlas.memory(graph).by_category, and how people read them. */
@@ -31,7 +31,7 @@ const OF_ROLE: Record<(typeof ROLES)[number], Category> = {
   "optimizer state": "optimizer_state",
   temporary: "temporaries",
 };
-const BACKWARD = 1; // in PHASES
+const BACKWARD = PHASES.indexOf("backward");
 
 type Resize = [storage: number, node: number, before: number, after: number];
 

@@ -1,5 +1,6 @@
 /** Graph -> the tables of its ops and of its modules: columns of numbers and texts, sorted, filtered, copied. NaN is unknown. */
 
+import { ROLES } from "../document/words";
 import type { Graph } from "./graph";
 import { measuresOf } from "./measures";
 import { formatBytes, formatCount, formatFlops, formatInteger, formatNumber, formatTime } from "./units";
@@ -38,8 +39,10 @@ export interface Table {
 export function opsTable(graph: Graph): Table {
   const nodes: number[] = [];
   for (let node = 0; node < graph.count; node++) if (graph.isOp(node)) nodes.push(node);
-  const pick = (values: Float64Array) => Float64Array.from(nodes, (node) => values[node]!);
-  const measured = measuredOf(graph, (values) => ({ values: pick(values) }));
+  const pick = (values: Float64Array, below?: Float64Array) => ({
+    values: Float64Array.from(nodes, (node) => (below ? values[node]! / below[node]! : values[node]!)),
+  });
+  const measured = measuredOf(graph, pick, pick(parametersTaken(graph)).values);
   return {
     name: "ops",
     count: nodes.length,
@@ -52,6 +55,23 @@ export function opsTable(graph: Graph): Table {
     ],
     node: (row) => nodes[row]!,
   };
+}
+
+/** How many elements the parameters have that each node takes, every one once; NaN where a size is symbolic. */
+function parametersTaken(graph: Graph): Float64Array {
+  const role = graph.document.need("value_role"),
+    parameter = ROLES.indexOf("parameter");
+  return Float64Array.from({ length: graph.count }, (_, node) => {
+    let sum = 0;
+    for (const value of new Set(graph.inputs(node))) {
+      if (role[value] !== parameter) continue;
+      sum += (graph.layout(value)?.shape ?? []).reduce<number>(
+        (all, size) => all * (typeof size === "number" ? size : Number.NaN),
+        1,
+      );
+    }
+    return sum;
+  });
 }
 
 /** The shape of the first tensor that an op makes. */
@@ -174,7 +194,7 @@ function measuredOf(graph: Graph, rows: Rows, parameters: Float64Array | null = 
       kind: "number",
       name: "parameters",
       title: "parameters",
-      hint: "of the module and those in it, tied ones once",
+      hint: "elements of its parameters, each counted once",
       values: parameters,
       format: formatCount,
     });
