@@ -245,7 +245,7 @@ REPORTS: dict[str, Row] = {
     "PipelineRun": Row(pipeline_run, lambda r: ["1.25", "3.00 MiB", "200 ms"]),
     "Recording": Row(_recorded, lambda r: [f"{len(r.graph):,} nodes"], named=False),
     "Replay": Row(lambda m: replay(atlas.capture(model(m), example(), values="replay")), lambda r: ["float32[4, 16]"]),
-    "Rows": Row(lambda m: step(m).nodes, lambda r: [f"{len(r):,} x GraphNode", "float32[4, 64]"]),
+    "Rows": Row(lambda m: step(m).nodes, lambda r: [f"{len(r):,} nodes", "float32[4, 64]"]),
     "RunComparison": Row(compared, lambda r: [f"{len(r.nodes):,} nodes", f"{r.worst.relative:.2g}"]),
     "Scope": Row(lambda m: list(step(m).scopes.values())[1], lambda r: [format_count(r.parameters)]),
     "ScopeTree": Row(lambda m: step(m).scopes, lambda r: [f"{len(r) - 1:,} modules", format_count(r[""].parameters)]),

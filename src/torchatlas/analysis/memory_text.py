@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from torchatlas.analysis.storages import CATEGORIES
-from torchatlas.graph import SourceLine
+from torchatlas.graph.names import short_line
 from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import format_bytes, format_ns
 
@@ -64,7 +64,7 @@ def _modules(report: MemoryReport) -> Iterator[Table]:
 def _lines(report: MemoryReport) -> Table:
     rows = []
     for row in report.by_line[:_MOST_LINES]:
-        where = "(there before)" if row.source is None else _place(row.source)
+        where = short_line(row.source) or "(there before)"
         text = "" if row.source is None else row.source.text.strip()
         rows.append([where, text, *_figures(report, row)])
     return Table(["line that made it", "", ">bytes", ">share", "mostly"], rows)
@@ -84,7 +84,7 @@ def _tensors(report: MemoryReport, tensors: Sequence[TensorMemory], *, held: boo
             row += [lifetime, "" if one.last_used is None else one.last_used.name]
         else:
             row += ["(before)" if one.born is None else one.born.name, "" if one.died is None else one.died.name]
-        rows.append([*row, "" if one.source is None else _place(one.source)])
+        rows.append([*row, short_line(one.source)])
     yield Table(headings, rows, widest=32)
 
 
@@ -93,10 +93,6 @@ def _held_for(report: MemoryReport) -> str:
     if timing is None:
         return ">held for"
     return ">held for (one run)" if timing.runs == 1 else f">held for (by medians of {timing.runs:,})"
-
-
-def _place(source: SourceLine) -> str:
-    return f"{source.file.replace(chr(92), '/').rpartition('/')[2]}:{source.line}"
 
 
 def _size(size: int, at_least: bool) -> str:

@@ -16,6 +16,7 @@ from torchatlas.analysis.totals import operations_mask
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph import EdgeKind, Graph, GraphNode
 from torchatlas.graph.columns import EDGE_KINDS, Array
+from torchatlas.graph.names import short_line
 from torchatlas.graph.shown import Shown
 from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import format_bytes, format_flops, format_ns, format_seconds
@@ -97,7 +98,7 @@ class CriticalPath(Shown):
             node = self.graph.nodes[self.ids[at]]
             share = f"{100 * weights[at] / self.length:.1f} %" if self.length else ""
             rows.append(
-                [node.name, node.operation, _weight(weights[at].item(), self.by), share, str(node.source or "")]
+                [node.name, node.operation, _weight(weights[at].item(), self.by), share, short_line(node.source)]
             )
         left = len(self.ids) - len(rows)
         below = f"{left:,} more nodes on it weigh less" if left else ""

@@ -28,8 +28,10 @@ from torchatlas.autograd.graph import graph_of_walk, link
 from torchatlas.autograd.graph_walk import Walk, starting_nodes
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import Array
+from torchatlas.graph.names import short_line
 from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.graph.timing import Measured
 from torchatlas.interrupts import bracketed
@@ -40,7 +42,7 @@ from torchatlas.units import format_bytes, format_ns
 _MOST_ROWS = 15
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Statistics(ShownPart):
     """Numbers of the gradient on one edge."""
 
@@ -51,8 +53,12 @@ class Statistics(ShownPart):
     largest: float
     not_finite: int
 
+    def _headline(self) -> str:
+        bad = f", {counted(self.not_finite, 'number')} not finite" if self.not_finite else ""
+        return clean(f"{self.source} -> {self.target}: norm {self.norm:.4g}{bad}")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Sum(ShownPart):
     """A place where the engine adds gradients that meet."""
 
@@ -60,6 +66,9 @@ class Sum(ShownPart):
     input_nr: int
     gradients: int
     bytes: int
+
+    def _headline(self) -> str:
+        return clean(f"{self.node}, input {self.input_nr}: {self.gradients:,} gradients of {format_bytes(self.bytes)}")
 
 
 @dataclass(eq=False, repr=False)
@@ -194,9 +203,7 @@ class BackwardRun(Shown):
                 f"first gradient that is not finite: from {bad.source} to {bad.target}, "
                 f"{counted(bad.not_finite, 'number')}"
             )
-        rows = [
-            [str(n.id), n.name, n.scope.path, str(n.source or ""), format_ns(n.time_ns or 0)] for n in self.slowest()
-        ]
+        rows = [[str(n.id), n.name, n.scope.path, _line(n), format_ns(n.time_ns or 0)] for n in self.slowest()]
         yield Lines(lines)
         yield Table([">ran", "slowest nodes", "module", "line", ">time"], rows)
 
@@ -254,6 +261,11 @@ class BackwardRecording(Shown):
     def __repr__(self) -> str:
         ran = sum(len(run.task.ran) for run in self.runs)
         return f"<BackwardRecording: {counted(len(self.runs), 'run')} of the engine, {counted(ran, 'node')}>"
+
+
+def _line(node: GraphNode) -> str:
+    source = node.source
+    return "" if source is None else f"{short_line(source)} in {source.function.rpartition('.<locals>.')[2]}"
 
 
 class _Observer:

@@ -479,11 +479,17 @@ class TracedModel(Shown):
         counts = f"{len(self.graph):,} nodes, {format_count(root.parameters)} parameters"
         yield Lines([f"traced model of {self._name}: {counts}"], self.notes)
         rows = [
-            [one.input, f"{one.dim}", "?" if one.size is None else f"{one.size:,}", one.symbol or "fixed", one.reason]
+            [
+                one.input,
+                f"{one.dim}",
+                "?" if one.size is None else f"{one.size:,}",
+                "only that" if one.symbol is None else f"any {one.symbol}",
+                one.reason,
+            ]
             for one in self.input_sizes
         ]
         if rows:
-            yield Table(["input", ">dim", ">size of the example", "may be another", "why it is fixed"], rows)
+            yield Table(["input", ">dim", ">size of the example", "takes", "why"], rows)
 
 
 def trace(

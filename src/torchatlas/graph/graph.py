@@ -63,7 +63,7 @@ class Rows(Shown, Sequence[Item], Generic[Item]):
         return f"<{self._count} x {self._make.__name__}>"
 
     def _sections(self) -> Iterator[Section]:
-        return rows_sections(self._graph, self._make.__name__, self)
+        return rows_sections(self._graph, f"{self._make.__name__.removeprefix('Graph').lower()}s", self)
 
 
 class Graph:

@@ -30,12 +30,14 @@ def tensor_text(item: Value) -> str:
 
 def rows_sections(graph: Graph, what: str, items: Sequence[Any]) -> Iterator[Section]:
     """The first of many items, a row each."""
-    yield Lines([f"{len(items):,} x {what}"])
+    yield Lines([f"{len(items):,} {what}"])
     if shown := items[:_MOST_ROWS]:
         left = len(items) - len(shown)
-        if ">time" in shown[0]._HEADINGS and graph.timing is not None:
-            yield Lines([f"times: {_runs(graph.timing)}"])
-        yield Table(shown[0]._HEADINGS, [item._cells() for item in shown], below=f"{left:,} more" if left else "")
+        rows, headings = [item._cells() for item in shown], shown[0]._HEADINGS
+        if headings[-1] == ">time":
+            headings = [*headings[:-1], *([] if graph.timing is None else [f">time ({_runs(graph.timing)})"])]
+        below = f"{left:,} more" if left else ""
+        yield Table(headings, [row[: len(headings)] for row in rows], below=below)
 
 
 def node_sections(node: GraphNode) -> Iterator[Section]:

@@ -60,7 +60,7 @@ class ShownPart(Shown):
     def _headline(self) -> str:
         """Its text or its first line where the class says what they are; else the names of the class and the part."""
         if type(self).__str__ is not Shown.__str__:
-            return str(self)  # one line
+            return clean(str(self))  # one line
         if type(self)._sections is not ShownPart._sections:
             return super()._headline()
         names = (getattr(self, one.name) for one in fields(self) if one.repr)  # type: ignore[arg-type]
@@ -110,6 +110,8 @@ def fact(item: Any, name: str = "") -> str:
 
 def _number(number: float, name: str) -> str:
     unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), None)
+    if name.startswith("bytes_"):
+        unit = format_bytes
     exact = f"{number:,}" if isinstance(number, int) else f"{number:.4g}"
     if unit is None:
         return exact

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,3 +71,9 @@ class Drawing:
 
     def _repr_svg_(self) -> str:
         return scaled(self.svg)
+
+    def _repr_html_(self) -> str:
+        """An image, so that the fonts and styles of one picture do not reach another on the same page."""
+        data = b64encode(self.svg.encode()).decode()
+        alt = f"{type(self).__name__.lower()} of {self.width} x {self.height}"
+        return f'<img style="max-width:100%;height:auto" alt="{alt}" src="data:image/svg+xml;base64,{data}">'

@@ -47,7 +47,6 @@ def write_html(
     data = page_of(
         viewed(graph),
         title=title,
-        comparison=None if isinstance(graph, Graph) else graph,
         overlay=overlay,
         findings=findings,
         partition=partition,

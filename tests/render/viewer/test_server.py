@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -114,6 +115,21 @@ def test_two_captures_are_compared(server: CaptureServer, tmp_path: Path) -> Non
     answer = ask(server, f"view/{ids['step.atlas']}+{ids['page.html']}")
     (tmp_path / "both.html").write_bytes(answer.body)
     assert [name for name, _ in load_pages(tmp_path / "both.html")] == ["step.atlas", "page.html"]
+
+
+def test_a_large_document_is_asked_for_by_its_page(server: CaptureServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = listed(server)["step.atlas"]
+    monkeypatch.setattr("torchatlas.render.viewer.captures.MOST_INLINE_BYTES", 1000)
+    page = ask(server, f"view/{key}").body.decode()
+    found = re.search(r'id="document-0" data-name="step.atlas" data-src="\.\./(document/[0-9a-f]{16})"></script>', page)
+    assert found
+    assert "connect-src 'self'\">" in page
+    answer = ask(server, found[1])
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/x-atlas; charset=utf-8")
+    assert gzip.decompress(answer.body).startswith(b"PK\x03\x04")
+    assert ask(server, found[1][:-1] + "x").status == 403
+    assert ask(server, "document/0000000000000000").status == 404
+    assert ask(server, found[1], "Origin: https://evil.example").status == 403
 
 
 def test_the_page_of_the_list_allows_itself_only(server: CaptureServer) -> None:

@@ -3,6 +3,7 @@
 import type { App } from "../app";
 import { changed } from "../state/store";
 import { PANES } from "./all";
+import { besideCanvas } from "./beside";
 import { h, replace } from "./dom";
 import { GraphCanvas } from "./graph_canvas";
 import { listenToKeys } from "./keys";
@@ -22,10 +23,17 @@ export class Shell {
     this.graph = new GraphCanvas(app);
     this.panes = PANES.map((make) => make(app));
     const at = (place: Pane["place"]) => this.panes.filter((pane) => pane.place === place);
+    const second = app.beside && besideCanvas(app, app.beside).element;
     const middle = h(
       "main",
-      { class: "middle" },
-      this.graph.element,
+      { class: second ? "middle two" : "middle" },
+      h(
+        "div",
+        { class: "first" },
+        this.graph.element,
+        second && h("div", { class: "caption" }, `before: ${app.graph.info.title}`),
+      ),
+      second,
       graphControls(app, this.graph),
       minimap(app, this.graph),
     );

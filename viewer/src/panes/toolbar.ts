@@ -65,7 +65,9 @@ function heatChoice(app: App): HTMLElement {
   const own = [...app.measures.values()]
     .filter((one) => one.name.startsWith("overlay:"))
     .map((one): [string, string] => [one.name, one.title]);
-  const choices = [...HEATS, ...own].filter(([name]) => name === "type" || app.measures.has(name));
+  const choices = [...(app.side ? [["difference", "difference"] as [string, string]] : []), ...HEATS, ...own].filter(
+    ([name]) => name === "type" || name === "difference" || app.measures.has(name),
+  );
   const select = h(
     "select",
     { "aria-label": "colour boxes by", onchange: () => app.store.update({ heat: select.value }) },

@@ -81,6 +81,9 @@ async function look() {
   if (!ended) setTimeout(look, 1000);
 }
 
-compare.addEventListener("click", () => show(marked(), JSON.parse(known).captures));
+compare.addEventListener("click", () => {
+  const { captures } = JSON.parse(known); // newest first, and the older one is what was before
+  show(captures.map((one) => one.id).filter((id) => marked().includes(id)).reverse(), captures);
+});
 stop.addEventListener("click", () => fetch("stop", { method: "POST" }).catch(() => {}));
 look();

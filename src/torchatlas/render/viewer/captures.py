@@ -10,18 +10,20 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torchatlas.errors import FileSystemError
 from torchatlas.files import open_to_read
 from torchatlas.graph.formats import suffix_of
-from torchatlas.render.viewer.content import page_of, viewed
+from torchatlas.render.viewer.content import documents_of, still, title_of, viewed
+from torchatlas.render.viewer.page import PageDocument, page
 
 MOST_CAPTURES = 1000
 _DEEPEST = 3  # folders within the folder
 _KEPT_PAGES = 4
+MOST_INLINE_BYTES = 8_000_000  # of a packed document: a larger one is not put into the page as text
 # What the files that we write begin with. Other people's .json and .html files are left alone.
 _BEGINNINGS = {
     ".atlas": b"PK\x03\x04",
@@ -45,6 +47,14 @@ class Capture:
         return {"id": self.id, "name": self.name, "bytes": self.bytes, "modified_ms": self.modified_ns // 1_000_000}
 
 
+@dataclass(frozen=True)
+class CapturePage:
+    """A page, and the packed documents that it asks for, by their keys: they are too large to stand in it."""
+
+    html: bytes
+    documents: dict[str, bytes]
+
+
 class Captures:
     """Files, or whatever lies in a folder at the moment. `extras` are laid over the graph of each page."""
 
@@ -54,7 +64,7 @@ class Captures:
                 raise FileSystemError(f"There is no file or folder {place}. Check the path.")
         self.places = list(places)
         self.extras = extras
-        self._pages: OrderedDict[tuple[Capture, ...], bytes] = OrderedDict()
+        self._pages: OrderedDict[tuple[Capture, ...], CapturePage] = OrderedDict()
         self._making = threading.Lock()  # one page at a time: each takes all the processor there is
 
     def listed(self) -> list[Capture]:
@@ -75,12 +85,29 @@ class Captures:
         wanted = tuple(by_id[one] for one in ids)
         with self._making:
             if wanted not in self._pages:
-                shown = [one for capture in wanted for one in viewed(capture.path)]
-                self._pages[wanted] = page_of(shown, title=" and ".join(one.name for one in wanted), **self.extras)
+                self._pages[wanted] = self._made(wanted)
             self._pages.move_to_end(wanted)
             while len(self._pages) > _KEPT_PAGES:
                 self._pages.popitem(last=False)
-            return self._pages[wanted]
+            return self._pages[wanted].html
+
+    def document(self, key: str) -> bytes | None:
+        """The packed document that a page asks for; None where no page that is kept does."""
+        for made in list(self._pages.values()):
+            if key in made.documents:
+                return made.documents[key]
+        return None
+
+    def _made(self, wanted: Sequence[Capture]) -> CapturePage:
+        shown = [one for capture in wanted for one in viewed(capture.path)]
+        title, apart, documents = title_of(shown), dict[str, bytes](), list[PageDocument]()
+        for document in documents_of(shown, **self.extras):
+            if len(document.packed) > MOST_INLINE_BYTES:
+                key = _key(document.packed)
+                apart[key] = document.packed
+                document = replace(document, address=f"../document/{key}")
+            documents.append(document)
+        return CapturePage(page(documents, title=title, still=still(shown[0].graph, title)), apart)
 
 
 def _files(folder: Path, depth: int = 0) -> Iterator[Path]:
@@ -112,5 +139,9 @@ def _capture(path: Path, name: str) -> Capture | None:
             about = os.fstat(file.fileno())
     except OSError:
         return None
-    key = hashlib.blake2b(str(path).encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+    key = _key(str(path).encode("utf-8", "surrogateescape"))
     return Capture(key, name, path, about.st_size, about.st_mtime_ns)
+
+
+def _key(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

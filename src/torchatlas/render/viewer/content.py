@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import as_path, suffix_of
+from torchatlas.render.viewer.document import document
 from torchatlas.render.viewer.page import PageDocument, page
-
-if TYPE_CHECKING:
-    from torchatlas.analysis.diff import Comparison
 
 EXTRAS = ("overlay", "findings", "partition", "stages", "backward", "device")  # what can be shown with a graph
 # Reports of ours that are themselves laid over their graph, by class. Reports have no common base, and importing them
@@ -79,29 +77,36 @@ def graph_name(graph: Graph) -> str:
     return model or ("autograd graph" if graph.source == "autograd" else "computation")
 
 
-def page_of(shown: Sequence[Viewed], *, title: str = "", comparison: Comparison | None = None, **extras: Any) -> bytes:
-    """The page of one graph, or of several beside each other; without any, an empty viewer.
+def page_of(shown: Sequence[Viewed], *, title: str = "", **extras: Any) -> bytes:
+    """The page of one graph, or of two compared side by side; without any, an empty viewer.
 
-    `extras` are laid over the first graph. Two graphs are aligned, unless their `comparison` is there already.
+    `extras` are shown with the first graph.
     """
-    extras = _checked(title, extras)
+    documents = documents_of(shown, title=title, **extras)
     if not shown:
         return page([], title=title or "torchatlas")
+    title = title or title_of(shown)
+    return page(documents, title=title, still=still(shown[0].graph, title))
+
+
+def title_of(shown: Sequence[Viewed]) -> str:
+    """What the page of these graphs is called."""
+    return " and ".join(one.name for one in shown)
+
+
+def documents_of(shown: Sequence[Viewed], *, title: str = "", **extras: Any) -> list[PageDocument]:
+    """What a page holds. Of two graphs the first document says how they are aligned."""
+    extras = _checked(title, extras)
     if len(shown) > 2:
         raise InvalidInputError(f"{len(shown)} graphs do not fit side by side: view one, or compare two.")
-    if len(shown) == 2 and comparison is None:
-        from torchatlas.analysis.diff import compare
-
-        comparison = compare(shown[0].graph, shown[1].graph)
-    title = title or " and ".join(one.name for one in shown)
     documents = []
     for number, one in enumerate(shown):
         more = {**one.extras, **extras} if number == 0 else dict(one.extras)
-        if number == 0 and comparison is not None:
-            more["alignment"] = comparison
-        data = _document()(one.graph, title=title if len(shown) == 1 else one.name, **more)
+        if number == 0 and len(shown) == 2:
+            more["other"] = shown[1].graph
+        data = document(one.graph, title=(title if len(shown) == 1 else "") or one.name, **more)
         documents.append(PageDocument(one.name, data))
-    return page(documents, title=title, still=still(shown[0].graph, title))
+    return documents
 
 
 def still(graph: Graph, title: str, width: int = 1600, height: int = 1200) -> str:
@@ -109,12 +114,6 @@ def still(graph: Graph, title: str, width: int = 1600, height: int = 1200) -> st
     from torchatlas.render.picture import draw
 
     return draw(graph, title=title if title != graph_name(graph) else "", width=width, height=height).svg
-
-
-def _document() -> Callable[..., bytes]:
-    from torchatlas.render.viewer.document import document
-
-    return document
 
 
 def _checked(title: Any, extras: dict[str, Any]) -> dict[str, Any]:

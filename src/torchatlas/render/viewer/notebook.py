@@ -16,7 +16,7 @@ from torchatlas.render.viewer.page import image_source, short
 from torchatlas.units import format_bytes
 
 MOST_BYTES = 3_000_000  # of a page inside a notebook: every open of the notebook reads it
-MOST_NODES = 40_000  # a page of more is larger than that: it need not be made to know
+MOST_NODES = 100_000  # a page of more is larger than that: it need not be made to know
 _WIDTH, _HEIGHT = 1200, 800  # of the still picture
 _FRAME_HEIGHT = 600
 _SANDBOX = "allow-scripts allow-downloads allow-popups"

@@ -42,11 +42,9 @@ def view(
     The page is kept for a day. A warning says where it is if there is no browser to open it in.
     """
     shown = [one for item in items for one in viewed(item)]
-    comparison = items[0] if len(items) == 1 and type(items[0]).__name__ == "Comparison" else None
     data = page_of(
         shown,
         title=title,
-        comparison=comparison,
         overlay=overlay,
         findings=findings,
         partition=partition,

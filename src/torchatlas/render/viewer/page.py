@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, cached_property
 from html import escape
 from pathlib import Path
 
@@ -37,10 +37,19 @@ _SCRIPTS_OFF_STYLE = "#app{display:none}"
 
 @dataclass(frozen=True)
 class PageDocument:
-    """A graph for the viewer: the bytes of an `.atlas` file with what panes show beside it (see document.py)."""
+    """A graph for the viewer: the bytes of an `.atlas` file with what panes show beside it (see document.py).
+
+    With an `address` the page does not hold it but asks the server that it comes from.
+    """
 
     name: str
     data: bytes
+    address: str = ""
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The bytes as they are sent and kept."""
+        return gzip.compress(self.data, 6, mtime=0)
 
 
 def page(documents: Sequence[PageDocument], *, title: str, still: str = "") -> bytes:
@@ -49,11 +58,13 @@ def page(documents: Sequence[PageDocument], *, title: str, still: str = "") -> b
     `still` is an SVG that is shown where scripts are off. Equal documents give equal bytes.
     """
     shown = short(title)
-    style = f"{_all_fonts()}{_FIRST_STYLE}{_asset('viewer.css')}"
+    style = f"{font_rules()}{_FIRST_STYLE}{_asset('viewer.css')}"
     script = _asset("viewer.js")
+    asks = {"connect_src": "'self'"} if any(document.address for document in documents) else {}
+    allowed = policy([script], [style, _SCRIPTS_OFF_STYLE], **asks)
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy([script], [style, _SCRIPTS_OFF_STYLE])}">\n',
+        f'<meta http-equiv="Content-Security-Policy" content="{allowed}">\n',
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
         '<meta name="color-scheme" content="light dark">\n',
         '<meta name="referrer" content="no-referrer">\n',
@@ -113,12 +124,11 @@ def _still(title: str, svg: str) -> str:
 
 
 def _element(number: int, document: PageDocument) -> str:
-    packed = base64.b64encode(gzip.compress(document.data, 6, mtime=0)).decode()
+    start = f'<script type="application/x-atlas" id="document-{number}" data-name="{escape(short(document.name))}"'
+    if document.address:
+        return f'{start} data-src="{escape(document.address)}"></script>\n'
     # export/html.py reads this element: the two change together.
-    return (
-        f'<script type="application/x-atlas" id="document-{number}" data-name="{escape(short(document.name))}" '
-        f'data-bytes="{len(document.data)}">{packed}</script>\n'
-    )
+    return f'{start} data-bytes="{len(document.data)}">{base64.b64encode(document.packed).decode()}</script>\n'
 
 
 def _hash(text: str) -> str:
@@ -144,7 +154,7 @@ def _look() -> str:
 
 
 @cache
-def _all_fonts() -> str:
+def font_rules() -> str:
     """Both weights of our font with every character that they have: names may hold any."""
     characters = frozenset[str]().union(*widths_by_piece().values())
     return font_style({False: characters, True: characters}).replace(OURS, FAMILY)  # in a page it is the only one

@@ -21,11 +21,12 @@ from typing import Any
 
 from torchatlas.errors import AtlasError
 from torchatlas.render.viewer.captures import Captures
-from torchatlas.render.viewer.page import policy, short
+from torchatlas.render.viewer.page import font_rules, policy, short
 
 _HERE = Path(__file__).parent
 _ADDRESS = re.compile(
-    r"/(?P<token>[\w-]{1,100})/(?P<place>|captures\.json|stop|view/(?P<ids>[0-9a-f]{16}(\+[0-9a-f]{16})?))"
+    r"/(?P<token>[\w-]{1,100})/(?P<place>|captures\.json|stop|"
+    r"view/(?P<ids>[0-9a-f]{16}(\+[0-9a-f]{16})?)|document/(?P<key>[0-9a-f]{16}))"
 )
 _PATIENCE_S = 20  # a client that says nothing for so long is let go
 _HEADERS = {
@@ -120,6 +121,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, "application/json", json.dumps(content).encode())
         elif found["ids"]:
             self._send_page(found["ids"].split("+"))
+        elif found["key"]:
+            data = owner.captures.document(found["key"])
+            if data is None:
+                self._send(HTTPStatus.NOT_FOUND, "text/plain", b"this capture has changed: load the page again\n")
+            else:
+                self._send(HTTPStatus.OK, "application/x-atlas", data)
         else:
             page, allowed = _listing(owner.title)
             self._send(HTTPStatus.OK, "text/html", page, f"{allowed}; frame-ancestors 'none'")
@@ -181,6 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
 def _listing(title: str) -> tuple[bytes, str]:
     """The page that lists captures beside the viewer, and its policy."""
     script, style = ((_HERE / f"captures.{kind}").read_text("utf-8") for kind in ("js", "css"))
+    style = font_rules() + style
     allowed = policy([script], [style], connect_src="'self'", frame_src="'self'")
     shown = escape(short(title))
     page = (

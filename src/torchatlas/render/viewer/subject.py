@@ -10,7 +10,9 @@ from torchatlas.analysis.node_work import Counts, count
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
+from torchatlas.render.layout.importance import Importance
 from torchatlas.render.layout.labels import Labels
+from torchatlas.render.layout.opening import opening_order
 from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.tree import Tree
 from torchatlas.render.picture import draw
@@ -37,10 +39,15 @@ class Subject:
         """The groups of the still picture: the viewer shows the same."""
         return self._picture[0]
 
-    @property
-    def opened(self) -> frozenset[Item]:
-        """The groups that are open in the still picture."""
-        return self._picture[1]
+    @cached_property
+    def opened(self) -> list[Item]:
+        """The groups that are open in the still picture, in the order in which pages open them."""
+        opened, found = self._picture[1], list[Item]()
+        for step in opening_order(self.outline, Importance(self.outline, self.labels)):
+            if len(found) == len(opened):
+                break
+            found += [group for group in step if group in opened]
+        return found
 
     @property
     def tree(self) -> Tree:

@@ -36,7 +36,7 @@ class _Templates:
 
     def found(self) -> dict[str, Any]:
         last = self._template(self.outline.root)  # made after all others: in the file it is the first
-        opened = sorted((item.start, item.stop, item.depth) for item in self.subject.opened)
+        opened = [(item.start, item.stop, item.depth) for item in self.subject.opened]
         return {
             "texts": list(self._texts),
             "classes": list(self._classes),
