@@ -6,6 +6,7 @@ import type { Scene } from "./layout/scene";
 import type { Graph } from "./model/graph";
 import { ItemValues, type Measure, measuresOf } from "./model/measures";
 import { type Item, Outline } from "./model/outline";
+import type { Playback } from "./model/playback";
 import { changed, INITIAL, type Selection, type State, Store } from "./state/store";
 
 export class App {
@@ -19,8 +20,8 @@ export class App {
   private readonly widths = new Map<string, number>();
   /** Set by the graph's canvas: bring an item into view. */
   flyTo: (key: string) => void = () => {};
-  /** Set by overlays: a corner label of a box. */
-  tagOf: ((item: Item) => { text: string; color: string } | null) | null = null;
+  /** Set by the backward player while it is shown: what the graph marks. */
+  played: { playback: Playback; now: number } | null = null;
 
   constructor(
     readonly graph: Graph,
@@ -46,20 +47,20 @@ export class App {
   /** The scene of the state. Only what decides where boxes lie makes a new one. */
   get scene(): Scene {
     const state = this.state;
-    if (!this.shown || movesBoxes(state, this.shown.of)) {
-      const { open, rounds, direction, grouping, hidden } = state;
-      const scene = layoutScene(this.outline, {
-        open,
-        rounds,
-        direction,
-        grouping,
-        hidden,
-        geometry: this.style.geometry,
-        textWidth: this.textWidth,
-      });
-      this.shown = { scene, of: state };
-    }
+    if (!this.shown || movesBoxes(state, this.shown.of)) this.shown = { scene: this.sceneOf(state), of: state };
     return this.shown.scene;
+  }
+
+  sceneOf({ open, rounds, direction, grouping, hidden }: State): Scene {
+    return layoutScene(this.outline, {
+      open,
+      rounds,
+      direction,
+      grouping,
+      hidden,
+      geometry: this.style.geometry,
+      textWidth: this.textWidth,
+    });
   }
 
   readonly textWidth = (text: string, size: number, bold: boolean): number => {

@@ -6,6 +6,7 @@ import type { PageStyle } from "./draw/theme";
 import { Graph } from "./model/graph";
 import { h, replace } from "./panes/dom";
 import { emptyPage } from "./panes/empty";
+import { openWhatFits } from "./panes/opening";
 import { Shell } from "./panes/shell";
 import { fromHash, keepInAddress } from "./state/hash";
 import type { State } from "./state/store";
@@ -22,8 +23,8 @@ const root = document.getElementById("app")!;
 async function start(): Promise<void> {
   const style = JSON.parse(document.getElementById("style")!.textContent!) as PageStyle;
   const documents = await Promise.all(
-    [...document.querySelectorAll<HTMLScriptElement>('script[type="application/x-atlas"]')].map((element) =>
-      readAtlas(element.dataset["name"] ?? "graph", fromBase64(element.textContent!.trim())),
+    [...document.querySelectorAll<HTMLScriptElement>('script[type="application/x-atlas"]')].map(async (element) =>
+      readAtlas(element.dataset["name"] ?? "graph", await bytesOf(element)),
     ),
   );
   // Boxes are as wide as their texts: those are measured with the font that is drawn.
@@ -35,12 +36,26 @@ async function start(): Promise<void> {
   }
 }
 
+/** A page that a server of ours sent may leave a large document with the server. */
+async function bytesOf(element: HTMLScriptElement): Promise<Uint8Array> {
+  const address = element.dataset["src"];
+  if (!address) return fromBase64(element.textContent!.trim());
+  const answer = await fetch(address);
+  if (!answer.ok) throw new Error(`The server answers ${answer.status}: ${await answer.text()}`);
+  return new Uint8Array(await answer.arrayBuffer());
+}
+
 function open(style: PageStyle, documents: Document[]): void {
   const graphs = documents.map((one) => new Graph(one));
   const app = new App(graphs[0]!, style, graphs[1] ?? null);
-  const start = app.state;
-  app.store.update(within(app, fromHash(location.hash, start)));
+  const start = app.state,
+    asked = within(app, fromHash(location.hash, start));
+  app.store.update(asked);
   const shell = new Shell(app, root);
+  if (!asked.open && !asked.view) {
+    openWhatFits(app, shell.graph.element.clientWidth, shell.graph.element.clientHeight);
+    app.store.flush();
+  }
   keepInAddress(app.store, start);
   window.torchatlas = { app, shell };
   document.title = app.graph.info.title;

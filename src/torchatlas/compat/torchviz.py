@@ -91,7 +91,10 @@ class Dot:
         return draw(self.graph, **options)
 
     def _repr_svg_(self) -> str:
-        return self.graph._repr_svg_()
+        return self._drawn({})._repr_svg_()
+
+    def _repr_html_(self) -> str:
+        return self._drawn({})._repr_html_()
 
 
 def make_dot(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,15 @@ from torchatlas.render.png import whole as whole
 
 SUFFIXES = (".svg", ".png", ".pdf")
 _SCREEN, _PRINT = 96, 300  # pixels of an inch: of what has a size in pixels, and in inches
+
+
+def scaled(svg: str) -> str:
+    """A document for a notebook: as large as it is, or as wide as the cell if that is narrower.
+
+    >>> scaled('<svg width="400" height="300" viewBox="0 0 400 300"></svg>')
+    '<svg style="max-width:100%;height:auto" width="400" height="300" viewBox="0 0 400 300"></svg>'
+    """
+    return svg.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
 
 
 def check_drawing_path(path: Path) -> None:
@@ -60,4 +70,10 @@ class Drawing:
         return path
 
     def _repr_svg_(self) -> str:
-        return self.svg
+        return scaled(self.svg)
+
+    def _repr_html_(self) -> str:
+        """An image, so that the fonts and styles of one picture do not reach another on the same page."""
+        data = b64encode(self.svg.encode()).decode()
+        alt = f"{type(self).__name__.lower()} of {self.width} x {self.height}"
+        return f'<img style="max-width:100%;height:auto" alt="{alt}" src="data:image/svg+xml;base64,{data}">'

@@ -71,11 +71,12 @@ const NEWEST = 2; // version of the .atlas format, see docs/format.md
 
 export class Document {
   readonly header: Header;
-  private readonly known = new Map<string, unknown>();
 
+  /** `known` holds members that were read already, by their names. */
   constructor(
     readonly name: string,
     private readonly members: ReadonlyMap<string, Uint8Array>,
+    private readonly known = new Map<string, unknown>(),
   ) {
     const header = this.json<Header>("header.json");
     if (header?.format !== "torchatlas") throw new DamagedFile(`${name} is not a graph of torchatlas.`);

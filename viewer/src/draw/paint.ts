@@ -20,6 +20,7 @@ export interface Look {
   heat(item: Item): [fill: string, ink: string] | null; // null: by category
   mark(item: Item): "selected" | "second" | "near" | "failed" | "finding" | "dim" | ""; // what is to be seen of a box
   lineMark(line: Line): "traced" | "critical" | "dim" | "";
+  lineText(line: Line): string; // what stands on a line, such as the norm of a gradient; mostly nothing
   round(item: Item): string; // "3 of 12" for an open repeat, "" else
   textWidth: (text: string, size: number, bold: boolean) => number;
   tag(item: Item): { text: string; color: string } | null; // a corner label: subgraph, stage, finding
@@ -143,6 +144,7 @@ function paintLine(painter: Painter, line: Line, look: Look, scale: number): voi
     (mark ? 1 : scale < 0.35 ? 0.6 : 1);
   if (points.length < 4) return painter.circle(points[0]!, points[1]!, g.dot, colour);
   painter.line(points, colour, wide, scale < 0.3 ? 0 : g.line_corner, line.dashed);
+  paintLineText(painter, line, look, scale);
   if (!line.arrow || scale < 0.2) return;
   const last = points.length - 2;
   painter.arrow(
@@ -153,6 +155,22 @@ function paintLine(painter: Painter, line: Line, look: Look, scale: number): voi
     g.arrow,
     colour,
   );
+}
+
+/** On the longest piece of a line. */
+function paintLineText(painter: Painter, line: Line, look: Look, scale: number): void {
+  const text = look.lineText(line),
+    size = look.geometry.small_text,
+    { points } = line;
+  if (!text || size * scale < TINY) return;
+  const lengths = points
+    .slice(2)
+    .map((at, i) => (i % 2 ? 0 : Math.abs(at - points[i]!) + Math.abs(points[i + 3]! - points[i + 1]!)));
+  const longest = lengths.indexOf(Math.max(...lengths));
+  const [x, y] = [(points[longest]! + points[longest + 2]!) / 2, (points[longest + 1]! + points[longest + 3]!) / 2];
+  const width = look.textWidth(text, size, true) + 8;
+  painter.rect(x - width / 2, y - 8, width, 15, 4, look.theme.background, look.theme.line);
+  painter.text(x, y + 4, text, size, true, look.theme.ink, "middle");
 }
 
 /** The sign of a group: + of a closed one, − of an open one. */

@@ -39,6 +39,7 @@ export interface Scene {
   lines: Line[];
   labels: Label[]; // shapes beside lines, where there is room
   frameOf: Map<string, number>; // key of an item -> its frame
+  leftOut: number; // lines that are not drawn, since a group has far too many long ones
 }
 
 /** Sizes and distances: render/layout/style.py, which the page carries. */

@@ -2,19 +2,8 @@
 
 import type { Document, Info, Layout, Module, SourceLine } from "../document/document";
 import type { Column } from "../document/npy";
+import { PHASES, ROLES } from "../document/words";
 
-export const KINDS = ["input", "op", "output"] as const;
-export const PHASES = ["forward", "backward", "recompute", "optimizer", "other"] as const;
-export const ROLES = [
-  "input",
-  "parameter",
-  "buffer",
-  "constant",
-  "activation",
-  "gradient",
-  "optimizer state",
-  "temporary",
-] as const;
 export type Phase = (typeof PHASES)[number];
 export const NONE = -1;
 

@@ -5,6 +5,8 @@ import type { Look } from "../draw/paint";
 import type { Line } from "../layout/scene";
 import type { Item } from "../model/outline";
 import { tracedNodes } from "../model/relations";
+import { formatNumber } from "../model/units";
+import { tags } from "./overlays";
 
 export function lookOf(app: App): Look {
   const { state, outline, graph, theme } = app;
@@ -14,6 +16,7 @@ export function lookOf(app: App): Look {
   const traced = tracedNodes(app);
   const leaves = traced && leafMarks(app, traced);
   const critical = state.critical ? criticalLeaves(app) : null;
+  const played = readyItems(app);
   const failed = graph.info.failed ? (outline.nodeLeaf[graph.info.failed.node] ?? -1) : -1;
   const inside = (marks: Int32Array, item: Item) => marks[item.end]! > marks[item.start]!;
   return {
@@ -27,6 +30,7 @@ export function lookOf(app: App): Look {
       if (second && item.key === second.key) return "second";
       if (failed >= item.start && failed < item.end) return "failed";
       if (hover && item.key === hover.key) return "near";
+      if (played?.has(item)) return "near";
       if (leaves) return inside(leaves, item) ? "" : "dim";
       return critical && item.isLeaf && !inside(critical, item) ? "dim" : "";
     },
@@ -36,11 +40,12 @@ export function lookOf(app: App): Look {
       if (critical) return from && to && inside(critical, from) && inside(critical, to) ? "critical" : "dim";
       return selected && (from?.key === selected.key || to?.key === selected.key) ? "traced" : "";
     },
+    lineText: normsOnLines(app),
     round(item) {
       const shown = state.rounds.get(item.key);
       return item.repeat > 1 && typeof shown === "number" ? `round ${shown + 1} of ${item.repeat}` : "";
     },
-    tag: (item) => app.tagOf?.(item) ?? null,
+    tag: tags(app),
   };
 }
 
@@ -74,4 +79,40 @@ function criticalLeaves(app: App): Int32Array | null {
         )
       : null;
   });
+}
+
+/** While a backward pass is played: the boxes whose steps are ready. */
+function readyItems(app: App): { has(item: Item): boolean } | null {
+  if (!app.played) return null;
+  const { playback, now } = app.played;
+  const marks = leafMarks(
+    app,
+    playback
+      .ready(now)
+      .map((step) => playback.nodes[step]!)
+      .filter((node) => node >= 0),
+  );
+  return { has: (item) => !app.state.open.has(item.key) && marks[item.end]! > marks[item.start]! };
+}
+
+/** While a backward pass is played: the norms of the gradients that were made so far, on the lines between two ops. */
+function normsOnLines(app: App): (line: Line) => string {
+  if (!app.played) return () => "";
+  const { playback, now } = app.played,
+    { frames } = app.scene;
+  const nodeOf = (frame: number) => {
+    const item = frames[frame]?.item;
+    return item?.isLeaf ? app.outline.leafNode[item.start]! : -1;
+  };
+  return (line) => {
+    const from = playback.stepOfNode.get(nodeOf(line.source)),
+      to = playback.stepOfNode.get(nodeOf(line.target));
+    if (from === undefined || to === undefined || from > now) return "";
+    const edge = playback.outOf[from]!.find((one) => one.target === to);
+    return edge?.notFinite
+      ? "not finite"
+      : edge?.norm === null || edge?.norm === undefined
+        ? ""
+        : formatNumber(edge.norm);
+  };
 }

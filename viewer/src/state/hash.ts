@@ -70,7 +70,9 @@ export function fromHash(hash: string, start: State): Partial<State> {
 export function keepInAddress(store: Store, start: State): void {
   let timer = 0,
     written = location.hash;
-  store.subscribe(() => {
+  const first = store.state; // what the window made of the beginning is nothing to tell
+  store.subscribe((state) => {
+    if (state === first) return;
     clearTimeout(timer);
     timer = window.setTimeout(() => {
       const hash = toHash(store.state, start);

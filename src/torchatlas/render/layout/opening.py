@@ -23,6 +23,7 @@ _COMFORTABLE_TYPE = 9.0  # and on paper, which is held nearer to the eye
 _WRAP_PRICE = 72.0  # pixels of height that must be saved by one more column, where height counts
 LARGEST = 24.0  # pixels
 _LATER = {"backward": 2, "other": 2, "optimizer": 4}  # levels by which a phase is opened later than forward
+_ASIDE = 8  # and by which iterations are that tell less than another: later than all that most models have
 _HEIGHTS = 16  # heights that are tried between powers of two, so that a larger page tries those of a smaller one
 _TOO_WIDE = 1.125  # a lower layout is wider, give or take an eighth
 # What a closed box takes at least, with the gaps around it.
@@ -51,7 +52,8 @@ def opening_order(outline: Outline, importance: Importance, depth: int | None = 
 
     def rank(kind: Hashable) -> tuple[bool, int, float]:
         group = closed[kind][0]
-        return outline.can_open(group), -group.depth - _LATER.get(importance.phase(group), 0), importance.share(group)
+        later = _LATER.get(importance.phase(group), 0) + _ASIDE * importance.is_aside(group)
+        return outline.can_open(group), -group.depth - later, importance.share(group)
 
     step = [outline.root]
     while step:
