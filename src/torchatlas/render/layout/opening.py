@@ -20,7 +20,7 @@ from torchatlas.render.layout.style import STYLE
 
 _COMFORTABLE = 11.0  # pixels: larger text is hardly easier to read
 _LARGEST = 24.0  # pixels
-_LATER = {"backward": 2, "other": 2, "optimizer": 4}  # levels by which a phase is opened later than forward
+_LATER = {"backward": 2, "other": 4, "optimizer": 4}  # levels by which a phase is opened later than forward
 _ASIDE = 8  # and by which iterations are that tell less than another: later than all that most models have
 _HEIGHTS = 16  # heights that are tried between powers of two, so that a larger page tries those of a smaller one
 _TOO_WIDE = 1.125  # a lower layout is wider, give or take an eighth
