@@ -268,6 +268,31 @@ def _many(tree: Tree, items: list[Item], readers: Readers) -> list[Item]:
     return _replaced(items, can_begin, repeat)
 
 
+def side_by_side_folded(tree: Tree, items: list[Item], keys: Array) -> list[Item]:
+    """The items with those in a row folded that have equal keys and lie side by side, from two on; or several of them,
+    again and again."""
+    if len(items) < 2:
+        return items
+    periods = _periods(items)
+    runs = _runs(keys, periods)
+    folds: list[Item] = []
+
+    def repeat(at: int, lengths: list[int]) -> tuple[Item | None, int]:
+        times, period = 1, 1
+        for length in lengths:
+            most = 1 + int(runs[length - 1, at]) // length
+            if most * length > times * period:
+                count = _longest(_side_by_side, tree, items, at, length, most, folds)
+                if count > 1 and count * length > times * period:
+                    times, period = count, length
+        if times == 1:
+            return None, 0
+        folds.append(_unit(items[at : at + times * period], times, period))
+        return folds[-1], times * period
+
+    return _replaced(items, runs >= periods, repeat)
+
+
 def _kinds(tree: Tree, items: list[Item], *, exactly: bool = True) -> Array:
     """Equal for items that differ in sizes and numbers only; of ops gathered into one only if they do not, unless that
     need not be exact. What the program is given and returns is never equal."""

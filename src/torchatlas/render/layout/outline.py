@@ -17,7 +17,7 @@ import numpy as np
 
 from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.nouns import NodeKind, OperationType
-from torchatlas.render.layout import folding
+from torchatlas.render.layout import folding, optimizers
 from torchatlas.render.layout.text_fitting import shared_start
 from torchatlas.render.layout.tree import LANES, Tree
 
@@ -45,7 +45,7 @@ HEAVY = frozenset(  # what says most of the ops around it, and is gathered into 
 class Item:
     """One box of a picture: a leaf, or a group that may be opened. `repeat` of them in a row are drawn as one."""
 
-    kind: str  # leaf | module | iteration | lane | loop | functional | segment
+    kind: str  # leaf | module | iteration | lane | loop | functional | segment | group | update
     start: int  # its leaves; of a repeat those of the first
     stop: int
     hash: int
@@ -156,7 +156,10 @@ class Outline:
                 items += [self._leaf(leaf) for leaf in range(at, start)]
             items.append(self._module(child))
             at = stop
-        return items + [self._leaf(leaf) for leaf in range(at, item.stop)]
+        items += [self._leaf(leaf) for leaf in range(at, item.stop)]
+        return (
+            optimizers.items_of_step(tree, item, items) if optimizers.is_step(tree, item) and not len(inner) else items
+        )
 
     def _leaf(self, leaf: int) -> Item:
         return Item("leaf", leaf, leaf + 1, self.tree.leaf_hash.item(leaf))
@@ -238,7 +241,7 @@ class Outline:
             parts = _cut_at_rounds(parts, folding.but_for_numbers(self.tree, items).tolist())
         found: list[Item] = []
         for part in parts:
-            found += [_gathered("functional", part)] if len(part) >= self.shortest_run else part
+            found += [gathered("functional", part)] if len(part) >= self.shortest_run else part
         return found
 
     def _with_idle_gathered(self, parts: list[list[Item]]) -> list[list[Item]]:
@@ -353,7 +356,7 @@ class Outline:
             if len(part) == 1:
                 found += part
                 continue
-            segment = _gathered("segment", part)
+            segment = gathered("segment", part)
             if max(self.most_children // 2, 1) < len(part) and (len(part) < len(items) or count < again):
                 segment.parts = self._segments(part, crossing[first:last], again)
             found.append(segment)
@@ -514,7 +517,7 @@ def _cut_at_rounds(parts: list[list[Item]], keys: Iterable[int]) -> list[list[It
     return found
 
 
-def _gathered(kind: str, items: list[Item]) -> Item:
+def gathered(kind: str, items: list[Item]) -> Item:
     """Neighbours as one group."""
     total = 0
     for item in items:
