@@ -106,7 +106,7 @@ def test_printed_it_is_text_and_in_a_list_it_is_a_line(name: str) -> None:
     assert not DUMP.search(str(report)) or is_picture(shown(report))
     if name not in ("Findings", "Visit"):  # which are shown whole
         assert "\n" not in line
-        assert len(line) < 450
+        assert len(line) < 300
 
 
 def test_every_public_class_has_a_row() -> None:

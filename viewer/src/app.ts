@@ -3,6 +3,7 @@
 import { heat, type PageStyle, type Theme } from "./draw/theme";
 import { layoutScene } from "./layout/layout";
 import type { Scene } from "./layout/scene";
+import { CHANGED, type Side } from "./model/alignment";
 import type { Graph } from "./model/graph";
 import { ItemValues, type Measure, measuresOf } from "./model/measures";
 import { type Item, Outline } from "./model/outline";
@@ -26,7 +27,8 @@ export class App {
   constructor(
     readonly graph: Graph,
     readonly style: PageStyle,
-    readonly other: Graph | null = null,
+    readonly side: Side | null = null, // of a comparison
+    readonly beside: App | null = null, // the app of the other graph
   ) {
     this.outline = new Outline(graph);
     this.measures = measuresOf(graph);
@@ -87,6 +89,8 @@ export class App {
 
   /** A scale from 0 to 1 for the colours of the shown boxes: by the largest that is shown. */
   heatScale(): (item: Item) => [fill: string, ink: string] | null {
+    const { side } = this;
+    if (this.state.heat === "difference" && side) return (item) => this.difference(side, item);
     const values = this.itemValues(this.state.heat);
     if (!values) return () => null;
     let most = 0;
@@ -100,6 +104,16 @@ export class App {
       if (value === Number.POSITIVE_INFINITY) return [theme.accent, "#FFFFFF"];
       return heat(theme, Number.isNaN(value) ? Number.NaN : most ? Math.sqrt(value / most) : 0);
     };
+  }
+
+  /** The colour of what differs between two graphs: changed, or only in this one. */
+  private difference(side: Side, item: Item): [fill: string, ink: string] {
+    const { theme } = this,
+      count = side.differences(this.outline, item);
+    if (!count) return [theme.background, theme.ink];
+    const isChange = !item.isLeaf || side.status[this.outline.leafNode[item.start]!] === CHANGED;
+    const name = isChange ? "activation" : side.name === "a" ? "loss" : "norm";
+    return [theme.fills[name]![0], theme.ink];
   }
 
   // -- selection -----------------------------------------------------------------------------------------------

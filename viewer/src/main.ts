@@ -3,6 +3,7 @@
 import { App } from "./app";
 import { type Document, fromBase64, readAtlas } from "./document/document";
 import type { PageStyle } from "./draw/theme";
+import { sidesOf } from "./model/alignment";
 import { Graph } from "./model/graph";
 import { h, replace } from "./panes/dom";
 import { emptyPage } from "./panes/empty";
@@ -47,13 +48,17 @@ async function bytesOf(element: HTMLScriptElement): Promise<Uint8Array> {
 
 function open(style: PageStyle, documents: Document[]): void {
   const graphs = documents.map((one) => new Graph(one));
-  const app = new App(graphs[0]!, style, graphs[1] ?? null);
+  const sides = graphs[1] ? sidesOf(documents[0]!, [graphs[0]!.count, graphs[1].count]) : null;
+  const second = graphs[1] ? new App(graphs[1], style, sides?.[1] ?? null) : null;
+  const app = new App(graphs[0]!, style, sides?.[0] ?? null, second);
+  if (sides) app.store.update({ heat: "difference", pane: "compare" });
   const start = app.state,
     asked = within(app, fromHash(location.hash, start));
   app.store.update(asked);
   const shell = new Shell(app, root);
   if (!asked.open && !asked.view) {
     openWhatFits(app, shell.graph.element.clientWidth, shell.graph.element.clientHeight);
+    if (second) openWhatFits(second, shell.graph.element.clientWidth, shell.graph.element.clientHeight);
     app.store.flush();
   }
   keepInAddress(app.store, start);
@@ -71,7 +76,7 @@ function within(app: App, change: Partial<State>): Partial<State> {
     ...rest,
     ...(selection && isThere(selection) ? { selection } : {}),
     ...(second && isThere(second) ? { second } : {}),
-    ...(heat && app.measures.has(heat) ? { heat } : {}),
+    ...(heat && (app.measures.has(heat) || heat === "type" || (heat === "difference" && app.side)) ? { heat } : {}),
   };
 }
 

@@ -13,6 +13,7 @@ from torchatlas.analysis.cost import cost
 from torchatlas.analysis.devices import Device
 from torchatlas.analysis.reports import Report, as_json
 from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.registry import near_names
 from torchatlas.sections import Lines, Section, Table
@@ -22,7 +23,7 @@ MEASURES = ("flops", "time")
 _MOST_ROWS = 30
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckpointedModule(Report):
     """One module to checkpoint. What runs again ends with the last tensor that backward needs."""
 
@@ -33,6 +34,10 @@ class CheckpointedModule(Report):
     flops: int  # computed again, 2 per multiply-add
     elementwise_flops: int
     seconds: float  # to do so, at best
+
+    def _headline(self) -> str:
+        again = format_flops(self.flops + self.elementwise_flops)
+        return clean(f"{self.path} ({self.type}): {format_bytes(self.saved_bytes)} freed, {again} computed again")
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,6 +19,7 @@ from torchatlas.analysis.reports import as_json, sum_of
 from torchatlas.analysis.roofline import BOUNDS, Roofline, roofline
 from torchatlas.analysis.totals import run_times
 from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.formats import imported
@@ -70,7 +71,7 @@ class Amount(ShownPart):
         return found | {"seconds_at_best": self.seconds, "time_ns": self.time_ns, "uncosted": self.uncosted}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class NodeCost(ShownPart):
     """What one node takes."""
 
@@ -89,6 +90,11 @@ class NodeCost(ShownPart):
     @property
     def flops(self) -> int | None:
         return None if self.macs is None else 2 * self.macs
+
+    def _headline(self) -> str:
+        moved = None if self.bytes_read is None or self.bytes_written is None else self.bytes_read + self.bytes_written
+        work = f"{format_count(self.macs)} MACs, {format_bytes(moved)} moved, {format_seconds(self.seconds)} at best"
+        return clean(f"{self.name}: {work}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

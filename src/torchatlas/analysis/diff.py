@@ -34,7 +34,7 @@ from torchatlas.units import format_bytes, format_count, format_ns
 _LONGEST = 4000  # runs of unequal operations longer than this are paired by position: comparing all takes too long
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Change(ShownPart):
     """An operation that both graphs have, in the same module, but not alike: what was, and what is."""
 

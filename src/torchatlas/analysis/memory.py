@@ -13,6 +13,7 @@ from torchatlas.analysis.reports import Report, as_json, fields_as_json
 from torchatlas.analysis.storages import KEYS, Storages, peak_of, storages_of
 from torchatlas.analysis.totals import MemoryUsage, memory_usage, operations_mask, run_times
 from torchatlas.errors import InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode, SourceLine
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.formats import imported
@@ -27,7 +28,7 @@ _MADE_AND_KEPT = [KEYS.index(key) for key in ("saved_activations", "activations"
 _UNATTRIBUTED = KEYS.index("unattributed")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TensorMemory(Report):
     """One allocation. Its lifetime ends with the recording where it outlived it."""
 
@@ -51,11 +52,15 @@ class TensorMemory(Report):
         """The user's line that made it."""
         return None if self.born is None else self.born.source
 
+    def _headline(self) -> str:
+        tensor = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return clean(f"{self.name}: {format_bytes(self.bytes)}, {self.category.replace('_', ' ')}, {tensor}")
+
     def to_dict(self) -> dict[str, Any]:
         return {**fields_as_json(self), "source": as_json(self.source)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModuleMemory(Report):
     """What a module and all below it hold at the peak; `own_bytes` without what is below."""
 
@@ -69,8 +74,11 @@ class ModuleMemory(Report):
     def to_dict(self) -> dict[str, Any]:
         return fields_as_json(self, leave_out=("path",))
 
+    def _headline(self) -> str:
+        return clean(f"{self.path or '(all)'}: {format_bytes(self.bytes)}")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class LineMemory(Report):
     """What a line of the program made that is alive at the peak. No line (None) made what was there before."""
 
@@ -78,6 +86,9 @@ class LineMemory(Report):
     bytes: int
     unknown: int
     categories: dict[str, int]
+
+    def _headline(self) -> str:
+        return clean(f"{self.source or '(there before)'}: {format_bytes(self.bytes)}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

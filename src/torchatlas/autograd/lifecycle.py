@@ -18,7 +18,7 @@ CREATED, FREED, PACKED, NOTHING = "created", "freed", "packed", "nothing saved"
 _MOST_ROWS = 40
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NodeLife(ShownPart):
     """One node and what it saved."""
 
@@ -27,6 +27,9 @@ class NodeLife(ShownPart):
     state: str  # created: can run; freed: has run and cannot again; packed: a hook keeps what it saved; nothing saved
     slots: tuple[str, ...]
     bytes: int  # of what is held now, each storage counted with the first node that holds it
+
+    def _headline(self) -> str:
+        return clean(f"{self.name}: {self.state}, holds {format_bytes(self.bytes)}")
 
 
 @dataclass(frozen=True, repr=False)

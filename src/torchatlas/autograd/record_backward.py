@@ -28,6 +28,7 @@ from torchatlas.autograd.graph import graph_of_walk, link
 from torchatlas.autograd.graph_walk import Walk, starting_nodes
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import Array
 from torchatlas.graph.names import short_line
@@ -41,7 +42,7 @@ from torchatlas.units import format_bytes, format_ns
 _MOST_ROWS = 15
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Statistics(ShownPart):
     """Numbers of the gradient on one edge."""
 
@@ -52,8 +53,12 @@ class Statistics(ShownPart):
     largest: float
     not_finite: int
 
+    def _headline(self) -> str:
+        bad = f", {counted(self.not_finite, 'number')} not finite" if self.not_finite else ""
+        return clean(f"{self.source} -> {self.target}: norm {self.norm:.4g}{bad}")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Sum(ShownPart):
     """A place where the engine adds gradients that meet."""
 
@@ -61,6 +66,9 @@ class Sum(ShownPart):
     input_nr: int
     gradients: int
     bytes: int
+
+    def _headline(self) -> str:
+        return clean(f"{self.node}, input {self.input_nr}: {self.gradients:,} gradients of {format_bytes(self.bytes)}")
 
 
 @dataclass(eq=False, repr=False)

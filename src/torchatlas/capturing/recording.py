@@ -47,7 +47,7 @@ _ROW_LENGTH = len(OpRow._fields) + 4  # of an op: it takes a tensor or two
 _BEGINNINGS = "the time of a collective is the time to begin it: what waits for it is no op, except wait_tensor"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Failure(ShownPart):
     """Where a recording ended early."""
 

@@ -22,7 +22,7 @@ from torchatlas.torch_private import pytree
 _MOST_ROWS = 40  # that a report prints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NodeDifference(ShownPart):
     """One node in both runs. What is not a number, or has another shape, is infinitely far apart."""
 

@@ -27,7 +27,7 @@ _FAILED = "torch.export fails with it free"
 _TOO_LONG = "not solved for within"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class InputSize(ShownPart):
     """One size of one tensor that a model is given: what may be there, or why nothing else may."""
 

@@ -36,7 +36,7 @@ _LASTING = (Role.PARAMETER, Role.BUFFER)
 _MOST_ROWS = 40
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OpLocation(ShownPart):
     """An op of the graph: its node, and where the program ran it."""
 
@@ -49,7 +49,7 @@ class OpLocation(ShownPart):
         return clean(f"{self.node} ({self.operation})" + (f" at {self.source}" if self.source else ""))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Unplayed(OpLocation):
     """An op that could not be run again, and why."""
 

@@ -23,7 +23,7 @@ from torchatlas.graph.shown import Shown
 from torchatlas.sections import Lines, Section
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Difference(OpLocation):
     """An output of an op that is not what the capture saw."""
 

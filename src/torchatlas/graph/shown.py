@@ -60,7 +60,7 @@ class ShownPart(Shown):
     def _headline(self) -> str:
         """Its text or its first line where the class says what they are; else the names of the class and the part."""
         if type(self).__str__ is not Shown.__str__:
-            return str(self)  # one line
+            return clean(str(self))  # one line
         if type(self)._sections is not ShownPart._sections:
             return super()._headline()
         names = (getattr(self, one.name) for one in fields(self) if one.repr)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from torchatlas.analysis.devices import Device, device_named
 from torchatlas.analysis.reports import Report, as_json, fields_as_json
 from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.partition.front_ends import graph_in, opened
@@ -30,7 +31,7 @@ MEASURES = ("time", "flops", "memory")
 _MOST_STEPS = 2**27  # stages times places: above that the search would take minutes and a gigabyte; docs/limits.md
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stage(Report):
     """Operations that one device runs. Times are at best, on the plan's device."""
 
@@ -51,6 +52,9 @@ class Stage(Report):
     @property
     def memory_bytes(self) -> int:
         return self.weight_bytes + self.activation_bytes
+
+    def _headline(self) -> str:
+        return clean(f"{self.number}: {len(self.ops):,} ops from {self.first}, {format_seconds(self.seconds)} at best")
 
     def to_dict(self) -> dict[str, Any]:
         return {**fields_as_json(self), "memory_bytes": self.memory_bytes}

@@ -70,9 +70,8 @@ def test_a_repeat_has_room_for_what_looks_out_behind_it() -> None:
     outline, make = maker(tower(12))
     wired(outline)
     (folded,) = (item for item in every_item(outline) if item.repeat > 1)
-    once = Item(
-        "module", folded.start, folded.stop, folded.hash + 1, folded.group, folded.call, folded.type, folded.name
-    )
+    words = "layers.0 … 11"  # as the repeat is called
+    once = Item("module", folded.start, folded.stop, folded.hash + 1, folded.group, folded.call, folded.type, words)
     many, one = make.box(folded, (), 0.0), make.box(once, (), 0.0)
     assert many.height == one.height + STYLE.stack
     assert many.width >= one.width + STYLE.stack

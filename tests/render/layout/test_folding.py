@@ -433,7 +433,7 @@ def test_rounds_with_equal_numbers_are_equal() -> None:
 
 def test_names_say_from_where_to_where() -> None:
     (folded,) = (item for item in every_item(outlined(tower(12))) if item.repeat > 1)
-    assert folded.name == "0 … 11"
+    assert folded.name == "layers.0 … layers.11"
 
 
 def test_a_repeat_stands_for_all_its_leaves() -> None:
@@ -542,16 +542,3 @@ def test_a_repeat_hands_on_or_lies_side_by_side() -> None:
         outline = outlined(graph)
         (item,) = (item for item in every_item(outline) if item.repeat > 1)
         assert hands_on(outline.tree, item) == expected
-
-
-def test_steps_of_training_are_never_folded() -> None:
-    """What one step hands to the next is not drawn as lines between ops, so lanes would seem to lie side by side."""
-    sketch = Sketch()
-    x = sketch.input("x", (2, 8))
-    for step in range(12):
-        sketch.iteration = step
-        sketch.op("relu", x)
-    outline = outlined(sketch.graph())
-    assert [(item.kind, item.repeat) for item in outline.children(outline.root) if item.kind == "lane"] == [
-        ("lane", 1)
-    ] * 12

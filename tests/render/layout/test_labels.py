@@ -88,8 +88,8 @@ def test_a_module_says_how_many_ops_and_parameters_it_has() -> None:
     block = next(item for item in every_item(outline) if item.type == "Block")
     assert labels.operations(block) == 4
     assert labels.parameters(block) == 2 * 8 * 8
-    assert labels.subtitle(block) == "0 … 2 · 4 ops each · 128"
-    assert labels.heading(block) == "0 … 2 · 128"
+    assert labels.subtitle(block) == "layers.0 … 2 · 4 ops each · 128"
+    assert labels.heading(block) == "layers.0 … 2 · 128"
 
 
 # -- names -----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from render.graphs import Sketch, chain, linear, nested_graphs, tower, written
 from render.layout.pages import every_item, outlined
@@ -58,11 +60,41 @@ def test_the_page_is_the_frame_of_the_model() -> None:
     assert outline.root.type == "Tower"
     assert kinds(outline) == [
         ("leaf", "", ""),
-        ("module", "Block", "0"),
-        ("module", "Block", "1"),
-        ("module", "Block", "2"),
+        ("module", "Block", "layers.0"),
+        ("module", "Block", "layers.1"),
+        ("module", "Block", "layers.2"),
         ("leaf", "", ""),
     ]
+
+
+def test_modules_of_two_lists_have_different_names() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    with sketch.module("", "UNet"):
+        for name, width in (("d.0", 7), ("d.1", 6), ("u.0", 7), ("u.1", 8)):
+            with sketch.module(name, "Res"):
+                x = sketch.op("relu", linear(sketch, x, "a", width))
+    sketch.output(x)
+    outline = outlined(sketch.graph())
+    modules = [item for item in outline.children(outline.root) if item.kind == "module"]
+    assert [item.name for item in modules] == ["d.0", "d.1", "u.0", "u.1"]
+    assert [part.name for part in outline.children(modules[2])] == ["a", ""]
+
+
+def test_a_module_that_belongs_elsewhere_is_called_by_where() -> None:
+    sketch = Sketch()
+    x = sketch.input("x", (2, 8))
+    with sketch.module("", "Net"):
+        x = sketch.op("tanh", x)
+        with sketch.module("decoder", "Decoder"):
+            x = sketch.op("relu", linear(sketch, x, "own", 8))
+    sketch.output(x)
+    graph = sketch.graph()
+    rows = graph.tables.modules
+    rows[:] = [replace(row, path="encoder.embed") if row.path == "decoder.own" else row for row in rows]
+    outline = outlined(graph)
+    (decoder,) = (item for item in outline.children(outline.root) if item.kind != "leaf")
+    assert [part.name for part in outline.children(decoder)] == ["encoder.embed", ""]
 
 
 def test_a_module_with_one_op_is_that_op_and_one_with_one_module_is_that_module() -> None:

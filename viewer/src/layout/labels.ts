@@ -1,6 +1,7 @@
 /** Lines and what they carry -> where a label stands beside each: where there is room, else nowhere. */
 
 import type { Area, Route, Spot } from "./box";
+import { getOrMake } from "./maps";
 
 const BUCKET = 64; // areas are looked up by the stripes of this height that they lie in
 const TO_LINE = 3.5;
@@ -8,11 +9,20 @@ const TO_LABEL = 3;
 const TO_BOX = 1;
 
 /** A label that is to stand beside one of the routes of its line. */
-export interface Wish { line: number; size: readonly [wide: number, tall: number]; routes: Route[]; others: Route[] }
+export interface Wish {
+  line: number;
+  size: readonly [wide: number, tall: number];
+  routes: Route[];
+  others: Route[];
+}
 
 /** `boxes` is what no label may lie on, `room` how far left and right they may stand. */
 export function placeLabels(
-  wishes: readonly Wish[], routes: readonly Route[], boxes: readonly Area[], room: readonly [number, number], gap: number,
+  wishes: readonly Wish[],
+  routes: readonly Route[],
+  boxes: readonly Area[],
+  room: readonly [number, number],
+  gap: number,
 ): Spot[] {
   const taken = new Stripes();
   for (const box of boxes) taken.add(box, TO_BOX);
@@ -69,9 +79,7 @@ class Stripes {
   add([left, top, right, bottom]: Area, pad: number): void {
     const area: Area = [left - pad, top - pad, right + pad, bottom + pad];
     for (let stripe = Math.floor(area[1] / BUCKET); stripe <= Math.floor(area[3] / BUCKET); stripe++) {
-      const known = this.stripes.get(stripe);
-      if (known) known.push(area);
-      else this.stripes.set(stripe, [area]);
+      getOrMake(this.stripes, stripe, () => []).push(area);
     }
   }
 

@@ -6,9 +6,9 @@
 
 import type { Item, Outline } from "../model/outline";
 import { RETURN } from "./box";
-import { BoxMaker, Kept, type Shown, geometryFor } from "./boxes";
-import { handedLabel } from "./group";
+import { BoxMaker, geometryFor, Kept, type Shown } from "./boxes";
 import { foldedLeaves, identity } from "./folding";
+import { handedLabel } from "./group";
 import type { Label, Layouter, LayoutOptions, Line, Scene } from "./scene";
 import { Wirer } from "./wiring";
 
@@ -24,17 +24,26 @@ export const layoutScene: Layouter = (outline, options) => {
 
 // -- what is kept between two layouts ------------------------------------------------------------------------------------
 
-interface Session { kept: Kept; options: LayoutOptions; view: string; maker: BoxMaker }
+interface Session {
+  kept: Kept;
+  options: LayoutOptions;
+  view: string;
+  maker: BoxMaker;
+}
 
 const sessions = new WeakMap<Outline, Session>();
 
 function sessionOf(outline: Outline, options: LayoutOptions): Session {
   const view = JSON.stringify([options.grouping, [...options.hidden].sort(), [...options.rounds].sort()]);
   const last = sessions.get(outline);
-  const isSame = last?.options.direction === options.direction && last.options.textWidth === options.textWidth
-    && last.options.geometry === options.geometry;
+  const isSame =
+    last?.options.direction === options.direction &&
+    last.options.textWidth === options.textWidth &&
+    last.options.geometry === options.geometry;
   if (isSame && last.view === view) return last;
-  const kept = isSame ? last.kept : new Kept(geometryFor(options.geometry, options.direction), options.textWidth, options.direction);
+  const kept = isSame
+    ? last.kept
+    : new Kept(geometryFor(options.geometry, options.direction), options.textWidth, options.direction);
   const rounds = options.grouping ? options.rounds : new Map<string, number>();
   const stands = options.grouping ? foldedLeaves(outline, rounds) : identity(outline.leafNode.length);
   const isShown = (item: Item) => item.kind !== "lane" || !options.hidden.has(item.title);
@@ -43,7 +52,12 @@ function sessionOf(outline: Outline, options: LayoutOptions): Session {
     const children = flat ?? outline.children(item, rounds);
     return options.hidden.size ? children.filter(isShown) : children;
   };
-  const session = { kept, options, view, maker: new BoxMaker(outline, kept, new Wirer(outline, stands, rounds), childrenOf) };
+  const session = {
+    kept,
+    options,
+    view,
+    maker: new BoxMaker(outline, kept, new Wirer(outline, stands, rounds), childrenOf),
+  };
   sessions.set(outline, session);
   return session;
 }
@@ -57,8 +71,10 @@ function leavesOf(outline: Outline, isShown: (item: Item) => boolean): Item[] {
     for (const one of item.repeat > 1 ? outline.rounds(item) : [item]) {
       if (!one.isLeaf) for (const child of outline.children(one, none)) add(child);
       else if (found.push(one) > MOST_UNGROUPED) {
-        throw new Error(`Without groups at most ${MOST_UNGROUPED.toLocaleString("en-US")} ops are drawn: this graph has more. `
-          + "Hide lanes, or leave the grouping on.");
+        throw new Error(
+          `Without groups at most ${MOST_UNGROUPED.toLocaleString("en-US")} ops are drawn: this graph has more. ` +
+            "Hide lanes, or leave the grouping on.",
+        );
       }
     }
   };
@@ -69,11 +85,22 @@ function leavesOf(outline: Outline, isShown: (item: Item) => boolean): Item[] {
 // -- from nested boxes to a scene ------------------------------------------------------------------------------------------
 
 class SceneMaker {
-  private readonly scene_: Scene = { width: 0, height: 0, frames: [], lines: [], labels: [], frameOf: new Map(), leftOut: 0 };
+  private readonly scene_: Scene = {
+    width: 0,
+    height: 0,
+    frames: [],
+    lines: [],
+    labels: [],
+    frameOf: new Map(),
+    leftOut: 0,
+  };
   private readonly isDown: boolean;
   private returns = 0;
 
-  constructor(private readonly kept: Kept, direction: LayoutOptions["direction"]) {
+  constructor(
+    private readonly kept: Kept,
+    direction: LayoutOptions["direction"],
+  ) {
     this.isDown = direction === "down";
   }
 
@@ -124,8 +151,14 @@ class SceneMaker {
       const tensor = wired?.tensor ?? (isBack ? back : wiring!.outputs[-1 - line]!);
       const value = wired?.value ?? (isBack ? -1 : wiring!.made[-1 - line]!);
       this.scene_.lines.push({
-        net: tensor, value, points: this.moved(points, x, y), arrow, dashed: isBack, many: wired?.many ?? 1,
-        source: from >= 0 ? frames[from]! : isBack ? own : -1, target: to >= 0 ? frames[to]! : isBack ? own : -1,
+        net: tensor,
+        value,
+        points: this.moved(points, x, y),
+        arrow,
+        dashed: isBack,
+        many: wired?.many ?? 1,
+        source: from >= 0 ? frames[from]! : isBack ? own : -1,
+        target: to >= 0 ? frames[to]! : isBack ? own : -1,
       });
     }
     for (const spot of box.spots) {

@@ -25,10 +25,12 @@ export class Shapes {
     return one === other || child.isLeaf || this.outline.graph.shape(one) === this.outline.graph.shape(other);
   }
 
-  /** The shape of what an edge carries, as it was made. */
-  made(edge: number): string {
+  /** The same for a tensor that enters in several shapes: the one in which it was made. */
+  labelMade(edge: number, group: Item): string {
     const { edges } = this.outline.table;
-    return this.asMade(edges.source[edge]!, edges.output[edge]!);
+    const [leaf, output] = [edges.source[edge]!, edges.output[edge]!];
+    const shape = this.asMade(leaf, output);
+    return shape === this.known(leaf, output, group) ? "" : shape;
   }
 
   private asMade(leaf: number, output: number): string {
@@ -57,7 +59,8 @@ export class Shapes {
     const { graph, leafNode } = this.outline;
     const outer = this.callAround(group);
     let found = -1;
-    for (let call = graph.call[leafNode[leaf]!]!; call >= 0 && call !== outer; call = graph.callParent[call]!) found = call;
+    for (let call = graph.call[leafNode[leaf]!]!; call >= 0 && call !== outer; call = graph.callParent[call]!)
+      found = call;
     return found;
   }
 

@@ -16,7 +16,12 @@ export interface Piece {
 }
 
 /** Two pieces, and the crossings when the first, or the second, runs above. */
-interface Pair { one: number; other: number; above: number; below: number }
+interface Pair {
+  one: number;
+  other: number;
+  above: number;
+  below: number;
+}
 
 export function makePiece(key: number, part: 0 | 1, trunks: number[], drops: number[]): Piece {
   let low = Number.POSITIVE_INFINITY;
@@ -31,7 +36,11 @@ export function makePiece(key: number, part: 0 | 1, trunks: number[], drops: num
 }
 
 /** The pieces, some cut in two, and the track of each. `taken` is where lines come down in this gap, also straight ones. */
-export function assignTracks(pieces: Piece[], taken: number[], endsApart: number): { pieces: Piece[]; track: number[] } {
+export function assignTracks(
+  pieces: Piece[],
+  taken: number[],
+  endsApart: number,
+): { pieces: Piece[]; track: number[] } {
   if (pieces.length > MOST_COMPARED) return { pieces, track: byDirection(pieces) };
   const found = pieces.slice();
   const pairs = untangle(found, taken, endsApart);
@@ -163,12 +172,14 @@ function numbered(pieces: readonly Piece[], pairs: readonly Pair[]): number[] {
 /** Of very many: those that go right first, from the right on, then those that go left, from the left on. */
 function byDirection(pieces: readonly Piece[]): number[] {
   const goesRight = (at: number) => pieces[at]!.trunks[0]! < pieces[at]!.drops[0]!;
-  const order = pieces.map((_, at) => at).sort((one, other) => {
-    const isRight = goesRight(one);
-    if (isRight !== goesRight(other)) return isRight ? -1 : 1;
-    const difference = pieces[one]!.trunks[0]! - pieces[other]!.trunks[0]!;
-    return isRight ? -difference : difference;
-  });
+  const order = pieces
+    .map((_, at) => at)
+    .sort((one, other) => {
+      const isRight = goesRight(one);
+      if (isRight !== goesRight(other)) return isRight ? -1 : 1;
+      const difference = pieces[one]!.trunks[0]! - pieces[other]!.trunks[0]!;
+      return isRight ? -difference : difference;
+    });
   const ends: number[] = []; // track -> how far left, or right, it is used
   const track = new Array<number>(pieces.length).fill(-1);
   let first = 0; // those that go left come below the others

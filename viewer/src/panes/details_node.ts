@@ -1,6 +1,7 @@
 /** All that is known of one op. */
 
 import type { App } from "../app";
+import { ONLY_HERE } from "../model/alignment";
 import { formatBytes, formatFlops, formatNumber, formatTime } from "../model/units";
 import type { Selection } from "../state/store";
 import { h } from "./dom";
@@ -32,6 +33,7 @@ export function aboutNode(app: App, node: number): (HTMLElement | null)[] {
         )
       : null,
     graph.info.failed?.node === node ? h("p", { class: "alert" }, graph.info.failed.message) : null,
+    difference(app, node),
     facts([
       ["takes", tensors(app, graph.inputs(node))],
       ["makes", tensors(app, graph.outputs(node))],
@@ -269,4 +271,25 @@ function asJson(app: App, node: number): unknown {
     outputs: [...graph.outputs(node)].map(tensor),
     source: graph.source(node),
   };
+}
+
+/** Of a comparison: what changed of an op. */
+function difference(app: App, node: number): HTMLElement | null {
+  const { side } = app;
+  if (!side) return null;
+  const what = Object.entries(side.what.get(node) ?? {});
+  if (side.status[node] === ONLY_HERE)
+    return h(
+      "p",
+      { class: "alert" },
+      side.name === "a" ? "Only the first graph has it." : "Only the second graph has it.",
+    );
+  return what.length
+    ? h(
+        "div",
+        {},
+        h("p", { class: "alert" }, "It changed:"),
+        facts(what.map(([name, [before, after]]) => [name, `${before} → ${after}`])),
+      )
+    : h("p", { class: "soft" }, "The same in both graphs.");
 }

@@ -65,11 +65,11 @@ class Player {
       h(
         "div",
         { class: "buttons" },
-        button("⏮", "first step", () => this.go(0)),
+        button("|◂", "first step", () => this.go(0)),
         button("◂", "step back", () => this.go(this.now - 1)),
         this.playButton,
         button("▸", "step", () => this.go(this.now + 1)),
-        button("⏭", "last step", () => this.go(last)),
+        button("▸|", "last step", () => this.go(last)),
         this.speed,
         playback.hasNorms
           ? h(
@@ -120,7 +120,7 @@ class Player {
   private toggle(): void {
     if (this.timer) return this.stop();
     if (this.now >= this.playback.count - 1) this.go(0);
-    this.playButton.textContent = "⏸";
+    this.playButton.textContent = "pause";
     const next = () => {
       if (this.now >= this.playback.count - 1) return this.stop();
       this.go(this.now + 1);

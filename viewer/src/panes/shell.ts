@@ -3,9 +3,11 @@
 import type { App } from "../app";
 import { changed } from "../state/store";
 import { PANES } from "./all";
+import { besideCanvas } from "./beside";
 import { h, replace } from "./dom";
 import { GraphCanvas } from "./graph_canvas";
 import { listenToKeys } from "./keys";
+import { legend } from "./legend";
 import { minimap } from "./minimap";
 import type { Pane } from "./pane";
 import { takeAway } from "./take_away";
@@ -22,11 +24,14 @@ export class Shell {
     this.graph = new GraphCanvas(app);
     this.panes = PANES.map((make) => make(app));
     const at = (place: Pane["place"]) => this.panes.filter((pane) => pane.place === place);
+    const second = app.beside && besideCanvas(app, app.beside).element;
     const middle = h(
       "main",
-      { class: "middle" },
-      this.graph.element,
+      { class: second ? "middle two" : "middle" },
+      h("div", { class: "first" }, this.graph.element, second && h("div", { class: "caption" }, app.graph.info.title)),
+      second,
       graphControls(app, this.graph),
+      legend(app),
       minimap(app, this.graph),
     );
     replace(

@@ -15,7 +15,7 @@ from torchatlas.graph.columns import KINDS, Array, Operation
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import NodeKind, OperationType
 from torchatlas.render.layout.readers import Readers, chained
-from torchatlas.render.layout.tree import Tree
+from torchatlas.render.layout.tree import LANES, Tree
 
 if TYPE_CHECKING:
     from torchatlas.render.layout.outline import Item
@@ -268,6 +268,31 @@ def _many(tree: Tree, items: list[Item], readers: Readers) -> list[Item]:
     return _replaced(items, can_begin, repeat)
 
 
+def side_by_side_folded(tree: Tree, items: list[Item], keys: Array) -> list[Item]:
+    """The items with those in a row folded that have equal keys and lie side by side, from two on; or several of them,
+    again and again."""
+    if len(items) < 2:
+        return items
+    periods = _periods(items)
+    runs = _runs(keys, periods)
+    folds: list[Item] = []
+
+    def repeat(at: int, lengths: list[int]) -> tuple[Item | None, int]:
+        times, period = 1, 1
+        for length in lengths:
+            most = 1 + int(runs[length - 1, at]) // length
+            if most * length > times * period:
+                count = _longest(_side_by_side, tree, items, at, length, most, folds)
+                if count > 1 and count * length > times * period:
+                    times, period = count, length
+        if times == 1:
+            return None, 0
+        folds.append(_unit(items[at : at + times * period], times, period))
+        return folds[-1], times * period
+
+    return _replaced(items, runs >= periods, repeat)
+
+
 def _kinds(tree: Tree, items: list[Item], *, exactly: bool = True) -> Array:
     """Equal for items that differ in sizes and numbers only; of ops gathered into one only if they do not, unless that
     need not be exact. What the program is given and returns is never equal."""
@@ -278,11 +303,62 @@ def _kinds(tree: Tree, items: list[Item], *, exactly: bool = True) -> Array:
     found = []
     for place, (item, operation) in enumerate(zip(items, columns["node_operation"][leaf].tolist(), strict=True)):
         key: Hashable = place
-        if item.repeat == 1 and item.kind != "lane" and is_op[place]:
+        if item.repeat == 1 and item.kind not in ("lane", "iteration") and is_op[place]:
             inside = operation if item.group < 0 else int(tree.alike[item.group])
             key = (item.kind, item.type, item.end - item.start, inside)
             if item.parts is not None and item.group < 0 and exactly:
                 key = (*key, item.hash)
+        found.append(numbers.setdefault(key, len(numbers)))
+    return np.array(found, np.int64)
+
+
+def has_iterations(item: Item) -> bool:
+    """Whether an item is a repeat of several iterations, such as nine and one that also logs."""
+    return item.kind == "loop" and any(part.kind == "iteration" for part in item.parts or ())
+
+
+def iterations_folded(tree: Tree, items: list[Item]) -> list[Item]:
+    """Iterations of a training loop in a row that ran the same ops, as one; or the same several, again and again.
+
+    What they hand on are parameters and the state of optimizers, which have no lines: only what is in them counts.
+    Batches may differ in size, and a schedule in its numbers: then the repeat says so.
+    """
+    if sum(item.kind == "iteration" for item in items) < 2:
+        return items
+    keys = _iteration_keys(tree, items)
+    periods = _periods(items)
+    runs = _runs(keys, periods)
+
+    def repeat(at: int, lengths: list[int]) -> tuple[Item | None, int]:
+        times, period = max(((1 + int(runs[length - 1, at]) // length, length) for length in lengths), key=_covered)
+        rounds = items[at : at + times * period]
+        unit = _unit(rounds, times, period)
+        if unit.kind == "loop":
+            unit.parts = iterations_folded(tree, rounds[:period])
+        return unit, times * period
+
+    return _replaced(items, runs >= periods, repeat)
+
+
+def _covered(repeat: tuple[int, int]) -> tuple[int, int]:
+    """How many items a repeat of so many rounds of so many items takes; of two that take as many, the shorter round."""
+    times, period = repeat
+    return times * period, -period
+
+
+def _iteration_keys(tree: Tree, items: list[Item]) -> Array:
+    """Equal for iterations with the same ops, wired alike, in calls of the same modules; for nothing else."""
+    module = np.append(tree.graph.columns["call_module"], -1)[tree.call]
+    numbers: dict[Hashable, int] = {}
+    found = []
+    for place, item in enumerate(items):
+        key: Hashable = place
+        if item.kind == "iteration" and item.repeat == 1:
+            first, last = np.searchsorted(tree.start, [item.start, item.stop])
+            inside = slice(max(item.group + 1, int(first)), int(last))
+            lanes = np.where(tree.lane[inside] >= 0, tree.lane[inside] % len(LANES), -1)
+            lengths = tree.stop[inside] - tree.start[inside]
+            key = (int(tree.alike[item.group]), module[inside].tobytes(), lanes.tobytes(), lengths.tobytes())
         found.append(numbers.setdefault(key, len(numbers)))
     return np.array(found, np.int64)
 

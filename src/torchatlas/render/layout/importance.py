@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 
+from torchatlas.render.layout.folding import has_iterations
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import Item, Outline
 
 # Each phase tells a quarter of what the one before it tells: what backward does follows from forward.
-_PHASES = {"forward": 1.0, "backward": 1 / 4, "other": 1 / 4, "optimizer": 1 / 16}
+_PHASES = {"forward": 1.0, "backward": 1 / 4, "other": 1 / 16, "optimizer": 1 / 16}
 
 
 class Importance:
@@ -20,7 +21,8 @@ class Importance:
         self._shares = {outline.root: 1.0}
         self._counts: dict[Hashable, int] = {}  # children, by structure
         self._parameters: dict[Item, int] = {}
-        self._has_lanes = any(item.kind == "lane" for item in outline.children(outline.root))
+        self._asides: dict[Item, bool] = {}
+        self._has_lanes = bool(outline.tree.lanes)
 
     def share(self, item: Item) -> float:
         """The part of the program an item stands for; inputs and outputs stand for nothing."""
@@ -41,7 +43,7 @@ class Importance:
 
     def kind(self, group: Item) -> Hashable:
         """Groups of equal structure in one phase have equal kinds."""
-        return group.kind, group.hash, group.stop - group.start, self.phase(group)
+        return group.kind, group.hash, group.stop - group.start, self.phase(group), self.is_aside(group)
 
     def told(self, opened: frozenset[Item]) -> float:
         """As how many boxes of equal share a picture counts in which these groups are open: e to the entropy of the
@@ -52,6 +54,18 @@ class Importance:
     def phase(self, item: Item) -> str:
         """The name of the phase that an item lies in; empty if the graph has only one."""
         return self._lane(item).name
+
+    def is_aside(self, item: Item) -> bool:
+        """Whether an item lies in an iteration of a training loop beside one that stands for more of the program: the
+        first differs from the others, as optimizers make their state in it, and tells the same of the model."""
+        if item.parent is None or not self._has_lanes:
+            return False
+        if item not in self._asides:
+            found = self.is_aside(item.parent)
+            if item.kind == "iteration" or has_iterations(item):
+                found = found or item is not max(self.outline.children(item.parent), key=self.share)
+            self._asides[item] = found
+        return self._asides[item]
 
     def _lane(self, item: Item) -> Item:
         """The item of a phase that an item lies in; the root if there is only one phase."""

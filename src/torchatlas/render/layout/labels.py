@@ -15,8 +15,9 @@ from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.nouns import NodeKind, OperationType, Phase, Role
 from torchatlas.graph.subgraph import members
 from torchatlas.render.fonts import ending, shortened
-from torchatlas.render.layout.folding import hands_on
+from torchatlas.render.layout.folding import hands_on, has_iterations
 from torchatlas.render.layout.layer_sizes import LayerSizes
+from torchatlas.render.layout.optimizers import is_step, parameter_count
 from torchatlas.render.layout.outline import HEAVY, OUTPUTS, Item, Outline
 from torchatlas.render.layout.shapes import Shapes, outer_call
 from torchatlas.render.layout.style import STYLE
@@ -37,8 +38,8 @@ from torchatlas.render.layout.text_fitting import (
 )
 from torchatlas.units import format_count
 
-_GRADIENT, _PARAMETER = ROLES.index(Role.GRADIENT), ROLES.index(Role.PARAMETER)
-_BACKWARD = PHASES.index(Phase.BACKWARD)
+_GRADIENT, _PARAMETER, _BUFFER = (ROLES.index(role) for role in (Role.GRADIENT, Role.PARAMETER, Role.BUFFER))
+_FORWARD, _BACKWARD = PHASES.index(Phase.FORWARD), PHASES.index(Phase.BACKWARD)
 _DIFFER, _DIFFER_SHORT = "sizes or numbers differ", "not all equal"
 _MOST_OPS = 0.75  # a repeat with one module of such a share is named after it
 _FEW_OPS = 8  # in a module that is called after the one layer in it
@@ -67,6 +68,16 @@ class Labels:
             return clean(item.type)
         if item.kind == "leaf":
             return clean(self._operation(item.start))
+        if item.kind == "group":
+            return f"group {item.name}"
+        if item.kind == "update":
+            return "update" if parameter_count(self.tree, item) else "new state"
+        if item.kind == "loop" and _of_parameters(item):
+            return "updates"
+        if item.kind == "iteration":
+            return f"iteration{'s' if item.repeat > 1 else ''} {item.name}"
+        if has_iterations(item):
+            return f"{sum(part.repeat for part in item.parts or ()):,} iterations"
         if item.kind == "loop":
             return _main_module(item) or self._turn(item)
         if item.kind == "segment" and not self.operations(item):  # of inputs or outputs that are too many to be shown
@@ -74,7 +85,23 @@ class Labels:
             return " and ".join(f"{KINDS[kind]}s" for kind in kinds.tolist())
         if item.kind == "segment" and (modules := _main_modules(item)):
             return ", ".join(modules[:2]) + " …"
+        if item.kind == "functional" and self._sets_parameters(item):
+            return "initialization"
         return {"functional": "functional ops", "segment": "ops"}.get(item.kind, clean(item.name))
+
+    def _parameters_updated(self, item: Item) -> str:
+        """How many parameters the step of an optimizer, or a part of it, is for; of other items nothing."""
+        if not (_of_parameters(item) or item.kind == "group" or is_step(self.tree, item)):
+            return ""
+        count = parameter_count(self.tree, item) or item.repeat  # what makes the state of a parameter changes none
+        return f"{count:,} parameter{'' if count == 1 else 's'}"
+
+    def _sets_parameters(self, item: Item) -> bool:
+        """Whether most ops of a group set parameters or buffers, outside of the modules that these belong to."""
+        columns, nodes = self.graph.columns, self.tree.node[item.start : item.stop]
+        values = columns["output_value"][members(columns["output_ptr"], nodes)]
+        is_held = np.isin(columns["value_role"][values[values >= 0]], (_PARAMETER, _BUFFER))
+        return bool((columns["node_phase"][nodes] == _FORWARD).all() and 2 * is_held.sum() > len(nodes))
 
     def _turn(self, item: Item) -> str:
         """What one round of a repeat is."""
@@ -84,7 +111,7 @@ class Labels:
         """Name, size and shape: what tells boxes of one title apart."""
         if item.kind == "leaf":
             return self._below_leaf(item, room)
-        each = " each" if item.repeat > 1 and not item.alike_only else ""
+        each = " each" if item.repeat > 1 and (not item.alike_only or _of_parameters(item)) else ""
         operations = f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}{each}"
         if item.kind == "segment" and not self.operations(item):
             names = [clean(self._operation(leaf)) for leaf in range(item.start, item.stop)]
@@ -95,7 +122,11 @@ class Labels:
                 return joined(f"{names[0]} … {names[-1]}" if len(names) > 1 else names[0], operations, room=room)
             inside = self._main_leaves(item, left) or self._main_operations(item, left)
             return joined("", operations, inside, room=room)
-        name = "" if item.kind == "lane" else _modules_of_one_class(item) or self.name(item, room)
+        if said := self._parameters_updated(item):
+            return joined(said, operations, room=room)
+        name = ""
+        if item.kind not in ("lane", "iteration") and not has_iterations(item):
+            name = _modules_of_one_class(item) or self.name(item, room)
         if (ways := self._layer(item)) and (said := sized(name, ways, self._parameters(item), room)):
             return said
         return self._beside(item, name, operations, room=room)
@@ -131,11 +162,15 @@ class Labels:
 
     def heading(self, item: Item, room: float = STYLE.widest_text) -> str:
         """What stands beside the title of an open group."""
-        if item.kind == "lane":
+        if said := self._parameters_updated(item):
+            return said
+        if item.kind in ("lane", "iteration") and not item.alike_only:
             return f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}"
         if item.kind in ("functional", "segment"):
             return self._main_leaves(item, room)
-        if item.kind == "loop":  # the boxes in it say their names
+        if item.kind == "iteration" or has_iterations(item):
+            name = ""
+        elif item.kind == "loop":  # the boxes in it say their names
             name = self._turn(item) if _main_module(item) else ""
         else:
             name = self.name(item, room)
@@ -177,7 +212,7 @@ class Labels:
         return names
 
     def _names_in(self, rounds: Item, item: Item) -> list[str]:
-        columns, modules = self.graph.columns, self.graph.tables.modules
+        columns, own_name = self.graph.columns, self.outline.own_name
         parents, outer = columns["call_parent"], outer_call(item)
         first = item.start + np.arange(rounds.repeat) * (rounds.stop - rounds.start)
         calls = columns["node_call"][self.tree.node[first]]
@@ -186,11 +221,11 @@ class Labels:
             calls = parents[calls]
         levels: list[Array] = []
         while (calls >= 0).all() and calls[0] != outer:
-            levels.append(columns["call_module"][calls])
+            levels.append(calls)
             calls = parents[calls]
         if not levels:
             return []
-        named = [[modules[one].path.rpartition(".")[2] for one in level.tolist()] for level in reversed(levels)]
+        named = [[own_name(call) for call in level.tolist()] for level in reversed(levels)]
         return list(dict.fromkeys(".".join(filter(None, row)) for row in zip(*named, strict=True)))
 
     # -- sizes ---------------------------------------------------------------------------------------------------------
@@ -388,6 +423,15 @@ class Labels:
         held = [clean(f"{slot} {self.shapes.of_value(value)}") for slot, value in values.items()]
         words = some(held, room - width("saved "))
         return f"saved {words or f'{len(held):,} tensor' + 's' * (len(held) > 1)}" if held else ""
+
+
+def _of_parameters(item: Item) -> bool:
+    """Whether an item is what an optimizer does to a parameter, or to several in turn."""
+    return item.kind == "update" or (
+        item.kind == "loop"
+        and all(part.kind in ("update", "leaf") for part in item.parts or ())
+        and any(part.kind == "update" for part in item.parts or ())
+    )
 
 
 def _main_modules(item: Item) -> list[str]:

@@ -17,7 +17,8 @@ import numpy as np
 
 from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.nouns import NodeKind, OperationType
-from torchatlas.render.layout import folding
+from torchatlas.render.layout import folding, optimizers
+from torchatlas.render.layout.text_fitting import shared_start
 from torchatlas.render.layout.tree import LANES, Tree
 
 OUTPUTS = 1024  # a tensor is numbered by its leaf times this, plus which output it is
@@ -44,7 +45,7 @@ HEAVY = frozenset(  # what says most of the ops around it, and is gathered into 
 class Item:
     """One box of a picture: a leaf, or a group that may be opened. `repeat` of them in a row are drawn as one."""
 
-    kind: str  # leaf | module | lane | loop | functional | segment
+    kind: str  # leaf | module | iteration | lane | loop | functional | segment | group | update
     start: int  # its leaves; of a repeat those of the first
     stop: int
     hash: int
@@ -122,6 +123,22 @@ class Outline:
         operation = int(columns["node_operation"][self.tree.node[item.start]])
         return self.tree.graph.tables.operations[operation].type
 
+    def own_name(self, call: int) -> str:
+        """What a module is called in the one that called it: its path from there on, such as `d.0` in a list `d`.
+
+        The last part alone would not tell `d.0` from `u.0`. A module that belongs elsewhere, as a shared one does, has
+        the part of its path that the two do not have in common.
+        """
+        columns, modules = self.tree.graph.columns, self.tree.graph.tables.modules
+        path: str = modules[columns["call_module"].item(call)].path
+        parent = columns["call_parent"].item(call)
+        around: str = modules[columns["call_module"].item(parent)].path if parent >= 0 else ""
+        if not around:
+            return path
+        if path.startswith(f"{around}."):
+            return path[len(around) + 1 :]
+        return path[len(shared_start([f"{path}.", f"{around}."], ".")) :] or path.rpartition(".")[2]
+
     # -- items ---------------------------------------------------------------------------------------------------
 
     def _items(self, item: Item) -> list[Item]:
@@ -139,7 +156,10 @@ class Outline:
                 items += [self._leaf(leaf) for leaf in range(at, start)]
             items.append(self._module(child))
             at = stop
-        return items + [self._leaf(leaf) for leaf in range(at, item.stop)]
+        items += [self._leaf(leaf) for leaf in range(at, item.stop)]
+        return (
+            optimizers.items_of_step(tree, item, items) if optimizers.is_step(tree, item) and not len(inner) else items
+        )
 
     def _leaf(self, leaf: int) -> Item:
         return Item("leaf", leaf, leaf + 1, self.tree.leaf_hash.item(leaf))
@@ -153,10 +173,12 @@ class Outline:
             tree.call.item(group),
             tree.lane.item(group),
         )
+        if (iteration := tree.iteration.item(group)) >= 0:
+            return Item("iteration", start, stop, tree.group_hash.item(group), group, name=f"{iteration:,}")
         if lane >= 0:
             return Item("lane", start, stop, tree.group_hash.item(group), group, name=LANES[lane % len(LANES)])
         module = tree.graph.tables.modules[tree.graph.columns["call_module"].item(call)]
-        own = module.path.rpartition(".")[2]
+        own = self.own_name(call)
         name = f"{name}.{own}" if name and own else name or own
         kind = outer if outer and module.type in CONTAINERS else module.type  # InvertedResidual says more
         first, last = self._first_inner.item(group), self._first_inner.item(group + 1)
@@ -171,6 +193,7 @@ class Outline:
     def _arranged(self, parent: Item, items: list[Item]) -> list[Item]:
         items = [self._unwrapped(item) for item in self._with_runs_gathered(items)]
         items = folding.gathered_alike(self.tree, folding.folded(self.tree, items))
+        items = folding.iterations_folded(self.tree, items)
         if self.modules_only:
             items = self._without_idle(items)
         if len(items) > self.most_children:
@@ -213,13 +236,31 @@ class Outline:
             return items
         parts: list[list[Item]] = []
         for is_small, run in runs:
-            parts += self._connected(run) if is_small else [[item] for item in run]
+            parts += self._with_idle_gathered(self._connected(run)) if is_small else [[item] for item in run]
         if sum(len(part) > 1 for part in parts) > 2:  # else there are no rounds
             parts = _cut_at_rounds(parts, folding.but_for_numbers(self.tree, items).tolist())
         found: list[Item] = []
         for part in parts:
-            found += [_gathered("functional", part)] if len(part) >= self.shortest_run else part
+            found += [gathered("functional", part)] if len(part) >= self.shortest_run else part
         return found
+
+    def _with_idle_gathered(self, parts: list[list[Item]]) -> list[list[Item]]:
+        """Ops in a row that no line leads to or from, such as those that set parameters, as one part."""
+        found: list[list[Item]] = []
+        was_idle = False
+        for part in parts:
+            is_idle = all(map(self._is_idle, part))
+            if is_idle and was_idle:
+                found[-1] = [*found[-1], *part]
+            else:
+                found.append(part)
+            was_idle = is_idle
+        return found
+
+    def _is_idle(self, item: Item) -> bool:
+        """Whether no line leads to an item or from it."""
+        first, read = self.tree.first_edge, self.tree.first_read
+        return bool(first[item.start] == first[item.end] and read[item.start] == read[item.end])
 
     def _is_small_op(self, item: Item) -> bool:
         return item.is_leaf and item.call < 0 and not self._stands_alone(item)
@@ -229,15 +270,10 @@ class Outline:
         not needed. After folding, for a repeat has no gaps between its rounds."""
         if not any(item.kind == "module" or item.call >= 0 for item in items):
             return items
-        first, read = self.tree.first_edge, self.tree.first_read
         return [
             item
             for item in items
-            if not item.is_leaf
-            or item.call >= 0
-            or self.is_marker(item)
-            or first[item.start] < first[item.end]
-            or read[item.start] < read[item.end]
+            if not item.is_leaf or item.call >= 0 or self.is_marker(item) or not self._is_idle(item)
         ]
 
     def _connected(self, run: list[Item]) -> list[list[Item]]:
@@ -320,7 +356,7 @@ class Outline:
             if len(part) == 1:
                 found += part
                 continue
-            segment = _gathered("segment", part)
+            segment = gathered("segment", part)
             if max(self.most_children // 2, 1) < len(part) and (len(part) < len(items) or count < again):
                 segment.parts = self._segments(part, crossing[first:last], again)
             found.append(segment)
@@ -379,8 +415,9 @@ class Outline:
         return Wiring(found, leaving, bundles, _pattern(item, found, leaving))
 
     def _bundles(self, items: list[Item]) -> dict[tuple[int, int], int]:
-        """How many tensors one lane takes from another."""
-        if not any(item.kind == "lane" for item in items):
+        """How many tensors one lane takes from another, or one iteration from those before."""
+        phases = [item.kind in ("lane", "iteration") or folding.has_iterations(item) for item in items]
+        if not any(phases):
             return {}
         starts = np.array([item.start for item in items], np.int64)
         source, output, target = self.tree.kept_source, self.tree.kept_output, self.tree.kept_target
@@ -393,7 +430,7 @@ class Outline:
         return {
             (int(u), int(v)): int(count)
             for (u, v), count in zip(pairs.T, counts, strict=True)
-            if u != v and items[u].kind == items[v].kind == "lane"
+            if u != v and phases[u] and phases[v]
         }
 
     def _tell(self, items: list[Item], lines: list[tuple[int, int, int]], leaving: dict[int, tuple[int, int]]) -> None:
@@ -480,7 +517,7 @@ def _cut_at_rounds(parts: list[list[Item]], keys: Iterable[int]) -> list[list[It
     return found
 
 
-def _gathered(kind: str, items: list[Item]) -> Item:
+def gathered(kind: str, items: list[Item]) -> Item:
     """Neighbours as one group."""
     total = 0
     for item in items:

@@ -29,6 +29,7 @@ _LANE_OF_PHASE = {
     Phase.OPTIMIZER: 2,
     Phase.OTHER: 3,
 }
+_HELD = [ROLES.index(Role.PARAMETER), ROLES.index(Role.BUFFER)]
 _DEEPEST = 60  # module calls nested deeper than this are drawn at this depth
 
 
@@ -50,6 +51,7 @@ class Tree:
     depth: Array
     call: Array  # group -> module call
     lane: Array  # group -> which lane it is, for a group that is a lane
+    iteration: Array  # group -> which iteration it is, for a group that is one; lanes lie in these if there are several
     group_hash: Array  # equal for groups with the same structure, shapes and inner wiring
     alike: Array  # equal for groups of one class with the same ops and inner wiring, whatever the shapes
     kept_source: Array  # leaves whose tensors another lane takes: activations kept for backward, gradients for a step
@@ -79,7 +81,9 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     came_from, came_out = _origins(count, passing, edges)
     is_leaf = ~passing & ~_bookkeeping(graph, is_op, edges)
     lane = np.array([_LANE_OF_PHASE[phase] for phase in PHASES], np.int64)[columns["node_phase"]]
-    lane += len(LANES) * np.maximum(columns["node_iteration"], 0, dtype=np.int64)
+    iteration = np.maximum(columns["node_iteration"], 0, dtype=np.int64)
+    iteration -= _belated(graph, is_op, lane, iteration, edges)
+    lane += len(LANES) * iteration
     wanted = is_op if phases is None else is_op & np.isin(columns["node_phase"], [PHASES.index(one) for one in phases])
     is_leaf &= wanted | ~is_op
     ran = lane[is_leaf & is_op]
@@ -99,6 +103,9 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     come, index, value = edges.source[drawn], edges.index[drawn], edges.value[drawn].astype(np.int64)
     source, target = stands_for[come], leaf_of_node[edges.target[drawn]]
     output = np.maximum(np.where(is_leaf[come], edges.output[drawn], came_out[come]), 0)
+    lines = ~_setting_parameters(graph, order, source, target, value)
+    if not lines.all():
+        source, target, output, index, value = (ends[lines] for ends in (source, target, output, index, value))
     crosses = np.zeros(0, np.int64)
     if len(used) > 1:
         is_kept = _crossing(lane[order], is_op[order], source, target)
@@ -113,12 +120,12 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
     powers = _powers(max(len(columns["input_value"]), len(columns["output_value"]), len(order)) + 1)
     operation = digests(row.name for row in graph.tables.operations)[columns["node_operation"][order]]
     leaf_hash = _leaf_hashes(graph, order, operation, powers)
-    lines = _Lines(source, output, target, first_edge)
+    wires = _Lines(source, output, target, first_edge)
     classes, module_class = _classes(graph)
     called = groups.call >= 0
     own = np.full(len(called), 7, np.uint64)
     own[called] = digests(classes)[module_class[columns["call_module"][groups.call[called]]]]
-    group_hash, alike = _group_hashes(own, groups, leaf_hash, operation, lines, powers)
+    group_hash, alike = _group_hashes(own, groups, leaf_hash, operation, wires, powers)
     return Tree(
         graph,
         classes,
@@ -134,6 +141,7 @@ def build(graph: Graph, phases: Collection[Phase] | None = None) -> Tree:
         groups.depth,
         groups.call,
         groups.lane,
+        groups.iteration,
         group_hash,
         alike,
         kept_source,
@@ -241,10 +249,49 @@ def _near(is_op: Array, seed: Array, source: Array, target: Array) -> Array:
         found[more] = True
 
 
+def _belated(graph: Graph, is_op: Array, lane: Array, iteration: Array, edges: _Edges) -> Array:
+    """Ops that belong to the iteration before: an iteration ends with the step of its optimizer, and programs look at
+    the loss after that. They run before any module does, outside of all, read what forward made in the iteration
+    before, and nothing in their own iteration reads them."""
+    count, called = len(graph), graph.columns["node_call"] >= 0
+    if not count or not iteration.any():
+        return np.zeros(count, bool)
+    first_call = np.full(int(iteration.max()) + 1, count)
+    np.minimum.at(first_call, iteration[called], np.flatnonzero(called))
+    late = is_op & (iteration > 0) & (lane == 0) & (np.arange(count) < first_call[iteration])
+    before = iteration[edges.target] - iteration[edges.source]
+    from_op = is_op[edges.source]
+    late[edges.target[from_op & (lane[edges.source] > 0)]] = False
+    while True:  # as many rounds as there are such ops in a row: one to ten
+        readers = late[edges.source] & ~(late[edges.target] | (before < 0))
+        if not readers.any():
+            break
+        late[edges.source[readers]] = False
+    reads = np.zeros(count, bool)
+    reads[edges.target[from_op & (before == 1)]] = True
+    while True:
+        more = reads[edges.source] & late[edges.source] & (before == 0) & ~reads[edges.target]
+        if not more.any():
+            found: Array = late & reads
+            return found
+        reads[edges.target[more]] = True
+
+
 def _crossing(lane: Array, is_op: Array, source: Array, target: Array) -> Array:
     """Edges from one lane to another. What the program is given belongs to forward lanes, what it returns to all."""
     given = ~is_op[source] & (lane[target] % len(LANES) == 0)
     found: Array = (lane[source] != lane[target]) & ~given & is_op[target]
+    return found
+
+
+def _setting_parameters(graph: Graph, leaves: Array, source: Array, target: Array, value: Array) -> Array:
+    """Edges into modules from ops outside of all modules that set a parameter or buffer, as a program does that builds
+    its model. Parameters are part of the boxes that read them and have no lines, whoever set them."""
+    columns = graph.columns
+    outside = columns["node_call"][leaves] < 0
+    outside &= columns["node_kind"][leaves] == KINDS.index(NodeKind.OP)
+    found: Array = outside[source] & (columns["node_call"][leaves[target]] >= 0) & (value >= 0)
+    found[found] = np.isin(columns["value_role"][value[found]], _HELD)
     return found
 
 
@@ -266,7 +313,7 @@ def _bookkeeping(graph: Graph, is_op: Array, edges: _Edges) -> Array:
 
 
 class _Groups:
-    """Module calls, and the lanes above them, as intervals of leaves."""
+    """Module calls, the lanes above them, and above these iterations if there are several, as intervals of leaves."""
 
     def __init__(self, graph: Graph, leaves: Array, lane: Array, is_op: Array, lanes: bool) -> None:
         columns = graph.columns
@@ -274,9 +321,14 @@ class _Groups:
         ancestors = _ancestors(columns["call_parent"].astype(np.int64))
         call = np.where(is_op, columns["node_call"], -1)[leaves]
         levels: list[Array] = []  # per depth, for every leaf, the number of its group or -1
+        iterations = False
         if lanes:  # what is returned lies in its lane, what is given before all of them
             given = columns["node_kind"] == KINDS.index(NodeKind.INPUT)
-            levels.append(np.where(given, -1, lane)[leaves])
+            level = np.where(given, -1, lane)[leaves]
+            iteration = np.where(level >= 0, level // len(LANES), -1)
+            ran = iteration[iteration >= 0]
+            iterations = bool((ran != ran[:1]).any())
+            levels += [iteration, level] if iterations else [level]
         for at_depth in ancestors:
             level = np.append(at_depth, -1)[call]  # the last: of no call
             levels.append(np.where(level >= 0, lane[leaves] * calls + level, -1) if lanes else level)
@@ -312,9 +364,11 @@ class _Groups:
         place[preorder] = np.arange(len(start))
         self.start, self.stop, self.depth = start[preorder], stop[preorder], depth[preorder]
         self.parent = np.where(parent >= 0, place[parent], -1)[preorder]
-        is_lane = (depth == 1) if lanes else np.zeros(len(depth), bool)
+        is_lane = (depth == 1 + iterations) if lanes else np.zeros(len(depth), bool)
+        is_iteration = (depth == 1) if iterations else np.zeros(len(depth), bool)
         self.lane = np.where(is_lane, key, -1)[preorder]
-        self.call = np.where(is_lane | (key < 0), -1, key % max(calls, 1))[preorder]
+        self.iteration = np.where(is_iteration, key, -1)[preorder]
+        self.call = np.where(is_lane | is_iteration | (key < 0), -1, key % max(calls, 1))[preorder]
 
 
 def _ancestors(parent: Array) -> list[Array]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import encodable
-from torchatlas.graph import Graph
+from torchatlas.graph import Graph, Role
+from torchatlas.graph.columns import ROLES
 from torchatlas.render.viewer.sections.registered import Members, section
 from torchatlas.render.viewer.subject import Subject
 
@@ -71,13 +72,15 @@ class _Places:
 
     def nodes(self, finding: Any) -> list[int]:
         """The nodes that it names; else those of its lines; else those that take a parameter it names."""
-        texts = [finding.what, *(place.what for place in finding.where)]
-        words = list(dict.fromkeys(word.rstrip(".") for text in texts for word in _WORDS.findall(text)))
-        at_lines = self._at([place.source for place in finding.where if place.source is not None])
         known = self.graph.index.by_name
-        named = [known[word] for word in words if word in known]
+        # The doctor writes "made by layer.add": the last word is the node. Others may be plain English, as is "sum".
+        ends = [place.what.rpartition(" ")[2] for place in finding.where]
+        named = [known[name] for name in dict.fromkeys(ends) if name in known]
+        at_lines = self._at([place.source for place in finding.where if place.source is not None])
         if at_lines and named:  # the same name may be of another op, in the doctor's own recording
             named = [node for node in named if node in set(at_lines)] or at_lines
+        texts = [finding.what, *(place.what for place in finding.where)]
+        words = {word.rstrip(".") for text in texts for word in _WORDS.findall(text)}
         return sorted(set(named or at_lines or self._takers(words)))[:_MOST_NODES]
 
     def _at(self, lines: list[Any]) -> list[int]:
@@ -85,11 +88,11 @@ class _Places:
         found: list[int] = np.flatnonzero(np.isin(self.graph.columns["node_source"], rows)).tolist() if rows else []
         return found
 
-    def _takers(self, words: list[str]) -> list[int]:
-        """Nodes that take one of the parameters, or run in one of the modules, that are named."""
-        columns, names = self.graph.columns, set(words)
-        rows = [row for row, name in enumerate(self.graph.tables.names) if name in names]
-        values = np.isin(columns["value_parameter"], rows) if rows else np.zeros(len(columns["value_parameter"]), bool)
+    def _takers(self, words: set[str]) -> list[int]:
+        """Nodes that take a parameter or buffer that is named."""
+        columns = self.graph.columns
+        rows = [row for row, name in enumerate(self.graph.tables.names) if name in words]
+        roles = [ROLES.index(Role.PARAMETER), ROLES.index(Role.BUFFER)]
+        values = np.isin(columns["value_parameter"], rows) & np.isin(columns["value_role"], roles)
         found: list[int] = self.graph.index.node_of_input[values[columns["input_value"]]].tolist()
-        modules = [module for module in words if module in self.graph.scopes]
-        return found or [node.id for module in modules for node in self.graph.where(scope=module)]
+        return found

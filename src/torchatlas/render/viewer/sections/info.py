@@ -11,7 +11,6 @@ from torchatlas.analysis.devices import device_named
 from torchatlas.analysis.totals import memory_usage, operations_mask
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
-from torchatlas.graph.names import origin
 from torchatlas.render.viewer.sections.registered import Members, section
 from torchatlas.render.viewer.subject import Subject
 
@@ -42,7 +41,9 @@ def _title(subject: Subject) -> str:
     title = subject.extras.get("title") or ""
     if not isinstance(title, str):
         raise InvalidInputError(f"title={title!r} is no text; pass a string.")
-    return title or subject.outline.root.type or f"graph of {origin(subject.graph.source)}"
+    model = next((module.type for module in subject.graph.tables.modules if not module.path), "")
+    unnamed = "autograd graph" if subject.graph.source == "autograd" else "computation"
+    return title or model or subject.outline.root.type or unnamed  # as on the still picture
 
 
 def _totals(subject: Subject) -> dict[str, Any]:
