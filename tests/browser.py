@@ -67,7 +67,7 @@ class Visit:
         page.on("request", lambda request: visit.requests.append(request.url))
         page.on("websocket", lambda socket: visit.requests.append(socket.url))
         page.on("console", lambda message: message.type == "error" and visit.errors.append(message.text))
-        page.on("pageerror", lambda error: visit.errors.append(str(error)))
+        page.on("pageerror", lambda error: visit.errors.append(error.stack or str(error)))
         page.on("dialog", lambda dialog: (visit.errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.on("crash", lambda _: visit.errors.append("the page crashed"))
         page.goto(path.resolve().as_uri() + fragment)

@@ -1,7 +1,9 @@
 /** A page without a graph: files can be dropped on it, or chosen. */
 
+import { checkColumns } from "../document/check";
 import { type Document, readAtlas } from "../document/document";
 import { readJson } from "../document/json";
+import { DamagedFile } from "../document/zip";
 import { h, replace } from "./dom";
 
 export function emptyPage(root: HTMLElement, open: (documents: Document[]) => void): void {
@@ -25,7 +27,10 @@ export function emptyPage(root: HTMLElement, open: (documents: Document[]) => vo
       message.textContent = error instanceof Error ? error.message : String(error);
     }
   };
-  input.addEventListener("change", () => void take([...(input.files ?? [])]));
+  input.addEventListener("change", () => {
+    void take([...(input.files ?? [])]);
+    input.value = ""; // so that the same file, mended, can be chosen again
+  });
   acceptDrops(page, (files) => void take(files));
   replace(root, page);
 }
@@ -45,7 +50,16 @@ export function acceptDrops(element: HTMLElement, take: (files: File[]) => void)
   });
 }
 
+/** A file of a stranger: it is checked, and whatever is wrong with it is said with its name. */
 export async function readFile(file: File): Promise<Document> {
-  const bytes = new Uint8Array(await file.arrayBuffer());
-  return file.name.endsWith(".json") ? readJson(file.name, bytes) : readAtlas(file.name, bytes);
+  try {
+    const bytes = new Uint8Array(await file.arrayBuffer());
+    const isJson = file.name.endsWith(".json");
+    const document = isJson ? readJson(file.name, bytes) : await readAtlas(file.name, bytes);
+    checkColumns(document);
+    return document;
+  } catch (error) {
+    const message = error instanceof Error ? error.message : String(error);
+    throw new DamagedFile(message.includes(file.name) ? message : `${file.name} cannot be read: ${message}`);
+  }
 }

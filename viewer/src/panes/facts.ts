@@ -55,22 +55,24 @@ async function copy(text: string): Promise<boolean> {
   }
 }
 
-/** viewer/values.json, one value. */
+/** viewer/values.json, one value. Null is what was not recorded. */
 export interface Statistics {
   mean: number | null;
   std: number | null;
   min: number | null;
   max: number | null;
-  finite: number;
-  zeros: number;
-  histogram: number[];
-  low: number;
-  high: number;
+  finite: number | null;
+  zeros: number | null;
+  histogram: number[] | null;
+  low: number | null;
+  high: number | null;
 }
 
 export function histogram(statistics: Statistics): HTMLElement {
-  const most = Math.max(...statistics.histogram, 1);
-  const bars = statistics.histogram.map((count) => {
+  const { finite, zeros } = statistics,
+    counts = statistics.histogram ?? [];
+  const most = Math.max(...counts, 1);
+  const bars = counts.map((count) => {
     const bar = h("span", {});
     bar.style.height = `${(100 * count) / most}%`;
     return bar;
@@ -81,8 +83,8 @@ export function histogram(statistics: Statistics): HTMLElement {
     `std ${number(statistics.std)}`,
     `min ${number(statistics.min)}`,
     `max ${number(statistics.max)}`,
-    statistics.finite < 1 ? `${formatNumber(100 * (1 - statistics.finite))} % not finite` : "finite",
-    statistics.zeros ? `${formatNumber(100 * statistics.zeros)} % zeros` : "",
+    finite === null ? "" : finite < 1 ? `${formatNumber(100 * (1 - finite))} % not finite` : "finite",
+    zeros ? `${formatNumber(100 * zeros)} % zeros` : "",
   ];
   return h(
     "figure",
@@ -98,6 +100,6 @@ export function histogram(statistics: Statistics): HTMLElement {
           ...bars,
         )
       : null,
-    h("figcaption", { class: statistics.finite < 1 ? "alert" : "soft" }, words.filter(Boolean).join(" · ")),
+    h("figcaption", { class: finite !== null && finite < 1 ? "alert" : "soft" }, words.filter(Boolean).join(" · ")),
   );
 }
