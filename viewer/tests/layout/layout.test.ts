@@ -1,10 +1,12 @@
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { layoutScene } from "../../src/layout/layout";
 import type { Scene } from "../../src/layout/scene";
 import type { Outline } from "../../src/model/outline";
 import { GEOMETRY, options } from "./geometry";
 import { allGroups, chain, type EdgeRow, HANDS_ON, makeOutline, randomNumbers, type Tree } from "./outlines";
 import { faultsOf } from "./verify";
+
+vi.setConfig({ testTimeout: 60_000 }); // machines may be busy
 
 const NONE = { overlaps: 0, outside: 0, slanted: 0, throughBoxes: 0, onEachOther: 0, missing: 0, labels: 0 };
 
