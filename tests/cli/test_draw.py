@@ -105,6 +105,13 @@ def test_figures_for_papers(file: Path, folder: Path, size: str, inches: tuple[f
     assert int.from_bytes((folder / "figure.png").read_bytes()[16:20]) == round(100 * inches[0])
 
 
+def test_lines_to_the_right(file: Path, folder: Path) -> None:
+    for direction in ("down", "right"):
+        assert run(str(file), "--direction", direction, "-o", f"{direction}.svg").exit_code == 0
+        picture = atlas.draw(atlas.load(file), direction=direction)
+        assert (folder / f"{direction}.svg").read_text(encoding="utf-8") == picture.svg
+
+
 def test_text_for_other_programs(file: Path, folder: Path) -> None:
     for name, begin in (("x.dot", "digraph"), ("x.gv", "digraph"), ("X.MMD", "flowchart")):
         result = run(str(file), "-o", name, "--json")
@@ -123,6 +130,7 @@ def test_text_for_other_programs(file: Path, folder: Path) -> None:
         (("--plot", "time", "--phase", "forward"), "--phase is for a picture"),
         (("--plot", "time", "--font-size", "9"), "--font-size is for a picture"),
         (("--plot", "time", "--depth", "2"), "--depth is for a picture"),
+        (("--plot", "time", "--direction", "right"), "--direction is for a picture"),
         (("--plot", "time", "--no-footer"), "--no-footer is for a picture"),
         (("--title", "T", "--no-title"), "--title and --no-title contradict each other"),
         (("-o", "x.pdf", "--dpi", "300"), "--dpi is written into a .png"),

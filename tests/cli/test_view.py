@@ -132,6 +132,19 @@ def served(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
+def test_the_address_of_the_server_is_no_argument_of_the_browser(
+    folder: Path, browser: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchatlas.render.viewer.server.CaptureServer.wait", lambda server: None)
+    facts = json.loads(run(str(folder), "--json").stdout)
+    (opened,) = browser
+    assert facts["opened"]
+    assert opened.startswith("file://")
+    page = Path(opened.removeprefix("file://"))
+    assert f'content="0;url={facts["url"]}"' in page.read_text()
+    assert page.parent.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.child
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_folder_is_served_until_it_is_ended(file: Path, folder: Path, number: signal.Signals) -> None:

@@ -28,10 +28,11 @@ from torchatlas.render.sheet import WIDTHS, sheet
 COLOURS = ("type", "time", "memory", "flops", "intensity", "gradient")
 PLOTS = ("memory", "roofline", "time", "gradients")
 _NUMBER = r"\d{1,4}(?:\.\d{1,4})?"
+DIRECTIONS = ("down", "right")
 TEXTS = (".dot", ".gv", ".mmd")
 _OF_PICTURES = (  # and of no plot
     *("font_size", "title", "no_title", "no_legend", "no_footer"),
-    *("color_by", "critical_path", "modules", "depth", "phases"),
+    *("color_by", "critical_path", "modules", "depth", "direction", "phases"),
 )
 _OF_DRAWINGS = ("size", "dpi", "theme", *_OF_PICTURES)  # and of no text for other programs
 
@@ -71,6 +72,7 @@ _OF_DRAWINGS = ("size", "dpi", "theme", *_OF_PICTURES)  # and of no text for oth
 @click.option("--critical-path", is_flag=True, help="Mark the heaviest chain of ops.")
 @click.option("--modules", is_flag=True, help="Draw modules only, without the ops between them.")
 @click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Show so many levels of modules at most.")
+@click.option("--direction", type=click.Choice(DIRECTIONS), default="down", show_default=True, help="Where lines lead.")
 @click.option(
     "--phase",
     "phases",
@@ -96,6 +98,7 @@ def command(
     critical_path: bool,
     modules: bool,
     depth: int | None,
+    direction: str,
     phases: tuple[str, ...],
     plot: str | None,
     device: str | None,
@@ -139,6 +142,7 @@ def command(
                 critical_path=critical_path,
                 view="modules" if modules else "ops",
                 depth=depth,
+                direction=direction,
                 phases=phases or None,
             )
         if drawing is not None:

@@ -18,14 +18,14 @@ from torchatlas.files import open_to_read, replacing
 from torchatlas.graph.formats import check_folder, suffix_of
 from torchatlas.render.viewer.captures import Captures
 from torchatlas.render.viewer.content import Viewed, page_of, viewed
-from torchatlas.render.viewer.opening import open_in_browser, temporary_page
+from torchatlas.render.viewer.opening import open_in_browser, redirecting_page, temporary_page
 from torchatlas.render.viewer.server import CaptureServer
 
 MOST_INLINE_BYTES = 64_000_000  # of a graph's columns: a page of more takes a browser long to read
 
 
 @click.command()
-@click.argument("items", nargs=-1, metavar="[FILE|TARGET|FOLDER]...")
+@click.argument("files", nargs=-1, metavar="[FILE|TARGET|FOLDER]...")
 @run_options
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Write the page here (.html) and keep it.")
 @click.option(
@@ -38,7 +38,7 @@ MOST_INLINE_BYTES = 64_000_000  # of a graph's columns: a page of more takes a b
 @click.option("--no-browser", is_flag=True, help="Open no browser; print where the page is.")
 @verb
 def command(
-    items: tuple[str, ...],
+    files: tuple[str, ...],
     run: Run,
     output: Path | None,
     overlay: Path | None,
@@ -61,20 +61,20 @@ def command(
     torchatlas view models.gpt:build --inputs int64:2,16 --backward -o gpt.html
     torchatlas view runs/
     """
-    _check(items, output)
+    _check(output)
     extras: dict[str, Any] = {"overlay": None if overlay is None else _numbers(overlay), "device": device}
-    folders = [item for item in items if Path(item).is_dir()]
+    folders = [item for item in files if Path(item).is_dir()]
     if folders:
-        if len(items) > 1 or output is not None or run.options:
+        if len(files) > 1 or output is not None or run.options:
             raise click.UsageError(
                 f"{folders[0]} is a folder, which is served by itself, without -o or options of runs."
             )
         _serve(Captures([Path(folders[0])], **extras), title or Path(folders[0]).resolve().name, no_browser, as_json)
         return
-    shown = [one for item in items for one in _viewed(item, run, as_json)]
+    shown = [one for item in files for one in _viewed(item, run, as_json)]
     too_large = sum(one.graph.nbytes for one in shown) > MOST_INLINE_BYTES
-    if too_large and output is None and all(Path(item).is_file() for item in items):
-        _serve(Captures([Path(item) for item in items], **extras), title or shown[0].name, no_browser, as_json)
+    if too_large and output is None and all(Path(item).is_file() for item in files):
+        _serve(Captures([Path(item) for item in files], **extras), title or shown[0].name, no_browser, as_json)
         return
     with progress("writing the page"):
         data = page_of(shown, title=title, **extras)
@@ -97,7 +97,7 @@ def _viewed(item: str, run: Run, as_json: bool) -> list[Viewed]:
     return viewed(source.graph("view", as_json), name=Path(item).name)
 
 
-def _check(items: tuple[str, ...], output: Path | None) -> None:
+def _check(output: Path | None) -> None:
     """Refuse what could not be written before a model runs."""
     if output is not None:
         if suffix_of(output) not in (".html", ".htm"):
@@ -134,12 +134,11 @@ def _numbers(path: Path) -> dict[str, Any]:
 
 def _serve(captures: Captures, title: str, no_browser: bool, as_json: bool) -> None:
     """Until Ctrl-C, SIGTERM or the page's own button."""
-    with CaptureServer(captures, title) as server, _ended_by_signals():
-        opened = not no_browser and open_in_browser(server.address)
+    with CaptureServer(captures, title) as server, _ended_by_signals(), suppress(KeyboardInterrupt):
+        opened = not no_browser and open_in_browser(redirecting_page(server.address).as_uri())
         text = f"{'opened' if opened else 'open'}: {server.address}\nCtrl-C ends the server."
         print_result({"url": server.address, "opened": opened}, text, as_json)
-        with suppress(KeyboardInterrupt):
-            server.wait()
+        server.wait()
     if not as_json:
         echo("The server has ended.")
 

@@ -350,9 +350,12 @@ class Page:
                 self.canvas.rounded(line.points, STYLE.line_corner, stroke=colour, stroke_width=thick, dash=dash)
         for line in lines:
             if line.arrow and len(line.points) > 1:
-                (_, before), (x, y) = line.points[-2:]
+                before, (x, y) = line.points[-2:]
                 colour = self.theme.accent if line in self.path.lines else self.theme.edge
-                self.canvas.arrow_head(x, y, "up" if y < before else "down", fill=colour, size=STYLE.arrow)
+                if self.scene.sideways:
+                    self.canvas.arrow_head(x, y, "left" if x < before[0] else "right", fill=colour, size=STYLE.arrow)
+                else:
+                    self.canvas.arrow_head(x, y, "up" if y < before[1] else "down", fill=colour, size=STYLE.arrow)
 
     # -- words ---------------------------------------------------------------------------------------------------------
 

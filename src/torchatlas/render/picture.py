@@ -28,6 +28,7 @@ _MORE = 1.25  # an attempt must tell a quarter more than the one before: what is
 _POOR = 6.0  # a picture that counts as fewer boxes tells little
 _LARGEST_TYPE = 12.0  # pixels, on paper: 9 points, as in a caption
 VIEWS = ("ops", "modules")
+DIRECTIONS = ("down", "right")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def draw(
     critical_path: bool | str = False,
     view: str = "ops",
     depth: int | None = None,
+    direction: str = "down",
     phases: Iterable[Phase | str] | None = None,
 ) -> Picture:
     """Draw a graph so that it fits a page and can be read: what does not fit is closed into boxes, never shrunk.
@@ -69,19 +71,20 @@ def draw(
     `color_by` is "type" or a measure: time, memory, flops, intensity, gradient. `critical_path` marks the heaviest
     chain, by time where it was measured, or by what it names (flops, bytes, count). `view="modules"` opens modules only
     for the sake of others in them and closes ops between modules into one box; an op on its own stays where lines meet
-    it, as the add of a residual does. `depth` is how many levels of modules are shown at most. `phases` chooses what is
-    drawn, such as ("forward",); by default everything.
+    it, as the add of a residual does. `depth` is how many levels of modules are shown at most. Lines lead "down" or,
+    by `direction`, "right". `phases` chooses what is drawn, such as ("forward",); by default everything.
     """
-    _check(graph, node_size, view, title)
+    _check(graph, node_size, view, title, direction)
     page, levels = sheet(width, height, size, font_size), _levels(depth)
     shown = None if phases is None else _phases(graph, phases)
     look = Look(theme_named(theme), title, legend, footer, color_by, critical_path, page, shown)
     with collection_paused():
         tree = build(graph, phases=shown)
-        found = _fitted(tree, look, float(node_size), view == "modules", levels)
+        sideways = direction == "right"
+        found = _fitted(tree, look, float(node_size), view == "modules", depth=levels, sideways=sideways)
         labels, fit = found.labels, found.fit
         outline = labels.outline
-        scene = SceneMaker(outline, labels).scene(fit.box)
+        scene = SceneMaker(outline, labels, sideways).scene(fit.box)
         drawn = Page(look, found.margins, outline, labels, scene, fit.scale)
         canvas = drawn.drawn()
     opened = sum(frame.open for frame in scene.frames)
@@ -118,13 +121,12 @@ class _Attempt:
         return self.opener.importance.told(self.fit.opened)
 
 
-def _fitted(tree: Tree, look: Look, node_size: float, modules_only: bool, depth: int | None) -> _Attempt:
+def _fitted(tree: Tree, look: Look, node_size: float, modules_only: bool, **limits: Any) -> _Attempt:
     """What is open on the page. While that tells little, also with small ops gathered into boxes, and then with groups
     that do not fit cut into segments, fewer each time: the attempt that tells most."""
     best: _Attempt | None = None
     page = look.sheet
-    largest = _LARGEST_TYPE if page.on_paper else LARGEST
-    limits: dict[str, Any] = {"largest": largest, "depth": depth, "saves_height": page.fits_content}
+    limits |= {"largest": _LARGEST_TYPE if page.on_paper else LARGEST, "saves_height": page.fits_content}
     most_children, gathers = MOST_CHILDREN, modules_only
     while most_children >= (_FEWEST_CHILDREN if best else 1):
         outline = Outline(tree, most_children=most_children, modules_only=modules_only, gathers=gathers)
@@ -141,6 +143,7 @@ def _fitted(tree: Tree, look: Look, node_size: float, modules_only: bool, depth:
     if best is not None:
         return best
     needed = trial.fit.box.width * opener.least, trial.fit.box.height * opener.least
+    needed = needed[::-1] if opener.sideways else needed
     raise InvalidInputError(
         f"{page.size(page.width, page.height)} {page.unit} are too few to show anything at "
         f"font_size={page.asked_font_size:g}: use at least {page.size(*_least_page(look, outline, needed))}, "
@@ -193,12 +196,14 @@ def _levels(depth: Any) -> int | None:
     return levels
 
 
-def _check(graph: Any, node_size: Any, view: Any, title: Any) -> None:
+def _check(graph: Any, node_size: Any, view: Any, title: Any, direction: Any) -> None:
     if not isinstance(graph, Graph):
         raise InvalidInputError(f"draw takes a Graph, not {type(graph).__name__}: atlas.draw(atlas.capture(model, x)).")
     if isinstance(node_size, bool) or not isinstance(node_size, Real) or not 0 <= float(node_size) <= 2000:
         raise InvalidInputError(f"node_size={node_size!r} is no size for boxes; pass pixels, up to 2,000.")
     if view not in VIEWS:
         raise InvalidInputError(f"view={view!r} is not one of {', '.join(map(repr, VIEWS))}.")
+    if direction not in DIRECTIONS:
+        raise InvalidInputError(f"direction={direction!r} is not one of {', '.join(map(repr, DIRECTIONS))}.")
     if title is not None and not isinstance(title, str):
         raise InvalidInputError(f"title={title!r} is no text; pass a string, or None for no heading.")

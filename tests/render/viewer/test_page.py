@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from hostile import HOSTILE, hostile_graph
+from hostile import HOSTILE, NO_UNICODE, hostile_graph
 from torch import nn
 
 import torchatlas as atlas
@@ -373,3 +373,10 @@ def test_a_large_graph_is_a_picture_in_a_notebook(graph: Graph, limit: str, monk
     assert "graph.show()" in html
     assert "data:image/svg+xml" in html
     assert "<table" in html
+
+
+def test_a_graph_that_cannot_be_written_is_a_picture_with_the_reason(graph: Graph) -> None:
+    html = hostile_graph(NO_UNICODE)._repr_html_()
+    assert "<iframe" not in html
+    assert "There is no viewer of this graph: the page: not written, for it could not be read back" in html
+    assert "data:image/svg+xml" in html

@@ -235,6 +235,15 @@ def test_its_own_page_may_ask(server: CaptureServer) -> None:
     assert ask(server, "", "Sec-Fetch-Site: none").status == 200
 
 
+def test_a_link_may_lead_to_it(server: CaptureServer) -> None:
+    """As that in the file which the browser is started with."""
+    link = ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")
+    assert ask(server, "", *link).status == 200
+    assert ask(server, "", *link, "Origin: https://evil.example").status == 403
+    assert ask(server, "", *link[:2], "Sec-Fetch-Dest: iframe").status == 403
+    assert ask(server, "stop", *link, f"Origin: http://127.0.0.1:{server.port}", method="POST").status == 403
+
+
 def test_a_wrong_token_is_refused(server: CaptureServer) -> None:
     for token in ("", "x", server.token[:-1], server.token + "x", "é", "%2e%2e", "a" * 60_000):
         for place in ("", "captures.json", "view/0000000000000000"):

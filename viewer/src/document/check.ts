@@ -18,7 +18,6 @@ const COLUMNS: Record<Count, Record<string, Limit>> = {
     node_operation: "operations",
     node_call: "call",
     node_source: "sources",
-    node_arguments: "arguments",
     node_name: "names",
     node_thread: "threads",
     node_forward: "node",

@@ -16,7 +16,11 @@ export interface Route {
 export const RETURN = Number.NEGATIVE_INFINITY;
 
 /** Where the label of a line stands, from the group's corner: left, top. */
-export interface Spot { line: number; x: number; y: number }
+export interface Spot {
+  line: number;
+  x: number;
+  y: number;
+}
 
 export interface Box {
   width: number; // with what looks out behind a repeat
@@ -34,7 +38,17 @@ export interface Box {
 
 export function closedBox(width: number, height: number): Box {
   return {
-    width, height, open: false, inner: [], x: [], y: [], routes: [], spots: [], enters: [], leaves: [], leftOut: 0,
+    width,
+    height,
+    open: false,
+    inner: [],
+    x: [],
+    y: [],
+    routes: [],
+    spots: [],
+    enters: [],
+    leaves: [],
+    leftOut: 0,
   };
 }
 
@@ -49,7 +63,8 @@ export function tidy(points: readonly number[]): number[] {
     const end = found.length;
     const [lastX, lastY] = [found[end - 2]!, found[end - 1]!];
     if (x === lastX && y === lastY) continue;
-    const isCorner = end < 4 || !((found[end - 4] === lastX && lastX === x) || (found[end - 3] === lastY && lastY === y));
+    const isCorner =
+      end < 4 || !((found[end - 4] === lastX && lastX === x) || (found[end - 3] === lastY && lastY === y));
     if (isCorner) found.push(x, y);
     else found.splice(end - 2, 2, x, y);
   }

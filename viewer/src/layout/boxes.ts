@@ -1,9 +1,10 @@
 /** Items, and which of them are open -> nested boxes with sizes. Groups of equal structure, in which the same is open and
  * whose texts are as wide, are laid out once. */
 
-import type { Item, Outline } from "../model/outline";
+import type { Item, Outline, Rounds } from "../model/outline";
 import { type Box, closedBox } from "./box";
 import { type Frame, layoutGroup } from "./group";
+import { getOrMake } from "./maps";
 import type { Geometry, LayoutOptions } from "./scene";
 import type { Wirer, Wiring } from "./wiring";
 
@@ -12,10 +13,16 @@ const HEIGHT_WITH_SUBTITLE = 36;
 const LABEL_HEIGHT = 12;
 const MARGIN_OF_ENDS = 24; // beside the ends of lines on a box
 const FOR_RETURN = [18, 6] as const; // what the dashed line of a repeat takes of the width and the height
+const LEAST_BADGE = 56; // what paint.ts keeps free for the badge in a heading
 const RANK_GAP_ACROSS = 72; // between boxes side by side, where labels stand above the lines
 
 /** An item as it is shown: with its box, and its wiring if it is open. */
-export interface Shown { item: Item; box: Box; wiring: Wiring | null; inner: Shown[] }
+export interface Shown {
+  item: Item;
+  box: Box;
+  wiring: Wiring | null;
+  inner: Shown[];
+}
 
 /** What layouts have in common as long as texts and geometry stay the same. */
 export class Kept {
@@ -48,17 +55,13 @@ export class Kept {
   }
 
   number(structure: string): number {
-    let number = this.numbers.get(structure);
-    if (number === undefined) this.numbers.set(structure, (number = this.numbers.size));
-    return number;
+    return getOrMake(this.numbers, structure, () => this.numbers.size);
   }
 
   width(text: string, size: number, bold: boolean): number {
     if (!text) return 0;
     const key = `${size}${bold}${text}`;
-    let width = this.widths.get(key);
-    if (width === undefined) this.widths.set(key, (width = this.textWidth(text, size, bold)));
-    return width;
+    return getOrMake(this.widths, key, () => this.textWidth(text, size, bold));
   }
 
   /** What a label takes in the layout. */
@@ -94,10 +97,11 @@ export class Kept {
   /** The frame of an open group in the layout. */
   frame(item: Item, isRoot: boolean, hasInputs: boolean, hasOutputs: boolean): Frame {
     if (isRoot) return { left: 0, top: 0, right: 0, bottom: 0, leastWidth: 0, leastHeight: 0 };
-    const { heading, padding, beside_heading, title_text, small_text, widest_title, widest_text } = this.geometry;
+    const { heading, padding, beside_heading, plus, title_text, small_text, widest_title, widest_text } = this.geometry;
     const title = Math.min(this.width(item.title, title_text, true), widest_title);
-    const words = Math.min(this.width(item.heading, small_text, false), widest_text);
-    const head = title + words + beside_heading + (item.repeat > 1 ? this.badge(item) + 8 : 0);
+    const words = Math.min(this.width(item.heading || item.subtitle, small_text, false), widest_text);
+    const head =
+      title + words + beside_heading + plus + (item.repeat > 1 ? Math.max(this.badge(item) + 8, LEAST_BADGE) : 0);
     const [wider, higher] = item.repeat > 1 ? FOR_RETURN : [0, 0];
     const bottom = (hasOutputs ? 8 : padding) + higher;
     const above = hasInputs ? 0 : 10;
@@ -118,26 +122,34 @@ export class Kept {
 
 /** Distances as a picture that runs to the right needs them. */
 export function geometryFor(geometry: Geometry, direction: LayoutOptions["direction"]): Geometry {
-  return direction === "down" ? geometry : { ...geometry, rank_gap: RANK_GAP_ACROSS, usual_height: 120, spanning_height: 200 };
+  return direction === "down"
+    ? geometry
+    : { ...geometry, rank_gap: RANK_GAP_ACROSS, usual_height: 120, spanning_height: 200 };
 }
 
-/** Lays out what is shown of one outline. Wirings last as long as the rounds and lanes that are shown. */
+/** Lays out what is shown of one outline. Wirings last as long as the same repeats are unfolded and
+ * the same lanes are shown. */
 export class BoxMaker {
-  private readonly wirings = new Map<Item, { wiring: Wiring; key: number }>();
+  private readonly wirings = new Map<string, { wiring: Wiring; key: number }>(); // by item and where its round begins
+  private rounds: Rounds = new Map();
 
   constructor(
     private readonly outline: Outline,
     private readonly kept: Kept,
     private readonly wirer: Wirer,
-    private readonly childrenOf: (item: Item) => Item[],
+    private readonly childrenOf: (item: Item, rounds: Rounds) => Item[],
   ) {}
 
-  show(item: Item, open: ReadonlySet<string>): Shown {
+  show(item: Item, open: ReadonlySet<string>, rounds: Rounds): Shown {
+    this.rounds = rounds;
     return this.open(item, open, [], []).shown;
   }
 
   private open(
-    item: Item, open: ReadonlySet<string>, inputs: readonly number[], outputs: readonly number[],
+    item: Item,
+    open: ReadonlySet<string>,
+    inputs: readonly number[],
+    outputs: readonly number[],
   ): { shown: Shown; key: string } {
     const { kept } = this;
     const { wiring, key: wired } = this.wiring(item, inputs, outputs);
@@ -156,24 +168,33 @@ export class BoxMaker {
     const frame = kept.frame(item, isRoot, inputs.length > 0, outputs.length > 0);
     const texts = `${frame.leastWidth} ${frame.leastHeight} ${item.repeat > 1} ${isRoot}`;
     const key = `o${kept.number(`${wired};${texts};${keys.join()}`)}`;
-    const box = kept.box(key, () => layoutGroup({
-      wiring, children: inner.map((shown) => shown.box), frame, repeats: item.repeat > 1, isRoot, geometry: kept.geometry,
-      labelSize: (text) => kept.labelSize(text), forEnds: (closed, ends) => kept.forEnds(closed, ends),
-    }));
-    inner.forEach((shown, at) => { shown.box = box.inner[at]!; }); // closed ones may have become wider
+    const box = kept.box(key, () =>
+      layoutGroup({
+        wiring,
+        children: inner.map((shown) => shown.box),
+        frame,
+        repeats: item.repeat > 1,
+        isRoot,
+        geometry: kept.geometry,
+        labelSize: (text) => kept.labelSize(text),
+        labelsLeft: kept.direction === "right",
+        forEnds: (closed, ends) => kept.forEnds(closed, ends),
+      }),
+    );
+    inner.forEach((shown, at) => {
+      shown.box = box.inner[at]!;
+    }); // closed ones may have become wider
     return { shown: { item, box, wiring, inner }, key };
   }
 
   private wiring(item: Item, inputs: readonly number[], outputs: readonly number[]): { wiring: Wiring; key: number } {
-    let known = this.wirings.get(item);
-    if (!known) {
-      const wiring = this.wirer.wire(item, this.childrenOf(item), inputs, outputs);
+    const { rounds } = this;
+    return getOrMake(this.wirings, `${item.key}@${this.outline.shownStart(item, rounds)}`, () => {
+      const wiring = this.wirer.wire(item, this.childrenOf(item, rounds), inputs, outputs, rounds);
       const labels = wiring.lines.map(({ label }) => this.kept.labelSize(label).join("x")).join();
       const handed = wiring.handed.map(({ child, tensor }) => `${child}:${wiring.outputs.indexOf(tensor)}`).join();
       const kinds = wiring.children.map(({ kind }) => (kind === "lane" ? 1 : 0)).join("");
-      known = { wiring, key: this.kept.number(`${wiring.pattern};${labels};${handed};${kinds}`) };
-      this.wirings.set(item, known);
-    }
-    return known;
+      return { wiring, key: this.kept.number(`${wiring.pattern};${labels};${handed};${kinds}`) };
+    });
   }
 }

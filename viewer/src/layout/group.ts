@@ -1,9 +1,10 @@
 /** One open group, with the boxes of its children -> its own box: the layered problem is set up, solved and read back. */
 
-import { type Area, type Box, RETURN, type Route, closedBox, tidy } from "./box";
-import { type Wish, placeLabels } from "./labels";
+import { type Area, type Box, closedBox, RETURN, type Route, tidy } from "./box";
+import { placeLabels, type Wish } from "./labels";
 import { type LaneRow, laneRow } from "./lanes";
-import { type Edge, FREE, type Problem, makeAcyclic } from "./problem";
+import { getOrMake } from "./maps";
+import { type Edge, FREE, makeAcyclic, type Problem } from "./problem";
 import { type Ranks, ranksOf } from "./ranks";
 import { type Handed, returnRoutes } from "./returns";
 import { type Placed, solve } from "./routing";
@@ -23,11 +24,19 @@ export interface Group {
   isRoot: boolean;
   geometry: Geometry;
   labelSize: (text: string) => readonly [number, number];
+  labelsLeft: boolean; // rather left of lines than right: if the picture runs to the right, above them
   forEnds: (box: Box, ends: number) => Box; // a closed box with room for the ends of so many lines
 }
 
 /** What the frame of an open group takes around its boxes. */
-export interface Frame { left: number; top: number; right: number; bottom: number; leastWidth: number; leastHeight: number }
+export interface Frame {
+  left: number;
+  top: number;
+  right: number;
+  bottom: number;
+  leastWidth: number;
+  leastHeight: number;
+}
 
 export function layoutGroup(group: Group): Box {
   return new GroupLayout(group).box();
@@ -49,16 +58,28 @@ class GroupLayout {
     const inLanes = new Set(lanes.length > 1 ? lanes : []);
     let boxes = 0;
     let row = -1;
-    this.numbers = this.boxes.map((_, child) => (!inLanes.has(child) ? boxes++ : row < 0 ? (row = boxes++) : row));
+    this.numbers = this.boxes.map((_, child) => {
+      if (!inLanes.has(child)) return boxes++;
+      if (row < 0) row = boxes++;
+      return row;
+    });
     this.sources = boxes;
     let next = boxes + wiring.inputs.length;
     this.sinks = wiring.makers.map((maker) => (maker < 0 ? -1 : next++));
     const edges = this.makeEdges();
     const joined = this.makeRoomForEnds(edges);
-    this.lanes = inLanes.size ? laneRow(lanes, this.boxes, wiring.lines, geometry, (line) => this.labelSize(line)) : null;
+    this.lanes = inLanes.size
+      ? laneRow(lanes, this.boxes, wiring.lines, geometry, (line) => this.labelSize(line))
+      : null;
     this.problem = {
-      boxes, sources: wiring.inputs.length, sinks: next - boxes - wiring.inputs.length,
-      width: new Array<number>(next).fill(0), height: new Array<number>(next).fill(0), edges: [], nets: 0, geometry,
+      boxes,
+      sources: wiring.inputs.length,
+      sinks: next - boxes - wiring.inputs.length,
+      width: new Array<number>(next).fill(0),
+      height: new Array<number>(next).fill(0),
+      edges: [],
+      nets: 0,
+      geometry,
     };
     this.numbers.forEach((number, child) => {
       const box = number === row ? this.lanes! : this.boxes[child]!;
@@ -99,7 +120,10 @@ class GroupLayout {
   }
 
   /** Widen closed boxes for the ends of their lines. Returns those with far too many, at which lines are joined. */
-  private makeRoomForEnds(edges: readonly { from: number; to: number; tensor: number }[]): { into: Set<number>; out: Set<number> } {
+  private makeRoomForEnds(edges: readonly { from: number; to: number; tensor: number }[]): {
+    into: Set<number>;
+    out: Set<number>;
+  } {
     const enter = new Int32Array(this.boxes.length);
     const leave: Set<number>[] = this.boxes.map(() => new Set());
     for (const { from, to, tensor } of edges) {
@@ -118,7 +142,8 @@ class GroupLayout {
   }
 
   private setEdges(
-    edges: readonly { from: number; to: number; tensor: number; line: number }[], joined: { into: Set<number>; out: Set<number> },
+    edges: readonly { from: number; to: number; tensor: number; line: number }[],
+    joined: { into: Set<number>; out: Set<number> },
   ): void {
     const { problem } = this;
     const { entering, leaving } = this.group.wiring;
@@ -126,9 +151,7 @@ class GroupLayout {
     const leaves = this.ends(leaving, (box) => box.leaves);
     const nets = new Map<string, number>();
     const net = (key: string) => {
-      let known = nets.get(key);
-      if (known === undefined) nets.set(key, (known = nets.size));
-      return known;
+      return getOrMake(nets, key, () => nets.size);
     };
     problem.edges = edges.map(({ from, to, tensor, line }): Edge => {
       const isJoined = to >= 0 && joined.into.has(to);
@@ -139,7 +162,9 @@ class GroupLayout {
         net: net(name),
         leave: from >= 0 && !isJoined ? leaves(from, tensor) : FREE,
         enter: to >= 0 ? enters(to, tensor) : FREE,
-        line, turned: false, joined: isJoined,
+        line,
+        turned: false,
+        joined: isJoined,
       };
     });
     problem.nets = nets.size;
@@ -152,8 +177,7 @@ class GroupLayout {
       const box = this.boxes[child]!;
       const inRow = this.lanes?.x.get(child);
       if (!box.open && inRow === undefined) return FREE;
-      let places = known.get(child);
-      if (!places) known.set(child, (places = new Map(tensors[child]!.map((one, at) => [one, at]))));
+      const places = getOrMake(known, child, () => new Map(tensors[child]!.map((one, at) => [one, at])));
       const at = places.get(tensor)!;
       return (inRow ?? 0) + (side(box)[at] ?? (box.width * (at + 1)) / (tensors[child]!.length + 1));
     };
@@ -162,14 +186,14 @@ class GroupLayout {
   /** Lines from rows of branches to one closed box share a trunk. */
   private joinBranches(): void {
     const { problem, ranks } = this;
-    const isOpen = new Map(this.numbers.map((number, child) => [number, this.boxes[child]!.open || this.lanes?.x.has(child)]));
+    const isOpen = new Map(
+      this.numbers.map((number, child) => [number, this.boxes[child]!.open || this.lanes?.x.has(child)]),
+    );
     const byTarget = new Map<number, Edge[]>();
     for (const edge of problem.edges) {
       if (edge.turned || edge.joined || edge.to >= problem.boxes || isOpen.get(edge.to)) continue;
       if ((ranks.row[edge.from] ?? -1) < 0 || isOpen.get(edge.from)) continue;
-      const known = byTarget.get(edge.to);
-      if (known) known.push(edge);
-      else byTarget.set(edge.to, [edge]);
+      getOrMake(byTarget, edge.to, () => []).push(edge);
     }
     for (const edges of byTarget.values()) {
       if (edges.length < FEWEST_JOINED) continue;
@@ -239,12 +263,11 @@ class GroupLayout {
     const { group, lanes } = this;
     const { wiring } = group;
     const byTensor = new Map<number, Route[]>();
+    const joined = new Set(this.problem.edges.filter((edge) => edge.joined).map(({ line }) => line)); // trunks of many
     for (const route of box.routes) {
-      if (route.line < 0) continue;
+      if (route.line < 0 || joined.has(route.line)) continue;
       const { tensor } = wiring.lines[route.line]!;
-      const known = byTensor.get(tensor);
-      if (known) known.push(route);
-      else byTensor.set(tensor, [route]);
+      getOrMake(byTensor, tensor, () => []).push(route);
     }
     const wishes: Wish[] = [];
     for (const [tensor, routes] of byTensor) {
@@ -259,7 +282,7 @@ class GroupLayout {
     }
     const room: [number, number] = group.isRoot ? [-BESIDE_ROOT, box.width + BESIDE_ROOT] : [2, box.width - 2];
     const solid = [...this.areas(box), ...this.heading(box)];
-    const found = placeLabels(wishes, box.routes, solid, room, group.geometry.label_gap);
+    const found = placeLabels(wishes, box.routes, solid, room, group.geometry.label_gap, group.labelsLeft);
     if (lanes) {
       const row = this.numbers[lanes.members[0]!]!;
       const [dx, dy] = [placed.x[row]! + left, placed.y[row]! + top];
@@ -269,7 +292,12 @@ class GroupLayout {
   }
 
   private areas(box: Box): Area[] {
-    return this.boxes.map((inner, child) => [box.x[child]!, box.y[child]!, box.x[child]! + inner.width, box.y[child]! + inner.height]);
+    return this.boxes.map((inner, child) => [
+      box.x[child]!,
+      box.y[child]!,
+      box.x[child]! + inner.width,
+      box.y[child]! + inner.height,
+    ]);
   }
 
   /** What the frame of the group covers itself. */
@@ -281,7 +309,7 @@ class GroupLayout {
   }
 
   private addReturn(box: Box, width: number, height: number): void {
-    const { wiring, frame, geometry, labelSize } = this.group;
+    const { wiring, frame, geometry, labelSize, labelsLeft } = this.group;
     const output = new Map(wiring.outputs.map((tensor, at) => [tensor, at]));
     const handed = wiring.handed.map(({ child, tensor }): Handed => {
       const at = output.get(tensor);
@@ -297,7 +325,7 @@ class GroupLayout {
     });
     const wish: Wish = { line: RETURN, size: labelSize(handedLabel(wiring)), routes: routes.slice(-1), others: [] };
     const solid = [...this.areas(box), ...this.heading(box), ...placed];
-    box.spots.push(...placeLabels([wish], box.routes, solid, [2, width], geometry.label_gap));
+    box.spots.push(...placeLabels([wish], box.routes, solid, [2, width], geometry.label_gap, labelsLeft));
   }
 }
 

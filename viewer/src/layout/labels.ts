@@ -1,6 +1,7 @@
 /** Lines and what they carry -> where a label stands beside each: where there is room, else nowhere. */
 
 import type { Area, Route, Spot } from "./box";
+import { getOrMake } from "./maps";
 
 const BUCKET = 64; // areas are looked up by the stripes of this height that they lie in
 const TO_LINE = 3.5;
@@ -8,11 +9,22 @@ const TO_LABEL = 3;
 const TO_BOX = 1;
 
 /** A label that is to stand beside one of the routes of its line. */
-export interface Wish { line: number; size: readonly [wide: number, tall: number]; routes: Route[]; others: Route[] }
+export interface Wish {
+  line: number;
+  size: readonly [wide: number, tall: number];
+  routes: Route[];
+  others: Route[];
+}
 
-/** `boxes` is what no label may lie on, `room` how far left and right they may stand. */
+/** `boxes` is what no label may lie on, `room` how far left and right they may stand. They stand right of lines rather
+ * than left, or the other way round. */
 export function placeLabels(
-  wishes: readonly Wish[], routes: readonly Route[], boxes: readonly Area[], room: readonly [number, number], gap: number,
+  wishes: readonly Wish[],
+  routes: readonly Route[],
+  boxes: readonly Area[],
+  room: readonly [number, number],
+  gap: number,
+  isLeftFirst: boolean,
 ): Spot[] {
   const taken = new Stripes();
   for (const box of boxes) taken.add(box, TO_BOX);
@@ -24,7 +36,7 @@ export function placeLabels(
   }
   const found: Spot[] = [];
   for (const wish of wishes) {
-    const spot = firstFree(wish, taken, room, gap);
+    const spot = firstFree(wish, taken, room, gap, isLeftFirst);
     if (!spot) continue;
     taken.add([spot[0], spot[1], spot[0] + wish.size[0], spot[1] + wish.size[1]], TO_LABEL);
     found.push({ line: wish.line, x: spot[0], y: spot[1] });
@@ -33,7 +45,13 @@ export function placeLabels(
 }
 
 /** Beside the upright pieces of a line that it shares with no line of another label. */
-function firstFree(wish: Wish, taken: Stripes, room: readonly [number, number], gap: number): [number, number] | null {
+function firstFree(
+  wish: Wish,
+  taken: Stripes,
+  room: readonly [number, number],
+  gap: number,
+  isLeftFirst: boolean,
+): [number, number] | null {
   const [wide, tall] = wish.size;
   for (const { points } of wish.routes) {
     for (let at = 0; at + 3 < points.length; at += 2) {
@@ -42,7 +60,8 @@ function firstFree(wish: Wish, taken: Stripes, room: readonly [number, number], 
       const [first, last] = [points[at + 1]!, points[at + 3]!];
       const top = parting(x, Math.min(first, last), Math.max(first, last), wish.others);
       if (Math.max(first, last) - top < tall + 3) continue;
-      for (const left of [x + gap, x - gap - wide]) {
+      const sides = [x + gap, x - gap - wide];
+      for (const left of isLeftFirst ? sides.reverse() : sides) {
         if (left < room[0] || left + wide > room[1]) continue;
         if (!taken.hits([left, top + 2, left + wide, top + 2 + tall])) return [left, top + 2];
       }
@@ -69,9 +88,7 @@ class Stripes {
   add([left, top, right, bottom]: Area, pad: number): void {
     const area: Area = [left - pad, top - pad, right + pad, bottom + pad];
     for (let stripe = Math.floor(area[1] / BUCKET); stripe <= Math.floor(area[3] / BUCKET); stripe++) {
-      const known = this.stripes.get(stripe);
-      if (known) known.push(area);
-      else this.stripes.set(stripe, [area]);
+      getOrMake(this.stripes, stripe, () => []).push(area);
     }
   }
 

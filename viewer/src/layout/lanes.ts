@@ -21,12 +21,18 @@ export interface LaneRow {
 
 /** `labelSize` is what the label of a line takes, along and across. */
 export function laneRow(
-  members: number[], boxes: readonly Box[], lines: readonly WiredLine[], geometry: Geometry,
+  members: number[],
+  boxes: readonly Box[],
+  lines: readonly WiredLine[],
+  geometry: Geometry,
   labelSize: (line: number) => readonly [number, number],
 ): LaneRow {
   const position = new Map(members.map((child, at) => [child, at]));
   const links = lines.flatMap(({ from, to }, line) =>
-    position.has(from) && position.has(to) ? [{ line, from: position.get(from)!, to: position.get(to)!, y: 0, slot: 0 }] : []);
+    position.has(from) && position.has(to)
+      ? [{ line, from: position.get(from)!, to: position.get(to)!, y: 0, slot: 0 }]
+      : [],
+  );
   const isNear = (link: { from: number; to: number }) => link.to === link.from + 1;
   const over = links.filter((link) => !isNear(link));
   const used = { right: members.map(() => 0), left: members.map(() => 0) }; // lines at the sides of lanes
@@ -49,10 +55,16 @@ export function laneRow(
     width += boxes[child]!.width + (gaps[at] ?? 0);
   });
   const row: LaneRow = {
-    members, x, top, width, routes: [], spots: [],
+    members,
+    x,
+    top,
+    width,
+    routes: [],
+    spots: [],
     height: top + members.reduce((most, child) => Math.max(most, boxes[child]!.height), 0),
   };
-  const sideY = (child: number, slot: number) => top + Math.min(FIRST_LINE + slot * BETWEEN_LINES, boxes[child]!.height - 6);
+  const sideY = (child: number, slot: number) =>
+    top + Math.min(FIRST_LINE + slot * BETWEEN_LINES, boxes[child]!.height - 6);
   const right = (child: number) => x.get(child)! + boxes[child]!.width;
   links.forEach((link) => {
     const [from, to] = [members[link.from]!, members[link.to]!];
@@ -73,7 +85,11 @@ export function laneRow(
     const [start, end] = isOnward ? [right(from), x.get(to)!] : [x.get(from)!, right(to)];
     const [up, down] = isOnward ? [start + aside, end - aside] : [start - aside, end + aside];
     const [first, last] = [sideY(from, link.slot), sideY(to, link.slot)];
-    add([start, first, up, first, up, track, down, track, down, last, end, last], (up + down) / 2, track - at * geometry.track);
+    add(
+      [start, first, up, first, up, track, down, track, down, last, end, last],
+      (up + down) / 2,
+      track - at * geometry.track,
+    );
   });
   return row;
 }

@@ -4,8 +4,8 @@
 import { type Edge, FREE, type Problem } from "./problem";
 import type { Ranks } from "./ranks";
 
-const MOST_POINTS = 60_000; // where lines pass ranks; a group with more is no picture that anybody reads
-const PART = -1; // net of the segments between the parts of a box
+const MOST_POINTS = 20_000; // where lines pass ranks; a group with more is no picture that anybody reads
+export const PART = -1; // net of the segments between the parts of a box
 
 export interface Segment {
   a: number; // in the upper rank
@@ -45,10 +45,21 @@ export function isPart(segment: Segment): boolean {
 export function layeringOf(problem: Problem, ranks: Ranks, spans: boolean): Layering {
   const count = problem.width.length;
   const layering: Layering = {
-    problem, count, spans: false, leftOut: 0,
-    rank: ranks.rank.slice(), rows: [], width: problem.width.slice(), height: problem.height.slice(),
-    tail: Array.from({ length: count }, (_, node) => node), owner: Array.from({ length: count }, (_, node) => node),
-    segments: [], chains: [], up: Array.from({ length: count }, () => []), down: Array.from({ length: count }, () => []), x: [],
+    problem,
+    count,
+    spans: false,
+    leftOut: 0,
+    rank: ranks.rank.slice(),
+    rows: [],
+    width: problem.width.slice(),
+    height: problem.height.slice(),
+    tail: Array.from({ length: count }, (_, node) => node),
+    owner: Array.from({ length: count }, (_, node) => node),
+    segments: [],
+    chains: [],
+    up: Array.from({ length: count }, () => []),
+    down: Array.from({ length: count }, () => []),
+    x: [],
   };
   if (spans) span(layering);
   chain(layering);
@@ -56,7 +67,7 @@ export function layeringOf(problem: Problem, ranks: Ranks, spans: boolean): Laye
   return layering;
 }
 
-function addNode(layering: Layering, rank: number, width: number, height: number, owner: number): number {
+export function addNode(layering: Layering, rank: number, width: number, height: number, owner: number): number {
   const node = layering.rank.push(rank) - 1;
   layering.width.push(width);
   layering.height.push(height);
@@ -66,7 +77,7 @@ function addNode(layering: Layering, rank: number, width: number, height: number
   return node;
 }
 
-function addSegment(layering: Layering, segment: Segment): number {
+export function addSegment(layering: Layering, segment: Segment): number {
   const number = layering.segments.push(segment) - 1;
   layering.down[segment.a]!.push(number);
   layering.up[segment.b]!.push(number);

@@ -4,46 +4,62 @@
  * boxes.ts nest them. Layouts are kept by structure: after a group is opened, only the groups around it are laid out anew.
  */
 
-import type { Item, Outline } from "../model/outline";
+import type { Item, Outline, Rounds } from "../model/outline";
 import { RETURN } from "./box";
-import { BoxMaker, Kept, type Shown, geometryFor } from "./boxes";
-import { handedLabel } from "./group";
+import { BoxMaker, geometryFor, Kept, type Shown } from "./boxes";
 import { foldedLeaves, identity } from "./folding";
+import { handedLabel } from "./group";
 import type { Label, Layouter, LayoutOptions, Line, Scene } from "./scene";
 import { Wirer } from "./wiring";
 
 export const MOST_UNGROUPED = 2000; // ops that are drawn without groups
+const NO_ROUNDS: Rounds = new Map();
 const BASELINE = 10; // from the top of a label
 const RETURNING = -1_000_000; // nets of dashed lines begin here
 
 export const layoutScene: Layouter = (outline, options) => {
   const { kept, maker } = sessionOf(outline, options);
-  const shown = maker.show(outline.root, options.open);
+  const shown = maker.show(outline.root, options.open, options.grouping ? options.rounds : NO_ROUNDS);
   return new SceneMaker(kept, options.direction).scene(shown);
 };
 
 // -- what is kept between two layouts ------------------------------------------------------------------------------------
 
-interface Session { kept: Kept; options: LayoutOptions; view: string; maker: BoxMaker }
+interface Session {
+  kept: Kept;
+  options: LayoutOptions;
+  view: string;
+  maker: BoxMaker;
+}
 
 const sessions = new WeakMap<Outline, Session>();
 
 function sessionOf(outline: Outline, options: LayoutOptions): Session {
-  const view = JSON.stringify([options.grouping, [...options.hidden].sort(), [...options.rounds].sort()]);
+  const rounds = options.grouping ? options.rounds : NO_ROUNDS;
+  const isUnfolded = [...rounds.values()].includes("all"); // else all rounds are wired as the first
+  const view = JSON.stringify([options.grouping, [...options.hidden].sort(), isUnfolded ? [...rounds].sort() : []]);
   const last = sessions.get(outline);
-  const isSame = last?.options.direction === options.direction && last.options.textWidth === options.textWidth
-    && last.options.geometry === options.geometry;
+  const isSame =
+    last?.options.direction === options.direction &&
+    last.options.textWidth === options.textWidth &&
+    last.options.geometry === options.geometry;
   if (isSame && last.view === view) return last;
-  const kept = isSame ? last.kept : new Kept(geometryFor(options.geometry, options.direction), options.textWidth, options.direction);
-  const rounds = options.grouping ? options.rounds : new Map<string, number>();
+  const kept = isSame
+    ? last.kept
+    : new Kept(geometryFor(options.geometry, options.direction), options.textWidth, options.direction);
   const stands = options.grouping ? foldedLeaves(outline, rounds) : identity(outline.leafNode.length);
   const isShown = (item: Item) => item.kind !== "lane" || !options.hidden.has(item.title);
   const flat = options.grouping ? null : leavesOf(outline, isShown);
-  const childrenOf = (item: Item) => {
-    const children = flat ?? outline.children(item, rounds);
+  const childrenOf = (item: Item, shown: Rounds) => {
+    const children = flat ?? outline.children(item, shown);
     return options.hidden.size ? children.filter(isShown) : children;
   };
-  const session = { kept, options, view, maker: new BoxMaker(outline, kept, new Wirer(outline, stands, rounds), childrenOf) };
+  const session = {
+    kept,
+    options,
+    view,
+    maker: new BoxMaker(outline, kept, new Wirer(outline, stands), childrenOf),
+  };
   sessions.set(outline, session);
   return session;
 }
@@ -51,14 +67,15 @@ function sessionOf(outline: Outline, options: LayoutOptions): Session {
 /** All ops of the shown lanes, also those of every round. */
 function leavesOf(outline: Outline, isShown: (item: Item) => boolean): Item[] {
   const found: Item[] = [];
-  const none = new Map<string, number>();
   const add = (item: Item): void => {
     if (!isShown(item)) return;
     for (const one of item.repeat > 1 ? outline.rounds(item) : [item]) {
-      if (!one.isLeaf) for (const child of outline.children(one, none)) add(child);
+      if (!one.isLeaf) for (const child of outline.children(one, NO_ROUNDS)) add(child);
       else if (found.push(one) > MOST_UNGROUPED) {
-        throw new Error(`Without groups at most ${MOST_UNGROUPED.toLocaleString("en-US")} ops are drawn: this graph has more. `
-          + "Hide lanes, or leave the grouping on.");
+        throw new Error(
+          `Without groups at most ${MOST_UNGROUPED.toLocaleString("en-US")} ops are drawn: this graph has more. ` +
+            "Hide lanes, or leave the grouping on.",
+        );
       }
     }
   };
@@ -69,11 +86,22 @@ function leavesOf(outline: Outline, isShown: (item: Item) => boolean): Item[] {
 // -- from nested boxes to a scene ------------------------------------------------------------------------------------------
 
 class SceneMaker {
-  private readonly scene_: Scene = { width: 0, height: 0, frames: [], lines: [], labels: [], frameOf: new Map(), leftOut: 0 };
+  private readonly scene_: Scene = {
+    width: 0,
+    height: 0,
+    frames: [],
+    lines: [],
+    labels: [],
+    frameOf: new Map(),
+    leftOut: 0,
+  };
   private readonly isDown: boolean;
   private returns = 0;
 
-  constructor(private readonly kept: Kept, direction: LayoutOptions["direction"]) {
+  constructor(
+    private readonly kept: Kept,
+    direction: LayoutOptions["direction"],
+  ) {
     this.isDown = direction === "down";
   }
 
@@ -124,8 +152,14 @@ class SceneMaker {
       const tensor = wired?.tensor ?? (isBack ? back : wiring!.outputs[-1 - line]!);
       const value = wired?.value ?? (isBack ? -1 : wiring!.made[-1 - line]!);
       this.scene_.lines.push({
-        net: tensor, value, points: this.moved(points, x, y), arrow, dashed: isBack, many: wired?.many ?? 1,
-        source: from >= 0 ? frames[from]! : isBack ? own : -1, target: to >= 0 ? frames[to]! : isBack ? own : -1,
+        net: tensor,
+        value,
+        points: this.moved(points, x, y),
+        arrow,
+        dashed: isBack,
+        many: wired?.many ?? 1,
+        source: from >= 0 ? frames[from]! : isBack ? own : -1,
+        target: to >= 0 ? frames[to]! : isBack ? own : -1,
       });
     }
     for (const spot of box.spots) {

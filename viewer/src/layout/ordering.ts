@@ -1,12 +1,17 @@
 /** A layering -> the order of nodes in each rank, with few crossings. Crossings are counted where lines meet a box, and
  * not at its centre. Sweeps by the mean of neighbours, then exchanges of neighbours while that helps. */
 
-import { type Layering, isPart } from "./layering";
+import { addNode, addSegment, isPart, type Layering, PART } from "./layering";
+import { getOrMake } from "./maps";
+import { FEWEST_BRANCHES } from "./ranks";
 
 const SWEEPS = 8;
 const LARGE = 250; // segments; with more, fewer sweeps must do
 const HUGE = 4000; // and with more than this, one sweep down and one up
-const STARTS: readonly [most: number, starts: number][] = [[40, 8], [120, 2]]; // with no more segments, so many other orders
+const STARTS: readonly [most: number, starts: number][] = [
+  [40, 8],
+  [120, 2],
+]; // with no more segments, so many other orders
 
 export function orderRows(layering: Layering): number {
   return new Orderer(layering).order();
@@ -15,15 +20,60 @@ export function orderRows(layering: Layering): number {
 /** Whether a line would run through a spanning box. */
 export function spansAreCrossed({ segments, rows, rank }: Layering): boolean {
   const place = new Int32Array(rank.length);
-  for (const row of rows) row.forEach((node, position) => { place[node] = position; });
+  for (const row of rows)
+    row.forEach((node, position) => {
+      place[node] = position;
+    });
   const byRank = new Map<number, typeof segments>();
   for (const segment of segments) {
-    const known = byRank.get(rank[segment.a]!);
-    if (known) known.push(segment);
-    else byRank.set(rank[segment.a]!, [segment]);
+    getOrMake(byRank, rank[segment.a]!, () => []).push(segment);
   }
-  return segments.some((part) => isPart(part) && byRank.get(rank[part.a]!)!.some(
-    ({ a, b }) => (place[a]! - place[part.a]!) * (place[b]! - place[part.b]!) < 0));
+  return segments.some(
+    (part) =>
+      isPart(part) &&
+      byRank.get(rank[part.a]!)!.some(({ a, b }) => (place[a]! - place[part.a]!) * (place[b]! - place[part.b]!) < 0),
+  );
+}
+
+/** In rows of branches, what they all read comes down on their left and what they make goes down on their right: rows
+ * that hang on a trunk in the midst of them would stand further and further aside. */
+export function putTrunksAside(layering: Layering, rowOf: Int32Array): void {
+  const { problem, rank, rows, segments, chains } = layering;
+  const readers = new Int32Array(problem.nets);
+  for (const { to, net, joined } of problem.edges) if (!joined && rowOf[to]! >= 0) readers[net]!++;
+  const side = new Int8Array(rank.length);
+  problem.edges.forEach(({ from, to, net, joined }, edge) => {
+    const isRead = !joined && rowOf[to]! >= 0 && readers[net]! >= FEWEST_BRANCHES;
+    const isMade = joined && rowOf[from]! >= 0;
+    if (!isRead && !isMade) return;
+    for (const number of chains[edge]!.slice(0, -1)) side[segments[number]!.b] = isRead ? -1 : 1;
+  });
+  const isInRows = (node: number) => node < problem.boxes && rowOf[node]! >= 0;
+  const levels = rows.flatMap((row, level) => (row.some(isInRows) ? [level] : []));
+  for (const level of levels) rows[level]!.sort((one, other) => side[one]! - side[other]!);
+  for (const own of [-1, 1]) extend(layering, levels, (node) => side[node] === own, own < 0);
+}
+
+/** Let the outermost trunk on one side bound the rows in which it has no point, too, so that all rows keep in line. */
+function extend(layering: Layering, levels: number[], isTrunk: (node: number) => boolean, isLeft: boolean): void {
+  const { rows } = layering;
+  const known = new Map<number, number>();
+  for (const level of levels) {
+    const row = rows[level]!;
+    const node = isLeft ? row[0] : row[row.length - 1];
+    if (node !== undefined && isTrunk(node)) known.set(level, node);
+  }
+  const add = (level: number, neighbour: number | undefined, isAbove: boolean) => {
+    if (known.has(level) || neighbour === undefined) return;
+    const node = addNode(layering, level, 0, 0, -1);
+    if (isLeft) rows[level]!.unshift(node);
+    else rows[level]!.push(node);
+    const [a, b] = isAbove ? [neighbour, node] : [node, neighbour];
+    addSegment(layering, { a, b, net: PART, leave: 0, enter: 0, joined: false });
+    known.set(level, node);
+  };
+  for (const level of levels) add(level, known.get(level - 1), true);
+  for (const level of levels.reverse()) add(level, known.get(level + 1), false);
 }
 
 class Orderer {
@@ -82,7 +132,10 @@ class Orderer {
   }
 
   private index(): void {
-    for (const row of this.layering.rows) row.forEach((node, position) => { this.place[node] = position; });
+    for (const row of this.layering.rows)
+      row.forEach((node, position) => {
+        this.place[node] = position;
+      });
   }
 
   private crossings(): number {
@@ -118,7 +171,9 @@ class Orderer {
       wish.set(node, near.length ? sum / near.length : this.place[node]! + 0.5);
     }
     row.sort((one, other) => wish.get(one)! - wish.get(other)!);
-    row.forEach((node, position) => { this.place[node] = position; });
+    row.forEach((node, position) => {
+      this.place[node] = position;
+    });
   }
 
   private exchange(rounds: number): void {
@@ -145,7 +200,9 @@ class Orderer {
     const near = isUp ? this.layering.up : this.layering.down;
     const { segments } = this.layering;
     const end = (number: number) =>
-      isUp ? this.place[segments[number]!.a]! + this.upper[number]! : this.place[segments[number]!.b]! + this.lower[number]!;
+      isUp
+        ? this.place[segments[number]!.a]! + this.upper[number]!
+        : this.place[segments[number]!.b]! + this.lower[number]!;
     let gain = 0;
     for (const one of near[a]!) {
       const at = end(one);

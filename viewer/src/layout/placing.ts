@@ -1,7 +1,7 @@
 /** Ordered ranks -> where each node stands from left to right: long lines made straight first, then each block of nodes
  * that stand in one column moved where its lines pull it. */
 
-import { type Layering, type Segment, isPart, isPoint } from "./layering";
+import { isPart, isPoint, type Layering, type Segment } from "./layering";
 
 const DESCENTS = 24;
 const NOTICEABLE = 0.1;
@@ -27,13 +27,20 @@ function enters({ width }: Layering, { b, enter }: Segment): number {
   return Number.isNaN(enter) ? width[b]! / 2 : enter;
 }
 
-interface Blocks { of: Int32Array; offset: Float64Array; count: number }
+interface Blocks {
+  of: Int32Array;
+  offset: Float64Array;
+  count: number;
+}
 
 /** Nodes joined by straight lines. Straight lines never cross each other. */
 function makeBlocks(layering: Layering): Blocks {
   const { segments, rank, rows } = layering;
   const place = new Int32Array(rank.length);
-  for (const row of rows) row.forEach((node, position) => { place[node] = position; });
+  for (const row of rows)
+    row.forEach((node, position) => {
+      place[node] = position;
+    });
   const following = new Int32Array(rank.length).fill(-1); // node -> segment
   const isFollowing = new Uint8Array(rank.length);
   const straight: { at: number; to: number }[][] = rows.map(() => []); // in order at both ends
@@ -43,7 +50,8 @@ function makeBlocks(layering: Layering): Blocks {
     const row = straight[rank[a]!]!;
     const [at, to] = [place[a]!, place[b]!];
     const here = firstFrom(row, at);
-    const isCrossed = (other: { at: number; to: number } | undefined) => other && (at - other.at) * (to - other.to) <= 0;
+    const isCrossed = (other: { at: number; to: number } | undefined) =>
+      other && (at - other.at) * (to - other.to) <= 0;
     if (isCrossed(row[here - 1]) || isCrossed(row[here])) continue;
     row.splice(here, 0, { at, to });
     following[a] = number;
@@ -86,7 +94,9 @@ function byPriority(layering: Layering, place: Int32Array): number[] {
   const rate = (near: number[][], end: (segment: Segment) => number) => {
     for (const numbers of near) {
       const sorted = numbers.length > 1 ? [...numbers].sort((p, q) => end(segments[p]!) - end(segments[q]!)) : numbers;
-      sorted.forEach((number, position) => { fromMiddle[number]! += Math.abs(position - (sorted.length - 1) / 2); });
+      sorted.forEach((number, position) => {
+        fromMiddle[number]! += Math.abs(position - (sorted.length - 1) / 2);
+      });
     }
   };
   rate(down, ({ b }) => place[b]!);
@@ -106,12 +116,23 @@ function byPriority(layering: Layering, place: Int32Array): number[] {
   return order.sort((p, q) => weight[q]! - weight[p]! || fromMiddle[p]! - fromMiddle[q]! || p - q);
 }
 
-interface Apart { block: number; by: number }
-interface Constraints { left: Apart[][]; right: Apart[][]; order: number[] }
+interface Apart {
+  block: number;
+  by: number;
+}
+interface Constraints {
+  left: Apart[][];
+  right: Apart[][];
+  order: number[];
+}
 
 /** How far each block lies at least from those left and right of it. */
 function constraints(layering: Layering, blocks: Blocks): Constraints {
-  const { rows, width, problem: { geometry } } = layering;
+  const {
+    rows,
+    width,
+    problem: { geometry },
+  } = layering;
   const least = new Map<number, number>();
   for (const row of rows) {
     for (let position = 0; position + 1 < row.length; position++) {
@@ -141,7 +162,8 @@ function constraints(layering: Layering, blocks: Blocks): Constraints {
 /** Half way between as far left and as far right as possible. */
 function spread({ left, right, order }: Constraints): Float64Array {
   const low = new Float64Array(left.length);
-  for (const block of order) for (const { block: other, by } of left[block]!) low[block] = Math.max(low[block]!, low[other]! + by);
+  for (const block of order)
+    for (const { block: other, by } of left[block]!) low[block] = Math.max(low[block]!, low[other]! + by);
   const high = new Float64Array(left.length).fill(low.reduce((most, one) => Math.max(most, one), 0));
   for (let at = order.length - 1; at >= 0; at--) {
     const block = order[at]!;

@@ -4,11 +4,12 @@
  * several rows: a branch is what hangs together when boxes that many others read or feed are taken away.
  */
 
-import { type Problem, isSink, isSource } from "./problem";
+import { isSink, isSource, type Problem } from "./problem";
 
 const WIDEST_RANK = 1600;
-const FEWEST_BRANCHES = 8; // with fewer, nothing becomes clearer; also the neighbours that make a box a hub
+export const FEWEST_BRANCHES = 8; // with fewer, nothing becomes clearer; also the neighbours that make a box a hub
 const LONGEST_BRANCH = 12;
+const MOST_PASSED = 6000; // rows that lines of single branches pass, all together
 
 export interface Ranks {
   rank: number[];
@@ -30,8 +31,9 @@ export function ranksOf(problem: Problem): Ranks {
     const rows = rowsOfBranches(problem, rank, after, before);
     const last = rows.reduce((one, other) => Math.max(one, other), -1);
     const ways = last > 0 ? longestWays(problem, after, rows, last) : undefined;
-    if (ways?.order.length === count + last) {
-      // else rows wait for each other: branches that feed and read the same hub
+    const lines = linesOfTheirOwn(problem, rows);
+    if (ways?.order.length === count + last && lines * last <= MOST_PASSED) {
+      // else rows wait for each other (branches feed and read the same hub), or too many lines would pass them
       ({ rank, order } = ways);
       row = rows;
     }
@@ -43,7 +45,12 @@ export function ranksOf(problem: Problem): Ranks {
 }
 
 /** Ranks as the longest ways allow. Rows of branches wait for each other: between two of them stands a barrier. */
-function longestWays(problem: Problem, after: number[][], row?: Int32Array, last = 0): { rank: number[]; order: number[] } {
+function longestWays(
+  problem: Problem,
+  after: number[][],
+  row?: Int32Array,
+  last = 0,
+): { rank: number[]; order: number[] } {
   const count = after.length;
   const below: readonly number[][] = row ? withBarriers(after, row, last) : after;
   const waits = new Int32Array(below.length);
@@ -86,7 +93,12 @@ function placeSinks(problem: Problem, rank: number[]): void {
 
 /** Lower boxes to what they feed, where that makes more lines shorter than longer. */
 function lower(
-  problem: Problem, rank: number[], order: number[], before: number[][], after: number[][], row: Int32Array,
+  problem: Problem,
+  rank: number[],
+  order: number[],
+  before: number[][],
+  after: number[][],
+  row: Int32Array,
 ): void {
   const many = (nodes: number[]) => (nodes.length < 2 ? nodes.length : new Set(nodes).size);
   const loose = looseBoxes(problem, order, before, after);
@@ -121,6 +133,16 @@ function isTooWide(problem: Problem, rank: readonly number[]): boolean {
   return [...wide.values()].some((width) => width > WIDEST_RANK);
 }
 
+/** Lines that enter or leave the group at a branch and share no trunk with those of others. */
+function linesOfTheirOwn(problem: Problem, row: Int32Array): number {
+  const readers = new Int32Array(problem.width.length);
+  for (const { from } of problem.edges) readers[from]!++;
+  const isOwn = (from: number, to: number) =>
+    (isSource(problem, from) && row[to]! >= 0 && readers[from]! < FEWEST_BRANCHES) ||
+    (isSink(problem, to) && row[from]! >= 0);
+  return problem.edges.reduce((sum, { from, to }) => sum + (isOwn(from, to) ? 1 : 0), 0);
+}
+
 /** Small branches side by side, as many in a row as there is room for. Those of higher ranks come first, so that none
  * waits for a row below its own. */
 function rowsOfBranches(problem: Problem, rank: number[], after: number[][], before: number[][]): Int32Array {
@@ -146,7 +168,8 @@ function rowsOfBranches(problem: Problem, rank: number[], after: number[][], bef
   }
   const row = new Int32Array(rank.length).fill(-1);
   if (branches.length < FEWEST_BRANCHES) return row;
-  const top = (branch: number[]) => branch.reduce((least, box) => Math.min(least, rank[box]!), Number.POSITIVE_INFINITY);
+  const top = (branch: number[]) =>
+    branch.reduce((least, box) => Math.min(least, rank[box]!), Number.POSITIVE_INFINITY);
   const tops = new Map(branches.map((branch) => [branch, top(branch)]));
   branches.sort((one, other) => tops.get(one)! - tops.get(other)! || one[0]! - other[0]!);
   let number = 0;

@@ -9,11 +9,20 @@ const FROM_RIGHT = 9;
 const FROM_BOTTOM = 5;
 const NEAR = 4;
 
-export interface Handed { child: number; open: boolean; leaves: number } // leaves: where it leaves the repeat, or NaN
+export interface Handed {
+  child: number;
+  open: boolean;
+  leaves: number;
+} // leaves: where it leaves the repeat, or NaN
 
 /** `areas` are those of the children, `head` is where the line ends, `width` and `height` those of the frame. */
 export function returnRoutes(
-  handed: readonly Handed[], areas: readonly Area[], routes: readonly Route[], head: number, width: number, height: number,
+  handed: readonly Handed[],
+  areas: readonly Area[],
+  routes: readonly Route[],
+  head: number,
+  width: number,
+  height: number,
 ): { routes: Route[]; allJoin: boolean } {
   const right = width - FROM_RIGHT;
   const low = height - FROM_BOTTOM;
@@ -44,7 +53,8 @@ export function returnRoutes(
     joins.push({ child, points: [(area[0] + area[2]) / 2, low] });
   }
   const found: Route[] = [];
-  const add = (points: number[], from: number, arrow: boolean) => found.push({ line: RETURN, points, from, to: -1, arrow });
+  const add = (points: number[], from: number, arrow: boolean) =>
+    found.push({ line: RETURN, points, from, to: -1, arrow });
   const end = ({ points }: { points: number[] }) => points.slice(-2) as [number, number];
   const stops = joins.map(end).sort((one, other) => other[1] - one[1] || one[0] - other[0]);
   const [only] = joins;
@@ -79,17 +89,30 @@ function piecesAlong(routes: readonly Route[], axis: 0 | 1): Along {
 /** Where a line can leave a box to end further off, past other boxes and along no line, and where none is taken: at one
  * of some shares of its side. Along x (axis 0) for one straight down, along y (1) for one to the right. */
 function freeShare(
-  axis: 0 | 1, area: Area, areas: readonly Area[], own: number, end: number, shares: readonly number[],
-  taken: readonly number[][], beside: Along,
+  axis: 0 | 1,
+  area: Area,
+  areas: readonly Area[],
+  own: number,
+  end: number,
+  shares: readonly number[],
+  taken: readonly number[][],
+  beside: Along,
 ): number | null {
   const onward = (1 - axis) as 0 | 1;
   const far = area[(onward + 2) as 2 | 3];
   for (const share of shares) {
     const place = area[axis] + (area[(axis + 2) as 2 | 3] - area[axis]) * share;
-    const hitsBox = areas.some((other, child) =>
-      child !== own && other[axis] - 3 < place && place < other[(axis + 2) as 2 | 3] + 3 && other[(onward + 2) as 2 | 3] > far);
+    const hitsBox = areas.some(
+      (other, child) =>
+        child !== own &&
+        other[axis] - 3 < place &&
+        place < other[(axis + 2) as 2 | 3] + 3 &&
+        other[(onward + 2) as 2 | 3] > far,
+    );
     const isAlong = beside.some(({ at, from, to }) => Math.abs(place - at) < NEAR && from < end && to > far);
-    const isTaken = taken.some((points) => points.some((value, at) => at % 2 === axis && Math.abs(place - value) <= NEAR));
+    const isTaken = taken.some((points) =>
+      points.some((value, at) => at % 2 === axis && Math.abs(place - value) <= NEAR),
+    );
     if (!hitsBox && !isAlong && !isTaken) return place;
   }
   return null;

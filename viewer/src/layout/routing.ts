@@ -1,11 +1,12 @@
 /** A placed layering -> heights, and lines at right angles: where they meet boxes, and on which tracks they run. */
 
-import { type Layering, isPart, isPoint, layeringOf } from "./layering";
-import { orderRows, spansAreCrossed } from "./ordering";
+import { isPart, isPoint, type Layering, layeringOf } from "./layering";
+import { getOrMake } from "./maps";
+import { orderRows, putTrunksAside, spansAreCrossed } from "./ordering";
 import { placeNodes } from "./placing";
-import { type Problem, isSink, isSource } from "./problem";
+import { isSink, isSource, type Problem } from "./problem";
 import type { Ranks } from "./ranks";
-import { type Piece, assignTracks, freePlace, makePiece } from "./tracks";
+import { assignTracks, freePlace, makePiece, type Piece } from "./tracks";
 
 const SAME = 0.5; // closer than this is straight
 
@@ -24,6 +25,7 @@ export function solve(problem: Problem, ranks: Ranks, spans = true): Placed {
   const layering = layeringOf(problem, ranks, spans);
   const crossings = orderRows(layering);
   if (layering.spans && spansAreCrossed(layering)) return solve(problem, ranks, false); // nothing may run through a box
+  putTrunksAside(layering, ranks.row);
   placeNodes(layering);
   return new Router(layering).placed(crossings);
 }
@@ -53,12 +55,25 @@ class Router {
     const { x, width, up, down, segments, tail } = layering;
     for (let box = 0; box < layering.problem.boxes; box++) {
       const above = up[box]!.filter((number) => !isPart(segments[number]!));
-      this.spread(box, above, this.enter, (number) => segments[number]!.enter, (numbers) =>
-        mean(numbers.map((number) => this.comesFrom(number))));
+      this.spread(
+        box,
+        above,
+        this.enter,
+        (number) => segments[number]!.enter,
+        (numbers) => mean(numbers.map((number) => this.comesFrom(number))),
+      );
       const below = down[tail[box]!]!.filter((number) => !isPart(segments[number]!));
       const nets = new Set(below.map((number) => segments[number]!.net)).size;
-      this.spread(box, below, this.leave, (number) => segments[number]!.leave, (numbers) =>
-        nets < 2 ? x[box]! + width[box]! / 2 : mean(numbers.map((number) => x[segments[number]!.b]! + width[segments[number]!.b]! / 2)));
+      this.spread(
+        box,
+        below,
+        this.leave,
+        (number) => segments[number]!.leave,
+        (numbers) =>
+          nets < 2
+            ? x[box]! + width[box]! / 2
+            : mean(numbers.map((number) => x[segments[number]!.b]! + width[segments[number]!.b]! / 2)),
+      );
     }
   }
 
@@ -71,9 +86,18 @@ class Router {
 
   /** Ends of segments on one side of a box: where they must lie, or as near to their wishes as the others allow. */
   private spread(
-    box: number, numbers: number[], ends: Float64Array, fixed: (number: number) => number, wish: (numbers: number[]) => number,
+    box: number,
+    numbers: number[],
+    ends: Float64Array,
+    fixed: (number: number) => number,
+    wish: (numbers: number[]) => number,
   ): void {
-    const { x, width, segments, problem: { geometry } } = this.layering;
+    const {
+      x,
+      width,
+      segments,
+      problem: { geometry },
+    } = this.layering;
     const taken: number[] = [];
     const nets = new Map<number, number[]>(); // what shares an end
     for (const number of numbers) {
@@ -83,13 +107,13 @@ class Router {
         taken.push(x[box]! + at);
         continue;
       }
-      const known = nets.get(segments[number]!.net);
-      if (known) known.push(number);
-      else nets.set(segments[number]!.net, [number]);
+      getOrMake(nets, segments[number]!.net, () => []).push(number);
     }
     const margin = Math.min(12, width[box]! / 4);
     const [low, high] = [x[box]! + margin, x[box]! + width[box]! - margin];
-    const wishes = [...nets.values()].map((shared) => ({ shared, at: wish(shared) })).sort((one, other) => one.at - other.at);
+    const wishes = [...nets.values()]
+      .map((shared) => ({ shared, at: wish(shared) }))
+      .sort((one, other) => one.at - other.at);
     const many = wishes.length;
     const [only] = wishes;
     if (only && many === 1 && (only.at < low || only.at > high)) only.at = (low + high) / 2; // from the side anyway
@@ -147,8 +171,9 @@ class Router {
         const aside = Math.abs(straight - this.enter[number]!);
         if (aside <= SAME || aside > jog || !Number.isNaN(enter) || joined) continue;
         const isInside = x[box]! + line_ends_apart <= straight && straight <= x[box]! + width[box]! - line_ends_apart;
-        const isFree = lines.every((other) =>
-          segments[other]!.net === net || Math.abs(straight - this.enter[other]!) >= line_ends_apart);
+        const isFree = lines.every(
+          (other) => segments[other]!.net === net || Math.abs(straight - this.enter[other]!) >= line_ends_apart,
+        );
         if (isInside && isFree) this.enter[number] = straight;
       }
     }
@@ -178,7 +203,11 @@ class Router {
       const used = this.setTracks(row, top + geometry.box_to_track);
       const arePorts = (nodes: number[]) => nodes.every((node) => isPoint(layering, node));
       const foot = arePorts(below) ? 8 : geometry.track_to_box;
-      const least = arePorts(below) ? geometry.track_to_border : arePorts(row) ? geometry.track_to_box : geometry.rank_gap;
+      const least = arePorts(below)
+        ? geometry.track_to_border
+        : arePorts(row)
+          ? geometry.track_to_box
+          : geometry.rank_gap;
       top += Math.max(least, used ? geometry.box_to_track + (used - 1) * geometry.track + foot : 0);
     });
     for (let box = 0; box < problem.boxes; box++) {
@@ -192,15 +221,18 @@ class Router {
 
   /** The horizontal pieces below one rank. Returns how many tracks they take. */
   private setTracks(row: readonly number[], first: number): number {
-    const { down, segments, problem: { geometry } } = this.layering;
+    const {
+      down,
+      segments,
+      problem: { geometry },
+    } = this.layering;
     const trunks = new Map<number, { trunks: Set<number>; drops: Set<number> }>();
     const taken: number[] = [];
     for (const node of row) {
       for (const number of down[node]!) {
         if (isPart(segments[number]!)) continue;
         const key = this.trunkOf(number);
-        let known = trunks.get(key);
-        if (!known) trunks.set(key, (known = { trunks: new Set(), drops: new Set() }));
+        const known = getOrMake(trunks, key, () => ({ trunks: new Set(), drops: new Set() }));
         known.trunks.add(this.leave[number]!);
         known.drops.add(this.enter[number]!);
       }
@@ -268,8 +300,13 @@ class Router {
     }
     if (left < 0) for (const line of points) for (let at = 0; at < line.length; at += 2) line[at]! -= left;
     return {
-      width: right - left, height: this.height, crossings, leftOut: layering.leftOut, points,
-      x: x.slice(0, layering.count).map((at) => at - left), y: this.y.slice(0, layering.count),
+      width: right - left,
+      height: this.height,
+      crossings,
+      leftOut: layering.leftOut,
+      points,
+      x: x.slice(0, layering.count).map((at) => at - left),
+      y: this.y.slice(0, layering.count),
     };
   }
 }

@@ -16,7 +16,12 @@ export interface Piece {
 }
 
 /** Two pieces, and the crossings when the first, or the second, runs above. */
-interface Pair { one: number; other: number; above: number; below: number }
+interface Pair {
+  one: number;
+  other: number;
+  above: number;
+  below: number;
+}
 
 export function makePiece(key: number, part: 0 | 1, trunks: number[], drops: number[]): Piece {
   let low = Number.POSITIVE_INFINITY;
@@ -31,7 +36,11 @@ export function makePiece(key: number, part: 0 | 1, trunks: number[], drops: num
 }
 
 /** The pieces, some cut in two, and the track of each. `taken` is where lines come down in this gap, also straight ones. */
-export function assignTracks(pieces: Piece[], taken: number[], endsApart: number): { pieces: Piece[]; track: number[] } {
+export function assignTracks(
+  pieces: Piece[],
+  taken: number[],
+  endsApart: number,
+): { pieces: Piece[]; track: number[] } {
   if (pieces.length > MOST_COMPARED) return { pieces, track: byDirection(pieces) };
   const found = pieces.slice();
   const pairs = untangle(found, taken, endsApart);
@@ -125,37 +134,36 @@ function ringOf(count: number, pairs: readonly Pair[]): number[] {
   return [];
 }
 
-/** A track for every piece: no two that meet share one, those that cross less above come above, short ones first. */
+/** A track for every piece, from the top: no two that meet share one. A piece waits for those that must run above it,
+ * else it would lie on them, and rather for those that cross fewer lines above it; short ones come first. */
 function numbered(pieces: readonly Piece[], pairs: readonly Pair[]): number[] {
   const above: number[][] = pieces.map(() => []);
+  const below: { at: number; weight: number }[][] = pieces.map(() => []);
   const meets: number[][] = pieces.map(() => []);
+  const waits = new Float64Array(pieces.length);
   for (const { one, other, above: first, below: second } of pairs) {
     meets[one]!.push(other);
     meets[other]!.push(one);
-    if (first < second) above[other]!.push(one);
-    else if (second < first) above[one]!.push(other);
+    if (first === second) continue;
+    const [upper, lower] = first < second ? [one, other] : [other, one];
+    const weight = Math.max(first, second) >= ON_EACH_OTHER ? pieces.length + 1 : 1; // one that must outweighs all others
+    above[lower]!.push(upper);
+    below[upper]!.push({ at: lower, weight });
+    waits[lower]! += weight;
   }
   const track = new Array<number>(pieces.length).fill(-1);
-  const waits = new Uint8Array(pieces.length);
-  const next = new Int32Array(pieces.length);
   const length = (at: number) => pieces[at]!.high - pieces[at]!.low;
-  for (const start of pieces.map((_, at) => at).sort((one, other) => length(one) - length(other))) {
-    const way = track[start]! < 0 ? [start] : [];
-    while (way.length) {
-      const at = way[way.length - 1]!;
-      waits[at] = 1;
-      const following = above[at]![next[at]!++];
-      if (following !== undefined) {
-        if (track[following]! < 0 && !waits[following]) way.push(following);
-        continue;
-      }
-      way.pop();
-      waits[at] = 0;
-      const taken = new Set(meets[at]!.map((other) => track[other]!));
-      let free = above[at]!.reduce((most, other) => Math.max(most, track[other]!), -1) + 1;
-      while (taken.has(free)) free++;
-      track[at] = free;
-    }
+  const rest = pieces.map((_, at) => at).sort((one, other) => length(one) - length(other));
+  while (rest.length) {
+    let best = 0;
+    for (let at = 1; at < rest.length && waits[rest[best]!]!; at++)
+      if (waits[rest[at]!]! < waits[rest[best]!]!) best = at;
+    const at = rest.splice(best, 1)[0]!;
+    const taken = new Set(meets[at]!.map((other) => track[other]!));
+    let free = above[at]!.reduce((most, other) => Math.max(most, track[other]!), -1) + 1;
+    while (taken.has(free)) free++;
+    track[at] = free;
+    for (const { at: other, weight } of below[at]!) waits[other]! -= weight;
   }
   return track;
 }
@@ -163,12 +171,14 @@ function numbered(pieces: readonly Piece[], pairs: readonly Pair[]): number[] {
 /** Of very many: those that go right first, from the right on, then those that go left, from the left on. */
 function byDirection(pieces: readonly Piece[]): number[] {
   const goesRight = (at: number) => pieces[at]!.trunks[0]! < pieces[at]!.drops[0]!;
-  const order = pieces.map((_, at) => at).sort((one, other) => {
-    const isRight = goesRight(one);
-    if (isRight !== goesRight(other)) return isRight ? -1 : 1;
-    const difference = pieces[one]!.trunks[0]! - pieces[other]!.trunks[0]!;
-    return isRight ? -difference : difference;
-  });
+  const order = pieces
+    .map((_, at) => at)
+    .sort((one, other) => {
+      const isRight = goesRight(one);
+      if (isRight !== goesRight(other)) return isRight ? -1 : 1;
+      const difference = pieces[one]!.trunks[0]! - pieces[other]!.trunks[0]!;
+      return isRight ? -difference : difference;
+    });
   const ends: number[] = []; // track -> how far left, or right, it is used
   const track = new Array<number>(pieces.length).fill(-1);
   let first = 0; // those that go left come below the others

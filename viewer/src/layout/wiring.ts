@@ -6,6 +6,7 @@
 
 import type { Item, Outline, Rounds } from "../model/outline";
 import { shiftOf } from "./folding";
+import { getOrMake } from "./maps";
 import { Shapes } from "./shapes";
 
 export const OUTPUTS = 1024; // a tensor is numbered by its leaf times this, plus which output it is
@@ -36,18 +37,24 @@ export interface Wiring {
 export class Wirer {
   private readonly shapes: Shapes;
 
-  /** `stands` is what foldedLeaves says of the rounds. */
+  /** `stands` is what foldedLeaves says. */
   constructor(
     private readonly outline: Outline,
     private readonly stands: Int32Array,
-    private readonly rounds: Rounds,
   ) {
-    this.shapes = new Shapes(outline, rounds);
+    this.shapes = new Shapes(outline);
   }
 
-  wire(group: Item, children: Item[], inputs: readonly number[], outputs: readonly number[]): Wiring {
-    const shift = shiftOf(this.outline, group, this.rounds);
-    const first = this.outline.shownStart(group, this.rounds) - shift;
+  wire(
+    group: Item,
+    children: Item[],
+    inputs: readonly number[],
+    outputs: readonly number[],
+    rounds: Rounds = new Map(),
+  ): Wiring {
+    const shift = shiftOf(this.outline, group, rounds);
+    const first = this.outline.shownStart(group, rounds) - shift;
+    this.shapes.enter(group, rounds);
     const places = new Places(children, shift);
     const lines = this.between(group, children, places, shift, first, new Set(inputs));
     lines.push(...this.bundles(children, places));
@@ -63,7 +70,11 @@ export class Wirer {
       if (child >= 0) leaving[child]!.add(outputs[output]!);
     });
     return {
-      children, inputs, outputs, lines, makers,
+      children,
+      inputs,
+      outputs,
+      lines,
+      makers,
       made: outputs.map((tensor) => this.shapes.valueMade(Math.floor(tensor / OUTPUTS) + shift, tensor % OUTPUTS)),
       entering: entering.map((tensors) => [...tensors]),
       leaving: leaving.map((tensors) => [...tensors]),
@@ -74,7 +85,12 @@ export class Wirer {
 
   /** The tensors that children read, of each other and from outside. */
   private between(
-    group: Item, children: Item[], places: Places, shift: number, first: number, inputs: ReadonlySet<number>,
+    group: Item,
+    children: Item[],
+    places: Places,
+    shift: number,
+    first: number,
+    inputs: ReadonlySet<number>,
   ): WiredLine[] {
     const { edges } = this.outline.table;
     const stands = this.stands;
@@ -96,9 +112,9 @@ export class Wirer {
           const key = tensor * children.length + to;
           const line = known.get(key);
           if (line) {
-            if (!this.shapes.agree(line.value, edges.value[shown]!, child)) line.label = this.shapes.made(shown);
+            if (!this.shapes.agree(line.value, edges.value[shown]!, child)) line.label = this.shapes.labelMade(shown);
           } else {
-            const label = this.shapes.label(shown, child, group);
+            const label = this.shapes.label(shown, child);
             known.set(key, { from, to, tensor, value: edges.value[shown]!, many: 1, label });
           }
         }
@@ -124,12 +140,15 @@ export class Wirer {
       const to = places.of(kept.target[row]!);
       if (from === to || children[from]?.kind !== "lane" || children[to]?.kind !== "lane") continue;
       const pair = from * children.length + to;
-      let known = tensors.get(pair);
-      if (!known) tensors.set(pair, (known = new Set()));
+      const known = getOrMake(tensors, pair, () => new Set());
       known.add(kept.source[row]! * OUTPUTS + kept.output[row]!);
     }
     return [...tensors].map(([pair, { size }], number) => ({
-      from: Math.floor(pair / children.length), to: pair % children.length, tensor: -1 - number, value: -1, many: size,
+      from: Math.floor(pair / children.length),
+      to: pair % children.length,
+      tensor: -1 - number,
+      value: -1,
+      many: size,
       label: `${size.toLocaleString("en-US")} tensor${size > 1 ? "s" : ""}`,
     }));
   }
@@ -174,13 +193,14 @@ class Places {
 
 /** The lines of a group with its tensors numbered as they come. */
 function patternOf(
-  lines: readonly WiredLine[], makers: readonly number[], inputs: readonly number[], outputs: readonly number[],
+  lines: readonly WiredLine[],
+  makers: readonly number[],
+  inputs: readonly number[],
+  outputs: readonly number[],
 ): string {
   const numbers = new Map<number, number>();
   const number = (tensor: number) => {
-    let known = numbers.get(tensor);
-    if (known === undefined) numbers.set(tensor, (known = numbers.size));
-    return known;
+    return getOrMake(numbers, tensor, () => numbers.size);
   };
   const inner = lines.map(({ from, to, tensor }) => `${from}>${to}:${number(tensor)}`);
   const outer = outputs.map((tensor, output) => `${makers[output]}:${number(tensor)}`);

@@ -1,7 +1,8 @@
 /** Graph -> the tables of its ops and of its modules: columns of numbers and texts, sorted, filtered, copied. NaN is unknown. */
 
+import { ROLES } from "../document/words";
 import type { Graph } from "./graph";
-import { measuresOf } from "./measures";
+import type { Measure } from "./measures";
 import { formatBytes, formatCount, formatFlops, formatInteger, formatNumber, formatTime } from "./units";
 
 export interface TextColumn {
@@ -35,11 +36,13 @@ export interface Table {
 
 // -- ops -----------------------------------------------------------------------------------------------------------
 
-export function opsTable(graph: Graph): Table {
+export function opsTable(graph: Graph, measures: Measures): Table {
   const nodes: number[] = [];
   for (let node = 0; node < graph.count; node++) if (graph.isOp(node)) nodes.push(node);
-  const pick = (values: Float64Array) => Float64Array.from(nodes, (node) => values[node]!);
-  const measured = measuredOf(graph, (values) => ({ values: pick(values) }));
+  const pick = (values: Float64Array, below?: Float64Array) => ({
+    values: Float64Array.from(nodes, (node) => (below ? values[node]! / below[node]! : values[node]!)),
+  });
+  const measured = measuredOf(graph, measures, pick, pick(parametersTaken(graph)).values);
   return {
     name: "ops",
     count: nodes.length,
@@ -54,6 +57,23 @@ export function opsTable(graph: Graph): Table {
   };
 }
 
+/** How many elements the parameters have that each node takes, every one once; NaN where a size is symbolic. */
+function parametersTaken(graph: Graph): Float64Array {
+  const role = graph.document.need("value_role"),
+    parameter = ROLES.indexOf("parameter");
+  return Float64Array.from({ length: graph.count }, (_, node) => {
+    let sum = 0;
+    for (const value of new Set(graph.inputs(node))) {
+      if (role[value] !== parameter) continue;
+      sum += (graph.layout(value)?.shape ?? []).reduce<number>(
+        (all, size) => all * (typeof size === "number" ? size : Number.NaN),
+        1,
+      );
+    }
+    return sum;
+  });
+}
+
 /** The shape of the first tensor that an op makes. */
 function shapeOf(graph: Graph, node: number): string {
   const value = graph.outputs(node).find((one) => one >= 0);
@@ -63,7 +83,7 @@ function shapeOf(graph: Graph, node: number): string {
 // -- modules -------------------------------------------------------------------------------------------------------
 
 /** One row per module path, with all that ran in it and below, as graph.scopes has it in Python. */
-export function modulesTable(graph: Graph): Table {
+export function modulesTable(graph: Graph, measures: Measures): Table {
   const { paths, types, parents, ownRow } = modulePaths(graph);
   const firstNode = new Int32Array(paths.length).fill(-1),
     ops = new Float64Array(paths.length);
@@ -100,7 +120,7 @@ export function modulesTable(graph: Graph): Table {
     { kind: "text", name: "module", title: "module", text: (row) => paths[row]! },
     { kind: "text", name: "class", title: "class", text: (row) => types[row]! },
     { kind: "number", name: "ops", title: "ops", hint: "ops in it and below", values: ops, format: formatInteger },
-    ...measuredOf(graph, sums, parametersOf(graph, paths)),
+    ...measuredOf(graph, measures, sums, parametersOf(graph, paths)),
   ];
   return { name: "modules", count: paths.length, columns, node: (row) => firstNode[row]!, path: (row) => paths[row]! };
 }
@@ -141,11 +161,16 @@ function parametersOf(graph: Graph, paths: string[]): Float64Array | null {
 
 // -- what both have ------------------------------------------------------------------------------------------------
 
+type Measures = ReadonlyMap<string, Measure>;
 type Rows = (values: Float64Array, below?: Float64Array) => { values: Float64Array; atLeast?: Uint8Array };
 
 /** Time, share, FLOPs, memory and intensity; what the graph has no numbers for has no column. */
-function measuredOf(graph: Graph, rows: Rows, parameters: Float64Array | null = null): NumberColumn[] {
-  const measures = graph.keep("measures", () => measuresOf(graph));
+function measuredOf(
+  graph: Graph,
+  measures: Measures,
+  rows: Rows,
+  parameters: Float64Array | null = null,
+): NumberColumn[] {
   const found: NumberColumn[] = [];
   const add = (name: string, column: Omit<NumberColumn, "kind" | "values" | "atLeast">) => {
     const measure = measures.get(name);
@@ -174,7 +199,7 @@ function measuredOf(graph: Graph, rows: Rows, parameters: Float64Array | null = 
       kind: "number",
       name: "parameters",
       title: "parameters",
-      hint: "of the module and those in it, tied ones once",
+      hint: "elements of its parameters, each counted once",
       values: parameters,
       format: formatCount,
     });

@@ -11,12 +11,7 @@ export function besideCanvas(app: App, other: App): { element: HTMLElement; canv
   join(app, other);
   join(other, app);
   return {
-    element: h(
-      "div",
-      { class: "second" },
-      canvas.element,
-      h("div", { class: "caption" }, `after: ${other.graph.info.title}`),
-    ),
+    element: h("div", { class: "second" }, canvas.element, h("div", { class: "caption" }, other.graph.info.title)),
     canvas,
   };
 }

@@ -9,11 +9,13 @@ import type { Pane } from "./pane";
 const MOST = 300; // rows of a list
 const FORMATS: [part: string, format: (value: number) => string][] = [
   ["time", formatTime],
-  ["ns", formatTime],
+  ["_ns", formatTime],
   ["flops", formatFlops],
   ["bytes", formatBytes],
   ["memory", formatBytes],
   ["parameters", formatCount],
+  ["macs", formatCount],
+  ["operations", formatCount],
 ];
 
 export function compare(app: App): Pane {

@@ -13,6 +13,7 @@ import { between, type Morph, morph } from "./morph";
 const SMALLEST = 0.01,
   LARGEST = 6; // scales
 const MARGIN = 28; // pixels around a fitted graph
+const BELOW = 34; // and more below it, for the buttons
 const MOVING = 180; // ms that opening and closing take
 const MOST_MOVING = 3000; // frames; more change at once
 
@@ -64,12 +65,12 @@ export class GraphCanvas {
   fitted(rect: Rect = { left: 0, top: 0, right: this.scene.width, bottom: this.scene.height }, largest = 1.25): View {
     const { width, height } = this.size;
     const across = (width - 2 * MARGIN) / Math.max(rect.right - rect.left, 1),
-      down = (height - 2 * MARGIN) / Math.max(rect.bottom - rect.top, 1);
+      down = (height - 2 * MARGIN - BELOW) / Math.max(rect.bottom - rect.top, 1);
     const scale = Math.max(Math.min(across, down, largest), SMALLEST);
     return {
       scale,
       left: (width - (rect.left + rect.right) * scale) / 2,
-      top: (height - (rect.top + rect.bottom) * scale) / 2,
+      top: (height - BELOW - (rect.top + rect.bottom) * scale) / 2,
     };
   }
 

@@ -10,7 +10,8 @@ export function openWhatFits(app: App, width: number, height: number): void {
   const fits = (count: number) => {
     const scene = app.sceneOf({ ...app.state, open: new Set(order.slice(0, count)) });
     return (
-      Math.min((width - MARGIN) / Math.max(scene.width, 1), (height - MARGIN) / Math.max(scene.height, 1)) >= READABLE
+      Math.min((width - MARGIN) / Math.max(scene.width, 1), (height - MARGIN - 34) / Math.max(scene.height, 1)) >=
+      READABLE
     );
   };
   let low = 0,

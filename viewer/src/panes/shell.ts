@@ -7,6 +7,7 @@ import { besideCanvas } from "./beside";
 import { h, replace } from "./dom";
 import { GraphCanvas } from "./graph_canvas";
 import { listenToKeys } from "./keys";
+import { legend } from "./legend";
 import { minimap } from "./minimap";
 import type { Pane } from "./pane";
 import { takeAway } from "./take_away";
@@ -27,14 +28,10 @@ export class Shell {
     const middle = h(
       "main",
       { class: second ? "middle two" : "middle" },
-      h(
-        "div",
-        { class: "first" },
-        this.graph.element,
-        second && h("div", { class: "caption" }, `before: ${app.graph.info.title}`),
-      ),
+      h("div", { class: "first" }, this.graph.element, second && h("div", { class: "caption" }, app.graph.info.title)),
       second,
       graphControls(app, this.graph),
+      legend(app),
       minimap(app, this.graph),
     );
     replace(

@@ -5,8 +5,9 @@ import { pathAt } from "../model/flame";
 import { cellText, delimited, modulesTable, opsTable, orderedRows, type Table, type TableColumn } from "../model/table";
 import { formatInteger } from "../model/units";
 import { changed } from "../state/store";
-import { copyText } from "./copy";
+import { whenSeen } from "./chart";
 import { h, replace } from "./dom";
+import { copyButton } from "./facts";
 import { selectAround } from "./marks";
 import type { Pane } from "./pane";
 
@@ -14,9 +15,13 @@ const ROW = 22; // pixels
 const SPARE = 6; // rows above and below what is in sight
 
 export function table(app: App): Pane {
-  const base = { name: "table", title: "Table", place: "bottom" } as const;
-  if (!app.graph.count) return { ...base, element: h("div"), missing: "This graph has no ops." };
-  return { ...base, element: new TablePane(app).element };
+  return {
+    name: "table",
+    title: "Table",
+    place: "bottom",
+    element: whenSeen(() => new TablePane(app).element),
+    missing: app.graph.count ? "" : "This graph has no ops.",
+  };
 }
 
 class TablePane {
@@ -25,7 +30,6 @@ class TablePane {
   private readonly head = h("div", { class: "table-row table-head", role: "row" });
   private readonly body = h("div", { class: "table-body", role: "rowgroup" });
   private readonly count = h("span", { class: "soft" });
-  private readonly said = h("span", { class: "soft", role: "status" });
   private readonly filter = h("input", {
     type: "search",
     placeholder: "filter: names, ops, classes, shapes",
@@ -48,7 +52,11 @@ class TablePane {
       this.show(kind);
     };
     const copy = (title: string, separator: "," | "\t") =>
-      h("button", { title: "copy the rows that are listed", onclick: () => this.copy(separator) }, title);
+      copyButton(
+        title,
+        () => (this.shown ? delimited(this.shown, this.rows, separator) : ""),
+        "the rows that are listed, numbers in the units that the first line names",
+      );
     this.scroller.append(this.head, this.body);
     this.element = h(
       "div",
@@ -60,7 +68,6 @@ class TablePane {
         this.filter,
         this.count,
         h("span", { class: "grow" }),
-        this.said,
         copy("copy CSV", ","),
         copy("copy TSV", "\t"),
       ),
@@ -71,7 +78,6 @@ class TablePane {
     this.scroller.addEventListener("pointerleave", () => {
       if (app.state.hover) app.store.update({ hover: null });
     });
-    // Made when it is first seen: rows of a large graph take a moment.
     new ResizeObserver(() => {
       if (!this.shown && this.element.isConnected) choose(kinds[0]!);
       else this.redraw();
@@ -87,7 +93,8 @@ class TablePane {
   private show(kind: Table["name"]): void {
     let found = this.made.get(kind);
     if (!found) {
-      found = kind === "ops" ? opsTable(this.app.graph) : modulesTable(this.app.graph);
+      found =
+        kind === "ops" ? opsTable(this.app.graph, this.app.measures) : modulesTable(this.app.graph, this.app.measures);
       this.made.set(kind, found);
     }
     this.shown = found;
@@ -268,22 +275,6 @@ class TablePane {
     event.preventDefault();
     event.stopPropagation();
   }
-
-  private copy(separator: "," | "\t"): void {
-    if (!this.shown) return;
-    const words = `copied ${formatInteger(this.rows.length)} rows`;
-    copyText(delimited(this.shown, this.rows, separator)).then(
-      () => this.say(words),
-      (error: unknown) => this.say(`The browser refused to copy: ${error instanceof Error ? error.message : error}`),
-    );
-  }
-
-  private say(words: string): void {
-    this.said.textContent = words;
-    setTimeout(() => {
-      if (this.said.textContent === words) this.said.textContent = "";
-    }, 4000);
-  }
 }
 
 function cell(column: TableColumn, row: number): HTMLElement {
@@ -295,7 +286,7 @@ function cell(column: TableColumn, row: number): HTMLElement {
   });
   if (column.kind === "number" && column.isShare) {
     const bar = h("span", { class: "share-bar" });
-    bar.style.width = `${Math.min(100 * (column.values[row]! || 0), 100) * 0.6}%`;
+    bar.style.width = `${Math.min(100 * (column.values[row]! || 0), 100) * 0.5}%`;
     element.append(bar);
     element.classList.add("has-bar");
   }
@@ -304,6 +295,6 @@ function cell(column: TableColumn, row: number): HTMLElement {
 }
 
 function trackOf(column: TableColumn, at: number): string {
-  if (column.kind === "number") return "minmax(84px, 110px)";
+  if (column.kind === "number") return column.isShare ? "minmax(110px, 150px)" : "minmax(84px, 110px)";
   return at === 0 ? "minmax(170px, 2fr)" : column.name === "phase" ? "minmax(76px, 90px)" : "minmax(110px, 1.2fr)";
 }

@@ -7,7 +7,6 @@ import type { App } from "../app";
 import { PHASES } from "../document/words";
 import { type Axis, type AxisName, axesOf, holding, panned, type Span, spanOn, zoomed } from "../model/axis";
 import { stretches } from "../model/flame";
-
 import { roundTicks } from "../model/ticks";
 import { changed, type Selection, type State, sameSelection } from "../state/store";
 import { Chart } from "./chart";

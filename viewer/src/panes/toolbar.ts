@@ -151,7 +151,9 @@ export function graphControls(app: App, graph: GraphCanvas): HTMLElement {
     if (pressed) app.store.subscribe((state) => element.setAttribute("aria-pressed", String(pressed(state))));
     return element;
   };
-  const totals = h("span", { class: "soft totals" }, `${formatInteger(app.graph.info.totals.ops)} ops`);
+  const turn = button("turn", "from top to bottom, or from left to right", () =>
+    app.store.update({ direction: app.state.direction === "down" ? "right" : "down", view: null }),
+  );
   return h(
     "div",
     { class: "controls" },
@@ -159,18 +161,46 @@ export function graphControls(app: App, graph: GraphCanvas): HTMLElement {
     button("+", "zoom in", () => graph.zoom(1.25)),
     button("fit", "fit the graph to the window (f)", () => graph.fit()),
     button("open a level", "open every closed group that is shown", () => openLevel(app)),
+    button("open all", "open every group", () => openAll(app)),
     button("close all", "close every group", () => app.store.update({ open: new Set(), view: null })),
-    button(app.state.direction === "down" ? "→" : "↓", "turn the graph", () =>
-      app.store.update({ direction: app.state.direction === "down" ? "right" : "down", view: null }),
-    ),
-    button(
-      "critical path",
-      "mark the longest way (c)",
-      () => app.store.update({ critical: !app.state.critical }),
-      (state) => state.critical,
-    ),
-    totals,
+    turn,
+    app.outline.leafNode.length <= MOST_UNGROUPED
+      ? button(
+          "modules",
+          "ops in the groups of their modules, or all side by side",
+          () => app.store.update({ grouping: !app.state.grouping, view: null }),
+          (state) => state.grouping,
+        )
+      : null,
+    app.graph.document.column("viewer/node_critical")
+      ? button(
+          "critical path",
+          "mark the longest way (c)",
+          () => app.store.update({ critical: !app.state.critical }),
+          (state) => state.critical,
+        )
+      : null,
+    h("span", { class: "soft totals" }, `${formatInteger(app.graph.info.totals.ops)} ops`),
   );
+}
+
+const MOST_UNGROUPED = 2000; // ops side by side; more cannot be laid out, nor looked at
+const MOST_BOXES = 60_000;
+
+/** Every group, repeats folded; as long as the boxes can be drawn. */
+export function openAll(app: App): void {
+  const open = new Set<string>(),
+    waiting = [app.outline.root];
+  let boxes = 0;
+  for (let group = waiting.pop(); group; group = waiting.pop()) {
+    for (const child of app.outline.children(group, app.state.rounds)) {
+      if (++boxes > MOST_BOXES) return app.store.update({ open, view: null });
+      if (child.isLeaf) continue;
+      open.add(child.key);
+      waiting.push(child);
+    }
+  }
+  app.store.update({ open, view: null });
 }
 
 function openLevel(app: App): void {

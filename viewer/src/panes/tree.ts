@@ -7,6 +7,7 @@ import { h, replace } from "./dom";
 import type { Pane } from "./pane";
 
 const MOST_ROWS = 400; // of one group; a tree that is longer is scrolled, not read
+const MOST_IN_ALL = 1500; // rows; groups that come after stay closed here
 
 export function tree(app: App): Pane {
   const list = h("ul", { role: "tree", "aria-label": "modules and ops" });
@@ -16,7 +17,7 @@ export function tree(app: App): Pane {
     const name = app.itemValues(app.state.heat) ? app.state.heat : app.measures.has("time") ? "time" : "flops";
     const measure = app.measures.get(name);
     title.textContent = `modules${measure ? ` · ${measure.title}` : ""}`;
-    replace(list, ...rowsOf(app, app.outline.root, name));
+    replace(list, ...rowsOf(app, app.outline.root, name, { left: MOST_IN_ALL }));
   };
   app.store.subscribe((state, before) => {
     if (changed(state, before, "open", "rounds", "hidden", "heat")) draw();
@@ -26,11 +27,18 @@ export function tree(app: App): Pane {
   return { name: "tree", title: "Modules", place: "left", element };
 }
 
-function rowsOf(app: App, group: Item, measure: string): HTMLElement[] {
+/** How many rows may still be made. */
+interface Budget {
+  left: number;
+}
+
+function rowsOf(app: App, group: Item, measure: string, budget: Budget): HTMLElement[] {
   const values = app.itemValues(measure),
     whole = values?.between(0, app.outline.leafNode.length) ?? Number.NaN;
   const children = app.outline.children(group, app.state.rounds).filter((item) => !item.isMarker);
-  const rows = children.slice(0, MOST_ROWS).map((item) => {
+  const shown = Math.min(MOST_ROWS, children.length);
+  budget.left -= shown;
+  const rows = children.slice(0, shown).map((item) => {
     const isOpen = !item.isLeaf && app.state.open.has(item.key),
       value = values?.of(item) ?? Number.NaN;
     const bar = h("span", { class: "bar" });
@@ -57,7 +65,7 @@ function rowsOf(app: App, group: Item, measure: string): HTMLElement[] {
         "span",
         { class: "name", title: `${item.title} ${item.subtitle}` },
         h("b", {}, item.name || item.title),
-        item.name ? ` ${item.title}` : "",
+        item.name && item.name !== item.title ? ` ${item.title}` : "",
         item.repeat > 1 ? ` ×${item.repeat}` : "",
       ),
       values ? bar : null,
@@ -85,7 +93,7 @@ function rowsOf(app: App, group: Item, measure: string): HTMLElement[] {
       event.preventDefault();
       event.stopPropagation();
     });
-    if (isOpen) element.append(h("ul", { role: "group" }, ...rowsOf(app, item, measure)));
+    if (isOpen && budget.left > 0) element.append(h("ul", { role: "group" }, ...rowsOf(app, item, measure, budget)));
     return element;
   });
   if (children.length > MOST_ROWS) rows.push(h("li", { class: "soft" }, `… and ${children.length - MOST_ROWS} more`));

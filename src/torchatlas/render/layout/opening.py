@@ -22,7 +22,7 @@ _COMFORTABLE = 11.0  # pixels: larger text is hardly easier to read
 _COMFORTABLE_TYPE = 9.0  # and on paper, which is held nearer to the eye
 _WRAP_PRICE = 72.0  # pixels of height that must be saved by one more column, where height counts
 LARGEST = 24.0  # pixels
-_LATER = {"backward": 2, "other": 2, "optimizer": 4}  # levels by which a phase is opened later than forward
+_LATER = {"backward": 2, "other": 4, "optimizer": 4}  # levels by which a phase is opened later than forward
 _ASIDE = 8  # and by which iterations are that tell less than another: later than all that most models have
 _HEIGHTS = 16  # heights that are tried between powers of two, so that a larger page tries those of a smaller one
 _TOO_WIDE = 1.125  # a lower layout is wider, give or take an eighth
@@ -100,15 +100,17 @@ class Opener:
         largest: float = LARGEST,
         depth: int | None = None,
         saves_height: bool = False,
+        sideways: bool = False,
     ) -> None:
-        self.outline, self.width, self.height = outline, width, height
+        self.outline, self.sideways = outline, sideways
+        self.width, self.height = (height, width) if sideways else (width, height)  # as boxes.py has them
         self.least = font / STYLE.small_text  # the smallest scale at which all text can be read
         self.most = max(largest / STYLE.small_text, self.least)
         self.depth = depth  # levels of modules that may be shown
         self.saves_height = saves_height  # the page ends where the layout does: it should not be higher than needed
         self.importance = Importance(outline, labels)
         self.refused: Item | None = None  # the group that did not fit any more
-        self._maker = BoxMaker(outline, labels, smallest_box / self.least, width / self.least)
+        self._maker = BoxMaker(outline, labels, smallest_box / self.least, self.width / self.least, sideways)
 
     def fit(self) -> Fit:
         """The best layout of all that fits. If not even the outermost boxes fit, its scale is less than `least`."""
@@ -133,7 +135,7 @@ class Opener:
         """What can be read, in large enough text, with few columns and then in larger text."""
         readable, wraps = fit.scale >= self.least, fit.box.wraps
         if self.saves_height:
-            height = fit.box.height * fit.scale + _WRAP_PRICE * wraps
+            height = (fit.box.width if self.sideways else fit.box.height) * fit.scale + _WRAP_PRICE * wraps
             return readable, int(min(fit.smallest_text, _COMFORTABLE_TYPE)), -height, fit.scale
         return readable, int(min(fit.smallest_text, _COMFORTABLE)), -wraps, fit.scale
 

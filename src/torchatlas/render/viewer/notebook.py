@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from html import escape
 
+from torchatlas.errors import FileFormatError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.render.notebook import graph_html
 from torchatlas.render.viewer.content import Viewed, graph_name, page_of, still
@@ -34,16 +36,13 @@ def notebook_picture(graph: Graph) -> str:
 
 
 def notebook_html(graph: Graph, picture: str) -> str:
-    """The viewer, or where it would be too large the picture and how to open it; below, folded, the tables."""
+    """The viewer, or where there is none the picture and why; below, folded, the tables."""
     name = graph_name(graph)
-    page = page_of([Viewed(graph, name)]).decode() if len(graph) <= MOST_NODES else ""
-    small = 0 < len(page) <= MOST_BYTES
-    image = f'<img src="{image_source(picture)}" alt="{escape(short(name))}" style="{_image_style(small)}">'
+    page, why_not = _page(graph, name)
+    image = f'<img src="{image_source(picture)}" alt="{escape(short(name))}" style="{_image_style(bool(page))}">'
     tables = f"<details><summary>tables</summary>{graph_html(graph)}</details>"
-    if not small:
-        size = f"{format_bytes(len(page))} are" if page else f"{len(graph):,} nodes are"
-        words = f"<div>{size} too many for the viewer inside a notebook: <code>graph.show()</code> opens it.</div>"
-        return f"<div>{image}{words}{tables}</div>"
+    if not page:
+        return f"<div>{image}<div>{escape(clean(why_not))}</div>{tables}</div>"
     frame = (
         f'<iframe srcdoc="{escape(page)}" sandbox="{_SANDBOX}" title="{escape(short(name))}" width="100%" '
         f'height="{_FRAME_HEIGHT}" style="position:absolute;left:0;top:0;width:100%;height:100%;border:0;'
@@ -51,6 +50,18 @@ def notebook_html(graph: Graph, picture: str) -> str:
     )
     box = f"position:relative;height:{_FRAME_HEIGHT}px;overflow:hidden;border:1px solid rgba(127,127,127,.4)"
     return f'<div><div style="{box}">{image}{frame}</div>{tables}</div>'
+
+
+def _page(graph: Graph, name: str) -> tuple[str, str]:
+    """The page for the frame, or why there is none."""
+    large = "too many for the viewer inside a notebook: graph.show() opens it."
+    if len(graph) > MOST_NODES:
+        return "", f"{len(graph):,} nodes are {large}"
+    try:
+        page = page_of([Viewed(graph, name)]).decode()
+    except FileFormatError as error:  # a graph that cannot be written is shown as far as it can be
+        return "", f"There is no viewer of this graph: {error}"
+    return (page, "") if len(page) <= MOST_BYTES else ("", f"{format_bytes(len(page))} are {large}")
 
 
 def _image_style(covered: bool) -> str:

@@ -11,6 +11,7 @@ import tempfile
 import time
 import warnings
 import webbrowser
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,13 @@ def temporary_page(data: bytes, name: str) -> Path:
     with replacing(path) as file:
         file.write(data)
     return path
+
+
+def redirecting_page(address: str) -> Path:
+    """A page that leads to an address with a secret in it: in the browser's command line any user could read it."""
+    shown = escape(address)
+    text = f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={shown}"><a href="{shown}">'
+    return temporary_page(f"{text}the viewer</a>".encode(), "viewer")
 
 
 def open_in_browser(address: str) -> bool:

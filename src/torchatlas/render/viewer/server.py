@@ -141,11 +141,13 @@ class _Handler(BaseHTTPRequestHandler):
         host = self.headers.get_all("Host") or []
         origins = self.headers.get_all("Origin") or []
         sites = self.headers.get_all("Sec-Fetch-Site") or []
+        # Following a link shows the page to the person alone, and says nothing to where the link stands.
+        follows_link = self.command == "GET" and self.headers.get_all("Sec-Fetch-Dest") == ["document"]
         return (
             len(host) == 1
             and host[0] in hosts
             and all(origin in {f"http://{one}" for one in hosts} for origin in origins)
-            and all(site in ("same-origin", "none") for site in sites)
+            and (follows_link or all(site in ("same-origin", "none") for site in sites))
         )
 
     def _send_page(self, ids: list[str]) -> None:
