@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from torchatlas.analysis.schedule import critical_path
-from torchatlas.errors import AnalysisError, UnknownNameError
+from torchatlas.errors import AnalysisError, InvalidInputError, UnknownNameError
 from torchatlas.escapes import clean
 from torchatlas.graph import EdgeKind, Graph, NodeKind, OperationType, Phase
 from torchatlas.graph.columns import KINDS, PHASES, Array
@@ -560,7 +560,7 @@ def _path_words(look: Look, tree: Tree) -> str:
 def _work(graph: Graph, nodes: Array) -> str:
     try:
         counts = node_counts(graph)
-    except AnalysisError:  # shapes that cannot be evaluated: the picture does without
+    except (AnalysisError, InvalidInputError):  # shapes that cannot be evaluated: the picture does without
         return ""
     total = int(np.maximum(counts.flops, 0)[nodes].sum())
     return ("≥ " if counts.uncosted else "") + format_flops(total) if total else ""
