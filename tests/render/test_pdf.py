@@ -131,6 +131,10 @@ def test_a_page_has_the_size_that_was_asked_for() -> None:
     assert pdf.content.startswith("0.720000 0 0 -0.720000 0.0000 108.0000 cm")  # to scale, and in the middle
 
 
+def test_no_page_is_larger_than_viewers_show() -> None:
+    assert Pdf(to_pdf(Canvas(300, 100, LIGHT).markup(), 300, 100)).size == [14400, 4800]
+
+
 def test_curves_and_opacity() -> None:
     canvas = Canvas(100, 100, LIGHT)
     canvas.path("M10 10Q40 10 40 40h5v-5c1 2 3 4 5 6Z", stroke="#000000")

@@ -19,6 +19,7 @@ from torchatlas.render.pdf_file import pdf_file, resource
 from torchatlas.render.svg import number
 
 POINTS = 72.0  # in an inch
+_LARGEST = 14_400.0  # points, 200 inches: viewers show no larger pages
 _ROUND = 0.5523  # how far the control points of a quarter of a circle are from its ends, for a radius of 1
 _STEP = re.compile(r"([MLHVCQZmlhvcqz])([^A-Za-z]*)")
 _NUMBERS = re.compile(r"-?[0-9.]+")
@@ -34,10 +35,11 @@ Attributes = dict[str, str]
 
 
 def to_pdf(svg: str, width: float, height: float) -> bytes:
-    """The document on a page of so many inches. It is scaled to fit, and centred."""
+    """The document on a page of so many inches, 200 at most. It is scaled to fit, and centred."""
     root = ElementTree.fromstring(svg.encode())
     wide, tall = (float(size) for size in root.attrib["viewBox"].split()[2:])
-    page = width * POINTS, height * POINTS
+    shrink = min(1.0, _LARGEST / (max(width, height) * POINTS))
+    page = width * POINTS * shrink, height * POINTS * shrink
     scale = min(page[0] / wide, page[1] / tall)
     left, top = (page[0] - scale * wide) / 2, page[1] - (page[1] - scale * tall) / 2
     content = _Content()

@@ -241,8 +241,25 @@ class Outline:
             parts = _cut_at_rounds(parts, folding.but_for_numbers(self.tree, items).tolist())
         found: list[Item] = []
         for part in parts:
-            found += [gathered("functional", part)] if len(part) >= self.shortest_run else part
+            found += self._closed(part)
         return found
+
+    def _closed(self, part: list[Item]) -> list[Item]:
+        """Small ops that depend on each other as one closed box; rounds of a loop among them as a repeat of their own,
+        for a loop says more than that there are ops."""
+        if len(part) < self.shortest_run:
+            return part
+        found: list[Item] = []
+        for is_loop, run in itertools.groupby(folding.folded(self.tree, part), lambda item: item.kind == "loop"):
+            items = list(run)
+            if not is_loop and items[-1].end - items[0].start >= self.shortest_run:
+                items = [gathered("functional", self._leaves(items))]
+            found += items
+        return found
+
+    def _leaves(self, items: list[Item]) -> list[Item]:
+        """The single ops that some items, or repeats of ops, stand for."""
+        return [self._leaf(leaf) for leaf in range(items[0].start, items[-1].end)]
 
     def _with_idle_gathered(self, parts: list[list[Item]]) -> list[list[Item]]:
         """Ops in a row that no line leads to or from, such as those that set parameters, as one part."""
