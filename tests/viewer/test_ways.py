@@ -11,13 +11,13 @@ import pytest
 import torch
 from browser import READY_MS
 from torch import nn
+from viewer.graphs import training_step
 
 import torchatlas as atlas
 from torchatlas.graph import Graph
 from torchatlas.render.viewer.captures import Captures
 from torchatlas.render.viewer.opening import redirecting_page
 from torchatlas.render.viewer.server import CaptureServer
-from viewer.graphs import training_step
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, FrameLocator, Page
