@@ -703,3 +703,12 @@ def test_a_step_that_raised_in_backward() -> None:
     exp = rec.graph.where(operation="exp")[0]
     assert (str(exp.phase), exp.scope.path) == ("backward", "2")
     assert operations(rec.graph.where(phase="optimizer")) == ["mul_"]
+
+
+def test_the_groups_of_an_optimizer_with_several_are_known_by_name() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    groups = [{"params": list(model[0].parameters())}, {"params": list(model[1].parameters()), "lr": 0.2}]
+    graph = atlas.capture(model, torch.ones(2, 2), optimizer=torch.optim.SGD(groups, lr=0.1))
+    assert graph.metadata["parameter_groups"] == {"SGD": [["0.weight", "0.bias"], ["1.weight", "1.bias"]]}
+    only = atlas.capture(model, torch.ones(2, 2), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    assert "parameter_groups" not in only.metadata

@@ -17,7 +17,17 @@ from torchatlas.graph.timing import Measured
 from torchatlas.partition.validate import validate_model
 from torchatlas.partition.validate.validation import ModelValidation, ValidationReport
 from torchatlas.pipeline.comparing import PipelineDifference
-from torchatlas.types import CheckpointCheck, Difference, PipelineRun, SourceLine, Timeline, Verification, Where
+from torchatlas.types import (
+    CheckpointCheck,
+    Difference,
+    Finding,
+    Findings,
+    PipelineRun,
+    SourceLine,
+    Timeline,
+    Verification,
+    Where,
+)
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
 
 MARKUP = "<img onerror='x'>\"&"  # as part of a module's name; neither dot nor slash, which would divide it
@@ -100,6 +110,11 @@ def visit(mark: str) -> Any:
     with atlas.doctor(model=net) as found:
         (net(example()) * torch.nan).sum().backward()
     return found
+
+
+def finding(mark: str) -> Finding:
+    where = Where(f"step of w{mark}", SourceLine(f"train{mark}.py", 5, "f", f"step({mark})"))
+    return Finding("not-zeroed", f"w{mark} is not zeroed", (where,), f"why{mark}", f"fix{mark}", times=3)
 
 
 @cache
@@ -199,8 +214,8 @@ REPORTS: dict[str, Row] = {
     "Drawing": Row(lambda m: atlas.plot(step(m), "memory"), lambda r: [f'width="{r.width}"'], named=False),
     "Failure": Row(_failed, lambda r: ["2x3"]),
     "Figures": Row(lambda m: atlas.module_table(step(m)).totals, lambda r: [format_count(r.macs)], named=False),
-    "Finding": Row(lambda m: visit(m)[0], lambda r: [r.key], named=False),
-    "Findings": Row(lambda m: visit(m).findings, lambda r: r.keys, named=False),
+    "Finding": Row(finding, lambda r: [r.key, "3 times"]),
+    "Findings": Row(lambda m: Findings([finding(m)], ("not-zeroed",)), lambda r: [*r.keys, "1 error"]),
     "GraphEdge": Row(lambda m: step(m).edges[5], lambda r: [str(r.kind)]),
     "GraphNode": Row(
         lambda m: step(m).where(operation_type="matmul")[0],

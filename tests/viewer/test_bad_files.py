@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corruption import damaged
-
-from torchatlas.graph import Graph
 from viewer.graphs import empty_page, training_step
 from viewer.handing_over import hand_over
+
+from torchatlas.graph import Graph
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_a_bad_file_is_refused_and_the_next_one_is_read(
     if not name.endswith(".atlas"):
         bad = step
     hand_over(page, bad, "dropped")
-    page.locator("html[data-ready=yes]").wait_for(state="attached")
+    page.locator("html[data-ready=yes]").wait_for(state="attached", timeout=10_000)
 
 
 def test_the_same_file_can_be_chosen_again_when_it_is_mended(page_of, tmp_path: Path, step: Path) -> None:
@@ -102,7 +102,7 @@ def test_the_same_file_can_be_chosen_again_when_it_is_mended(page_of, tmp_path: 
     page.get_by_role("status").filter(has_text="step.atlas").wait_for()
     path.write_bytes(step.read_bytes())
     hand_over(page, path)
-    page.locator("html[data-ready=yes]").wait_for(state="attached")
+    page.locator("html[data-ready=yes]").wait_for(state="attached", timeout=10_000)
 
 
 @pytest.mark.parametrize("change", [far_away, cyclic], ids=lambda change: change.__name__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from browser import DESKTOP
 from hostile import HOSTILE, hostile_graph
-
 from viewer.graphs import named
 
 # Ends a script, an attribute, a comment, a style; begins others; no dots: those divide module paths.

@@ -8,11 +8,11 @@ import pytest
 import torch
 from browser import DESKTOP, PHONE, Visit
 from torch import nn
+from viewer.graphs import empty_page, partial, training_step
+from viewer.handing_over import hand_over
 
 import torchatlas as atlas
 from torchatlas.graph import Graph
-from viewer.graphs import empty_page, partial, training_step
-from viewer.handing_over import hand_over
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_the_same_graph_is_the_same_file(step: Graph, tmp_path: Path) -> None:
 def test_a_file_is_read_by_an_empty_viewer(page_of, step: Graph, tmp_path: Path, suffix: str, way: str) -> None:
     page = page_of(empty_page(tmp_path), ready="empty")
     hand_over(page, step.save(tmp_path / f"step{suffix}"), way)
-    page.locator("html[data-ready=yes]").wait_for(state="attached")
+    page.locator("html[data-ready=yes]").wait_for(state="attached", timeout=10_000)
     assert "backward" in page.get_by_role("tree").inner_text()
 
 

@@ -75,6 +75,7 @@ class Watch:
     on_model_call: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
     on_model_result: Callable[[Any], None] | None = None
     steps: list[tuple[int, int]] = field(default_factory=list)  # (position among the rows, owner) at the end of each
+    parameter_groups: dict[int, list[list[Named]]] = field(default_factory=dict)  # of optimizers with several
     in_backward: dict[int, tuple[int, Any]] = field(default_factory=dict)  # a step's call -> backward node, user's line
     named: bool = False  # whether a model was given; `model` itself is let go of when the recording stops
     _numbers: dict[int, int] = field(default_factory=dict)  # id of a module or optimizer -> owner number
@@ -289,6 +290,9 @@ class Watch:
             for parameter in group["params"]:
                 if (gradient := parameter.grad) is not None:
                     self._name_storage(gradient, self._named(parameter, "gradient"))
+        if len(optimizer.param_groups) > 1 and number not in self.parameter_groups:
+            groups = [[self._named(one, "parameter") for one in group["params"]] for group in optimizer.param_groups]
+            self.parameter_groups[number] = groups
         outer, inside = cell[0], self._call(number, cell[0])
         ours = type(optimizer).__module__.startswith("torch.optim")  # then no line inside the step is the user's
         line = user_line(sys._getframe(1)) if ours else None

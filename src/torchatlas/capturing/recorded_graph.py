@@ -14,7 +14,7 @@ from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.row_schema import NodeRow, columns_of
 from torchatlas.capturing.table_rows import layout_row, operation_row, source_row
-from torchatlas.capturing.tensor_roles import ROLE, root_prefixes, storage_roles, value_names
+from torchatlas.capturing.tensor_roles import ROLE, full_name, root_prefixes, storage_roles, value_names
 from torchatlas.capturing.tensor_states import DATA, ORDER
 from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph, Module, NodeKind, Operation, Role
@@ -93,6 +93,12 @@ class _Assembly:
         metadata: dict[str, Any] = {"torch": torch.__version__.partition("+")[0], **self.recorder.metadata}
         if states.resizes:  # storage_bytes only holds the most: which, at which node, from, to
             metadata["resized"] = [[storage, node + len(inputs), *sizes] for storage, node, *sizes in states.resizes]
+        if self.watch.parameter_groups:
+            prefixes = root_prefixes(self.watch)
+            metadata["parameter_groups"] = {
+                prefixes[optimizer]: [[full_name(prefixes, named) for named in group] for group in groups]
+                for optimizer, groups in self.watch.parameter_groups.items()
+            }
         graph = builder.graph("run", metadata=metadata, own=True)
         graph.notes += compiled.compiler_notes(
             [operation.name for operation in graph.tables.operations],

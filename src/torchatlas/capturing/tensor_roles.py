@@ -51,8 +51,7 @@ def value_names(states: TensorStates, watch: Watch, row: Callable[[str], int]) -
     prefixes, storage_of = root_prefixes(watch), states.storage_of
 
     def name_row(named: Named) -> int:
-        prefix = prefixes.get(named.root, "")
-        name = f"{prefix}.{named.name}" if prefix and named.name else named.name or prefix
+        name = full_name(prefixes, named)
         return row(name) if name else -1
 
     of_tensor: dict[int, int] = {}
@@ -90,6 +89,12 @@ def _is_another_part(states: TensorStates, storage: int, number: int) -> bool:
     """True if a second named tensor on a storage is another part of it, not the same tied weight."""
     origin = states.origin[storage]
     return origin >= 0 and states.layout_key(states.value_tensor[origin]) != states.layout_key(number)
+
+
+def full_name(prefixes: dict[int, str], named: Named) -> str:
+    """The name of a tensor with what goes before those of its tree."""
+    prefix = prefixes.get(named.root, "")
+    return f"{prefix}.{named.name}" if prefix and named.name else named.name or prefix
 
 
 def root_prefixes(watch: Watch) -> dict[int, str]:

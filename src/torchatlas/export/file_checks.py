@@ -145,6 +145,7 @@ class _Known(Struct):
     rank: _Count = 0
     world_size: _Count = 0
     groups: dict[str, _Group] = {}
+    parameter_groups: dict[str, list[list[str]]] = {}  # by the path of an optimizer with several: names
     resized: list[tuple[_Count, _Count, _Count, _Count]] = []  # storage, node, bytes before and after
     fx_nodes: dict[str, list[_Count]] = {}
     sizes: dict[str, _Count] = {}

@@ -1,7 +1,7 @@
 /** Items, and which of them are open -> nested boxes with sizes. Groups of equal structure, in which the same is open and
  * whose texts are as wide, are laid out once. */
 
-import type { Item, Outline } from "../model/outline";
+import type { Item, Outline, Rounds } from "../model/outline";
 import { type Box, closedBox } from "./box";
 import { type Frame, layoutGroup } from "./group";
 import { getOrMake } from "./maps";
@@ -127,18 +127,21 @@ export function geometryFor(geometry: Geometry, direction: LayoutOptions["direct
     : { ...geometry, rank_gap: RANK_GAP_ACROSS, usual_height: 120, spanning_height: 200 };
 }
 
-/** Lays out what is shown of one outline. Wirings last as long as the rounds and lanes that are shown. */
+/** Lays out what is shown of one outline. Wirings last as long as the same repeats are unfolded and
+ * the same lanes are shown. */
 export class BoxMaker {
-  private readonly wirings = new Map<Item, { wiring: Wiring; key: number }>();
+  private readonly wirings = new Map<string, { wiring: Wiring; key: number }>(); // by item and where its round begins
+  private rounds: Rounds = new Map();
 
   constructor(
     private readonly outline: Outline,
     private readonly kept: Kept,
     private readonly wirer: Wirer,
-    private readonly childrenOf: (item: Item) => Item[],
+    private readonly childrenOf: (item: Item, rounds: Rounds) => Item[],
   ) {}
 
-  show(item: Item, open: ReadonlySet<string>): Shown {
+  show(item: Item, open: ReadonlySet<string>, rounds: Rounds): Shown {
+    this.rounds = rounds;
     return this.open(item, open, [], []).shown;
   }
 
@@ -174,6 +177,7 @@ export class BoxMaker {
         isRoot,
         geometry: kept.geometry,
         labelSize: (text) => kept.labelSize(text),
+        labelsLeft: kept.direction === "right",
         forEnds: (closed, ends) => kept.forEnds(closed, ends),
       }),
     );
@@ -184,15 +188,13 @@ export class BoxMaker {
   }
 
   private wiring(item: Item, inputs: readonly number[], outputs: readonly number[]): { wiring: Wiring; key: number } {
-    let known = this.wirings.get(item);
-    if (!known) {
-      const wiring = this.wirer.wire(item, this.childrenOf(item), inputs, outputs);
+    const { rounds } = this;
+    return getOrMake(this.wirings, `${item.key}@${this.outline.shownStart(item, rounds)}`, () => {
+      const wiring = this.wirer.wire(item, this.childrenOf(item, rounds), inputs, outputs, rounds);
       const labels = wiring.lines.map(({ label }) => this.kept.labelSize(label).join("x")).join();
       const handed = wiring.handed.map(({ child, tensor }) => `${child}:${wiring.outputs.indexOf(tensor)}`).join();
       const kinds = wiring.children.map(({ kind }) => (kind === "lane" ? 1 : 0)).join("");
-      known = { wiring, key: this.kept.number(`${wiring.pattern};${labels};${handed};${kinds}`) };
-      this.wirings.set(item, known);
-    }
-    return known;
+      return { wiring, key: this.kept.number(`${wiring.pattern};${labels};${handed};${kinds}`) };
+    });
   }
 }

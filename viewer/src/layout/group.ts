@@ -24,6 +24,7 @@ export interface Group {
   isRoot: boolean;
   geometry: Geometry;
   labelSize: (text: string) => readonly [number, number];
+  labelsLeft: boolean; // rather left of lines than right: if the picture runs to the right, above them
   forEnds: (box: Box, ends: number) => Box; // a closed box with room for the ends of so many lines
 }
 
@@ -281,7 +282,7 @@ class GroupLayout {
     }
     const room: [number, number] = group.isRoot ? [-BESIDE_ROOT, box.width + BESIDE_ROOT] : [2, box.width - 2];
     const solid = [...this.areas(box), ...this.heading(box)];
-    const found = placeLabels(wishes, box.routes, solid, room, group.geometry.label_gap);
+    const found = placeLabels(wishes, box.routes, solid, room, group.geometry.label_gap, group.labelsLeft);
     if (lanes) {
       const row = this.numbers[lanes.members[0]!]!;
       const [dx, dy] = [placed.x[row]! + left, placed.y[row]! + top];
@@ -308,7 +309,7 @@ class GroupLayout {
   }
 
   private addReturn(box: Box, width: number, height: number): void {
-    const { wiring, frame, geometry, labelSize } = this.group;
+    const { wiring, frame, geometry, labelSize, labelsLeft } = this.group;
     const output = new Map(wiring.outputs.map((tensor, at) => [tensor, at]));
     const handed = wiring.handed.map(({ child, tensor }): Handed => {
       const at = output.get(tensor);
@@ -324,7 +325,7 @@ class GroupLayout {
     });
     const wish: Wish = { line: RETURN, size: labelSize(handedLabel(wiring)), routes: routes.slice(-1), others: [] };
     const solid = [...this.areas(box), ...this.heading(box), ...placed];
-    box.spots.push(...placeLabels([wish], box.routes, solid, [2, width], geometry.label_gap));
+    box.spots.push(...placeLabels([wish], box.routes, solid, [2, width], geometry.label_gap, labelsLeft));
   }
 }
 

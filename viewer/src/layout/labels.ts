@@ -16,13 +16,15 @@ export interface Wish {
   others: Route[];
 }
 
-/** `boxes` is what no label may lie on, `room` how far left and right they may stand. */
+/** `boxes` is what no label may lie on, `room` how far left and right they may stand. They stand right of lines rather
+ * than left, or the other way round. */
 export function placeLabels(
   wishes: readonly Wish[],
   routes: readonly Route[],
   boxes: readonly Area[],
   room: readonly [number, number],
   gap: number,
+  isLeftFirst: boolean,
 ): Spot[] {
   const taken = new Stripes();
   for (const box of boxes) taken.add(box, TO_BOX);
@@ -34,7 +36,7 @@ export function placeLabels(
   }
   const found: Spot[] = [];
   for (const wish of wishes) {
-    const spot = firstFree(wish, taken, room, gap);
+    const spot = firstFree(wish, taken, room, gap, isLeftFirst);
     if (!spot) continue;
     taken.add([spot[0], spot[1], spot[0] + wish.size[0], spot[1] + wish.size[1]], TO_LABEL);
     found.push({ line: wish.line, x: spot[0], y: spot[1] });
@@ -43,7 +45,13 @@ export function placeLabels(
 }
 
 /** Beside the upright pieces of a line that it shares with no line of another label. */
-function firstFree(wish: Wish, taken: Stripes, room: readonly [number, number], gap: number): [number, number] | null {
+function firstFree(
+  wish: Wish,
+  taken: Stripes,
+  room: readonly [number, number],
+  gap: number,
+  isLeftFirst: boolean,
+): [number, number] | null {
   const [wide, tall] = wish.size;
   for (const { points } of wish.routes) {
     for (let at = 0; at + 3 < points.length; at += 2) {
@@ -52,7 +60,8 @@ function firstFree(wish: Wish, taken: Stripes, room: readonly [number, number], 
       const [first, last] = [points[at + 1]!, points[at + 3]!];
       const top = parting(x, Math.min(first, last), Math.max(first, last), wish.others);
       if (Math.max(first, last) - top < tall + 3) continue;
-      for (const left of [x + gap, x - gap - wide]) {
+      const sides = [x + gap, x - gap - wide];
+      for (const left of isLeftFirst ? sides.reverse() : sides) {
         if (left < room[0] || left + wide > room[1]) continue;
         if (!taken.hits([left, top + 2, left + wide, top + 2 + tall])) return [left, top + 2];
       }

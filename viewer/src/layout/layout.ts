@@ -4,7 +4,7 @@
  * boxes.ts nest them. Layouts are kept by structure: after a group is opened, only the groups around it are laid out anew.
  */
 
-import type { Item, Outline } from "../model/outline";
+import type { Item, Outline, Rounds } from "../model/outline";
 import { RETURN } from "./box";
 import { BoxMaker, geometryFor, Kept, type Shown } from "./boxes";
 import { foldedLeaves, identity } from "./folding";
@@ -13,12 +13,13 @@ import type { Label, Layouter, LayoutOptions, Line, Scene } from "./scene";
 import { Wirer } from "./wiring";
 
 export const MOST_UNGROUPED = 2000; // ops that are drawn without groups
+const NO_ROUNDS: Rounds = new Map();
 const BASELINE = 10; // from the top of a label
 const RETURNING = -1_000_000; // nets of dashed lines begin here
 
 export const layoutScene: Layouter = (outline, options) => {
   const { kept, maker } = sessionOf(outline, options);
-  const shown = maker.show(outline.root, options.open);
+  const shown = maker.show(outline.root, options.open, options.grouping ? options.rounds : NO_ROUNDS);
   return new SceneMaker(kept, options.direction).scene(shown);
 };
 
@@ -34,7 +35,9 @@ interface Session {
 const sessions = new WeakMap<Outline, Session>();
 
 function sessionOf(outline: Outline, options: LayoutOptions): Session {
-  const view = JSON.stringify([options.grouping, [...options.hidden].sort(), [...options.rounds].sort()]);
+  const rounds = options.grouping ? options.rounds : NO_ROUNDS;
+  const isUnfolded = [...rounds.values()].includes("all"); // else all rounds are wired as the first
+  const view = JSON.stringify([options.grouping, [...options.hidden].sort(), isUnfolded ? [...rounds].sort() : []]);
   const last = sessions.get(outline);
   const isSame =
     last?.options.direction === options.direction &&
@@ -44,19 +47,18 @@ function sessionOf(outline: Outline, options: LayoutOptions): Session {
   const kept = isSame
     ? last.kept
     : new Kept(geometryFor(options.geometry, options.direction), options.textWidth, options.direction);
-  const rounds = options.grouping ? options.rounds : new Map<string, number>();
   const stands = options.grouping ? foldedLeaves(outline, rounds) : identity(outline.leafNode.length);
   const isShown = (item: Item) => item.kind !== "lane" || !options.hidden.has(item.title);
   const flat = options.grouping ? null : leavesOf(outline, isShown);
-  const childrenOf = (item: Item) => {
-    const children = flat ?? outline.children(item, rounds);
+  const childrenOf = (item: Item, shown: Rounds) => {
+    const children = flat ?? outline.children(item, shown);
     return options.hidden.size ? children.filter(isShown) : children;
   };
   const session = {
     kept,
     options,
     view,
-    maker: new BoxMaker(outline, kept, new Wirer(outline, stands, rounds), childrenOf),
+    maker: new BoxMaker(outline, kept, new Wirer(outline, stands), childrenOf),
   };
   sessions.set(outline, session);
   return session;
@@ -65,11 +67,10 @@ function sessionOf(outline: Outline, options: LayoutOptions): Session {
 /** All ops of the shown lanes, also those of every round. */
 function leavesOf(outline: Outline, isShown: (item: Item) => boolean): Item[] {
   const found: Item[] = [];
-  const none = new Map<string, number>();
   const add = (item: Item): void => {
     if (!isShown(item)) return;
     for (const one of item.repeat > 1 ? outline.rounds(item) : [item]) {
-      if (!one.isLeaf) for (const child of outline.children(one, none)) add(child);
+      if (!one.isLeaf) for (const child of outline.children(one, NO_ROUNDS)) add(child);
       else if (found.push(one) > MOST_UNGROUPED) {
         throw new Error(
           `Without groups at most ${MOST_UNGROUPED.toLocaleString("en-US")} ops are drawn: this graph has more. ` +

@@ -4,20 +4,28 @@
 import type { Item, Outline, Rounds } from "../model/outline";
 
 export class Shapes {
-  constructor(
-    private readonly outline: Outline,
-    private readonly rounds: Rounds,
-  ) {}
+  private callAround = -1;
+  private isInRoot = true;
 
-  /** What stands beside a line into a child of a group; "" where the reader knows it. */
-  label(edge: number, child: Item, group: Item): string {
+  constructor(private readonly outline: Outline) {}
+
+  /** The group whose lines are asked for from now on. */
+  enter(group: Item, rounds: Rounds): void {
+    let item: Item | null = group;
+    while (item && item.level < 0) item = item.parent;
+    this.callAround = item ? this.outline.call(item, rounds) : -1;
+    this.isInRoot = group === this.outline.root;
+  }
+
+  /** What stands beside a line into a child of the group; "" where the reader knows it. */
+  label(edge: number, child: Item): string {
     const { edges } = this.outline.table;
     const leaf = edges.source[edge]!;
-    if (child.repeat > 1 && child.differs && !this.rounds.has(child.key)) return ""; // each round has its own
+    if (child.repeat > 1 && child.differs) return ""; // each round has its own
     const value = edges.value[edge]!;
     if (value < 0) return "";
-    const shape = this.outline.graph.shape(this.atBorder(value, this.callWithin(edges.target[edge]!, group)));
-    return shape === this.known(leaf, edges.output[edge]!, group) ? "" : shape;
+    const shape = this.outline.graph.shape(this.atBorder(value, this.callWithin(edges.target[edge]!)));
+    return shape === this.known(leaf, edges.output[edge]!) ? "" : shape;
   }
 
   /** Whether a tensor enters a child in one shape, though on two ways. */
@@ -26,11 +34,11 @@ export class Shapes {
   }
 
   /** The same for a tensor that enters in several shapes: the one in which it was made. */
-  labelMade(edge: number, group: Item): string {
+  labelMade(edge: number): string {
     const { edges } = this.outline.table;
     const [leaf, output] = [edges.source[edge]!, edges.output[edge]!];
     const shape = this.asMade(leaf, output);
-    return shape === this.known(leaf, output, group) ? "" : shape;
+    return shape === this.known(leaf, output) ? "" : shape;
   }
 
   private asMade(leaf: number, output: number): string {
@@ -45,29 +53,22 @@ export class Shapes {
   }
 
   /** The shape that needs no label: what is written on an input of the program, else that of what the maker reads. */
-  private known(leaf: number, output: number, group: Item): string {
+  private known(leaf: number, output: number): string {
     const { graph, leafNode, table } = this.outline;
-    if (graph.kind[leafNode[leaf]!] === 0 && group === this.outline.root) return this.asMade(leaf, output);
+    if (graph.kind[leafNode[leaf]!] === 0 && this.isInRoot) return this.asMade(leaf, output);
     const first = table.edges.first[leaf]!;
     if (first === table.edges.first[leaf + 1]) return "";
     const value = table.edges.value[first]!;
     return value < 0 ? "" : graph.shape(this.atBorder(value, graph.call[leafNode[leaf]!]!));
   }
 
-  /** The outermost module call in a group that a leaf ran in; -1 if it is an op of the group itself. */
-  private callWithin(leaf: number, group: Item): number {
+  /** The outermost module call in the group that a leaf ran in; -1 if it is an op of the group itself. */
+  private callWithin(leaf: number): number {
     const { graph, leafNode } = this.outline;
-    const outer = this.callAround(group);
     let found = -1;
-    for (let call = graph.call[leafNode[leaf]!]!; call >= 0 && call !== outer; call = graph.callParent[call]!)
+    for (let call = graph.call[leafNode[leaf]!]!; call >= 0 && call !== this.callAround; call = graph.callParent[call]!)
       found = call;
     return found;
-  }
-
-  private callAround(group: Item): number {
-    let item: Item | null = group;
-    while (item && item.level < 0) item = item.parent;
-    return item ? this.outline.call(item, this.rounds) : -1;
   }
 
   /** What became a value by views within a call, as it came into that call. */

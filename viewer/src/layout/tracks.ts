@@ -134,37 +134,36 @@ function ringOf(count: number, pairs: readonly Pair[]): number[] {
   return [];
 }
 
-/** A track for every piece: no two that meet share one, those that cross less above come above, short ones first. */
+/** A track for every piece, from the top: no two that meet share one. A piece waits for those that must run above it,
+ * else it would lie on them, and rather for those that cross fewer lines above it; short ones come first. */
 function numbered(pieces: readonly Piece[], pairs: readonly Pair[]): number[] {
   const above: number[][] = pieces.map(() => []);
+  const below: { at: number; weight: number }[][] = pieces.map(() => []);
   const meets: number[][] = pieces.map(() => []);
+  const waits = new Float64Array(pieces.length);
   for (const { one, other, above: first, below: second } of pairs) {
     meets[one]!.push(other);
     meets[other]!.push(one);
-    if (first < second) above[other]!.push(one);
-    else if (second < first) above[one]!.push(other);
+    if (first === second) continue;
+    const [upper, lower] = first < second ? [one, other] : [other, one];
+    const weight = Math.max(first, second) >= ON_EACH_OTHER ? pieces.length + 1 : 1; // one that must outweighs all others
+    above[lower]!.push(upper);
+    below[upper]!.push({ at: lower, weight });
+    waits[lower]! += weight;
   }
   const track = new Array<number>(pieces.length).fill(-1);
-  const waits = new Uint8Array(pieces.length);
-  const next = new Int32Array(pieces.length);
   const length = (at: number) => pieces[at]!.high - pieces[at]!.low;
-  for (const start of pieces.map((_, at) => at).sort((one, other) => length(one) - length(other))) {
-    const way = track[start]! < 0 ? [start] : [];
-    while (way.length) {
-      const at = way[way.length - 1]!;
-      waits[at] = 1;
-      const following = above[at]![next[at]!++];
-      if (following !== undefined) {
-        if (track[following]! < 0 && !waits[following]) way.push(following);
-        continue;
-      }
-      way.pop();
-      waits[at] = 0;
-      const taken = new Set(meets[at]!.map((other) => track[other]!));
-      let free = above[at]!.reduce((most, other) => Math.max(most, track[other]!), -1) + 1;
-      while (taken.has(free)) free++;
-      track[at] = free;
-    }
+  const rest = pieces.map((_, at) => at).sort((one, other) => length(one) - length(other));
+  while (rest.length) {
+    let best = 0;
+    for (let at = 1; at < rest.length && waits[rest[best]!]!; at++)
+      if (waits[rest[at]!]! < waits[rest[best]!]!) best = at;
+    const at = rest.splice(best, 1)[0]!;
+    const taken = new Set(meets[at]!.map((other) => track[other]!));
+    let free = above[at]!.reduce((most, other) => Math.max(most, track[other]!), -1) + 1;
+    while (taken.has(free)) free++;
+    track[at] = free;
+    for (const { at: other, weight } of below[at]!) waits[other]! -= weight;
   }
   return track;
 }

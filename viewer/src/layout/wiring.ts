@@ -37,18 +37,24 @@ export interface Wiring {
 export class Wirer {
   private readonly shapes: Shapes;
 
-  /** `stands` is what foldedLeaves says of the rounds. */
+  /** `stands` is what foldedLeaves says. */
   constructor(
     private readonly outline: Outline,
     private readonly stands: Int32Array,
-    private readonly rounds: Rounds,
   ) {
-    this.shapes = new Shapes(outline, rounds);
+    this.shapes = new Shapes(outline);
   }
 
-  wire(group: Item, children: Item[], inputs: readonly number[], outputs: readonly number[]): Wiring {
-    const shift = shiftOf(this.outline, group, this.rounds);
-    const first = this.outline.shownStart(group, this.rounds) - shift;
+  wire(
+    group: Item,
+    children: Item[],
+    inputs: readonly number[],
+    outputs: readonly number[],
+    rounds: Rounds = new Map(),
+  ): Wiring {
+    const shift = shiftOf(this.outline, group, rounds);
+    const first = this.outline.shownStart(group, rounds) - shift;
+    this.shapes.enter(group, rounds);
     const places = new Places(children, shift);
     const lines = this.between(group, children, places, shift, first, new Set(inputs));
     lines.push(...this.bundles(children, places));
@@ -106,10 +112,9 @@ export class Wirer {
           const key = tensor * children.length + to;
           const line = known.get(key);
           if (line) {
-            if (!this.shapes.agree(line.value, edges.value[shown]!, child))
-              line.label = this.shapes.labelMade(shown, group);
+            if (!this.shapes.agree(line.value, edges.value[shown]!, child)) line.label = this.shapes.labelMade(shown);
           } else {
-            const label = this.shapes.label(shown, child, group);
+            const label = this.shapes.label(shown, child);
             known.set(key, { from, to, tensor, value: edges.value[shown]!, many: 1, label });
           }
         }

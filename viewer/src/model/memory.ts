@@ -4,7 +4,7 @@
  */
 
 import { PHASES, ROLES } from "../document/words";
-import { type Graph, gathered, rowOf } from "./graph";
+import type { Graph } from "./graph";
 
 /** The keys of atlas.memory(graph).by_category, and how people read them. */
 export const CATEGORIES = {
@@ -41,6 +41,13 @@ export interface Alive {
   category: Category;
 }
 
+/** What is alive at a moment: the largest, and how much there is beside them. */
+export interface AliveList {
+  rows: Alive[]; // sizes that are unknown first, then the largest
+  others: { count: number; bytes: number; unknown: number };
+  unknown: ReadonlyMap<Category, number>; // how many sizes are unknown, of all categories
+}
+
 export class Memory {
   /** Bytes alive after each node, as the recording counted; -1 where it did not. */
   readonly live: ArrayLike<number>;
@@ -55,7 +62,6 @@ export class Memory {
   private readonly category: Uint8Array;
   private readonly bytes: ArrayLike<number>;
   private readonly resized: Map<number, Resize[]>;
-  private readonly largestFirst: Uint32Array;
 
   private constructor(readonly graph: Graph) {
     const { document } = graph;
@@ -72,10 +78,6 @@ export class Memory {
     this.peakNode = node;
     this.peakBytes = this.live[node]!;
     this.unknown = unknown;
-    const size = (storage: number) => (this.bytes[storage]! < 0 ? Number.POSITIVE_INFINITY : this.bytes[storage]!);
-    this.largestFirst = Uint32Array.from({ length: this.bytes.length }, (_, i) => i).sort(
-      (a, b) => size(b) - size(a) || a - b,
-    );
   }
 
   /** null where memory was not followed. */
@@ -86,16 +88,37 @@ export class Memory {
     });
   }
 
-  /** What is alive right after a node: sizes that are unknown first, then the largest. */
-  alive(node: number): Alive[] {
-    const found: Alive[] = [];
-    for (const storage of this.largestFirst) {
-      if (this.start[storage]! > node || this.end[storage]! < node) continue;
-      found.push({ storage, bytes: this.bytesAt(storage, node), category: KEYS[this.category[storage]!]! });
+  /** What is alive right after a node, of all categories or of one; at most so many rows. */
+  alive(node: number, most: number, only: Category | null = null): AliveList {
+    const { start, end, category } = this,
+      wanted = only === null ? -1 : KEYS.indexOf(only);
+    const unknown = new Map<Category, number>(),
+      others = { count: 0, bytes: 0, unknown: 0 };
+    // The largest so far, as a heap whose top is the smallest of them: most storages are not among them.
+    const heap = new SmallestFirst();
+    const drop = (bytes: number) => {
+      others.count++;
+      if (bytes === Number.POSITIVE_INFINITY) others.unknown++;
+      else others.bytes += bytes;
+    };
+    for (let storage = 0; storage < start.length; storage++) {
+      if (start[storage]! > node || end[storage]! < node) continue;
+      const size = this.bytesAt(storage, node),
+        isUnknown = Number.isNaN(size),
+        key = category[storage]!;
+      if (isUnknown) unknown.set(KEYS[key]!, (unknown.get(KEYS[key]!) ?? 0) + 1);
+      if (wanted >= 0 && key !== wanted) continue;
+      const bytes = isUnknown ? Number.POSITIVE_INFINITY : size;
+      if (heap.length < most) heap.push(bytes, storage);
+      else if (most && bytes > heap.smallest) drop(heap.replace(bytes, storage));
+      else drop(bytes);
     }
-    const size = (one: Alive) => (Number.isNaN(one.bytes) ? Number.POSITIVE_INFINITY : one.bytes);
-    if (this.resized.size) found.sort((a, b) => size(b) - size(a) || a.storage - b.storage);
-    return found;
+    const rows = heap.largestFirst().map(([bytes, storage]) => ({
+      storage,
+      bytes: bytes === Number.POSITIVE_INFINITY ? Number.NaN : bytes,
+      category: KEYS[category[storage]!]!,
+    }));
+    return { rows, others, unknown };
   }
 
   /** The size of a storage right after a node; NaN is unknown. */
@@ -149,21 +172,68 @@ export class Memory {
 
 /** Where a storage comes from: its first value, the node that made it (-1: it was there before), its name in the model. */
 export function originOf(graph: Graph, storage: number): { value: number; born: number; name: string } {
-  const values = graph.keep("storageValues", () => {
-    const owner = graph.document.need("value_storage");
-    return gathered(
-      Int32Array.from(owner),
-      Int32Array.from(owner, (_, value) => value),
-      graph.document.need("storage_bytes").length,
-    );
+  const { first, named } = graph.keep("storageValues", () => {
+    const owner = graph.document.need("value_storage"),
+      parameter = graph.document.need("value_parameter"),
+      count = graph.document.need("storage_bytes").length;
+    const first = new Int32Array(count).fill(-1),
+      named = new Int32Array(count).fill(-1);
+    for (let value = owner.length - 1; value >= 0; value--) {
+      const one = owner[value]!;
+      if (one < 0) continue;
+      first[one] = value;
+      if (parameter[value]! >= 0) named[one] = value;
+    }
+    return { first, named };
   });
-  const own = rowOf(values, storage);
-  const named = own.find((value) => graph.parameterName(value) !== "");
   return {
-    value: own[0] ?? -1,
+    value: first[storage]!,
     born: graph.document.need("storage_born")[storage]!,
-    name: named === undefined ? "" : graph.parameterName(named),
+    name: named[storage]! < 0 ? "" : graph.parameterName(named[storage]!),
   };
+}
+
+/** Numbers with what they are of; the smallest number is on top. */
+class SmallestFirst {
+  private readonly items: [number: number, of: number][] = [];
+
+  get length(): number {
+    return this.items.length;
+  }
+  get smallest(): number {
+    return this.items[0]![0];
+  }
+
+  push(number: number, of: number): void {
+    const { items } = this;
+    let at = items.push([number, of]) - 1;
+    for (let above = (at - 1) >> 1; at > 0 && items[above]![0] > number; at = above, above = (at - 1) >> 1) {
+      items[at] = items[above]!;
+      items[above] = [number, of];
+    }
+  }
+
+  /** Put another in the place of the smallest; returns the smallest. */
+  replace(number: number, of: number): number {
+    const { items } = this,
+      out = items[0]![0];
+    let at = 0;
+    for (;;) {
+      let child = 2 * at + 1;
+      if (child >= items.length) break;
+      if (child + 1 < items.length && items[child + 1]![0] < items[child]![0]) child++;
+      if (items[child]![0] >= number) break;
+      items[at] = items[child]!;
+      at = child;
+    }
+    items[at] = [number, of];
+    return out;
+  }
+
+  largestFirst(): [number: number, of: number][] {
+    // Equal infinities would give NaN.
+    return this.items.sort((a, b) => (a[0] === b[0] ? a[1] - b[1] : b[0] - a[0]));
+  }
 }
 
 /** The node after which a storage is counted first, and the last one. */

@@ -2,7 +2,7 @@
 
 import { ROLES } from "../document/words";
 import type { Graph } from "./graph";
-import { measuresOf } from "./measures";
+import type { Measure } from "./measures";
 import { formatBytes, formatCount, formatFlops, formatInteger, formatNumber, formatTime } from "./units";
 
 export interface TextColumn {
@@ -36,13 +36,13 @@ export interface Table {
 
 // -- ops -----------------------------------------------------------------------------------------------------------
 
-export function opsTable(graph: Graph): Table {
+export function opsTable(graph: Graph, measures: Measures): Table {
   const nodes: number[] = [];
   for (let node = 0; node < graph.count; node++) if (graph.isOp(node)) nodes.push(node);
   const pick = (values: Float64Array, below?: Float64Array) => ({
     values: Float64Array.from(nodes, (node) => (below ? values[node]! / below[node]! : values[node]!)),
   });
-  const measured = measuredOf(graph, pick, pick(parametersTaken(graph)).values);
+  const measured = measuredOf(graph, measures, pick, pick(parametersTaken(graph)).values);
   return {
     name: "ops",
     count: nodes.length,
@@ -83,7 +83,7 @@ function shapeOf(graph: Graph, node: number): string {
 // -- modules -------------------------------------------------------------------------------------------------------
 
 /** One row per module path, with all that ran in it and below, as graph.scopes has it in Python. */
-export function modulesTable(graph: Graph): Table {
+export function modulesTable(graph: Graph, measures: Measures): Table {
   const { paths, types, parents, ownRow } = modulePaths(graph);
   const firstNode = new Int32Array(paths.length).fill(-1),
     ops = new Float64Array(paths.length);
@@ -120,7 +120,7 @@ export function modulesTable(graph: Graph): Table {
     { kind: "text", name: "module", title: "module", text: (row) => paths[row]! },
     { kind: "text", name: "class", title: "class", text: (row) => types[row]! },
     { kind: "number", name: "ops", title: "ops", hint: "ops in it and below", values: ops, format: formatInteger },
-    ...measuredOf(graph, sums, parametersOf(graph, paths)),
+    ...measuredOf(graph, measures, sums, parametersOf(graph, paths)),
   ];
   return { name: "modules", count: paths.length, columns, node: (row) => firstNode[row]!, path: (row) => paths[row]! };
 }
@@ -161,11 +161,16 @@ function parametersOf(graph: Graph, paths: string[]): Float64Array | null {
 
 // -- what both have ------------------------------------------------------------------------------------------------
 
+type Measures = ReadonlyMap<string, Measure>;
 type Rows = (values: Float64Array, below?: Float64Array) => { values: Float64Array; atLeast?: Uint8Array };
 
 /** Time, share, FLOPs, memory and intensity; what the graph has no numbers for has no column. */
-function measuredOf(graph: Graph, rows: Rows, parameters: Float64Array | null = null): NumberColumn[] {
-  const measures = graph.keep("measures", () => measuresOf(graph));
+function measuredOf(
+  graph: Graph,
+  measures: Measures,
+  rows: Rows,
+  parameters: Float64Array | null = null,
+): NumberColumn[] {
   const found: NumberColumn[] = [];
   const add = (name: string, column: Omit<NumberColumn, "kind" | "values" | "atLeast">) => {
     const measure = measures.get(name);

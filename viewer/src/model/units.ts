@@ -4,8 +4,10 @@ export function formatCount(count: number): string {
   return scaled(count, 1000, ["", "K", "M", "B", "T"], "");
 }
 
+const INTEGERS = new Intl.NumberFormat("en-US"); // making one takes long
+
 export function formatInteger(count: number): string {
-  return count.toLocaleString("en-US");
+  return INTEGERS.format(count);
 }
 
 export function formatBytes(bytes: number): string {

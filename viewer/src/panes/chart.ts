@@ -110,6 +110,18 @@ export class Chart {
   }
 }
 
+/** The content of a pane that takes a moment to make: made when the pane is first seen, not when the page opens. */
+export function whenSeen(make: () => HTMLElement): HTMLElement {
+  const element = h("div", { class: "when-seen" });
+  const observer = new ResizeObserver(() => {
+    if (!element.isConnected) return;
+    observer.disconnect();
+    replace(element, make());
+  });
+  observer.observe(element);
+  return element;
+}
+
 export interface TextOptions {
   size?: number;
   color?: string;

@@ -1,22 +1,27 @@
 /** Memory over the run, stacked by category, and what is alive at a moment, largest first, with where it was made. */
 
 import type { App } from "../app";
-import { type Alive, CATEGORIES, type Category, Memory, originOf } from "../model/memory";
+import { type Alive, type AliveList, CATEGORIES, type Category, Memory, originOf } from "../model/memory";
 import { roundTicks } from "../model/ticks";
 import { formatBytes, formatInteger } from "../model/units";
 import { changed } from "../state/store";
+import { whenSeen } from "./chart";
 import { h, replace } from "./dom";
 import type { Pane } from "./pane";
 import { BAND, Timeline } from "./timeline";
 
 const OWNED: Partial<Record<Category, string>> = { gradients: "gradient of", optimizer_state: "state of" };
-const MOST_ROWS = 100; // of what is alive; the rest is one line
+const MOST_ROWS = 60; // of what is alive; the rest is one line
 
 export function memory(app: App): Pane {
-  const found = Memory.of(app.graph);
-  const base = { name: "memory", title: "Memory", place: "bottom" } as const;
-  if (!found) return { ...base, element: h("div"), missing: missingWords(app) };
-  return { ...base, element: new MemoryPane(app, found).element };
+  const isFollowed = app.graph.document.column("node_memory_bytes")?.some((bytes) => bytes >= 0);
+  return {
+    name: "memory",
+    title: "Memory",
+    place: "bottom",
+    element: whenSeen(() => new MemoryPane(app, Memory.of(app.graph)!).element),
+    missing: isFollowed ? "" : missingWords(app),
+  };
 }
 
 function missingWords(app: App): string {
@@ -30,6 +35,7 @@ class MemoryPane {
   private readonly line: Timeline;
   private readonly layers: { key: Category; bytes: Float64Array }[];
   private readonly list = h("div", { class: "alive" });
+  private readonly chips = h("div", { class: "chips", role: "group", "aria-label": "categories" });
   private only: Category | null = null;
   private pointed: number | null = null; // the storage whose lifetime is drawn
 
@@ -57,8 +63,10 @@ class MemoryPane {
       "div",
       { class: "chart-pane" },
       h("div", { class: "chart-head" }, this.headline(), h("span", { class: "grow" }), this.line.controls()),
+      this.chips,
       h("div", { class: "chart-body" }, this.line.chart.element, this.list),
     );
+    this.listen();
     app.store.subscribe((state, before) => {
       if (changed(state, before, "moment", "theme")) this.showAlive();
       else if (changed(state, before, "selection")) this.markRows();
@@ -201,12 +209,11 @@ class MemoryPane {
   private showAlive(): void {
     const { app, memory, moment } = this;
     if (!app.graph.count) return;
-    const alive = memory.alive(moment),
+    const alive = memory.alive(moment, MOST_ROWS, this.only),
       live = memory.live[moment]!;
-    const chosen = this.only ? alive.filter((one) => one.category === this.only) : alive;
-    const rest = chosen.slice(MOST_ROWS);
     const where = app.state.moment === null || moment === memory.peakNode ? "at the peak, after " : "alive after ";
     this.pointed = null;
+    replace(this.chips, ...this.legend(moment, alive));
     replace(
       this.list,
       h(
@@ -216,18 +223,17 @@ class MemoryPane {
         ` ${where}`,
         link(app.graph.nodeName(moment), () => app.select({ kind: "node", node: moment }, { fly: true })),
       ),
-      this.legend(moment, alive),
-      h("ul", {}, ...chosen.slice(0, MOST_ROWS).map((one) => this.row(one, moment))),
-      rest.length ? h("p", { class: "soft" }, restWords(rest)) : null,
+      h("ul", {}, ...alive.rows.map((one) => this.row(one, moment))),
+      alive.others.count ? h("p", { class: "soft" }, restWords(alive.others)) : null,
     );
     this.markRows();
   }
 
   /** The categories with their bytes; a click lists only that one. */
-  private legend(node: number, alive: Alive[]): HTMLElement {
+  private legend(node: number, alive: AliveList): HTMLElement[] {
     const held = this.layers.filter(({ key, bytes }) => bytes[node]! > 0 || key === this.only);
-    const chips = held.reverse().map(({ key, bytes }) => {
-      const unknown = alive.filter((one) => one.category === key && Number.isNaN(one.bytes)).length;
+    return held.reverse().map(({ key, bytes }) => {
+      const unknown = alive.unknown.get(key);
       return h(
         "button",
         {
@@ -245,7 +251,6 @@ class MemoryPane {
         h("span", { class: "soft" }, `${unknown ? "≥ " : ""}${formatBytes(bytes[node]!)}`),
       );
     });
-    return h("div", { class: "chips" }, ...chips);
   }
 
   private row({ storage, bytes, category }: Alive, moment: number): HTMLElement {
@@ -253,8 +258,6 @@ class MemoryPane {
       { graph } = app,
       { value, born, name } = originOf(graph, storage);
     const maker = value >= 0 ? (graph.producer(value) ?? born) : born;
-    // What was there before was made by no op: a click goes to the first that reads it.
-    const node = maker >= 0 ? maker : value >= 0 ? (graph.readers(value)[0] ?? -1) : -1;
     const title =
       (name && OWNED[category] ? `${OWNED[category]} ${name}` : name) ||
       (maker >= 0 ? graph.nodeName(maker) : value >= 0 ? "given from outside" : `storage ${storage}`);
@@ -277,14 +280,9 @@ class MemoryPane {
         "button",
         {
           class: "alive-row",
-          "data-node": node,
+          "data-node": maker,
+          "data-storage": storage,
           title: source ? `${title}\n${source.file}:${source.line}  ${source.text}` : title,
-          disabled: node < 0,
-          onclick: () => app.select({ kind: "node", node }, { fly: true }),
-          onmouseenter: () => this.point(storage),
-          onmouseleave: () => this.point(null),
-          onfocus: () => this.point(storage),
-          onblur: () => this.point(null),
         },
         swatch(app.theme.memory[category] ?? app.theme.edge),
         h("span", { class: "alive-name" }, title),
@@ -294,7 +292,28 @@ class MemoryPane {
     );
   }
 
+  /** One listener for all rows: they are made anew at every moment. */
+  private listen(): void {
+    const storageOf = (event: Event) => {
+      const row = (event.target as HTMLElement).closest<HTMLElement>(".alive-row");
+      return row ? Number(row.dataset["storage"]) : null;
+    };
+    for (const enters of ["mouseover", "focusin"])
+      this.list.addEventListener(enters, (event) => this.point(storageOf(event)));
+    for (const leaves of ["mouseleave", "focusout"]) this.list.addEventListener(leaves, () => this.point(null));
+    this.list.addEventListener("click", (event) => {
+      const storage = storageOf(event);
+      if (storage === null) return;
+      const { graph } = this.app,
+        { value, born } = originOf(graph, storage);
+      // What was there before was made by no op: go to the first that reads it.
+      const node = value < 0 ? known(born) : (graph.producer(value) ?? known(born) ?? graph.readers(value)[0]);
+      if (node !== undefined) this.app.select({ kind: "node", node }, { fly: true });
+    });
+  }
+
   private point(storage: number | null): void {
+    if (storage === this.pointed) return;
     this.pointed = storage;
     this.line.chart.redraw();
   }
@@ -325,10 +344,12 @@ function columnsOf(line: Timeline, live: ArrayLike<number>): { x: number; node: 
   return found;
 }
 
-function restWords(rest: Alive[]): string {
-  const unknown = rest.filter((one) => Number.isNaN(one.bytes)).length;
-  const bytes = rest.reduce((sum, one) => sum + (Number.isNaN(one.bytes) ? 0 : one.bytes), 0);
-  return `… and ${formatInteger(rest.length)} more, ${unknown ? "at least " : ""}${formatBytes(bytes)} together`;
+function restWords({ count, bytes, unknown }: AliveList["others"]): string {
+  return `… and ${formatInteger(count)} more, ${unknown ? "at least " : ""}${formatBytes(bytes)} together`;
+}
+
+function known(node: number): number | undefined {
+  return node < 0 ? undefined : node;
 }
 
 function fileName(path: string): string {

@@ -6,7 +6,7 @@ import { type Dot, logRange, type Roofline, roofAt, rooflineOf } from "../model/
 import { logTicks } from "../model/ticks";
 import { formatBytes, formatFlops, formatInteger, formatNumber, formatTime } from "../model/units";
 import { changed } from "../state/store";
-import { Chart } from "./chart";
+import { Chart, whenSeen } from "./chart";
 import { h } from "./dom";
 import { markedNodes } from "./marks";
 import type { Pane } from "./pane";
@@ -16,17 +16,25 @@ const MOST_LABELS = 10;
 const LARGEST = 17; // radius
 
 export function roofline(app: App): Pane {
-  const base = { name: "roofline", title: "Roofline", place: "bottom" } as const;
-  const found = rooflineOf(app.graph);
-  if (!found) return { ...base, element: h("div"), missing: missingWords(app) };
-  return { ...base, element: new RooflinePane(app, found).element };
+  const { graph } = app;
+  const canHave =
+    graph.document.column("viewer/node_arithmetic") && (graph.info.device || graph.time.some((one) => one > 0));
+  const make = () => {
+    const found = rooflineOf(graph);
+    return found ? new RooflinePane(app, found).element : h("p", { class: "soft missing" }, NO_DOTS);
+  };
+  return {
+    name: "roofline",
+    title: "Roofline",
+    place: "bottom",
+    element: whenSeen(make),
+    missing: canHave ? "" : graph.document.column("viewer/node_arithmetic") ? NO_DOTS : NO_ARITHMETIC,
+  };
 }
 
-function missingWords(app: App): string {
-  if (!app.graph.document.column("viewer/node_arithmetic"))
-    return 'This file does not tell the arithmetic of its ops. graph.save("page.html") makes a page that does.';
-  return "No op of this graph has both known arithmetic and a known time, and no device is named to compare with.";
-}
+const NO_ARITHMETIC =
+  'This file does not tell the arithmetic of its ops. graph.save("page.html") makes a page that does.';
+const NO_DOTS = "No op of this graph has both known arithmetic and a known time, or a device to compare it with.";
 
 class RooflinePane {
   readonly element: HTMLElement;

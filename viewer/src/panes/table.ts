@@ -5,6 +5,7 @@ import { pathAt } from "../model/flame";
 import { cellText, delimited, modulesTable, opsTable, orderedRows, type Table, type TableColumn } from "../model/table";
 import { formatInteger } from "../model/units";
 import { changed } from "../state/store";
+import { whenSeen } from "./chart";
 import { h, replace } from "./dom";
 import { copyButton } from "./facts";
 import { selectAround } from "./marks";
@@ -14,9 +15,13 @@ const ROW = 22; // pixels
 const SPARE = 6; // rows above and below what is in sight
 
 export function table(app: App): Pane {
-  const base = { name: "table", title: "Table", place: "bottom" } as const;
-  if (!app.graph.count) return { ...base, element: h("div"), missing: "This graph has no ops." };
-  return { ...base, element: new TablePane(app).element };
+  return {
+    name: "table",
+    title: "Table",
+    place: "bottom",
+    element: whenSeen(() => new TablePane(app).element),
+    missing: app.graph.count ? "" : "This graph has no ops.",
+  };
 }
 
 class TablePane {
@@ -73,7 +78,6 @@ class TablePane {
     this.scroller.addEventListener("pointerleave", () => {
       if (app.state.hover) app.store.update({ hover: null });
     });
-    // Made when it is first seen: rows of a large graph take a moment.
     new ResizeObserver(() => {
       if (!this.shown && this.element.isConnected) choose(kinds[0]!);
       else this.redraw();
@@ -89,7 +93,8 @@ class TablePane {
   private show(kind: Table["name"]): void {
     let found = this.made.get(kind);
     if (!found) {
-      found = kind === "ops" ? opsTable(this.app.graph) : modulesTable(this.app.graph);
+      found =
+        kind === "ops" ? opsTable(this.app.graph, this.app.measures) : modulesTable(this.app.graph, this.app.measures);
       this.made.set(kind, found);
     }
     this.shown = found;

@@ -7,6 +7,7 @@ import { childOf, type Flame, flameOf, type Level, levelsOf, pathAt, stretches, 
 import { known } from "../model/graph";
 import { formatFlops, formatInteger, formatTime } from "../model/units";
 import { changed } from "../state/store";
+import { whenSeen } from "./chart";
 import { h } from "./dom";
 import { selectAround } from "./marks";
 import type { Pane } from "./pane";
@@ -22,9 +23,13 @@ type Row =
   | { kind: "title"; words: string };
 
 export function time(app: App): Pane {
-  const base = { name: "time", title: "Time", place: "bottom" } as const;
-  if (!app.graph.count) return { ...base, element: h("div"), missing: "This graph has no ops." };
-  return { ...base, element: new TimePane(app).element };
+  return {
+    name: "time",
+    title: "Time",
+    place: "bottom",
+    element: whenSeen(() => new TimePane(app).element),
+    missing: app.graph.count ? "" : "This graph has no ops.",
+  };
 }
 
 class TimePane {
@@ -32,9 +37,10 @@ class TimePane {
   private readonly line: Timeline;
   private readonly spacer = h("div", { class: "spacer" });
   private readonly scroller: HTMLElement;
-  private made: { rows: Row[]; flame: Flame } | null = null;
+  private readonly content: { rows: Row[]; flame: Flame };
 
   constructor(private readonly app: App) {
+    this.content = contentOf(app);
     this.line = new Timeline(app, {
       label: "execution timeline: modules and ops, nested. Arrow keys move the moment, Enter selects its op.",
       axis: "time",
@@ -84,33 +90,6 @@ class TimePane {
         `${info.time ? ` · ${info.time}` : ""}${untimed ? ` · ${formatInteger(untimed)} ops have no time and take no room` : ""}`,
       ),
     );
-  }
-
-  /** Made when the pane is first shown. */
-  private get content(): { rows: Row[]; flame: Flame } {
-    if (!this.made) {
-      const { graph, outline } = this.app,
-        flame = flameOf(outline),
-        rows: Row[] = [];
-      const iterations = stretches(
-        graph.document.column("node_iteration") ?? [],
-        graph.document.column("node_iteration") ? graph.count : 0,
-      );
-      if (iterations.length > 1)
-        rows.push({ kind: "band", stretches: iterations, words: (value) => (value < 0 ? "" : `iteration ${value}`) });
-      const thread = graph.document.need("node_thread");
-      const threads = [...new Set(thread)];
-      for (const one of threads) {
-        if (threads.length > 1) rows.push({ kind: "title", words: `thread ${graph.tables.threads[one] ?? one}` });
-        const levels =
-          threads.length > 1 ? levelsOf(outline, flame, (node) => thread[node] === one) : levelsOf(outline, flame);
-        levels.forEach((level, depth) => {
-          if (level.from.length) rows.push({ kind: "bars", depth, level });
-        });
-      }
-      this.made = { rows, flame };
-    }
-    return this.made;
   }
 
   // -- drawing -------------------------------------------------------------------------------------------------
@@ -336,4 +315,25 @@ class TimePane {
     if (top < this.scroller.scrollTop) this.scroller.scrollTop = top;
     else if (top > this.scroller.scrollTop + room) this.scroller.scrollTop = top - room;
   }
+}
+
+/** The rows of the chart: iterations where there are several, and the bars of every thread. */
+function contentOf({ graph, outline }: App): { rows: Row[]; flame: Flame } {
+  const flame = flameOf(outline),
+    rows: Row[] = [];
+  const iteration = graph.document.column("node_iteration"),
+    thread = graph.document.need("node_thread");
+  const iterations = iteration ? stretches(iteration, graph.count) : [];
+  if (iterations.length > 1)
+    rows.push({ kind: "band", stretches: iterations, words: (value) => (value < 0 ? "" : `iteration ${value}`) });
+  const threads = [...new Set(thread)];
+  for (const one of threads) {
+    if (threads.length > 1) rows.push({ kind: "title", words: `thread ${graph.tables.threads[one] ?? one}` });
+    levelsOf(outline, flame, threads.length > 1 ? (node) => thread[node] === one : undefined).forEach(
+      (level, depth) => {
+        if (level.from.length) rows.push({ kind: "bars", depth, level });
+      },
+    );
+  }
+  return { rows, flame };
 }

@@ -3,6 +3,7 @@
 import { getOrMake } from "../../src/layout/maps";
 import type { Frame, Line, Scene } from "../../src/layout/scene";
 import type { Item, Outline, Rounds } from "../../src/model/outline";
+import { GEOMETRY, options } from "./geometry";
 
 export interface Faults {
   overlaps: number; // boxes of one group that lie on each other
@@ -137,22 +138,33 @@ function onEachOther(scene: Scene): number {
   return found;
 }
 
+/** Labels that lie on a closed box, on a line or on another label. */
 function crowdedLabels(scene: Scene): number {
-  const boxes = scene.frames.filter((frame) => !frame.open);
-  const near = scene.labels.map((label) => ({ left: label.x, right: label.x + 1, top: label.y - 9, bottom: label.y }));
-  let found = 0;
-  near.forEach((label, at) => {
-    if (near.length * boxes.length < 4e6) {
-      for (const { x, y, width, height } of boxes) {
-        if (label.left < x + width && label.right > x && label.top < y + height && label.bottom > y) found++;
+  const STRIPE = 100;
+  type Area = [left: number, top: number, right: number, bottom: number];
+  const stripes = new Map<number, Area[]>();
+  const at = (y: number) => Math.floor(y / STRIPE);
+  const add = (area: Area) => {
+    for (let stripe = at(area[1]); stripe <= at(area[3]); stripe++) getOrMake(stripes, stripe, () => []).push(area);
+  };
+  const isHit = ([left, top, right, bottom]: Area) => {
+    for (let stripe = at(top); stripe <= at(bottom); stripe++) {
+      for (const other of stripes.get(stripe) ?? []) {
+        if (left < other[2] && right > other[0] && top < other[3] && bottom > other[1]) return true;
       }
     }
-    for (let next = Math.max(0, at - 50); next < at; next++) {
-      const other = near[next]!;
-      if (label.left < other.right && other.left < label.right && label.top < other.bottom && other.top < label.bottom)
-        found++;
-    }
-  });
+    return false;
+  };
+  for (const { x, y, width, height, open } of scene.frames) if (!open) add([x, y, x + width, y + height]);
+  for (const { ax, ay, bx, by } of pieces(scene)) {
+    add([Math.min(ax, bx) - 0.5, Math.min(ay, by) - 0.5, Math.max(ax, bx) + 0.5, Math.max(ay, by) + 0.5]);
+  }
+  let found = 0;
+  for (const { x, y, text } of scene.labels) {
+    const area: Area = [x, y - 8, x + options().textWidth(text, GEOMETRY.small_text, false), y + 1];
+    if (isHit(area)) found++;
+    add(area);
+  }
   return found;
 }
 

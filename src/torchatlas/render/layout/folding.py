@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchatlas.graph.columns import KINDS, Array, Operation
+from torchatlas.graph.columns import KINDS, ROLES, Array, Operation
 from torchatlas.graph.names import short_name
-from torchatlas.graph.nouns import NodeKind, OperationType
+from torchatlas.graph.nouns import NodeKind, OperationType, Role
 from torchatlas.render.layout.readers import Readers, chained
 from torchatlas.render.layout.tree import LANES, Tree
 
@@ -27,9 +28,11 @@ _FEWEST_NUMBERED = 3  # so many that differ in numbers only: as many as rounds o
 _FREE_NUMBERS = (OperationType.RANDOM, OperationType.POINTWISE)
 _FILLING = frozenset({"full_like", "new_full", "fill", "fill_", "masked_fill", "masked_fill_"})  # with a number
 _FEWEST_OPS, FEWEST_LOOPS = 4, 3  # so many equal single ops in a row, or rounds of several items, are worth folding
+_LAYER_ITEMS = 4  # two equal rounds with a module in each are worth it if each has so many items: two layers of a net
 _FEWEST_BRANCHES = 12  # so many equal ones side by side say no more than one of them
 _FEWEST_DIFFERENT = 40  # the same for those that differ in sizes or numbers
 _FAR = 1 << 40
+_HELD = [ROLES.index(Role.PARAMETER), ROLES.index(Role.BUFFER)]
 
 
 def folded(tree: Tree, items: list[Item]) -> list[Item]:
@@ -38,30 +41,55 @@ def folded(tree: Tree, items: list[Item]) -> list[Item]:
         return items
     readers = Readers(tree, items)
     items = _many(tree, items, readers)
-    hashes = [item.hash % (1 << 62) if item.repeat == 1 else -1 - place for place, item in enumerate(items)]
+    hashes = [_exact(item, place) for place, item in enumerate(items)]
     if len(set(hashes)) == len(hashes):
         return items
     is_op = np.array([item.is_leaf and item.call < 0 for item in items])
+    is_repeat = np.array([item.repeat > 1 for item in items])
     readers = readers if readers.items is items else Readers(tree, items)
-    return _rows_of(tree, items, readers, np.array(hashes, np.int64), np.where(is_op, _FEWEST_OPS, 2))
+    fewest = np.where(is_repeat, _FAR, np.where(is_op, _FEWEST_OPS, 2))
+    return _rows_of(tree, items, readers, np.array(hashes, np.int64), fewest, two_layers=True)
+
+
+def _exact(item: Item, place: int) -> int:
+    """Equal for equal items. A repeat may be part of a round if its own rounds are equal."""
+    if item.repeat > 1 and item.alike_only:
+        return -1 - place
+    return (item.hash + (item.repeat - 1) * 1_000_003) % (1 << 62)
 
 
 def _rows_of(
-    tree: Tree, items: list[Item], readers: Readers, keys: Array, fewest_alone: Array, is_worth: Array | bool = True
+    tree: Tree,
+    items: list[Item],
+    readers: Readers,
+    keys: Array,
+    fewest_alone: Array,
+    *,
+    with_calls: bool = False,
+    two_layers: bool = False,
 ) -> list[Item]:
     """The items with those in a row folded that have equal keys and are wired alike.
 
-    How many are worth it depends on where they begin, if it is one item that repeats. `is_worth` says for each period
-    and place whether that many items from there on may be a round.
+    How many are worth it depends on where they begin, if it is one item that repeats. `with_calls`: only rounds that
+    call a module; `two_layers`: of such rounds two are enough if they have several items.
     """
     periods = _periods(items)
     runs = _runs(keys, periods)
     fewest = np.where(periods > 1, FEWEST_LOOPS, np.broadcast_to(fewest_alone, len(items)))
-    can_begin = (runs >= (fewest - 1) * periods) & is_worth  # most items begin no repeat
+    can_begin = runs >= periods
+    if with_calls or two_layers:
+        is_called = np.cumsum([0, *(item.call >= 0 for item in items)])
+        calls = is_called[np.minimum(np.arange(len(items)) + periods, len(items))] > is_called[:-1]
+        if with_calls:
+            can_begin &= calls
+        if two_layers:
+            fewest = np.where(calls & (periods >= _LAYER_ITEMS), 2, fewest)
+    can_begin &= runs >= (fewest - 1) * periods  # most items begin no repeat
     if not can_begin.any():
         return items
     can_begin &= chained(readers.linked(can_begin))
     folds = [item for item in items if item.repeat > 1]
+    alike = _Alike(tree, items, keys) if two_layers else None
 
     def repeat(at: int, lengths: list[int]) -> tuple[Item | None, int]:
         times, period = 1, 1
@@ -72,9 +100,40 @@ def _rows_of(
             count = _longest(_in_a_row, tree, items, at, length, most, folds)
             if count * length > times * period and count >= fewest[length - 1, at]:
                 times, period = count, length
-        return (_unit(items[at : at + times * period], times, period) if times > 1 else None), times * period
+        if times == 1 or (alike is not None and alike.are_more(at, times, period)):
+            return None, 0
+        return _unit(items[at : at + times * period], times, period), times * period
 
     return _replaced(items, can_begin, repeat)
+
+
+class _Alike:
+    """How many rounds are alike but for numbers where some are equal: two of eight experts may happen to get as many
+    tokens, and all eight are one repeat."""
+
+    def __init__(self, tree: Tree, items: list[Item], keys: Array) -> None:
+        self.tree, self.items, self.keys = tree, items, keys
+        self.times = Counter(item.type for item in items if item.call >= 0)
+
+    def are_more(self, at: int, times: int, period: int) -> bool:
+        """Whether only two rounds from a place on are equal, and at least twice as many around it are alike."""
+        calls = [item.type for item in self.items[at : at + period] if item.call >= 0]
+        if times > 2 or not calls or max(self.times[name] for name in calls) < 2 * times:
+            return False
+        return _rounds_around(self._alike, at, period) >= 2 * _rounds_around(self.keys, at, period)
+
+    @cached_property
+    def _alike(self) -> Array:
+        return but_for_numbers(self.tree, self.items)
+
+
+def _rounds_around(keys: Array, at: int, period: int) -> int:
+    """How many rounds with equal keys there are in a row, of which one begins at a place."""
+    equal = keys[:-period] == keys[period:]
+    before, after = np.flatnonzero(~equal[:at]), np.flatnonzero(~equal[at:])
+    first = int(before[-1]) + 1 if len(before) else 0
+    last = at + int(after[0]) if len(after) else len(equal)
+    return (last - first) // period + 1
 
 
 def _replaced(
@@ -118,11 +177,8 @@ def gathered_alike(tree: Tree, items: list[Item]) -> list[Item]:
     if np.bincount(keys).max() < _FEWEST_NUMBERED:
         return items
     is_module = np.array([item.kind == "module" for item in items])
-    is_called = np.cumsum([0, *(item.call >= 0 for item in items)])
-    periods = _periods(items)
-    stops = np.minimum(np.arange(len(items)) + periods, len(items))
-    fewest, is_worth = np.where(is_module, _FEWEST_NUMBERED, _FAR), is_called[stops] > is_called[:-1]
-    return _rows_of(tree, items, Readers(tree, items), keys, fewest, is_worth)
+    fewest = np.where(is_module, _FEWEST_NUMBERED, _FAR)
+    return _rows_of(tree, items, Readers(tree, items), keys, fewest, with_calls=True)
 
 
 def _dense(tree: Tree, items: list[Item]) -> list[Item]:
@@ -191,7 +247,8 @@ def but_for_numbers(tree: Tree, items: list[Item]) -> Array:
     """Equal for items whose ops take and make tensors of the same shapes, and have the same arguments, but for numbers
     of ops that draw at random, work element by element or only make tensors: a probability, a factor, a time.
 
-    Others say what a reader looks for: over how far a convolution is spread, along which axis a sum is taken.
+    Others say what a reader looks for: over how far a convolution is spread, along which axis a sum is taken. The first
+    size of what is no parameter, but for ones, may differ: how many tokens an expert gets depends on the data.
     """
     columns, tables = tree.graph.columns, tree.graph.tables
     kinds = _kinds(tree, items, exactly=False)
@@ -210,10 +267,12 @@ def but_for_numbers(tree: Tree, items: list[Item]) -> Array:
         taken = ptr[nodes + 1] - ptr[nodes]
         first = np.concatenate([[0], np.cumsum(taken)])
         value = columns[f"{name}_value"][np.arange(first[-1]) + np.repeat(ptr[nodes] - first[:-1], taken)]
-        layout, which = np.unique(columns["value_layout"][value], return_inverse=True)
+        is_held = np.isin(columns["value_role"][value], _HELD)
+        layout, which = np.unique(columns["value_layout"][value] * 2 + is_held, return_inverse=True)
         shapes: dict[Hashable, int] = {}
-        rows = (tables.layouts[row] for row in layout.tolist())
-        shape = np.array([shapes.setdefault((row.shape, row.dtype), len(shapes)) for row in rows], np.int64)
+        rows = ((tables.layouts[row // 2], row % 2) for row in layout.tolist())
+        cells = ((row.shape if held else _but_for_first(row.shape), row.dtype) for row, held in rows)
+        shape = np.array([shapes.setdefault(cell, len(shapes)) for cell in cells], np.int64)
         parts += [(each, taken), (first, shape[which])]
     numbers: dict[Hashable, int] = {}
     found = []
@@ -222,6 +281,12 @@ def but_for_numbers(tree: Tree, items: list[Item]) -> Array:
         key = (kind, *(cells[at[one] : at[last]].tobytes() for at, cells in parts))
         found.append(numbers.setdefault(key, len(numbers)))
     return np.array(found, np.int64)
+
+
+def _but_for_first(shape: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+    """How many sizes there are, and those after the first that is not one."""
+    at = next((at for at, size in enumerate(shape) if size != 1), len(shape))
+    return len(shape), *shape[at + 1 :]
 
 
 def _has_free_numbers(operation: Operation) -> bool:
@@ -266,6 +331,31 @@ def _many(tree: Tree, items: list[Item], readers: Readers) -> list[Item]:
         return None, 0
 
     return _replaced(items, can_begin, repeat)
+
+
+def side_by_side_folded(tree: Tree, items: list[Item], keys: Array) -> list[Item]:
+    """The items with those in a row folded that have equal keys and lie side by side, from two on; or several of them,
+    again and again."""
+    if len(items) < 2:
+        return items
+    periods = _periods(items)
+    runs = _runs(keys, periods)
+    folds: list[Item] = []
+
+    def repeat(at: int, lengths: list[int]) -> tuple[Item | None, int]:
+        times, period = 1, 1
+        for length in lengths:
+            most = 1 + int(runs[length - 1, at]) // length
+            if most * length > times * period:
+                count = _longest(_side_by_side, tree, items, at, length, most, folds)
+                if count > 1 and count * length > times * period:
+                    times, period = count, length
+        if times == 1:
+            return None, 0
+        folds.append(_unit(items[at : at + times * period], times, period))
+        return folds[-1], times * period
+
+    return _replaced(items, runs >= periods, repeat)
 
 
 def _kinds(tree: Tree, items: list[Item], *, exactly: bool = True) -> Array:
@@ -369,7 +459,7 @@ def _in_a_row(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> 
     Equal items may be joined differently, and hashes do not tell f(a, b) from f(b, a): every edge is looked at, in the
     order of its reader's inputs.
     """
-    start, size, most = items[0].start, items[period - 1].stop - items[0].start, len(items) // period
+    start, size, most = items[0].start, items[period - 1].end - items[0].start, len(items) // period
     bounds = tree.first_edge[start : start + size * most + 1 : size]  # edges are in order of their targets
     edges, each = slice(bounds[0], bounds[-1]), np.diff(bounds)
     source, output = tree.source[edges], tree.output[edges]
@@ -516,5 +606,5 @@ def _unit(items: list[Item], times: int, period: int) -> Item:
     body = items[:period]
     total = 0
     for item in body:
-        total = (total * 1_000_003 + item.hash) % (1 << 64)
-    return Item("loop", first.start, items[period - 1].stop, total, parts=body, repeat=times, alike_only=not equal)
+        total = (total * 1_000_003 + item.hash + item.repeat - 1) % (1 << 64)
+    return Item("loop", first.start, items[period - 1].end, total, parts=body, repeat=times, alike_only=not equal)

@@ -10,7 +10,7 @@ from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.outline import Item, Outline
 
 # Each phase tells a quarter of what the one before it tells: what backward does follows from forward.
-_PHASES = {"forward": 1.0, "backward": 1 / 4, "other": 1 / 4, "optimizer": 1 / 16}
+_PHASES = {"forward": 1.0, "backward": 1 / 4, "other": 1 / 16, "optimizer": 1 / 16}
 
 
 class Importance:

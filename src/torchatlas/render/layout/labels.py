@@ -17,6 +17,7 @@ from torchatlas.graph.subgraph import members
 from torchatlas.render.fonts import ending, shortened
 from torchatlas.render.layout.folding import hands_on, has_iterations
 from torchatlas.render.layout.layer_sizes import LayerSizes
+from torchatlas.render.layout.optimizers import is_step, parameter_count
 from torchatlas.render.layout.outline import HEAVY, OUTPUTS, Item, Outline
 from torchatlas.render.layout.shapes import Shapes, outer_call
 from torchatlas.render.layout.style import STYLE
@@ -67,6 +68,12 @@ class Labels:
             return clean(item.type)
         if item.kind == "leaf":
             return clean(self._operation(item.start))
+        if item.kind == "group":
+            return f"group {item.name}"
+        if item.kind == "update":
+            return "update" if parameter_count(self.tree, item) else "new state"
+        if item.kind == "loop" and _of_parameters(item):
+            return "updates"
         if item.kind == "iteration":
             return f"iteration{'s' if item.repeat > 1 else ''} {item.name}"
         if has_iterations(item):
@@ -81,6 +88,13 @@ class Labels:
         if item.kind == "functional" and self._sets_parameters(item):
             return "initialization"
         return {"functional": "functional ops", "segment": "ops"}.get(item.kind, clean(item.name))
+
+    def _parameters_updated(self, item: Item) -> str:
+        """How many parameters the step of an optimizer, or a part of it, is for; of other items nothing."""
+        if not (_of_parameters(item) or item.kind == "group" or is_step(self.tree, item)):
+            return ""
+        count = parameter_count(self.tree, item) or item.repeat  # what makes the state of a parameter changes none
+        return f"{count:,} parameter{'' if count == 1 else 's'}"
 
     def _sets_parameters(self, item: Item) -> bool:
         """Whether most ops of a group set parameters or buffers, outside of the modules that these belong to."""
@@ -97,7 +111,7 @@ class Labels:
         """Name, size and shape: what tells boxes of one title apart."""
         if item.kind == "leaf":
             return self._below_leaf(item, room)
-        each = " each" if item.repeat > 1 and not item.alike_only else ""
+        each = " each" if item.repeat > 1 and (not item.alike_only or _of_parameters(item)) else ""
         operations = f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}{each}"
         if item.kind == "segment" and not self.operations(item):
             names = [clean(self._operation(leaf)) for leaf in range(item.start, item.stop)]
@@ -108,11 +122,11 @@ class Labels:
                 return joined(f"{names[0]} … {names[-1]}" if len(names) > 1 else names[0], operations, room=room)
             inside = self._main_leaves(item, left) or self._main_operations(item, left)
             return joined("", operations, inside, room=room)
-        name = (
-            ""
-            if item.kind in ("lane", "iteration") or has_iterations(item)
-            else _modules_of_one_class(item) or self.name(item, room)
-        )
+        if said := self._parameters_updated(item):
+            return joined(said, operations, room=room)
+        name = ""
+        if item.kind not in ("lane", "iteration") and not has_iterations(item):
+            name = _modules_of_one_class(item) or self.name(item, room)
         if (ways := self._layer(item)) and (said := sized(name, ways, self._parameters(item), room)):
             return said
         return self._beside(item, name, operations, room=room)
@@ -148,6 +162,8 @@ class Labels:
 
     def heading(self, item: Item, room: float = STYLE.widest_text) -> str:
         """What stands beside the title of an open group."""
+        if said := self._parameters_updated(item):
+            return said
         if item.kind in ("lane", "iteration") and not item.alike_only:
             return f"{self.operations(item):,} op{'' if self.operations(item) == 1 else 's'}"
         if item.kind in ("functional", "segment"):
@@ -407,6 +423,15 @@ class Labels:
         held = [clean(f"{slot} {self.shapes.of_value(value)}") for slot, value in values.items()]
         words = some(held, room - width("saved "))
         return f"saved {words or f'{len(held):,} tensor' + 's' * (len(held) > 1)}" if held else ""
+
+
+def _of_parameters(item: Item) -> bool:
+    """Whether an item is what an optimizer does to a parameter, or to several in turn."""
+    return item.kind == "update" or (
+        item.kind == "loop"
+        and all(part.kind in ("update", "leaf") for part in item.parts or ())
+        and any(part.kind == "update" for part in item.parts or ())
+    )
 
 
 def _main_modules(item: Item) -> list[str]:

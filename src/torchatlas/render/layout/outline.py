@@ -17,7 +17,7 @@ import numpy as np
 
 from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.nouns import NodeKind, OperationType
-from torchatlas.render.layout import folding
+from torchatlas.render.layout import folding, optimizers
 from torchatlas.render.layout.text_fitting import shared_start
 from torchatlas.render.layout.tree import LANES, Tree
 
@@ -45,7 +45,7 @@ HEAVY = frozenset(  # what says most of the ops around it, and is gathered into 
 class Item:
     """One box of a picture: a leaf, or a group that may be opened. `repeat` of them in a row are drawn as one."""
 
-    kind: str  # leaf | module | iteration | lane | loop | functional | segment
+    kind: str  # leaf | module | iteration | lane | loop | functional | segment | group | update
     start: int  # its leaves; of a repeat those of the first
     stop: int
     hash: int
@@ -156,7 +156,10 @@ class Outline:
                 items += [self._leaf(leaf) for leaf in range(at, start)]
             items.append(self._module(child))
             at = stop
-        return items + [self._leaf(leaf) for leaf in range(at, item.stop)]
+        items += [self._leaf(leaf) for leaf in range(at, item.stop)]
+        return (
+            optimizers.items_of_step(tree, item, items) if optimizers.is_step(tree, item) and not len(inner) else items
+        )
 
     def _leaf(self, leaf: int) -> Item:
         return Item("leaf", leaf, leaf + 1, self.tree.leaf_hash.item(leaf))
@@ -238,8 +241,25 @@ class Outline:
             parts = _cut_at_rounds(parts, folding.but_for_numbers(self.tree, items).tolist())
         found: list[Item] = []
         for part in parts:
-            found += [_gathered("functional", part)] if len(part) >= self.shortest_run else part
+            found += self._closed(part)
         return found
+
+    def _closed(self, part: list[Item]) -> list[Item]:
+        """Small ops that depend on each other as one closed box; rounds of a loop among them as a repeat of their own,
+        for a loop says more than that there are ops."""
+        if len(part) < self.shortest_run:
+            return part
+        found: list[Item] = []
+        for is_loop, run in itertools.groupby(folding.folded(self.tree, part), lambda item: item.kind == "loop"):
+            items = list(run)
+            if not is_loop and items[-1].end - items[0].start >= self.shortest_run:
+                items = [gathered("functional", self._leaves(items))]
+            found += items
+        return found
+
+    def _leaves(self, items: list[Item]) -> list[Item]:
+        """The single ops that some items, or repeats of ops, stand for."""
+        return [self._leaf(leaf) for leaf in range(items[0].start, items[-1].end)]
 
     def _with_idle_gathered(self, parts: list[list[Item]]) -> list[list[Item]]:
         """Ops in a row that no line leads to or from, such as those that set parameters, as one part."""
@@ -353,7 +373,7 @@ class Outline:
             if len(part) == 1:
                 found += part
                 continue
-            segment = _gathered("segment", part)
+            segment = gathered("segment", part)
             if max(self.most_children // 2, 1) < len(part) and (len(part) < len(items) or count < again):
                 segment.parts = self._segments(part, crossing[first:last], again)
             found.append(segment)
@@ -514,7 +534,7 @@ def _cut_at_rounds(parts: list[list[Item]], keys: Iterable[int]) -> list[list[It
     return found
 
 
-def _gathered(kind: str, items: list[Item]) -> Item:
+def gathered(kind: str, items: list[Item]) -> Item:
     """Neighbours as one group."""
     total = 0
     for item in items:

@@ -13,7 +13,7 @@ from torchatlas.render.viewer.subject import Subject
 
 _BINS = 32
 _MOST_HISTOGRAMS = 20_000  # values; each takes about a hundred bytes of the page
-_MOST_VALUES = 100_000
+_MOST_VALUES = 50_000  # each takes 24 bytes: more would be most of the page
 
 
 @section("values")

@@ -1,0 +1,115 @@
+"""The step of an optimizer -> items: by parameter group, and in each the update of one parameter, as often as there are
+parameters. Ops for many parameters at once, as foreach and fused kernels are, stay ops.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchatlas.graph.columns import ROLES, Array
+from torchatlas.graph.nouns import Role
+from torchatlas.graph.subgraph import members
+from torchatlas.render.layout import folding
+from torchatlas.render.layout.tree import Tree
+
+if TYPE_CHECKING:
+    from torchatlas.render.layout.outline import Item
+
+_PARAMETER = ROLES.index(Role.PARAMETER)
+_NONE, _MANY = -1, -2  # in the place of a parameter: an op that has none, or several
+
+
+def is_step(tree: Tree, item: Item) -> bool:
+    """Whether an item is the step of an optimizer."""
+    row = tree.graph.columns["call_module"].item(item.call) if item.call >= 0 else -1
+    return row >= 0 and tree.graph.tables.modules[row].kind == "optimizer"
+
+
+def items_of_step(tree: Tree, step: Item, leaves: list[Item]) -> list[Item]:
+    """The ops of a step as one item for each parameter group; of the only group its items."""
+    group_of = _group_of_parameter(tree, step)
+    parameters, groups = _parameters(tree, step, group_of)
+    found: list[Item] = []
+    cuts = np.flatnonzero(np.diff(groups)) + 1
+    for part in np.split(np.arange(len(leaves)), cuts):
+        first, last = int(part[0]), int(part[-1]) + 1
+        rounds = _rounds(tree, leaves[first:last], parameters[first:last])
+        if len(cuts) and groups[first] >= 0:
+            rounds = [_gathered("group", rounds, str(int(groups[first])))]
+        found += rounds
+    return found
+
+
+def parameter_count(tree: Tree, item: Item) -> int:
+    """How many parameters the ops of an item, in all rounds, update."""
+    columns, nodes = tree.graph.columns, tree.node[item.start : item.end]
+    values = columns["output_value"][members(columns["output_ptr"], nodes)]
+    written = columns["input_value"][members(columns["input_ptr"], nodes)]
+    written = written[columns["input_written"][members(columns["input_ptr"], nodes)] > 0]
+    values = np.concatenate([values, written])
+    values = values[values >= 0]
+    return len(np.unique(columns["value_storage"][values[columns["value_role"][values] == _PARAMETER]]))
+
+
+def _group_of_parameter(tree: Tree, step: Item) -> dict[int, int]:
+    """Row of a parameter's name -> the number of its group, of an optimizer that has several."""
+    graph = tree.graph
+    path = graph.tables.modules[graph.columns["call_module"].item(step.call)].path
+    groups = graph.metadata.get("parameter_groups", {}).get(path, [])
+    number = {name: group for group, names in enumerate(groups) for name in names}
+    return {row: number[name] for row, name in enumerate(graph.tables.names) if name in number} if number else {}
+
+
+def _parameters(tree: Tree, step: Item, group_of: dict[int, int]) -> tuple[Array, Array]:
+    """For each op of a step the parameter that it is for, and the group of that.
+
+    Values have the name of the parameter that they are, or are the gradient or state of. What has no name was made for
+    the parameter of what it was made of.
+    """
+    columns = tree.graph.columns
+    nodes = tree.node[step.start : step.stop]
+    least, most = np.full(len(nodes), np.iinfo(np.int64).max), np.full(len(nodes), _NONE)
+    for side in ("input", "output"):
+        ptr = columns[f"{side}_ptr"]
+        values = columns[f"{side}_value"][members(ptr, nodes)]
+        rows = np.append(columns["value_parameter"], _NONE)[values]
+        leaf = np.repeat(np.arange(len(nodes)), ptr[nodes + 1] - ptr[nodes])
+        np.maximum.at(most, leaf, rows)
+        np.minimum.at(least, leaf[rows >= 0], rows[rows >= 0])
+    parameters: Array = np.where((most >= 0) & (least < most), _MANY, most)
+    groups = np.array([group_of.get(row, -1) for row in most.tolist()], np.int64)
+    for at in np.flatnonzero(parameters == _NONE).tolist():
+        edges = slice(int(tree.first_edge[step.start + at]), int(tree.first_edge[step.start + at + 1]))
+        sources = tree.source[edges] - step.start
+        sources = sources[(sources >= 0) & (sources < at)]
+        if len(sources):
+            made_for = np.unique(parameters[sources])
+            parameters[at] = made_for[0] if len(made_for) == 1 else _MANY
+            groups[at] = groups[sources].max()
+        elif at:
+            groups[at] = groups[at - 1]
+    return parameters, groups
+
+
+def _rounds(tree: Tree, leaves: list[Item], parameters: Array) -> list[Item]:
+    """Ops in a row for one parameter as one item, and such items in a row with the same ops as a repeat."""
+    rounds: list[Item] = []
+    cuts = np.flatnonzero((np.diff(parameters) != 0) | (parameters[1:] < 0)) + 1
+    for part in np.split(np.arange(len(leaves)), cuts):
+        ops = leaves[int(part[0]) : int(part[-1]) + 1]
+        rounds.append(ops[0] if len(ops) == 1 else _gathered("update", ops))
+    keys = [tree.graph.columns["node_operation"][tree.node[item.start : item.stop]].tobytes() for item in rounds]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    single = parameters[[item.start - leaves[0].start for item in rounds]] < 0
+    numbered = np.where(single, -1 - np.arange(len(rounds)), [numbers[key] for key in keys])
+    return folding.side_by_side_folded(tree, rounds, numbered)
+
+
+def _gathered(kind: str, parts: list[Item], name: str = "") -> Item:
+    from torchatlas.render.layout.outline import gathered
+
+    item = gathered(kind, parts)
+    item.name = name
+    return item
