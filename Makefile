@@ -11,10 +11,10 @@ RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all matrix lint types coverage dist bench timm clean
+.PHONY: help demo test test-all matrix lint types coverage dist viewer viewer-check bench timm clean
 
 help: ## show this list
-	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 15
 
 demo: $(RUNTIME) ## install what the package needs and run the demonstration
 	$(BIN)/torchatlas demo
@@ -59,6 +59,19 @@ dist: $(DEV) ## build the sdist and the wheel into dist/
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist
 
+# viewer/src -> the script and the style that ship inside the package. Only who changes the viewer needs Node (18 or newer).
+ASSET := src/torchatlas/render/viewer/asset
+NODE_MODULES := viewer/node_modules/.package-lock.json
+
+viewer: $(NODE_MODULES) ## check, test and build the viewer's script and style (needs Node 18 or newer)
+	@cd viewer && npm run --silent types && npm run --silent test && npm run --silent build
+
+viewer-check: $(NODE_MODULES) ## check and test the viewer, and that the shipped script and style are what its source builds
+	@cd viewer && npm run --silent lint && npm run --silent types && npm run --silent test
+	@set -e; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; cd viewer; npm run --silent build -- "$$fresh"; cd ..; \
+	  diff --brief --recursive "$$fresh" $(ASSET) || { \
+	  echo "$(ASSET) is not what viewer/src builds. Run 'make viewer' and commit what it changes there."; exit 1; }
+
 bench: $(DEV) ## run every benchmarks/bench_*.py
 	@ls benchmarks/bench_*.py >/dev/null 2>&1 || { echo "There are no benchmarks/bench_*.py yet."; exit 1; }
 	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file; done
@@ -68,7 +81,7 @@ timm: $(DEV) ## install timm for benchmarks/verified.py
 	@$(PIP_INSTALL) --no-deps timm
 
 clean: ## remove .venv, caches and build products
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) viewer/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(CREATED):
@@ -93,4 +106,12 @@ $(DEV): $(RUNTIME)
 	@$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
 	@$(PIP_INSTALL) transformers pillow
 	@$(PIP_INSTALL) --no-deps torchvision
+	@touch $@
+
+# ci: the versions of package-lock.json, which pins by hash.
+$(NODE_MODULES): viewer/package.json viewer/package-lock.json viewer/.npmrc
+	@node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' 2>/dev/null && command -v npm >/dev/null || { \
+	  echo "The viewer is built with Node 18 or newer and npm. On Debian and Ubuntu: apt-get install nodejs npm"; exit 1; }
+	@echo "Installing the viewer's build tools into viewer/node_modules"
+	@cd viewer && npm ci --loglevel=error
 	@touch $@

@@ -58,6 +58,10 @@ def gpt2_step() -> Graph:
 
 PICTURES: dict[str, tuple[Callable[[], Graph], dict[str, Any]]] = {
     "resnet18": (vision("resnet18"), {"title": "ResNet-18"}),
+    "resnet18_figure": (  # for a paper, across both columns
+        vision("resnet18"),
+        {"size": "full", "depth": 2, "direction": "right", "title": None, "footer": False},
+    ),
     "googlenet": (
         vision("googlenet", init_weights=False, aux_logits=False),
         {"title": "GoogLeNet", "color_by": "flops", "critical_path": "flops", "theme": "dark"},

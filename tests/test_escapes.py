@@ -176,6 +176,7 @@ WITHOUT_TEXT = {
     "recording_backward": "what `record_backward` returns",
     "register_operator": "returns nothing",
     "run_pipeline": "numbers, and the plan that `pipeline_stages` makes",
+    "view": "the path of a page, which is tested in tests/render/viewer/test_page.py",
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 from synthetic import random_graph
 
 ROOT = Path(__file__).parent.parent
-FILES = ("bytes", "zip", "json", "columns", "tables", "values")
+FILES = ("bytes", "zip", "json", "columns", "tables", "values", "page")
 
 
 def fuzz(*options: str) -> None:

@@ -54,6 +54,9 @@ VIEWS: dict[str, Callable[[atlas.Graph], str]] = {
     "critical path": lambda graph: str(critical_path(graph, "time")),
     "concurrency": partitioned,
     "comparison": lambda graph: str(atlas.compare(graph, graph)),
+    "comparison in a notebook": lambda graph: atlas.compare(graph, graph)._repr_html_(),
+    "module in a notebook": lambda graph: graph.scopes["0"]._repr_html_(),
+    "node in a notebook": lambda graph: graph.where(kind="op")[0]._repr_html_(),
 }
 every_view = pytest.mark.parametrize("view", [pytest.param(view, id=name) for name, view in VIEWS.items()])
 
@@ -88,12 +91,16 @@ SHOWN = {
     "analysis/time_changes.py": "comparison",
     "autograd/record_backward.py": "test_backward_is_one_run",
     "cli/run.py": "says (one run) itself",
+    "graph/item_sections.py": "node, module and list of nodes in a notebook",
+    "graph/objects.py": "list of nodes in a notebook",
+    "graph/shown.py": "fields of parts of reports, which say what they are",
     "graph/timing.py": "Measured",
     "partition/concurrency.py": "concurrency",
     "partition/stages.py": "best times of a device, none measured",
     "partition/report.py": "best times of a device, none measured",
     "pipeline/launch.py": "a time-out",
     "pipeline/run.py": "says (one run) itself",
+    "pipeline/schedules.py": "a part of a pipeline's run, which says so",
     "render/color_by.py": "coloured picture",
     "render/module_cells.py": "table",
     "render/notebook.py": "notebook",

@@ -63,12 +63,16 @@ def _place(rng: random.Random, data: Any) -> tuple[Any, Any]:
     return parent, key
 
 
+def _as_float(number: int) -> float:
+    return float(number) if abs(number) < 10**300 else 1e300
+
+
 def _near(rng: random.Random, old: Any) -> Any:
     """Another value of the same type."""
     if isinstance(old, bool):
         return not old
     if isinstance(old, int):
-        return rng.choice([old + 1, old - 1, -old, old * 2, old ^ (1 << rng.randrange(40)), float(old)])
+        return rng.choice([old + 1, old - 1, -old, old * 2, old ^ (1 << rng.randrange(40)), _as_float(old)])
     if isinstance(old, float):
         return rng.choice([old * 2, -old, 0.0, 1e300, int(old) if abs(old) < 1e300 else 0])
     if isinstance(old, str):

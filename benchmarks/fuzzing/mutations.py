@@ -4,9 +4,13 @@ What is wrong lies as deep as possible: sizes and sums of what surrounds it are 
 checks.
 """
 
+import base64
+import dataclasses
+import gzip
 import io
 import json
 import random
+import re
 import struct
 import warnings
 import zipfile
@@ -191,6 +195,31 @@ def values_of_file(rng: random.Random, seed: Seed) -> bytes:
     return write_members(members)
 
 
+_IN_PAGE = re.compile(rb'(<script type="application/x-atlas"[^>]* data-bytes=")(\d+)">([^<]*)')
+
+
+def page_of_file(rng: random.Random, seed: Seed) -> bytes:
+    """A page of the viewer: the archive in it, what packs it, or what the page says of it."""
+    found = _IN_PAGE.search(seed.data)
+    assert found is not None
+    archive = gzip.decompress(base64.b64decode(found[3]))
+    inner = dataclasses.replace(seed, suffix=".atlas", data=archive)
+    if rng.random() < 0.6:
+        inside = {name: data for name, data in read_members(archive).items() if not name.startswith("viewer/")}
+        inner = dataclasses.replace(inner, data=write_members(inside)) if rng.random() < 0.9 else inner
+        archive = rng.choice([zip_of_file, json_of_file, columns_of_file, tables_of_file])(rng, inner)
+    packed, claimed = gzip.compress(archive, mtime=0), len(archive)
+    match rng.randrange(6):
+        case 0:
+            packed = bytes_of_file(rng, dataclasses.replace(inner, data=packed))
+        case 1:
+            claimed = rng.choice([0, 1, claimed - 1, claimed + 1, 2 * claimed, 10**9, 10**14])
+        case 2:
+            packed = rng.choice([packed * 2, packed[:-4], packed + b"\0", gzip.compress(packed), archive])
+    text = base64.b64encode(packed)
+    return b"".join([seed.data[: found.start()], found[1], b"%d" % claimed, b'">', text, seed.data[found.end() :]])
+
+
 def program_of_file(rng: random.Random, seed: Seed) -> bytes:
     return _metadata(rng, seed, programs.mutated_program)
 
@@ -215,10 +244,11 @@ def _metadata(rng: random.Random, seed: Seed, change: Callable[[random.Random, A
 KINDS: dict[str, tuple[Callable[[random.Random, Seed], bytes], Callable[[Seed], bool]]] = {
     "bytes": (bytes_of_file, lambda seed: True),
     "zip": (zip_of_file, lambda seed: seed.suffix == ".atlas"),
-    "json": (json_of_file, lambda seed: True),
+    "json": (json_of_file, lambda seed: seed.suffix != ".html"),
     "columns": (columns_of_file, lambda seed: seed.suffix == ".atlas"),
     "tables": (tables_of_file, lambda seed: seed.suffix == ".atlas"),
     "values": (values_of_file, lambda seed: seed.suffix == ".atlas"),
+    "page": (page_of_file, lambda seed: seed.suffix == ".html"),
     "program": (program_of_file, lambda seed: bool(seed.inputs)),
     "replay": (replay_of_file, lambda seed: seed.replays),
 }

@@ -89,6 +89,7 @@ def make_seeds() -> list[Seed]:
         _seed("fx", ".atlas", of_fx),
         _seed("fx", ".json", of_fx),
         _seed("export", ".json", traced.graph),
+        _seed("page", ".html", atlas.capture(net.eval(), x)),
         Seed("traced", ".atlas", _written(traced, ".atlas"), calls),
         Seed("traced twice", ".atlas", _written(twice, ".atlas"), (*calls, (small[:1],))),
     ]

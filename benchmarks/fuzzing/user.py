@@ -96,8 +96,9 @@ def _looks(graph: Graph, path: Path, case: int) -> Iterator[Step]:
     yield "part", lambda: graph.subgraph(range(len(graph) // 2))
     for suffix in (".json", ".atlas"):
         yield f"save {suffix}", lambda suffix=suffix: _save(graph, path.with_name(f"again{suffix}"))
-    others = (".csv", ".dot", ".mmd")  # by turns
-    yield "write", lambda: graph.save(path.with_name(f"again{others[case % len(others)]}"))
+    yield "page", lambda: graph.save(path.with_name("again.html"))
+    others = (".csv", ".dot", ".mmd")  # by turns, also where only every sixth case comes here
+    yield "write", lambda: graph.save(path.with_name(f"again{others[case // 6 % len(others)]}"))
 
 
 def _runs(graph: Graph, path: Path, seed: Seed) -> Iterator[Step]:
@@ -200,7 +201,7 @@ def warm_up(seeds: list[Seed], folder: Path) -> None:
         with contextlib.chdir(folder), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             graph = Graph.load(path)
-            for case in range(3):
+            for case in (0, 6, 12):
                 for _, step in (*_looks(graph, path, case), *_runs(graph, path, seed)):
                     with contextlib.suppress(AtlasError):
                         step()

@@ -61,6 +61,7 @@ __all__ = [
     "trace",
     "track_computational_graph",
     "verify",
+    "view",
 ]
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from torchatlas.render.module_table import module_bars, module_table
     from torchatlas.render.picture import draw
     from torchatlas.render.plots import plot
+    from torchatlas.render.viewer.opening import view
 else:
     # Whatever needs torch, or is large: looking at a saved graph should not wait for it.
     __getattr__, __dir__ = lazy_names(
@@ -130,6 +132,7 @@ else:
             "render.picture": "draw",
             "render.plots": "plot",
             "render.module_table": "module_bars module_table",
+            "render.viewer.opening": "view",
         },
     )
 

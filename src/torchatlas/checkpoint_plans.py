@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torchatlas.analysis.checkpoint_choice import (
     CheckpointChoice,
     CheckpointedModule,
-    choice_text,
+    choice_sections,
     choose_checkpoints,
     nothing_fits,
 )
@@ -25,9 +25,11 @@ from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import AnalysisError, InvalidModelError, StateError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
+from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.inputs import default_loss, named_tensors
 from torchatlas.interrupts import Bracket, signals_deferred
 from torchatlas.registry import near_names
+from torchatlas.sections import Lines, Section
 from torchatlas.units import byte_limit, format_bytes
 
 TOLERANCE = 0.05  # how far a captured peak may be from the predicted one
@@ -42,8 +44,8 @@ _OPTIONS_OF_CHECKPOINT = {
 }
 
 
-@dataclass(frozen=True)
-class CheckpointPlan:
+@dataclass(frozen=True, repr=False)
+class CheckpointPlan(Shown):
     """Which modules to checkpoint, with the predicted peak and the one of a capture with the plan applied. Print it."""
 
     choice: CheckpointChoice
@@ -87,16 +89,17 @@ class CheckpointPlan:
         """As JSON can hold it."""
         return {**self.choice.to_dict(), "captured_peak_bytes": self.captured_peak_bytes}
 
-    def __str__(self) -> str:
+    def _sections(self) -> Iterator[Section]:
         if not self.modules:
-            return choice_text(self.choice)
+            return choice_sections(self.choice)
         off = self.captured_peak_bytes / self.peak_bytes - 1
         shown = f"captured with it applied: {format_bytes(self.captured_peak_bytes)}"
-        return choice_text(self.choice, [f"{shown}, {'as predicted' if not off else f'{off:+.2%} off the prediction'}"])
+        seen = "as predicted" if not off else f"{off:+.2%} off the prediction"
+        return choice_sections(self.choice, [f"{shown}, {seen}"])
 
 
-@dataclass(frozen=True)
-class CheckpointCheck:
+@dataclass(frozen=True, repr=False)
+class CheckpointCheck(ShownPart):
     """How a step with checkpoints compares to the plain one."""
 
     compared: int  # losses, gradients and buffers
@@ -237,7 +240,7 @@ class Checkpointed:
         return checkpoint(self.forward, *args, use_reentrant=False, **kwargs)
 
 
-class AppliedPlan(Bracket["AppliedPlan"]):
+class AppliedPlan(Shown, Bracket["AppliedPlan"]):
     """Modules of a model whose forward is checkpointed, from now until `undo` or the end of a `with` block."""
 
     def __init__(self, model: nn.Module, paths: Iterable[str]) -> None:
@@ -272,6 +275,10 @@ class AppliedPlan(Bracket["AppliedPlan"]):
                     vars(module).pop("forward", None)
                 else:
                     module.forward = forward
+
+    def _sections(self) -> Iterator[Section]:
+        count = len(self._before)
+        yield Lines([f"modules checkpointed: {count:,}" if count else "undone: it checkpoints no module"])
 
     def _begin(self) -> AppliedPlan:
         return self

@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from torchatlas.escapes import clean
@@ -36,6 +37,7 @@ class Column:
     readable: int | None = None  # None: never cut
     leaves: int = 0  # where there is no room the column with the highest number leaves first; 0 stays
     style: str = ""
+    shares: Sequence[float | None] | None = None  # of cells that are bars: what HTML draws them of
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------
@@ -207,6 +209,10 @@ class Printable:
 
     def __str__(self) -> str:
         return self.to_text()
+
+    def __repr__(self) -> str:
+        first = plain(islice(self.lines(_WIDE), 1))
+        return f"<{type(self).__name__} of {first}>"
 
     def __rich__(self) -> FittedLines:
         return FittedLines(self.lines)

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from render.pdf_reading import Pdf
 from torch import nn
 
 import torchatlas as atlas
@@ -86,6 +87,31 @@ def test_gradients_of_a_target_are_kept_when_they_are_asked_for(folder: Path, as
     assert "--fake computes nothing" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("size", "inches"), [("column", (3.4, None)), ("full", (7, None)), ("5.5in", (5.5, None)), ("5.5x3in", (5.5, 3))]
+)
+def test_figures_for_papers(file: Path, folder: Path, size: str, inches: tuple[float, float | None]) -> None:
+    asked = ("--size", size, "--depth", "2", "--no-title", "--no-legend", "--no-footer", "-o", "figure.pdf")
+    result = run(str(file), *asked, "--json")
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert facts["inches"][0] == inches[0]
+    assert facts["inches"][1] == inches[1] or inches[1] is None
+    pdf = Pdf((folder / "figure.pdf").read_bytes())
+    assert pdf.size == pytest.approx([72 * side for side in facts["inches"]], abs=0.01)
+    assert not any("parameters" in text.text for text in pdf.texts())
+    result = run(str(file), "--size", size, "-o", "figure.png", "--dpi", "100")
+    assert result.exit_code == 0, result.output
+    assert int.from_bytes((folder / "figure.png").read_bytes()[16:20]) == round(100 * inches[0])
+
+
+def test_lines_to_the_right(file: Path, folder: Path) -> None:
+    for direction in ("down", "right"):
+        assert run(str(file), "--direction", direction, "-o", f"{direction}.svg").exit_code == 0
+        picture = atlas.draw(atlas.load(file), direction=direction)
+        assert (folder / f"{direction}.svg").read_text(encoding="utf-8") == picture.svg
+
+
 def test_text_for_other_programs(file: Path, folder: Path) -> None:
     for name, begin in (("x.dot", "digraph"), ("x.gv", "digraph"), ("X.MMD", "flowchart")):
         result = run(str(file), "-o", name, "--json")
@@ -103,10 +129,15 @@ def test_text_for_other_programs(file: Path, folder: Path) -> None:
         (("--plot", "time", "--modules"), "--modules is for a picture"),
         (("--plot", "time", "--phase", "forward"), "--phase is for a picture"),
         (("--plot", "time", "--font-size", "9"), "--font-size is for a picture"),
+        (("--plot", "time", "--depth", "2"), "--depth is for a picture"),
+        (("--plot", "time", "--direction", "right"), "--direction is for a picture"),
+        (("--plot", "time", "--no-footer"), "--no-footer is for a picture"),
+        (("--title", "T", "--no-title"), "--title and --no-title contradict each other"),
+        (("-o", "x.pdf", "--dpi", "300"), "--dpi is written into a .png"),
         (("--plot", "memory", "--device", "t4"), "--device is for the roofline"),
         (("--device", "t4"), "--device is for the roofline"),
         (("-o", "x.dot", "--theme", "dark"), "--theme is for pictures"),
-        (("-o", "x.dot", "--plot", "time"), "a plot is saved as .svg or .png"),
+        (("-o", "x.dot", "--plot", "time"), "a plot is saved as .svg, .png or .pdf"),
         (("-o", "x.svg", "--dpi", "300"), "--dpi is written into a .png"),
     ],
 )
@@ -122,11 +153,15 @@ def test_options_that_would_change_nothing_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-o", "graph.gif"), ".svg or .png"),
+        (("-o", "graph.gif"), ".svg, .png or .pdf"),
         (("-o", "missing/graph.png"), "does not exist"),
         (("--size", "big"), "WxH"),
         (("--size", "30000x20"), "--size 30000x20: width=30000 is no size"),
         (("--size", "0x20"), "--size 0x20"),
+        (("--size", "0.1in"), "--size 0.1in: size=0.1 is no size of a picture"),
+        (("--size", "5.5x"), "5.5x3in"),
+        (("--plot", "time", "--size", "column"), "--size column: a plot has a size in pixels"),
+        (("--depth", "0"), "--depth"),
         (("--plot", "time", "--size", "100x100"), "480"),
         (("--plot", "roofline", "--device", "t44"), "No device profile"),
         (("--font-size", "0"), "--font-size"),
@@ -161,7 +196,7 @@ def test_what_a_file_does_not_hold_is_said_in_options(file: Path, folder: Path) 
     [
         (("step.atlas", "--size", "big"), "WxH"),
         (("step.atlas", "--size", "20x20"), "too few"),
-        (("step.atlas", "-o", "graph.gif"), ".svg or .png"),
+        (("step.atlas", "-o", "graph.gif"), ".svg, .png or .pdf"),
         (("step.atlas", "-o", "missing/graph.png"), "does not exist"),
         (("nowhere.atlas",), "nowhere.atlas"),
         (("step.atlas", "--backward"), "it was run already"),

@@ -32,6 +32,7 @@ SOURCE = Path(atlas.__file__).resolve().parents[1]  # the folder is another one 
 FILES = ("graph.atlas", "graph.json", "traced.atlas", "replay.atlas")
 GIVEN = {
     "file": "graph.atlas",
+    "files": "graph.atlas",
     "before": "graph.atlas",
     "after": "replay.atlas",
     "target": ".py:build",
@@ -42,6 +43,7 @@ NEEDED = {
     "checkpoint": ["--limit", "1GB"],
     "debug": ["-c", "where", "-c", "grads", "-c", "order", "-c", "run"],
     "draw": ["-o", f"{FILE_NAME}.svg"],
+    "view": ["--no-browser", "-o", f"{FILE_NAME}.html"],
 }
 QUIET = {
     "checkpoint": "a step too small for anything to be named",

@@ -32,6 +32,7 @@ def test_it_is_used_as_what_torchviz_returns(tmp_path: Path, monkeypatch: pytest
     assert dot.render("graph", tmp_path) == str(tmp_path / "graph.svg")
     assert dot.pipe() == (tmp_path / "graph.svg").read_bytes()
     assert dot.pipe(format="png").startswith(b"\x89PNG")
+    assert dot.pipe("pdf") == Path(dot.render(tmp_path / "graph", format="pdf")).read_bytes()
     with pytest.raises(atlas.errors.FileFormatError, match="'mmd' is no picture"):
         dot.pipe("mmd")
     shown: list[str] = []
@@ -52,8 +53,8 @@ def test_what_nodes_saved_is_written_on_request() -> None:
 def test_what_cannot_be_written(tmp_path: Path) -> None:
     x = torch.ones(1, requires_grad=True)
     dot = atlas.make_dot(x * 2)
-    with pytest.raises(atlas.errors.FileFormatError, match="pdf"):
-        dot.render(tmp_path / "missing" / "graph", format="pdf")
+    with pytest.raises(atlas.errors.FileFormatError, match="eps"):
+        dot.render(tmp_path / "missing" / "graph", format="eps")
     with pytest.raises(TypeError, match="colour"):
         dot.render(tmp_path / "missing" / "graph", colour=True)
     assert not list(tmp_path.iterdir())

@@ -20,6 +20,7 @@ from torchatlas.render import page
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.picture import Picture, draw
+from torchatlas.render.sheet import sheet
 from torchatlas.render.theme import theme
 
 
@@ -154,7 +155,7 @@ def test_headings_stay_in_their_frames() -> None:
     for width, height in ((1600, 1200), (800, 600), (500, 400)):
         picture = draw(graph, width=width, height=height)
         drawn = page.Page(
-            page.Look(theme("light"), "", True, "type", False, 9.0, width, height, None),
+            page.Look(theme("light"), "", True, True, "type", False, sheet(width, height), None),
             None,  # type: ignore[arg-type]
             picture.outline,
             page.Labels(picture.outline),

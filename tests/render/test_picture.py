@@ -25,6 +25,7 @@ import torchatlas as atlas
 from torchatlas.demo import training_step
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph, NodeKind, Phase
+from torchatlas.render.drawing import scaled
 from torchatlas.render.fonts import text_width
 from torchatlas.render.picture import Picture
 
@@ -195,7 +196,7 @@ def test_files_by_suffix(tmp_path: Path) -> None:
     assert png_size((tmp_path / "graph.png").read_bytes()) == (1600, 1200)
     picture = atlas.draw(graph, width=640, height=480)
     assert png_size(picture.save(tmp_path / "small.png", dpi=300).read_bytes()) == (640, 480)
-    assert picture._repr_svg_() == picture.svg
+    assert picture._repr_svg_() == scaled(picture.svg)
     assert graph._repr_svg_().startswith("<svg")
 
 
@@ -212,7 +213,7 @@ def test_folders_that_are_missing_and_formats_that_are_none(tmp_path: Path) -> N
     (tmp_path / "taken.png").mkdir()
     with pytest.raises(atlas.errors.FileSystemError, match="directory"):
         picture.save(tmp_path / "taken.png")
-    with pytest.raises(atlas.errors.FileFormatError, match=r"\.svg or \.png"):
+    with pytest.raises(atlas.errors.FileFormatError, match=r"\.svg, \.png or \.pdf"):
         picture.save(tmp_path / "graph.gif")
     (tmp_path / "taken").write_text("")
     for writes in (picture, tower()):

@@ -21,6 +21,7 @@ from torchatlas import demo
 from torchatlas.graph import Graph
 from torchatlas.graph.timing import Timing
 from torchatlas.render.module_table import ModuleRow, module_table
+from torchatlas.render.notebook import graph_html
 from torchatlas.render.text import summary_text
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -244,9 +245,9 @@ class Tags(HTMLParser):
         self.text += data
 
 
-def test_the_notebook_view_is_escaped_closed_and_small(graphs: dict[str, Graph]) -> None:
+def test_the_tables_of_a_notebook_are_escaped_closed_and_small(graphs: dict[str, Graph]) -> None:
     for name, graph in graphs.items():
-        page = graph._repr_html_()
+        page = graph_html(graph)
         tags = Tags()
         tags.feed(page)
         assert not tags.open, name
@@ -254,9 +255,9 @@ def test_the_notebook_view_is_escaped_closed_and_small(graphs: dict[str, Graph])
         assert len(page) < 60_000, name
         assert "http" not in page
     tags = Tags()
-    tags.feed(graphs["hostile"]._repr_html_())
+    tags.feed(graph_html(graphs["hostile"]))
     assert "<script>alert(1)</script>" in tags.text
-    tags.feed(graphs["demo"]._repr_html_())
+    tags.feed(graph_html(graphs["demo"]))
     assert "blocks.0 .. blocks.3" in tags.text
 
 

@@ -7,7 +7,7 @@ at batch 64 is predicted right, which a line through two peaks would not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,14 +20,14 @@ from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
-from torchatlas.tables import text_lines, text_table
+from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import byte_limit, format_bytes
 
 _COUNTABLE = 2**60
 _SHOWN = (2, 8, 32, 128)  # times the largest captured size, the sizes that text shows predictions for
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BatchPeak(Report):
     """How the peak grows with the batch. `at` and `largest_batch` answer; print it for a table.
 
@@ -91,8 +91,15 @@ class BatchPeak(Report):
         growth = {"fixed_bytes": self.fixed_bytes, "bytes_per_example": self.bytes_per_example}
         return {"measured": measured, **growth, **fields_as_json(self, ("measured", "low", "high", "graph"))}
 
-    def __str__(self) -> str:
-        return _text(self)
+    def _sections(self) -> Iterator[Section]:
+        sign = "at least " if self.at_least else ""
+        per_example, fixed = format_bytes(self.bytes_per_example), format_bytes(self.fixed_bytes)
+        yield Lines([f"{sign}{per_example} per example and {fixed} besides"])
+        rows = [[f"{size:,}", format_bytes(peak), "captured", ""] for size, peak in self.measured.items()]
+        for size in (self.batches[1] * factor for factor in _SHOWN):
+            rows.append([f"{size:,}", format_bytes(self.at(size)), "predicted", self.node_at(size)])
+        yield Table([">batch", ">peak", "", "reached in"], rows)
+        yield Lines([], self.notes)
 
     def _at(self, batch: int) -> Array:
         """Bytes after every node, rounded up."""
@@ -172,14 +179,3 @@ def _positive(batch: int) -> int:
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise InvalidInputError(f"A batch size is a whole number from 1 on, not {batch!r}.")
     return batch
-
-
-def _text(found: BatchPeak) -> str:
-    sign = "at least " if found.at_least else ""
-    rows = [[f"{size:,}", format_bytes(peak), "captured", ""] for size, peak in found.measured.items()]
-    for size in (found.batches[1] * factor for factor in _SHOWN):
-        rows.append([f"{size:,}", format_bytes(found.at(size)), "predicted", found.node_at(size)])
-    head = f"{sign}{format_bytes(found.bytes_per_example)} per example and {format_bytes(found.fixed_bytes)} besides"
-    notes = text_lines(f"note: {note}" for note in found.notes)
-    parts = [head, text_table([">batch", ">peak", "", "reached in"], rows), notes]
-    return "\n\n".join(part for part in parts if part)

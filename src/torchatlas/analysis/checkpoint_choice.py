@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,16 +13,17 @@ from torchatlas.analysis.cost import cost
 from torchatlas.analysis.devices import Device
 from torchatlas.analysis.reports import Report, as_json
 from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.registry import near_names
-from torchatlas.tables import text_lines, text_table
+from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import byte_limit, format_bytes, format_flops, format_seconds
 
 MEASURES = ("flops", "time")
 _MOST_ROWS = 30
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckpointedModule(Report):
     """One module to checkpoint. What runs again ends with the last tensor that backward needs."""
 
@@ -34,8 +35,12 @@ class CheckpointedModule(Report):
     elementwise_flops: int
     seconds: float  # to do so, at best
 
+    def _headline(self) -> str:
+        again = format_flops(self.flops + self.elementwise_flops)
+        return clean(f"{self.path} ({self.type}): {format_bytes(self.saved_bytes)} freed, {again} computed again")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class CheckpointChoice(Report):
     """What to checkpoint, and what that does as the graph of the plain step predicts it. Print it."""
 
@@ -79,8 +84,8 @@ class CheckpointChoice(Report):
             **{name: as_json(getattr(self, name)) for name in ("modules", "excluded", "notes")},
         }
 
-    def __str__(self) -> str:
-        return choice_text(self)
+    def _sections(self) -> Iterator[Section]:
+        return choice_sections(self)
 
 
 def choose_checkpoints(
@@ -165,11 +170,12 @@ def _module(one: Candidate) -> CheckpointedModule:
 # -- as text -----------------------------------------------------------------------------------------------------------
 
 
-def choice_text(choice: CheckpointChoice, more: Sequence[str] = ()) -> str:
-    """The choice as plain text. Lines of `more` come under its head."""
+def choice_sections(choice: CheckpointChoice, more: Sequence[str] = ()) -> Iterator[Section]:
+    """What to checkpoint and what that takes. Lines of `more` come under its head."""
     limit, plain = format_bytes(choice.limit_bytes), format_bytes(choice.plain_peak_bytes)
     if not choice.modules:
-        return text_lines([f"nothing to checkpoint: the peak of {plain} is within {limit} as it is", *more])
+        yield Lines([f"nothing to checkpoint: the peak of {plain} is within {limit} as it is", *more])
+        return
     head = [
         f"checkpoint {len(choice.modules):,} of {choice.candidates:,} modules: the peak goes from {plain} to "
         f"{format_bytes(choice.peak_bytes)}, within {limit}",
@@ -194,7 +200,8 @@ def choice_text(choice: CheckpointChoice, more: Sequence[str] = ()) -> str:
         ]
         for one in choice.modules[:_MOST_ROWS]
     ]
-    table = text_table(["module", "type", ">freed", ">output", ">computed again", ">at best"], rows)
+    yield Lines([*head, *more])
+    yield Table(["module", "type", ">freed", ">output", ">computed again", ">at best"], rows)
     notes = list(choice.notes)
     if (left := len(choice.modules) - _MOST_ROWS) > 0:
         notes.append(f"{left:,} more modules are not listed")
@@ -205,8 +212,7 @@ def choice_text(choice: CheckpointChoice, more: Sequence[str] = ()) -> str:
         for reason, paths in reasons.items():
             listed = ", ".join(paths[:5]) + (f" and {len(paths) - 5:,} more" if len(paths) > 5 else "")
             notes.append(f"left out, as each {reason}: {listed}")
-    parts = [text_lines([*head, *more]), table, text_lines(f"note: {note}" for note in notes)]
-    return "\n\n".join(part for part in parts if part)
+    yield Lines([], notes)
 
 
 def _share(part: float, whole: float) -> str:

@@ -5,7 +5,7 @@ What has no formula is listed, and every sum it belongs to says "at least".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,13 @@ from torchatlas.analysis.reports import as_json, sum_of
 from torchatlas.analysis.roofline import BOUNDS, Roofline, roofline
 from torchatlas.analysis.totals import run_times
 from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.formats import imported
 from torchatlas.graph.names import short_name
-from torchatlas.tables import text_lines, text_table
+from torchatlas.graph.shown import Shown, ShownPart
+from torchatlas.sections import Lines, Section, Table, text_of
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(ShownPart):
     """What some operations take together. With `uncosted` of them unknown, all other figures are "at least"."""
 
     operations: int = 0
@@ -69,8 +71,8 @@ class Amount:
         return found | {"seconds_at_best": self.seconds, "time_ns": self.time_ns, "uncosted": self.uncosted}
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCost:
+@dataclass(frozen=True, slots=True, repr=False)
+class NodeCost(ShownPart):
     """What one node takes."""
 
     node: GraphNode = field(repr=False)
@@ -89,9 +91,14 @@ class NodeCost:
     def flops(self) -> int | None:
         return None if self.macs is None else 2 * self.macs
 
+    def _headline(self) -> str:
+        moved = None if self.bytes_read is None or self.bytes_written is None else self.bytes_read + self.bytes_written
+        work = f"{format_count(self.macs)} MACs, {format_bytes(moved)} moved, {format_seconds(self.seconds)} at best"
+        return clean(f"{self.name}: {work}")
 
-@dataclass(frozen=True, eq=False)
-class CostReport:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CostReport(Shown):
     """What a graph costs. Sums over parts equal the totals."""
 
     graph: Graph = field(repr=False)
@@ -227,8 +234,8 @@ class CostReport:
         table["bound"] = pandas.Categorical.from_codes(bound[chosen], [str(one) for one in BOUNDS])
         return pandas.DataFrame(table)
 
-    def __str__(self) -> str:
-        return cost_text(self)
+    def _sections(self) -> Iterator[Section]:
+        return cost_sections(self)
 
 
 def cost(
@@ -332,7 +339,12 @@ def caveats(sizes: Mapping[str, int], uncosted: Mapping[str, int]) -> list[str]:
 
 
 def cost_text(report: CostReport, *, depth: int = 2, top: int = 10) -> str:
-    """The report as plain text: totals, phases, modules down to `depth`, kinds of operation, the `top` operations."""
+    """The report as plain text; see `cost_sections`."""
+    return text_of(cost_sections(report, depth=depth, top=top))
+
+
+def cost_sections(report: CostReport, *, depth: int = 2, top: int = 10) -> Iterator[Section]:
+    """Totals, phases, modules down to `depth`, kinds of operation, the `top` operations."""
     total = report.total
     sign = "at least " if report.at_least else ""
     lines = [
@@ -347,20 +359,21 @@ def cost_text(report: CostReport, *, depth: int = 2, top: int = 10) -> str:
         lines.append(f"{format_bytes(saved)} of the bytes written are results that only backward needs")
     lines += caveats(report.sizes, report.uncosted)
     modules = {path: one for path, one in report.by_module.items() if path.count(".") < depth}
-    achieved = report.device is not GENERIC
-    if achieved and report.graph.timing is not None:
+    achieved = report.device is not GENERIC and report.graph.timing is not None
+    if achieved:
         lines.append(f"achieved is the best against the measured time: {run_times(report.graph)}")
-    parts = [text_lines(lines), _section("phase", report.by_phase)]
+    yield Lines(lines)
+    yield _amounts_table("phase", report.by_phase)
     if len(modules) > 1:
-        parts.append(_section("module", {path or "(all)": one for path, one in modules.items()}))
+        yield _amounts_table("module", {path or "(all)": one for path, one in modules.items()})
     kinds = dict(sorted(report.by_operation_type.items(), key=lambda item: -item[1].seconds))
-    parts += [_section("kind", kinds), _section("limited by", report.by_bound)]
+    yield _amounts_table("kind", kinds)
+    yield _amounts_table("limited by", report.by_bound)
     if costly := report.top(top):
-        parts.append(_operations(costly, achieved=achieved))
-    return "\n\n".join(parts)
+        yield _operations(costly, achieved=achieved)
 
 
-def _section(title: str, groups: dict[str, Amount]) -> str:
+def _amounts_table(title: str, groups: dict[str, Amount]) -> Table:
     rows = [
         [
             name,
@@ -373,10 +386,10 @@ def _section(title: str, groups: dict[str, Amount]) -> str:
         ]
         for name, one in groups.items()
     ]
-    return text_table([title, ">ops", ">MACs", ">other", ">moved", ">FLOPs/B", ">at best"], rows)
+    return Table([title, ">ops", ">MACs", ">other", ">moved", ">FLOPs/B", ">at best"], rows)
 
 
-def _operations(costly: list[NodeCost], achieved: bool) -> str:
+def _operations(costly: list[NodeCost], achieved: bool) -> Table:
     rows = [
         [
             one.name,
@@ -390,7 +403,7 @@ def _operations(costly: list[NodeCost], achieved: bool) -> str:
         for one in costly
     ]
     headings = ["most expensive", "op", ">MACs", ">moved", "limited by", ">at best"]
-    return text_table(headings + [">achieved"] * achieved, rows)
+    return Table(headings + [">achieved"] * achieved, rows)
 
 
 def _figure(text: str, amount: Amount) -> str:

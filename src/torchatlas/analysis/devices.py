@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from torchatlas.errors import UnknownNameError
+from torchatlas.graph.shown import Shown, fact
 from torchatlas.registry import did_you_mean
+from torchatlas.sections import Facts, Lines, Section
+from torchatlas.units import format_bytes, format_flops
 
 T, G, M = 10**12, 10**9, 2**20
 
 
-@dataclass(frozen=True)
-class Device:
+@dataclass(frozen=True, repr=False)
+class Device(Shown):
     """What a device can do at best."""
 
     name: str
@@ -36,6 +39,21 @@ class Device:
     def flops_for(self, dtype: str) -> float:
         """The rate of matmul-like work; a dtype the data sheet does not name runs as float32."""
         return self.flops.get(dtype) or self.flops["float32"]
+
+    def _sections(self) -> Iterator[Section]:
+        yield Lines([f"{self.name}: {self.source}"])
+        rates = [(f"matmul-like, {dtype}", f"{format_flops(rate)}/s") for dtype, rate in self.flops.items()]
+        yield Facts(
+            [
+                *rates,
+                ("other arithmetic", f"{format_flops(self.vector_flops)}/s"),
+                ("memory bandwidth", f"{format_bytes(self.bandwidth)}/s"),
+                ("link to other devices", f"{format_bytes(self.link)}/s"),
+                ("cache", fact(self.cache_bytes, "cache_bytes")),
+                ("memory", fact(self.memory_bytes, "memory_bytes")),
+                ("overhead of an op", fact(self.overhead_s, "overhead_s")),
+            ]
+        )
 
 
 def _gpu(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,18 +23,19 @@ from torchatlas.analysis.time_changes import (
     changed_modules,
     changed_operations,
 )
-from torchatlas.errors import InvalidInputError
+from torchatlas.errors import FileFormatError, InvalidInputError
 from torchatlas.escapes import clean
-from torchatlas.graph import Graph, GraphNode, Value
+from torchatlas.graph import Graph, GraphNode, Value, formats
 from torchatlas.graph.columns import PHASES
-from torchatlas.tables import text_lines, text_table
+from torchatlas.graph.shown import Shown, ShownPart
+from torchatlas.sections import Lines, Section, Table, text_of
 from torchatlas.units import format_bytes, format_count, format_ns
 
 _LONGEST = 4000  # runs of unequal operations longer than this are paired by position: comparing all takes too long
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+@dataclass(frozen=True, slots=True, repr=False)
+class Change(ShownPart):
     """An operation that both graphs have, in the same module, but not alike: what was, and what is."""
 
     before: GraphNode
@@ -45,7 +48,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(ShownPart):
     """A figure in both graphs; None where one of them does not know it."""
 
     before: float | None
@@ -56,8 +59,8 @@ class Delta:
         return None if self.before is None or self.after is None else self.after - self.before
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Shown):
     """What is different between two graphs."""
 
     before: CostReport = field(repr=False)
@@ -76,6 +79,13 @@ class Comparison:
         """Whether both run the same operations on the same shapes with the same arguments."""
         return not (self.added or self.removed or self.changed)
 
+    def save(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
+        """Write a page of the viewer (.html) that shows both graphs side by side. Returns the path."""
+        path = formats.as_path(path)
+        if formats.suffix_of(path) not in (".html", ".htm"):
+            raise FileFormatError(f"{path.name}: a comparison is saved as .html; to_dict() has it as data.")
+        return formats.save(self, path, title=title)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "same": self.same,
@@ -92,8 +102,8 @@ class Comparison:
             "operation_times": as_json(self.operation_times),
         }
 
-    def __str__(self) -> str:
-        return comparison_text(self)
+    def _sections(self) -> Iterator[Section]:
+        return comparison_sections(self)
 
 
 def compare(before: Graph, after: Graph, *, device: Device | str | None = None) -> Comparison:
@@ -103,39 +113,59 @@ def compare(before: Graph, after: Graph, *, device: Device | str | None = None) 
     and added. Times differ if their medians lie further apart than both spreads together; graphs of one run have no
     spread, and their times are not compared.
     """
+    return compared(before, after, device)[0]
+
+
+def compared(before: Graph, after: Graph, device: Device | str | None = None) -> tuple[Comparison, Alignment]:
+    """What is different, and which nodes are paired."""
     for graph in (before, after):
         if not isinstance(graph, Graph):
             raise InvalidInputError(f"compare takes two Graphs, not {type(graph).__name__}.")
-    rows_before, rows_after = _by_place(before), _by_place(after)
-    added, removed, changed, unchanged, pairs = [], [], [], 0, []
-    for place in dict.fromkeys([*rows_before, *rows_after]):
-        for old, new in _aligned(rows_before.get(place, []), rows_after.get(place, [])):
-            if old is None and new is not None:
-                added.append(after.nodes[new.id])
-            elif new is None and old is not None:
-                removed.append(before.nodes[old.id])
-            elif old is not None and new is not None and old.alike != new.alike:
-                changed.append(_change(before.nodes[old.id], after.nodes[new.id]))
-            else:
-                unchanged += 1
-            if old is not None and new is not None:
-                pairs.append((old.id, new.id))
+    found = aligned(before, after)
     eager = [None if graph.timing is None else graph.timing.eager for graph in (before, after)]
     costs = cost(before, device), cost(after, device)
-    return Comparison(
+    comparison = Comparison(
         *costs,
-        sorted(added, key=lambda node: node.id),
-        sorted(removed, key=lambda node: node.id),
-        sorted(changed, key=lambda change: change.after.id),
-        unchanged,
+        [after.nodes[node] for node in found.added],
+        [before.nodes[node] for node in found.removed],
+        [_change(before.nodes[old], after.nodes[new]) for old, new in found.changed],
+        len(found.pairs) - len(found.changed),
         _modules(*costs),
         changed_modules(before, after),
         TimeChange(*eager),
-        changed_operations(before, after, pairs),
+        changed_operations(before, after, found.pairs),
     )
+    return comparison, found
 
 
 # -- alignment ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Ids of nodes: which of one graph stand for which of the other, and which stand alone."""
+
+    pairs: list[tuple[int, int]]  # by module and order
+    changed: list[tuple[int, int]]  # of the pairs, those that are not alike; in order of the second graph
+    removed: list[int]  # only in the first, in order
+    added: list[int]  # only in the second, in order
+
+
+def aligned(before: Graph, after: Graph) -> Alignment:
+    """Pair the nodes of two graphs within the same module, phase, call and iteration."""
+    rows_before, rows_after = _by_place(before), _by_place(after)
+    added, removed, changed, pairs = list[int](), list[int](), list[tuple[int, int]](), list[tuple[int, int]]()
+    for place in dict.fromkeys([*rows_before, *rows_after]):
+        for old, new in _aligned(rows_before.get(place, []), rows_after.get(place, [])):
+            if old is not None and new is not None:
+                pairs.append((old.id, new.id))
+                if old.alike != new.alike:
+                    changed.append((old.id, new.id))
+            elif new is not None:
+                added.append(new.id)
+            elif old is not None:
+                removed.append(old.id)
+    return Alignment(pairs, sorted(changed, key=lambda pair: pair[1]), sorted(removed), sorted(added))
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,16 +301,24 @@ def _figures(report: CostReport) -> dict[str, dict[str, float | None]]:
 # -- as text -----------------------------------------------------------------------------------------------------------
 
 
-def comparison_text(found: Comparison, *, most: int = 20) -> str:
-    """The comparison as plain text: figures of the modules that differ, then the operations, `most` of each."""
+def summary(found: Comparison) -> str:
+    """How many nodes were added, removed and changed, in words."""
     if found.same:
-        head = f"the same {found.unchanged:,} nodes in both"
-    else:
-        head = (
-            f"{len(found.added):,} added, {len(found.removed):,} removed, {len(found.changed):,} changed, "
-            f"{found.unchanged:,} unchanged"
-        )
-    parts = [head]
+        return f"the same {found.unchanged:,} nodes in both"
+    return (
+        f"{len(found.added):,} added, {len(found.removed):,} removed, {len(found.changed):,} changed, "
+        f"{found.unchanged:,} unchanged"
+    )
+
+
+def comparison_text(found: Comparison, *, most: int = 20) -> str:
+    """The comparison as plain text; see `comparison_sections`."""
+    return text_of(comparison_sections(found, most=most))
+
+
+def comparison_sections(found: Comparison, *, most: int = 20) -> Iterator[Section]:
+    """Figures of the modules that differ, then the operations, `most` of each."""
+    yield Lines([summary(found)])
     timed = found.times[""].verdict != NOT_COMPARED
     rows = [
         _module_row(path or "(all)", figures, found.times.get(path) if timed else None)
@@ -290,13 +328,13 @@ def comparison_text(found: Comparison, *, most: int = 20) -> str:
         or (path in found.times and found.times[path].differs)
     ]
     headings = ["module", ">ops", ">MACs", ">moved", ">allocated", *([">time"] if timed else []), ">params"]
-    parts.append(text_table(headings, rows[: most + 1]))
+    yield Table(headings, rows[: most + 1])
     times = [f"time in operations: {found.times['']}"] if found.times[""].before or found.times[""].after else []
     times += [f"eager: {found.eager}"] if found.eager.before or found.eager.after else []
-    parts += [text_lines(times)] if times else []
+    yield Lines(times)
     peak = found.modules[""]["peak_bytes"]
     if peak.before is not None and peak.after is not None:
-        parts.append(f"peak {format_bytes(peak.before)} -> {format_bytes(peak.after)}")
+        yield Lines([f"peak {format_bytes(peak.before)} -> {format_bytes(peak.after)}"])
     for title, lines in {
         "added": list(map(_described, found.added)),
         "removed": list(map(_described, found.removed)),
@@ -305,8 +343,7 @@ def comparison_text(found: Comparison, *, most: int = 20) -> str:
     }.items():
         if lines:
             more = [f"  ... and {len(lines) - most:,} more"] if len(lines) > most else []
-            parts.append(text_lines([f"{title}:", *(f"  {line}" for line in lines[:most]), *more]))
-    return "\n\n".join(parts)
+            yield Lines([f"{title}:", *(f"  {line}" for line in lines[:most]), *more])
 
 
 def _described(node: GraphNode) -> str:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchatlas.analysis.memory_text import memory_text
+from torchatlas.analysis.memory_text import memory_sections
 from torchatlas.analysis.reports import Report, as_json, fields_as_json
 from torchatlas.analysis.storages import KEYS, Storages, peak_of, storages_of
 from torchatlas.analysis.totals import MemoryUsage, memory_usage, operations_mask, run_times
 from torchatlas.errors import InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode, SourceLine
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.formats import imported
+from torchatlas.graph.shown import Shown
+from torchatlas.sections import Section
 from torchatlas.units import format_bytes
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ _MADE_AND_KEPT = [KEYS.index(key) for key in ("saved_activations", "activations"
 _UNATTRIBUTED = KEYS.index("unattributed")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TensorMemory(Report):
     """One allocation. Its lifetime ends with the recording where it outlived it."""
 
@@ -49,11 +52,15 @@ class TensorMemory(Report):
         """The user's line that made it."""
         return None if self.born is None else self.born.source
 
+    def _headline(self) -> str:
+        tensor = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return clean(f"{self.name}: {format_bytes(self.bytes)}, {self.category.replace('_', ' ')}, {tensor}")
+
     def to_dict(self) -> dict[str, Any]:
         return {**fields_as_json(self), "source": as_json(self.source)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModuleMemory(Report):
     """What a module and all below it hold at the peak; `own_bytes` without what is below."""
 
@@ -67,8 +74,11 @@ class ModuleMemory(Report):
     def to_dict(self) -> dict[str, Any]:
         return fields_as_json(self, leave_out=("path",))
 
+    def _headline(self) -> str:
+        return clean(f"{self.path or '(all)'}: {format_bytes(self.bytes)}")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class LineMemory(Report):
     """What a line of the program made that is alive at the peak. No line (None) made what was there before."""
 
@@ -77,9 +87,12 @@ class LineMemory(Report):
     unknown: int
     categories: dict[str, int]
 
+    def _headline(self) -> str:
+        return clean(f"{self.source or '(there before)'}: {format_bytes(self.bytes)}")
 
-@dataclass(frozen=True, eq=False)
-class MemoryReport:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MemoryReport(Shown):
     """What fills memory. Print it.
 
     Every division of the peak sums to `peak_bytes` exactly: by category, device and line, and the `own_bytes` of all
@@ -105,8 +118,8 @@ class MemoryReport:
     graph: Graph = field(repr=False)
     storages: Storages = field(repr=False)
 
-    def __str__(self) -> str:
-        return memory_text(self)
+    def _sections(self) -> Iterator[Section]:
+        return memory_sections(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON holds it, with the same keys for every graph; the timeline is left out."""

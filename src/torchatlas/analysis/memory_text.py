@@ -1,13 +1,13 @@
-"""A MemoryReport as text for a terminal."""
+"""A MemoryReport as tables, for terminals and notebooks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from torchatlas.analysis.storages import CATEGORIES
-from torchatlas.graph import SourceLine
-from torchatlas.tables import text_lines, text_table
+from torchatlas.graph.names import short_line
+from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ _DEEPEST = 2
 _MOST_LINES = 10
 
 
-def memory_text(report: MemoryReport) -> str:
-    """The report as plain text: the peak, what it is made of, and what is held longest."""
+def memory_sections(report: MemoryReport) -> Iterator[Section]:
+    """The peak, what it is made of, and what is held longest."""
     node = report.node
     head = [
         f"peak {_size(report.peak_bytes, report.at_least)} ({report.peak_bytes:,} bytes)",
@@ -31,13 +31,16 @@ def memory_text(report: MemoryReport) -> str:
     if len(report.peak_by_phase) > 1:
         peaks = (f"{phase} {_size(size, report.at_least)}" for phase, size in report.peak_by_phase.items())
         head.append(f"the most in each phase: {', '.join(peaks)}")
-    parts = [text_lines(head), _categories(report), _modules(report), _lines(report)]
-    parts += [_tensors(report, report.largest, held=False), _tensors(report, report.longest_held, held=True)]
-    parts.append(text_lines(f"note: {note}" for note in report.notes))
-    return "\n\n".join(part for part in parts if part)
+    yield Lines(head)
+    yield _categories(report)
+    yield from _modules(report)
+    yield _lines(report)
+    yield from _tensors(report, report.largest, held=False)
+    yield from _tensors(report, report.longest_held, held=True)
+    yield Lines([], report.notes)
 
 
-def _categories(report: MemoryReport) -> str:
+def _categories(report: MemoryReport) -> Table:
     sizes = sorted(report.by_category.items(), key=lambda item: -item[1])
     unknown = report.unknown_by_category
     rows = [
@@ -45,30 +48,31 @@ def _categories(report: MemoryReport) -> str:
         for key, size in sizes
         if size or unknown[key]
     ]
-    return text_table(["what the peak is made of", ">bytes", ">share"], rows)
+    return Table(["what the peak is made of", ">bytes", ">share"], rows)
 
 
-def _modules(report: MemoryReport) -> str:
+def _modules(report: MemoryReport) -> Iterator[Table]:
     """The tree, without what is small; where there is still too much, only the largest."""
     least = _SMALLEST_SHARE * report.peak_bytes
     shown = [row for row in report.by_module.values() if row.path.count(".") < _DEEPEST and row.bytes >= least]
     kept = {row.path for row in sorted(shown, key=lambda row: -row.bytes)[:_MOST_MODULES]}
     rows = [[row.path or "(all)", row.type, *_figures(report, row)] for row in shown if row.path in kept]
-    return text_table(["module, with all inside", "type", ">bytes", ">share", "mostly"], rows) if rows else ""
+    if rows:
+        yield Table(["module, with all inside", "type", ">bytes", ">share", "mostly"], rows)
 
 
-def _lines(report: MemoryReport) -> str:
+def _lines(report: MemoryReport) -> Table:
     rows = []
     for row in report.by_line[:_MOST_LINES]:
-        where = "(there before)" if row.source is None else _place(row.source)
+        where = short_line(row.source) or "(there before)"
         text = "" if row.source is None else row.source.text.strip()
         rows.append([where, text, *_figures(report, row)])
-    return text_table(["line that made it", "", ">bytes", ">share", "mostly"], rows)
+    return Table(["line that made it", "", ">bytes", ">share", "mostly"], rows)
 
 
-def _tensors(report: MemoryReport, tensors: Sequence[TensorMemory], *, held: bool) -> str:
+def _tensors(report: MemoryReport, tensors: Sequence[TensorMemory], *, held: bool) -> Iterator[Table]:
     if not tensors:
-        return ""
+        return
     headings = ["longest held" if held else "largest at the peak", "what", "tensor", ">bytes"]
     headings += [_held_for(report), "last used in", "made at"] if held else ["born in", "died after", "made at"]
     rows = []
@@ -80,8 +84,8 @@ def _tensors(report: MemoryReport, tensors: Sequence[TensorMemory], *, held: boo
             row += [lifetime, "" if one.last_used is None else one.last_used.name]
         else:
             row += ["(before)" if one.born is None else one.born.name, "" if one.died is None else one.died.name]
-        rows.append([*row, "" if one.source is None else _place(one.source)])
-    return text_table(headings, rows, widest=32)
+        rows.append([*row, short_line(one.source)])
+    yield Table(headings, rows, widest=32)
 
 
 def _held_for(report: MemoryReport) -> str:
@@ -89,10 +93,6 @@ def _held_for(report: MemoryReport) -> str:
     if timing is None:
         return ">held for"
     return ">held for (one run)" if timing.runs == 1 else f">held for (by medians of {timing.runs:,})"
-
-
-def _place(source: SourceLine) -> str:
-    return f"{source.file.replace(chr(92), '/').rpartition('/')[2]}:{source.line}"
 
 
 def _size(size: int, at_least: bool) -> str:

@@ -1,4 +1,4 @@
-"""What reports share: their fields as JSON holds them, and sums of their parts field by field."""
+"""What reports share: their fields as JSON holds them and as people read them, and sums of their parts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from torchatlas.graph import GraphNode
+from torchatlas.graph.shown import ShownPart
 
 T = TypeVar("T")
 
 
-class Report:
-    """A dataclass with `to_dict`."""
+class Report(ShownPart):
+    """A dataclass with `to_dict`. It shows its fields unless it has `_sections` of its own."""
 
     __slots__ = ()
 

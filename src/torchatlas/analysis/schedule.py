@@ -5,7 +5,7 @@ Nodes are in execution order, so every edge leads from a lower id to a higher on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +16,12 @@ from torchatlas.analysis.totals import operations_mask
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph import EdgeKind, Graph, GraphNode
 from torchatlas.graph.columns import EDGE_KINDS, Array
-from torchatlas.units import format_ns
+from torchatlas.graph.names import short_line
+from torchatlas.graph.shown import Shown
+from torchatlas.sections import Lines, Section, Table
+from torchatlas.units import format_bytes, format_flops, format_ns, format_seconds
+
+_MOST_ROWS = 20
 
 
 def levels(graph: Graph, kinds: Iterable[EdgeKind | str] = EDGE_KINDS) -> Array:
@@ -60,8 +65,8 @@ def widest_level(graph: Graph, kinds: Iterable[EdgeKind | str] = EDGE_KINDS) -> 
     return [graph.nodes[int(node)] for node in np.flatnonzero(is_op & (level == widest))]
 
 
-@dataclass(frozen=True, eq=False)
-class CriticalPath:
+@dataclass(frozen=True, eq=False, repr=False)
+class CriticalPath(Shown):
     """The heaviest chain of dependent nodes: no number of workers finishes sooner."""
 
     graph: Graph = field(repr=False)
@@ -70,6 +75,7 @@ class CriticalPath:
     length: int | float  # the span
     work: int | float  # of all nodes
     slack: Array = field(repr=False)  # per node, how much later it could end without making the whole longer
+    weights: Array = field(repr=False)  # per node
     at_least: bool  # whether the weight of some node is unknown, and taken as nothing
 
     @property
@@ -81,7 +87,24 @@ class CriticalPath:
         """No number of workers can be faster than one by more than this: work / span. None when nothing weighs."""
         return self.work / self.length if self.length else None
 
-    def __str__(self) -> str:
+    def _sections(self) -> Iterator[Section]:
+        yield Lines([self._headline()])
+        if not self.ids:
+            return
+        weights = self.weights[self.ids]
+        heaviest = sorted(np.argsort(-weights, kind="stable")[:_MOST_ROWS].tolist())
+        rows = []
+        for at in heaviest:
+            node = self.graph.nodes[self.ids[at]]
+            share = f"{100 * weights[at] / self.length:.1f} %" if self.length else ""
+            rows.append(
+                [node.name, node.operation, _weight(weights[at].item(), self.by), share, short_line(node.source)]
+            )
+        left = len(self.ids) - len(rows)
+        below = f"{left:,} more nodes on it weigh less" if left else ""
+        yield Table(["on the path, in order", "operation", f">{self.by}", ">share", "made at"], rows, below=below)
+
+    def _headline(self) -> str:
         sign = "at least " if self.at_least else ""
         speedup = "" if self.speedup is None else f"; at most {self.speedup:.3g} times faster in parallel"
         lengths = f"{sign}{self.length:,} of {self.work:,}"
@@ -109,10 +132,10 @@ def critical_path(
     source, target = _edges(graph, kinds)
     name = by if isinstance(by, str) else "given weights"
     if not len(graph):
-        return CriticalPath(graph, name, [], 0, 0, weights, False)
+        return CriticalPath(graph, name, [], 0, 0, weights, weights, False)
     path, finish = heaviest_path(weights, source, target)
     slack, _ = slack_and_remaining(weights, source, target, finish)
-    return CriticalPath(graph, name, path, finish.max().item(), weights.sum().item(), slack, missing)
+    return CriticalPath(graph, name, path, finish.max().item(), weights.sum().item(), slack, weights, missing)
 
 
 def _measure(graph: Graph, by: str, device: Device | str | None) -> Array:
@@ -135,6 +158,11 @@ def _measure(graph: Graph, by: str, device: Device | str | None) -> Array:
     if by == "bytes":
         return counts.bytes
     return np.where(counts.macs < 0, -1, 2 * counts.macs + counts.elementwise_flops)
+
+
+def _weight(number: float, by: str) -> str:
+    known = {"time": format_ns, "roofline": format_seconds, "flops": format_flops, "bytes": format_bytes}
+    return known[by](number) if by in known else f"{number:,}"
 
 
 def _edges(graph: Graph, kinds: Iterable[EdgeKind | str]) -> tuple[Array, Array]:

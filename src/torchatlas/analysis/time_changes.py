@@ -19,7 +19,7 @@ from torchatlas.units import format_ns
 LONGER, SHORTER, ALIKE, NOT_COMPARED = "longer", "shorter", "no difference", "not compared"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TimeChange(Report):
     """A time before and after; None where it is not known."""
 
@@ -57,7 +57,7 @@ class TimeChange(Report):
         return f"{self.before} -> {self.after}: {change}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class OperationTime(Report):
     """An operation that both graphs have and that takes longer, or shorter, beyond the spread."""
 

@@ -11,7 +11,7 @@ import numbers
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from torchatlas.autograd.print_graph import shape_text
 from torchatlas.errors import InvalidInputError, NodeNotFoundError, StateError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
+from torchatlas.graph.shown import ShownPart
 from torchatlas.registry import near_names
 from torchatlas.torch_private import FakeTensor, engine_run_id, unobserved, will_be_executed
 
@@ -41,11 +42,11 @@ class Aborted(Exception):
 
 
 @dataclass(eq=False, repr=False)
-class Breakpoint:
+class Breakpoint(ShownPart):
     """Where to stop, and why."""
 
     text: str
-    test: Test
+    test: Test = field(repr=False)
     name: str | None = None  # that a node, operation, module or parameter must have
     origin: bool = False  # where NaN or infinity is made, and not wherever it arrives
     hits: int = 0  # how often it came

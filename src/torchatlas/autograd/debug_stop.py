@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,11 +22,13 @@ from torchatlas.autograd.print_graph import shape_text
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
+from torchatlas.graph.shown import Shown
+from torchatlas.sections import Facts, Lines, Section, Table
 from torchatlas.torch_private import no_transforms, unobserved
 
 
 @dataclass(eq=False, repr=False)
-class Stop:
+class Stop(Shown):
     """A node that is about to run; or one that has just run, if it made NaN or infinity of finite gradients."""
 
     run: DebuggedRun
@@ -78,6 +80,27 @@ class Stop:
 
     def __repr__(self) -> str:
         return f"<Stop {'before' if self.made is None else 'after'} {self}>"
+
+    def _sections(self) -> Iterator[Section]:
+        yield Lines([str(self)])
+        known = {"module": self.module, "leaf": self.parameter, "line": self.node.source}
+        if facts := [(name, str(item)) for name, item in known.items() if item]:
+            yield Facts(facts)
+        rows = [*_gradient_rows("arrives", self.gradients), *_gradient_rows("made", self.made or ())]
+        if rows:
+            yield Table(["gradient", "tensor", ">norm"], rows)
+
+
+def _gradient_rows(what: str, gradients: Iterable[torch.Tensor | None]) -> Iterator[list[str]]:
+    for number, gradient in enumerate(gradients):
+        if gradient is None:
+            yield [f"{what} {number}", "none", ""]
+        elif has_no_numbers(gradient):
+            yield [f"{what} {number}", shape_text(gradient), "no numbers"]
+        else:
+            with unobserved(), no_transforms():
+                norm = torch.linalg.vector_norm(precise(numbers_of(gradient))).item()
+            yield [f"{what} {number}", shape_text(gradient), f"{norm:.4g}"]
 
 
 def numbers_at(gradient: torch.Tensor, name: str) -> torch.Tensor:

@@ -10,7 +10,7 @@ import atexit
 import contextvars
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -34,7 +34,9 @@ from torchatlas.autograd.graph_walk import starting_nodes
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
+from torchatlas.graph.shown import Shown
 from torchatlas.interrupts import Bracket, signals_deferred
+from torchatlas.sections import Lines, Section, Table
 from torchatlas.torch_private import (
     dispatch_mode_stack,
     engine_has_threads,
@@ -50,7 +52,7 @@ from torchatlas.torch_private import (
 )
 
 
-class Debugger(Bracket["Debugger"]):
+class Debugger(Shown, Bracket["Debugger"]):
     """Backward from a tensor, or from several, that waits before each node.
 
     Use it in a `with` block: leaving it early aborts the pass. `step`, `next_module`, `run_until` and `run` go on and
@@ -207,11 +209,27 @@ class Debugger(Bracket["Debugger"]):
             return f"<backward of {counted(len(self._planned.found.nodes), 'node')}, not begun>"
         return f"<backward, before {stop}>"
 
+    def _sections(self) -> Iterator[Section]:
+        yield Lines([repr(self)[1:-1]])
+        stop = self._session.stop
+        if stop is None or self._worker.done:
+            return
+        yield from list(stop._sections())[1:]  # its first line is ours
+        ready, waiting = stop.run.queues(stop.node.id)
+        rows = [["ready", node.name, node.scope.path] for node in ready[:_MOST_ROWS]]
+        rows += [["waits for gradients", node.name, node.scope.path] for node in waiting[:_MOST_ROWS]]
+        left = len(ready) + len(waiting) - len(rows)
+        if rows:
+            yield Table(["next", "node", "module"], rows, below=f"{left:,} more" if left else "")
+        if self.breakpoints:
+            yield Table(["stops at", ">came"], [[str(one), f"{one.hits:,}"] for one in self.breakpoints])
+
 
 debug_backward = Debugger  # what is done, not what it is done with
 
 
 _PATIENCE = 0.1  # seconds
+_MOST_ROWS = 10  # of each queue
 
 
 class _Worker:

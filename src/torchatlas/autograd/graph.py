@@ -216,8 +216,7 @@ class _HeldTensors:
 
 def link(graph: Graph, forward: Graph) -> None:
     """Give each node the module and the line of the forward op that made it, found by their numbers."""
-    made_by = _by_number(forward)
-    found = np.array([_maker(number, made_by) for number in graph.columns["node_sequence_nr"].tolist()], np.int64)
+    found = makers(graph, forward)
     calls = _calls_by_path(forward)
     known = found >= 0
     for column in ("node_call", "node_source"):
@@ -226,8 +225,17 @@ def link(graph: Graph, forward: Graph) -> None:
         graph.columns[column] = forward.columns[column].copy()
     graph.tables.modules = list(forward.tables.modules)
     graph.tables.sources = list(forward.tables.sources)
-    for node, name in _accumulated(graph):  # it belongs to the module whose parameter it is
+    for node, name in accumulated(graph):  # it belongs to the module whose parameter it is
         graph.columns["node_call"][node] = calls.get(name.rpartition(".")[0], -1)
+
+
+def makers(graph: Graph, forward: Graph) -> Array:
+    """For each node of an autograd graph the forward op that made it; -1 if it is not known.
+
+    Both must be of this process: autograd numbers its nodes from one on.
+    """
+    made_by = _by_number(forward)
+    return np.array([_maker(number, made_by) for number in graph.columns["node_sequence_nr"].tolist()], np.int64)
 
 
 def _by_number(forward: Graph) -> dict[int, tuple[int, bool]]:
@@ -269,7 +277,7 @@ def _calls_by_path(graph: Graph) -> dict[str, int]:
     return {paths[module]: call for call, module in reversed(list(enumerate(rows)))}
 
 
-def _accumulated(graph: Graph) -> list[tuple[int, str]]:
+def accumulated(graph: Graph) -> list[tuple[int, str]]:
     """The nodes that accumulate the gradient of a parameter which has a name."""
     columns, names = graph.columns, graph.tables.names
     leaves = [row for row, operation in enumerate(graph.tables.operations) if operation.name == "AccumulateGrad"]

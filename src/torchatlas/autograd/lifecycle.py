@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from torchatlas.autograd.graph_walk import leaf_of, roots_of, sequence_nr, walk
 from torchatlas.autograd.saved_tensors import SavedSlot, is_parameter, saved_by, storage_bytes, storage_key
 from torchatlas.escapes import clean
-from torchatlas.tables import text_table
+from torchatlas.graph.shown import Shown, ShownPart
+from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import format_bytes
 
 CREATED, FREED, PACKED, NOTHING = "created", "freed", "packed", "nothing saved"
 _MOST_ROWS = 40
 
 
-@dataclass(frozen=True)
-class NodeLife:
+@dataclass(frozen=True, repr=False)
+class NodeLife(ShownPart):
     """One node and what it saved."""
 
     name: str
@@ -26,9 +28,12 @@ class NodeLife:
     slots: tuple[str, ...]
     bytes: int  # of what is held now, each storage counted with the first node that holds it
 
+    def _headline(self) -> str:
+        return clean(f"{self.name}: {self.state}, holds {format_bytes(self.bytes)}")
 
-@dataclass(frozen=True)
-class Lifecycle:
+
+@dataclass(frozen=True, repr=False)
+class Lifecycle(Shown):
     """The nodes behind a tensor, in the order of backward, and what they hold."""
 
     nodes: list[NodeLife] = field(repr=False)
@@ -56,18 +61,17 @@ class Lifecycle:
         held = {"held_bytes": self.held_bytes, "parameter_bytes": self.parameter_bytes}
         return {"state": self.state, "can_run": self.can_run, **held, "nodes": nodes}
 
-    def __str__(self) -> str:
+    def _sections(self) -> Iterator[Section]:
         again = "backward can run" if self.can_run else "a second backward through it fails"
         freed = f", {self.count(FREED):,} freed" if self.count(FREED) else ""
-        lines = [f"{self.state}: {len(self.nodes):,} nodes{freed}; holds {format_bytes(self.held_bytes)}; {again}"]
+        yield Lines([f"{self.state}: {len(self.nodes):,} nodes{freed}; holds {format_bytes(self.held_bytes)}; {again}"])
         rows = [
             [node.name, node.state, ", ".join(node.slots), format_bytes(node.bytes) if node.bytes else ""]
             for node in self.nodes[:_MOST_ROWS]
         ]
-        lines += ["", text_table(["node", "state", "saved", ">holds"], rows)]
-        if len(self.nodes) > _MOST_ROWS:
-            lines.append(f"{len(self.nodes) - _MOST_ROWS:,} more nodes in .nodes")
-        return "\n".join(lines)
+        left = len(self.nodes) - len(rows)
+        below = f"{left:,} more nodes in .nodes" if left else ""
+        yield Table(["node", "state", "saved", ">holds"], rows, below=below)
 
 
 def lifecycle(tensor: Any) -> Lifecycle:

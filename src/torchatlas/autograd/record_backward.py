@@ -23,24 +23,27 @@ from torchatlas.autograd.check_arguments import (
     names_by_id,
 )
 from torchatlas.autograd.engine_observer import EngineRun, Gradients, watched
-from torchatlas.autograd.gradient_statistics import GradientFigures, has_no_numbers
+from torchatlas.autograd.gradient_statistics import Figures, GradientFigures, has_no_numbers
 from torchatlas.autograd.graph import graph_of_walk, link
 from torchatlas.autograd.graph_walk import Walk, starting_nodes
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import Array
+from torchatlas.graph.names import short_line
+from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.graph.timing import Measured
 from torchatlas.interrupts import bracketed
-from torchatlas.tables import text_lines, text_table
+from torchatlas.sections import Lines, Section, Table
 from torchatlas.torch_private import FunctionNode
 from torchatlas.units import format_bytes, format_ns
 
 _MOST_ROWS = 15
 
 
-@dataclass(frozen=True)
-class Statistics:
+@dataclass(frozen=True, repr=False)
+class Statistics(ShownPart):
     """Numbers of the gradient on one edge."""
 
     source: str  # the node that made it
@@ -50,9 +53,13 @@ class Statistics:
     largest: float
     not_finite: int
 
+    def _headline(self) -> str:
+        bad = f", {counted(self.not_finite, 'number')} not finite" if self.not_finite else ""
+        return clean(f"{self.source} -> {self.target}: norm {self.norm:.4g}{bad}")
 
-@dataclass(frozen=True)
-class Sum:
+
+@dataclass(frozen=True, repr=False)
+class Sum(ShownPart):
     """A place where the engine adds gradients that meet."""
 
     node: str
@@ -60,9 +67,12 @@ class Sum:
     gradients: int
     bytes: int
 
+    def _headline(self) -> str:
+        return clean(f"{self.node}, input {self.input_nr}: {self.gradients:,} gradients of {format_bytes(self.bytes)}")
+
 
 @dataclass(eq=False, repr=False)
-class BackwardRun:
+class BackwardRun(Shown):
     """One run of the engine: `graph` holds its nodes in the order in which they ran, with the time each took.
 
     A node's time lasts until the next one begins; `memory_bytes` are the gradients that wait after it, by their shapes.
@@ -137,7 +147,7 @@ class BackwardRun:
         graph = self.graph
         key = np.stack([graph.columns["edge_target"].astype(np.int64), graph.recorded["input_nr"]], 1)
         places, first, counts = np.unique(key, axis=0, return_index=True, return_counts=True)
-        sizes = _edge_bytes(graph)[first]
+        sizes = np.maximum(edge_bytes(graph)[first], 0)
         return [
             Sum(graph.nodes[int(places[row, 0])].name, int(places[row, 1]), int(counts[row]), int(sizes[row]))
             for row in np.flatnonzero(counts > 1)
@@ -179,7 +189,7 @@ class BackwardRun:
             "error": None if self.error is None else f"{type(self.error).__name__}: {self.error}",
         }
 
-    def __str__(self) -> str:
+    def _sections(self) -> Iterator[Section]:
         graph = self.graph
         lines = [
             f"backward: {counted(len(graph), 'node')} in {Measured(self.time_ns)}, "
@@ -193,11 +203,9 @@ class BackwardRun:
                 f"first gradient that is not finite: from {bad.source} to {bad.target}, "
                 f"{counted(bad.not_finite, 'number')}"
             )
-        rows = [
-            [str(n.id), n.name, n.scope.path, str(n.source or ""), format_ns(n.time_ns or 0)] for n in self.slowest()
-        ]
-        table = text_table([">ran", "slowest nodes", "module", "line", ">time"], rows)
-        return f"{text_lines(lines)}\n\n{table}"
+        rows = [[str(n.id), n.name, n.scope.path, _line(n), format_ns(n.time_ns or 0)] for n in self.slowest()]
+        yield Lines(lines)
+        yield Table([">ran", "slowest nodes", "module", "line", ">time"], rows)
 
     def __repr__(self) -> str:
         ran = counted(len(self.task.ran), "node")
@@ -208,7 +216,7 @@ class BackwardRun:
 
 
 @dataclass(eq=False, repr=False)
-class BackwardRecording:
+class BackwardRecording(Shown):
     """All runs of the engine while it was open: `runs` in the order in which they began, nested ones included."""
 
     runs: list[BackwardRun] = field(default_factory=list)
@@ -242,14 +250,22 @@ class BackwardRecording:
     def to_dict(self) -> dict[str, Any]:
         return {"runs": [run.to_dict() for run in self.runs]}
 
-    def __str__(self) -> str:
-        inside = len(self.runs) - 1
-        more = [f"in .runs: {counted(inside, 'more run')} of the engine"] if inside else []
-        return "\n".join([str(self._first()), *more])
+    def _sections(self) -> Iterator[Section]:
+        if not self.runs:
+            yield Lines(["no backward pass ran while this recording was open"])
+            return
+        yield from self._first()._sections()
+        if inside := len(self.runs) - 1:
+            yield Lines([f"in .runs: {counted(inside, 'more run')} of the engine"])
 
     def __repr__(self) -> str:
         ran = sum(len(run.task.ran) for run in self.runs)
         return f"<BackwardRecording: {counted(len(self.runs), 'run')} of the engine, {counted(ran, 'node')}>"
+
+
+def _line(node: GraphNode) -> str:
+    source = node.source
+    return "" if source is None else f"{short_line(source)} in {source.function.rpartition('.<locals>.')[2]}"
 
 
 class _Observer:
@@ -295,16 +311,22 @@ class _Observer:
             run._figures.finish(task.same)
 
 
-def _edge_bytes(graph: Graph) -> Array:
-    """The bytes of the gradient on each edge; 0 where its shape is not known."""
+def edge_figures(run: BackwardRun) -> list[Figures | None]:
+    """Norm, smallest, largest and count of non-finite numbers on each edge of a run's graph; None where unknown."""
+    figures = run._figures
+    return [None if figures is None or edge not in figures else figures[edge] for edge in run._edges.tolist()]
+
+
+def edge_bytes(graph: Graph) -> Array:
+    """The bytes of the gradient on each edge; -1 where its shape is not known."""
     sizes = []
     for layout in graph.tables.layouts:
         dtype = getattr(torch, layout.dtype, None)
         known = isinstance(dtype, torch.dtype) and all(isinstance(size, int) for size in layout.shape)
         numbers = int(np.prod([int(size) for size in layout.shape], dtype=np.int64)) if known else 0
-        sizes.append(numbers * dtype.itemsize if known and dtype is not None else 0)
+        sizes.append(numbers * dtype.itemsize if known and dtype is not None else -1)
     rows = graph.columns["value_layout"][graph.columns["edge_value"]]
-    return np.array([*sizes, 0], np.int64)[rows] if len(rows) else np.empty(0, np.int64)
+    return np.array([*sizes, -1], np.int64)[rows] if len(rows) else np.empty(0, np.int64)
 
 
 def waiting_bytes(graph: Graph) -> Array:
@@ -317,7 +339,7 @@ def waiting_bytes(graph: Graph) -> Array:
     inverse = inverse.reshape(-1)
     begins = np.full(len(first), len(graph), np.int64)
     np.minimum.at(begins, inverse, source)  # a buffer is there from its first gradient until its node has run
-    sizes, change = _edge_bytes(graph)[first], np.zeros(len(graph) + 1, np.int64)
+    sizes, change = np.maximum(edge_bytes(graph)[first], 0), np.zeros(len(graph) + 1, np.int64)
     np.add.at(change, begins, sizes)
     np.add.at(change, target[first], -sizes)
     return np.cumsum(change)[:-1]

@@ -32,9 +32,11 @@ from torchatlas.graph import Graph, Phase, SourceLine
 from torchatlas.graph.arguments import Call, TensorRef, encode
 from torchatlas.graph.columns import PHASES
 from torchatlas.graph.nouns import OperationType
+from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.graph.timing import Timing
 from torchatlas.inputs import argument_names, mapped_tensors, named_tensors
 from torchatlas.interrupts import Bracket, signals_deferred
+from torchatlas.sections import Lines, Section
 from torchatlas.torch_private import dispatch_mode_stack, never_compiled
 
 _SUMS_OUT_OF_PLACE = (
@@ -45,8 +47,8 @@ _ROW_LENGTH = len(OpRow._fields) + 4  # of an op: it takes a tensor or two
 _BEGINNINGS = "the time of a collective is the time to begin it: what waits for it is no op, except wait_tensor"
 
 
-@dataclass(frozen=True)
-class Failure:
+@dataclass(frozen=True, repr=False)
+class Failure(ShownPart):
     """Where a recording ended early."""
 
     operation: str
@@ -59,8 +61,11 @@ class Failure:
         where = clean(f"{self.operation}{place}{f' at {self.source}' if self.source else ''}")
         return f"{where}: {clean_text(self.message)}"
 
+    def _headline(self) -> str:
+        return str(self).partition("\n")[0]
 
-class Recording(Bracket["Recording"]):
+
+class Recording(Shown, Bracket["Recording"]):
     """Records what runs between entering and leaving. `graph` is what was recorded, also after an exception."""
 
     def __init__(
@@ -192,6 +197,15 @@ class Recording(Bracket["Recording"]):
     @property
     def running(self) -> bool:
         return self._state == "running"
+
+    def _sections(self) -> Iterator[Section]:
+        state = {"new": "not begun", "running": "still running"}.get(self._state, "over")
+        lines = [f"recording, {state}"]
+        if self.failure is not None:
+            lines.append(f"it ended early: {self.failure._headline()}")
+        if state == "over":
+            lines.append(f"graph: {self.graph!r}")
+        yield Lines(lines)
 
     def paused(self) -> AbstractContextManager[None]:
         """A context in which nothing that this thread runs is recorded."""

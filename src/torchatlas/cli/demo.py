@@ -1,4 +1,4 @@
-"""torchatlas demo: capture one training step of a small GPT, print its summary, save its graph and a picture of it."""
+"""torchatlas demo: a training step of a small GPT: its summary, its graph in files, a picture, a page of the viewer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from torchatlas.cli._options import check_output, echo, progress, show, verb
 
-NAMES = ("torchatlas-demo.atlas", "torchatlas-demo.json", "torchatlas-demo.png")
+NAMES = ("torchatlas-demo.atlas", "torchatlas-demo.json", "torchatlas-demo.png", "torchatlas-demo.html")
 
 
 @click.command()
@@ -19,7 +19,7 @@ NAMES = ("torchatlas-demo.atlas", "torchatlas-demo.json", "torchatlas-demo.png")
 def command(output: Path, as_json: bool) -> None:
     """Capture a training step of a small GPT and draw it.
 
-    Prints its summary and saves its graph as .atlas, .json and .png.
+    Prints its summary and saves its graph as .atlas, .json and .png, and as a page (.html) to explore in a browser.
     """
     files = [output / name for name in NAMES]
     for file in files:
@@ -33,4 +33,4 @@ def command(output: Path, as_json: bool) -> None:
     show(graph, as_json=as_json, files=[str(file) for file in files])
     if not as_json:
         echo(f"\nwritten: {', '.join(map(str, files))}")
-        echo(f"next: torchatlas summary {files[0]}")
+        echo(f"next: open {files[-1]} in a browser, or: torchatlas view {files[0]}")

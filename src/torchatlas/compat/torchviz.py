@@ -21,7 +21,7 @@ from torchatlas.graph.formats import as_path, suffix_of
 if TYPE_CHECKING:
     from torchatlas.render.picture import Picture
 
-_PICTURES, _TEXTS = ("png", "svg"), ("dot", "gv", "mmd")
+_PICTURES, _TEXTS = ("png", "svg", "pdf"), ("dot", "gv", "mmd")
 
 
 @dataclass(eq=False)
@@ -49,7 +49,7 @@ class Dot:
         outfile: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> str:
-        """Write `filename.format`, or `graph.format`, and return its path. png, svg, dot and mmd; `options` go to
+        """Write `filename.format`, or `graph.format`, and return its path. png, svg, pdf, dot and mmd; `options` go to
         `atlas.draw`.
 
         `outfile` is the path itself, its suffix the format; in graphviz `filename` and `directory` are then those of
@@ -76,14 +76,14 @@ class Dot:
         return str(path)
 
     def pipe(self, format: str | None = None, **options: Any) -> bytes:
-        """The picture itself instead of a file with it: png or svg."""
+        """The picture itself instead of a file with it: png, svg or pdf."""
         format = self.format if format is None else format
         if format not in _PICTURES:
             raise FileFormatError(
                 f"format={format!r} is no picture; known: {', '.join(_PICTURES)}. `source` has the DOT text."
             )
         picture = self._drawn(options)
-        return picture.png() if format == "png" else picture.svg.encode()
+        return picture.png() if format == "png" else picture.pdf() if format == "pdf" else picture.svg.encode()
 
     def _drawn(self, options: dict[str, Any]) -> Picture:
         from torchatlas.render.picture import draw
@@ -91,7 +91,10 @@ class Dot:
         return draw(self.graph, **options)
 
     def _repr_svg_(self) -> str:
-        return self.graph._repr_svg_()
+        return self._drawn({})._repr_svg_()
+
+    def _repr_html_(self) -> str:
+        return self._drawn({})._repr_html_()
 
 
 def make_dot(

@@ -13,6 +13,7 @@ from typing import Any, overload
 from torchatlas.diagnosis.findings_html import findings_html
 from torchatlas.escapes import clean
 from torchatlas.graph import GraphNode, SourceLine
+from torchatlas.graph.shown import ShownPart
 from torchatlas.tables import text_lines
 
 _NEVER_REPEATED = ("no-gradient", "optimizer-misses")  # reported once, at the end: two of one line are two faults
@@ -28,7 +29,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True)
-class Where:
+class Where(ShownPart):
     """A line of the program and what happened there."""
 
     what: str
@@ -43,7 +44,7 @@ class Where:
         return clean(f"{self.what}, {self.source}{text}{library}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding:
     """One fault: what is wrong, where, why, and how to mend it."""
 
@@ -67,6 +68,12 @@ class Finding:
         lines = [f"{self.severity}[{self.key}]: {self.what}{often}", *(f"  {place}" for place in self.where)]
         lines += [f"  why: {self.why}", f"  fix: {self.fix}"]
         return text_lines([*lines, *(f"  so also {each.key}: {each.what}" for each in self.follows)])
+
+    def __repr__(self) -> str:
+        return clean(f"<Finding {self.severity}[{self.key}]: {self.what}>")
+
+    def _repr_html_(self) -> str:
+        return findings_html(Findings([self], (self.key,)))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,14 +10,15 @@ from torch import nn
 
 from torchatlas.capturing import capture
 from torchatlas.execute.traced import TracedModel
+from torchatlas.graph.shown import Shown
 from torchatlas.inputs import named_tensors
-from torchatlas.tables import text_table
+from torchatlas.sections import Facts, Lines, Section
 from torchatlas.torch_private import UninitializedTensor
 from torchatlas.units import format_bytes, format_count
 
 
-@dataclass(frozen=True)
-class Compatibility:
+@dataclass(frozen=True, repr=False)
+class Compatibility(Shown):
     """What to know before a model is traced. True when it traces."""
 
     model: str
@@ -37,7 +38,8 @@ class Compatibility:
     def __bool__(self) -> bool:
         return self.traces
 
-    def __str__(self) -> str:
+    def _sections(self) -> Iterator[Section]:
+        yield Lines([f"{self.model} {'traces' if self.traces else 'does not trace'}"])
         mode = {True: "training: call model.eval() to trace what is served", False: "eval", None: "not a module"}
         rows = [
             ("model", f"{self.model}, {format_count(self.parameters)} parameters"),
@@ -53,7 +55,7 @@ class Compatibility:
         rows.append(("every value kept", self.memory_reason or format_bytes(self.value_bytes)))
         rows.append(("peak of a forward pass", self.memory_reason or format_bytes(self.peak_bytes)))
         rows += [("note", note) for note in self.notes]
-        return text_table(("", ""), rows, widest=400)
+        yield Facts(rows)
 
     def to_dict(self) -> dict[str, Any]:
         """What JSON holds."""

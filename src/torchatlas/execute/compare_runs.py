@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,14 +15,15 @@ from torchatlas.escapes import clean
 from torchatlas.execute.node_values import NodeIO, NodeValues
 from torchatlas.execute.traced import TracedModel, trace
 from torchatlas.graph import GraphNode, OperationType
-from torchatlas.tables import text_lines, text_table
+from torchatlas.graph.shown import Shown, ShownPart
+from torchatlas.sections import Lines, Section, Table
 from torchatlas.torch_private import pytree
 
 _MOST_ROWS = 40  # that a report prints
 
 
-@dataclass(frozen=True)
-class NodeDifference:
+@dataclass(frozen=True, repr=False)
+class NodeDifference(ShownPart):
     """One node in both runs. What is not a number, or has another shape, is infinitely far apart."""
 
     node: str
@@ -47,8 +48,8 @@ class NodeDifference:
         return clean(f"{self.node}: {what}; {before}")
 
 
-@dataclass(frozen=True, eq=False)
-class RunComparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class RunComparison(Shown):
     """Every node that both runs have, in the order of the first."""
 
     one: str
@@ -85,12 +86,13 @@ class RunComparison:
             "only_other": self.only_other,
         }
 
-    def __str__(self) -> str:
+    def _sections(self) -> Iterator[Section]:
         lines = [f"{self.one} against {self.other}: {len(self.nodes):,} nodes compared"]
         if self.only_one or self.only_other:
             lines.append(f"only in one of them: {len(self.only_one):,} and {len(self.only_other):,} nodes")
         if self.first is None or self.worst is None:
-            return text_lines([*lines, "no difference"])
+            yield Lines([*lines, "no difference"])
+            return
         lines += [
             f"first difference: {self.first}",
             f"largest: {self.worst.node}, {self.worst.relative:.2g} of its norm",
@@ -99,9 +101,10 @@ class RunComparison:
             [str(n.depth), n.node, n.operation, n.reason or f"{n.largest:.2g}", f"{n.relative:.2g}", f"{n.differing:,}"]
             for n in self._shown()
         ]
-        table = text_table([">depth", "node", "operation", ">largest", ">relative", ">differing"], rows)
+        headings = [">depth", "node", "operation", ">largest", ">relative", ">differing"]
         hidden = len(self.nodes) - len(rows)
-        return "\n".join([text_lines(lines), "", table, *([f"{hidden:,} more nodes in .nodes"] if hidden else [])])
+        yield Lines(lines)
+        yield Table(headings, rows, below=f"{hidden:,} more nodes in .nodes" if hidden else "")
 
     def _shown(self) -> list[NodeDifference]:
         """The whole depth at even steps, without views, which only hand on; and what nobody should miss."""

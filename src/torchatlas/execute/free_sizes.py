@@ -16,6 +16,7 @@ from torchatlas.errors import CaptureError
 from torchatlas.escapes import clean
 from torchatlas.execute import export_deadline
 from torchatlas.graph import Graph
+from torchatlas.graph.shown import ShownPart
 
 BUDGET_S = 45.0
 
@@ -26,8 +27,8 @@ _FAILED = "torch.export fails with it free"
 _TOO_LONG = "not solved for within"
 
 
-@dataclass(frozen=True)
-class InputSize:
+@dataclass(frozen=True, repr=False)
+class InputSize(ShownPart):
     """One size of one tensor that a model is given: what may be there, or why nothing else may."""
 
     input: str

@@ -12,14 +12,18 @@ from torchatlas.errors import NodeNotFoundError
 from torchatlas.execute.program import Instruction, Observer, Program
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.names import short_name
+from torchatlas.graph.shown import Shown
 from torchatlas.registry import did_you_mean
+from torchatlas.sections import Lines, Section, Table
 from torchatlas.torch_private import pytree
 
 Edits = Mapping[str, Callable[[Any], Any]]
+_MOST_ROWS = 40
+_MOST_PARTS = 8
 
 
-@dataclass(frozen=True, eq=False)
-class NodeIO:
+@dataclass(frozen=True, eq=False, repr=False)
+class NodeIO(Shown):
     """What one node took and made in one run. Indexing by "inputs", "output", "hyperparameters" works as well.
 
     So does indexing by the keys of DLBacktrace's `node_io`: "input_values", "output_values", "layer_hyperparams",
@@ -47,6 +51,15 @@ class NodeIO:
         """What it can be indexed by."""
         return [*_OF_VALUES, *(() if self.node is None else _OF_NODE)]
 
+    def _sections(self) -> Iterator[Section]:
+        taken = ", ".join(map(value_text, self.inputs)) or "nothing"
+        name = "the model" if self.node is None else self.node.name
+        yield Lines([f"{name}: {taken} -> {value_text(self.output)}"])
+        rows = [[f"input {number}", value_text(one)] for number, one in enumerate(self.inputs)]
+        yield Table(["", "value"], [*rows, ["output", value_text(self.output)]])
+        if known := self.hyperparameters:
+            yield Table(["argument", "value"], [[key, value_text(one)] for key, one in known.items()])
+
 
 _OF_VALUES = {
     "inputs": "inputs",
@@ -65,7 +78,20 @@ _OF_NODE: dict[str, Callable[[GraphNode], Any]] = {
 }
 
 
-class NodeValues(Mapping[str, NodeIO]):
+def value_text(value: Any) -> str:
+    """A value in one line: of tensors what they are, not their numbers."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
+    if isinstance(value, (list, tuple)):
+        more = f", {len(value) - _MOST_PARTS:,} more" if len(value) > _MOST_PARTS else ""
+        return f"({', '.join(map(value_text, value[:_MOST_PARTS]))}{more})"
+    if isinstance(value, dict):
+        return value_text([f"{key}: {value_text(one)}" for key, one in value.items()])
+    kind: Any = type(value)
+    return f"a {kind.__name__}" if kind.__repr__ is object.__repr__ else str(value)  # else Python shows an address
+
+
+class NodeValues(Shown, Mapping[str, NodeIO]):
     """Node name -> what it took and made, in the order in which the nodes ran. `output` is the model's.
 
     The path of a module stands for the node that makes what the module returns, as in `graph[...]`.
@@ -90,6 +116,15 @@ class NodeValues(Mapping[str, NodeIO]):
 
     def __repr__(self) -> str:
         return f"<values of {len(self)} nodes>"
+
+    def _sections(self) -> Iterator[Section]:
+        yield Lines([f"values of {len(self):,} nodes; the model returned {value_text(self.output)}"])
+        names = list(self)[:_MOST_ROWS]
+        rows = [
+            [name, ", ".join(map(value_text, (one := self[name]).inputs)), value_text(one.output)] for name in names
+        ]
+        left = len(self) - len(rows)
+        yield Table(["node", "takes", "makes"], rows, below=f"{left:,} more nodes" if left else "")
 
 
 # -- while it runs -----------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from torchatlas.capturing.tensor_bytes import as_bytes, digest, is_void
 from torchatlas.capturing.tensors import storages_of
 from torchatlas.errors import CaptureError, NotAvailableError
 from torchatlas.escapes import clean
+from torchatlas.execute.node_values import value_text
 from torchatlas.execute.operators import dtype_named
 from torchatlas.execute.program import Failed, Instruction, Observer, Program, Register
 from torchatlas.execute.recorded_program import RecordedOps
@@ -26,14 +27,17 @@ from torchatlas.execute.replay_data import Recipe, Settings, apply, built, conte
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import ROLES, Layout
 from torchatlas.graph.nouns import NodeKind, OperationType, Role
+from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.operations.behaviour import TAKES_STORAGE
+from torchatlas.sections import Lines, Section, Table
 from torchatlas.torch_private import OpOverload, no_dispatch_modes
 
 _LASTING = (Role.PARAMETER, Role.BUFFER)
+_MOST_ROWS = 40
 
 
-@dataclass(frozen=True)
-class OpLocation:
+@dataclass(frozen=True, repr=False)
+class OpLocation(ShownPart):
     """An op of the graph: its node, and where the program ran it."""
 
     node: str
@@ -45,7 +49,7 @@ class OpLocation:
         return clean(f"{self.node} ({self.operation})" + (f" at {self.source}" if self.source else ""))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Unplayed(OpLocation):
     """An op that could not be run again, and why."""
 
@@ -55,13 +59,22 @@ class Unplayed(OpLocation):
         return clean(f"{super().__str__()} could not be replayed: {self.reason}")
 
 
-@dataclass(frozen=True)
-class Replay:
+@dataclass(frozen=True, repr=False)
+class Replay(Shown):
     """What running a graph again computed."""
 
     outputs: tuple[Any, ...]  # what the program returned, one entry per output node, in its structure
     state: dict[str, torch.Tensor]  # parameters and buffers by name, as they are in the end
     gradients: dict[str, torch.Tensor]  # by the name of the parameter
+
+    def _sections(self) -> Iterator[Section]:
+        counts = f"parameters and buffers: {len(self.state):,}, gradients: {len(self.gradients):,}"
+        yield Lines([f"replayed; outputs: {len(self.outputs):,}, {counts}"])
+        rows = [[f"output {number}", value_text(one)] for number, one in enumerate(self.outputs)]
+        rows += [[name, value_text(one)] for name, one in self.state.items()]
+        rows += [[f"gradient of {name}", value_text(one)] for name, one in self.gradients.items()]
+        left = len(rows) - _MOST_ROWS
+        yield Table(["what", "value"], rows[:_MOST_ROWS], below=f"{left:,} more" if left > 0 else "")
 
 
 def replay(graph: Graph, *, allow: Iterable[str] = ()) -> Replay:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,13 +46,16 @@ from torchatlas.execute.trace_check import check_assigned, check_trace
 from torchatlas.execute.trace_variant import Variant, node_location, structured
 from torchatlas.execute.value_files import ValueFile
 from torchatlas.graph import Graph, GraphNode
+from torchatlas.graph.shown import Shown
 from torchatlas.progress import Progress
+from torchatlas.sections import Lines, Section, Table
 from torchatlas.torch_private import FakeTensor, export_guards, pytree
+from torchatlas.units import format_count
 
 _MOST_TRACES = 8  # of one model, for inputs that the first one does not serve
 
 
-class TracedModel:
+class TracedModel(Shown):
     """A model as a graph that runs. Parameters are the model's own: training one trains the other.
 
     `input_for_graph` are example inputs: a tensor, or a tuple of them. `dynamic_shapes="auto"` lets every size that the
@@ -470,6 +473,23 @@ class TracedModel:
     def __repr__(self) -> str:
         inputs = [f"{name} ({', '.join(map(str, shape))})" for name, shape in self.input_shapes.items()]
         return clean(f"<TracedModel of {self._name}: {len(self.graph):,} nodes; {', '.join(inputs) or 'no inputs'}>")
+
+    def _sections(self) -> Iterator[Section]:
+        root = self.graph.scopes[""]
+        counts = f"{len(self.graph):,} nodes, {format_count(root.parameters)} parameters"
+        yield Lines([f"traced model of {self._name}: {counts}"], self.notes)
+        rows = [
+            [
+                one.input,
+                f"{one.dim}",
+                "?" if one.size is None else f"{one.size:,}",
+                "only that" if one.symbol is None else f"any {one.symbol}",
+                one.reason,
+            ]
+            for one in self.input_sizes
+        ]
+        if rows:
+            yield Table(["input", ">dim", ">size of the example", "takes", "why"], rows)
 
 
 def trace(

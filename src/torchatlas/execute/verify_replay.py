@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,10 +19,11 @@ from torchatlas.execute.replay import OpLocation, ReplayObserver, ReplayProgram,
 from torchatlas.execute.replay_data import array
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
-from torchatlas.tables import text_lines
+from torchatlas.graph.shown import Shown
+from torchatlas.sections import Lines, Section
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Difference(OpLocation):
     """An output of an op that is not what the capture saw."""
 
@@ -34,8 +35,8 @@ class Difference(OpLocation):
         return f"output {self.output} of {super().__str__()} differs{by}"
 
 
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Shown):
     """What a replay compared with the capture. True when all of it is equal, bit for bit."""
 
     ops: int  # how many the graph has
@@ -56,7 +57,7 @@ class Verification:
         equal = self.outputs == self.outputs_equal and self.storages == self.storages_equal
         return equal and self.replayed == self.ops and not self.unplayed
 
-    def __str__(self) -> str:
+    def _sections(self) -> Iterator[Section]:
         lines = [
             f"{'verified' if self else 'NOT verified'}: {self.replayed:,} of {self.ops:,} ops replayed, "
             f"{self.outputs_equal:,} of {self.outputs:,} outputs and {self.storages_equal:,} of {self.storages:,} "
@@ -72,7 +73,7 @@ class Verification:
         if self.uninitialized:
             lines.append(f"not compared: {self.uninitialized:,} outputs of uninitialized memory")
         lines += [f"memory {why}: {count:,} times; the bytes were kept" for why, count in self.patches.items()]
-        return text_lines(lines)
+        yield Lines(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """What JSON holds."""

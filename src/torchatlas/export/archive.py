@@ -10,6 +10,7 @@ import io
 import re
 import struct
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -68,28 +69,49 @@ _DECODER = msgspec.json.Decoder(Header)
 # -- graph -> file ---------------------------------------------------------------------------------------------------
 
 
+Parts = tuple[bytes | memoryview, ...]  # of one member, in order: a column is not copied to put its header before it
+
+
 @WRITERS.add(".atlas")
 def save_archive(graph: Graph, path: Path) -> None:
     """Write the whole graph."""
     check_savable(graph, path)
+    members = graph_members(graph, path)
+    if graph.recorded:
+        header = members.pop(_HEADER)
+        members = {_HEADER: header, _VALUES: (_values_bytes(graph, path),), **members}
+    with replacing(path) as file:
+        write_members(file, members)
+
+
+def graph_members(graph: Graph, place: object) -> dict[str, Parts]:
+    """The members of an archive that hold a graph, without its recorded values; `place` is for messages."""
     header = Header(
         FORMAT, VERSION, graph.source, graph.notes, graph.metadata, list(COLUMNS), graph.tables, graph.timing
     )
     try:
-        members: dict[str, bytes] = {_HEADER: msgspec.json.encode(header)}
+        members: dict[str, Parts] = {_HEADER: (msgspec.json.encode(header),)}
     except UnicodeEncodeError as error:
-        raise FileFormatError(f"{path}: not written: a text of the graph is not Unicode ({error}).") from error
-    if graph.recorded:
-        members[_VALUES] = _values_bytes(graph, path)
-    with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, data in members.items():
-            _add(archive, name, data)
-        for name, (dtype, _) in COLUMNS.items():
-            column = np.ascontiguousarray(graph.columns[name], np.dtype(dtype).newbyteorder("<"))
-            _add(archive, f"columns/{name}.npy", _npy_header(column), column.data.cast("B") if len(column) else b"")
+        raise FileFormatError(f"{place}: not written: a text of the graph is not Unicode ({error}).") from error
+    for name, (dtype, _) in COLUMNS.items():
+        members[f"columns/{name}.npy"] = array_parts(np.asarray(graph.columns[name], dtype))
+    return members
 
 
-def _add(archive: zipfile.ZipFile, name: str, *parts: bytes | memoryview) -> None:
+def array_parts(array: Array) -> Parts:
+    """A flat array as a little-endian .npy member."""
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return _npy_header(array), array.data.cast("B") if len(array) else b""
+
+
+def write_members(file: IO[bytes], members: Mapping[str, Parts]) -> None:
+    """Write an archive. Equal members in equal order give equal bytes."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, parts in members.items():
+            _add(archive, name, parts)
+
+
+def _add(archive: zipfile.ZipFile, name: str, parts: Parts) -> None:
     info = zipfile.ZipInfo(
         name, (1980, 1, 1, 0, 0, 0)
     )  # no clock and no platform in the file: equal graphs, equal bytes
@@ -126,24 +148,32 @@ def _values_bytes(graph: Graph, path: Path) -> bytes:
 def load_archive(path: Path) -> Graph:
     """Read the whole graph."""
     with _File(open_to_read(path).detach()) as file:
-        size = file.seek(0, io.SEEK_END)
-        try:
-            with zipfile.ZipFile(file) as archive:
-                file.most = size
-                members = _members(path, archive, size)
-                header = _read_header(path, archive, members)
-                columns = {
-                    name: _read_column(archive, members, name)
-                    for name in COLUMNS
-                    if header.version >= SINCE.get(name, 1)
-                }
-                recorded = _read_values(archive, members)
-        except FileFormatError as error:
-            if str(error).startswith(str(path)):
-                raise
-            raise FileFormatError(f"{path}: {error}.") from error
-        except _DAMAGE as error:
-            raise FileFormatError(f"{path}: damaged, or not an .atlas file: {error}.") from error
+        return _read_graph(file, path)
+
+
+def graph_of_bytes(data: bytes, path: Path) -> Graph:
+    """Read the whole graph from the bytes of an archive that `path` held."""
+    with _File(io.BytesIO(data)) as file:  # it reads what a raw file reads
+        return _read_graph(file, path)
+
+
+def _read_graph(file: _File, path: Path) -> Graph:
+    size = file.seek(0, io.SEEK_END)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            file.most = size
+            members = _members(path, archive, size)
+            header = _read_header(path, archive, members)
+            columns = {
+                name: _read_column(archive, members, name) for name in COLUMNS if header.version >= SINCE.get(name, 1)
+            }
+            recorded = _read_values(archive, members)
+    except FileFormatError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise FileFormatError(f"{path}: {error}.") from error
+    except _DAMAGE as error:
+        raise FileFormatError(f"{path}: damaged, or not an .atlas file: {error}.") from error
     for name in COLUMNS:  # the column is younger than the file
         if name not in columns:
             columns[name] = np.full(len(columns["node_kind"]), -1, COLUMNS[name][0])

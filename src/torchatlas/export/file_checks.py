@@ -92,7 +92,7 @@ def refuse_repeated_keys(path: Path, data: bytes, inside: str = "") -> None:
         raise FileFormatError(f"{path}: {inside}{what}.") from error
 
 
-def check_savable(graph: Graph, path: Path) -> None:
+def check_savable(graph: Graph, path: object) -> None:
     """Raise unless what is written can be read back: better now than when the graph is gone."""
     if problem := _lossy(graph.metadata) or _graph_faults(graph):
         raise FileFormatError(f"{path}: not written, for it could not be read back: {problem}.")

@@ -6,20 +6,21 @@ The graph knows no format; `torchatlas.export` and `torchatlas.render` fill thes
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError, MissingDependencyError
-from torchatlas.registry import Registry
+from torchatlas.registry import Registry, did_you_mean
 
-Writer = Callable[[Any, Path], None]
+Writer = Callable[..., None]  # a graph, a path, and the options of the format by name
 Reader = Callable[[Path], Any]
 
 WRITERS: Registry[Writer] = Registry("file format to write")
 READERS: Registry[Reader] = Registry("file format to read")
-VIEWS: Registry[Callable[[Any], Any]] = Registry("view")
+VIEWS: Registry[Callable[..., Any]] = Registry("view")
 
 
 def as_path(path: Any) -> Path:
@@ -54,11 +55,11 @@ def check_folder(path: Path) -> None:
     raise FileSystemError(f"Cannot write {path}: the folder {folder} does not exist. Create it first.")
 
 
-def save(graph: Any, path: Path, suffix: str | None = None) -> Path:
+def save(graph: Any, path: Path, suffix: str | None = None, **options: Any) -> Path:
     """Write by suffix; says which folder is missing instead of creating it.
 
     `suffix` is the format of a file whose own suffix names none. A file with the suffix of another format is refused:
-    no reader could read it.
+    no reader could read it. `options` are those of the format; one that it does not have is refused.
     """
     own = suffix_of(path)
     if suffix is not None and own in WRITERS and own != suffix:
@@ -66,9 +67,10 @@ def save(graph: Any, path: Path, suffix: str | None = None) -> Path:
             f"{path.name} would hold {suffix[1:]}: give it the suffix {suffix!r}, or leave format= out."
         )
     writer = _by_suffix(WRITERS, path, suffix)
+    _check_options(writer, suffix or own, options)
     check_folder(path)
     try:
-        writer(graph, path)
+        writer(graph, path, **options)
     except OSError as error:
         if isinstance(error, FileSystemError):
             raise
@@ -87,9 +89,24 @@ def load(path: Path) -> Any:
         raise FileSystemError(f"Cannot read {path}: {error.strerror or error}.") from error
 
 
-def view(name: str, graph: Any) -> Any:
+def view(name: str, graph: Any, **options: Any) -> Any:
     """Another library's object, or text, made of the graph."""
-    return VIEWS[name](graph)
+    return VIEWS[name](graph, **options)
+
+
+def _check_options(writer: Writer, suffix: str, options: dict[str, Any]) -> None:
+    known = _options(writer)
+    for name in options:
+        if name not in known:
+            takers = [other for other in WRITERS if name in _options(WRITERS[other])]
+            hint = f"; {' and '.join(takers)} files do." if takers else did_you_mean(name, known) or "."
+            taken = f" There are {', '.join(f'{one}=' for one in known)}." if known and not takers else ""
+            raise InvalidInputError(f"{suffix} files take no option {name}={hint}{taken}")
+
+
+def _options(writer: Writer) -> list[str]:
+    """The names of what a writer takes by keyword only."""
+    return [one.name for one in inspect.signature(writer).parameters.values() if one.kind is one.KEYWORD_ONLY]
 
 
 def _by_suffix(formats: Registry[Any], path: Path, suffix: str | None = None) -> Any:

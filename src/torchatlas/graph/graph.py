@@ -16,14 +16,17 @@ from torchatlas.escapes import clean
 from torchatlas.graph import formats, identity
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, Array, Tables, empty_columns
 from torchatlas.graph.index import Index
+from torchatlas.graph.item_sections import rows_sections
 from torchatlas.graph.module_outputs import output_nodes
 from torchatlas.graph.names import origin, short_name
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase
 from torchatlas.graph.objects import GraphEdge, GraphNode, Storage, Value
 from torchatlas.graph.scopes import ScopeTree
+from torchatlas.graph.shown import Shown
 from torchatlas.graph.subgraph import induced
 from torchatlas.graph.timing import Measured, Timing
 from torchatlas.registry import did_you_mean
+from torchatlas.sections import Section
 
 if TYPE_CHECKING:
     import networkx
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item", bound=GraphNode | GraphEdge | Value | Storage)
 
 
-class Rows(Sequence[Item], Generic[Item]):
+class Rows(Shown, Sequence[Item], Generic[Item]):
     """The rows of one kind, made as they are asked for."""
 
     def __init__(self, graph: Graph, make: type[Item], count: int) -> None:
@@ -58,6 +61,9 @@ class Rows(Sequence[Item], Generic[Item]):
 
     def __repr__(self) -> str:
         return f"<{self._count} x {self._make.__name__}>"
+
+    def _sections(self) -> Iterator[Section]:
+        return rows_sections(self._graph, f"{self._make.__name__.removeprefix('Graph').lower()}s", self)
 
 
 class Graph:
@@ -254,9 +260,19 @@ class Graph:
 
     # -- going elsewhere: formats add themselves, see graph/formats.py ----------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the graph; the suffix chooses the format. Returns the path."""
-        return formats.save(self, formats.as_path(path))
+    def save(self, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the graph; the suffix chooses the format. Returns the path.
+
+        `options` are those of the format. A page of the viewer (.html) takes `title`, and what is laid over the graph:
+        `overlay` (numbers of nodes or modules by name), `findings`, `partition`, `stages`, `backward`. `device` is for
+        its roofline.
+        """
+        return formats.save(self, formats.as_path(path), **options)
+
+    def show(self, **options: Any) -> Path:
+        """Open the viewer in a browser, with the options of `save("step.html")`. Returns the path of its page."""
+        shown: Path = formats.view("browser", self, **options)
+        return shown
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Graph:
@@ -275,6 +291,10 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"<Graph of {clean(origin(self.source))}: {len(self):,} nodes, {len(self.edges):,} edges>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """What a notebook shows, in every form that it may choose from: the picture is drawn once for all of them."""
+        return {"text/plain": repr(self), **formats.view("notebook", self)}
 
     def _repr_html_(self) -> str:
         return str(formats.view("html", self))

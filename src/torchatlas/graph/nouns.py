@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from torchatlas.escapes import clean
+from torchatlas.graph.shown import ShownPart
 
 _FX_WORDS = {"placeholder": "input", "call_function": "op", "call_module": "op", "call_method": "op"}
 
@@ -96,7 +97,7 @@ class EdgeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceLine:
+class SourceLine(ShownPart):
     """One line of the user's program."""
 
     file: str

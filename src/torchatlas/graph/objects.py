@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torchatlas.escapes import clean
-from torchatlas.graph import arguments
+from torchatlas.graph import arguments, item_sections
 from torchatlas.graph.aliases import EdgeNames, NodeNames
 from torchatlas.graph.attributes import arguments_by_name, attributes_of, collective_attributes
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Layout
 from torchatlas.graph.nouns import EdgeKind, NodeKind, OperationType, Phase, Role, SourceLine
+from torchatlas.graph.shown import Shown
+from torchatlas.sections import Facts, Lines, Section
+from torchatlas.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from torchatlas.graph.graph import Graph
     from torchatlas.graph.scopes import Scope
 
 
-class _Item:
+class _Item(Shown):
     """A row of a graph: equal when it is the same row of the same graph object."""
 
     __slots__ = ("_graph", "id")
@@ -30,6 +34,9 @@ class _Item:
 
     def __hash__(self) -> int:
         return hash((type(self), id(self._graph), self.id))
+
+    def __str__(self) -> str:
+        return repr(self)  # many are printed together: a line each
 
     def _number(self, column: str) -> int:
         return int(self._graph.columns[column][self.id])
@@ -45,6 +52,8 @@ class _Item:
 
 class Storage(_Item):
     """One allocation: how many bytes, where, from when to when. Views and tied weights share it."""
+
+    _HEADINGS: ClassVar = (">storage", ">bytes", "device", "role", "born in", "died after")
 
     @property
     def bytes(self) -> int | None:
@@ -73,9 +82,18 @@ class Storage(_Item):
     def __repr__(self) -> str:
         return clean(f"<Storage {self.id}: {self.bytes} bytes on {self.device}, {self.role}>")
 
+    def _sections(self) -> Iterator[Section]:
+        return item_sections.storage_sections(self)
+
+    def _cells(self) -> list[str]:
+        ends = ["" if node is None else node.name for node in (self.born, self.died)]
+        return [str(self.id), format_bytes(self.bytes), self.device or "", str(self.role), *ends]
+
 
 class Value(_Item):
     """One state of a tensor. An in-place write makes a new Value on the same Storage."""
+
+    _HEADINGS: ClassVar = (">value", "tensor", "role", "name", "made by")
 
     @property
     def storage(self) -> Storage | None:
@@ -142,9 +160,18 @@ class Value(_Item):
         name = f" {self.parameter}" if self.parameter else ""
         return clean(f"<Value {self.id}:{name} {self.dtype}{list(self.shape)} {self.role}>")
 
+    def _sections(self) -> Iterator[Section]:
+        return item_sections.value_sections(self)
+
+    def _cells(self) -> list[str]:
+        maker = "" if self.producer is None else self.producer[0].name
+        return [str(self.id), item_sections.tensor_text(self), str(self.role), self.parameter or "", maker]
+
 
 class GraphNode(_Item, NodeNames):
     """One thing that happened: an input arriving, an operation, an output leaving."""
+
+    _HEADINGS: ClassVar = (">node", "name", "operation", "phase", "makes", ">time")
 
     @property
     def kind(self) -> NodeKind:
@@ -273,9 +300,22 @@ class GraphNode(_Item, NodeNames):
         shapes = ", ".join(f"{value.dtype}{list(value.shape)}" for value in self.outputs)
         return clean(f"<GraphNode {self.id} {self.name}: {self.operation}{f' -> {shapes}' if shapes else ''}>")
 
+    def _sections(self) -> Iterator[Section]:
+        return item_sections.node_sections(self)
+
+    def _headline(self) -> str:
+        return clean(self.name)
+
+    def _cells(self) -> list[str]:
+        made = ", ".join(map(item_sections.tensor_text, self.outputs))
+        time = "" if self.time_ns is None else format_ns(self.time_ns)
+        return [str(self.id), self.name, self.operation, str(self.phase), made, time]
+
 
 class GraphEdge(_Item, EdgeNames):
     """From `source` to `target`: data, or only an order that must be kept."""
+
+    _HEADINGS: ClassVar = ("from", "to", "kind", "tensor")
 
     @property
     def source(self) -> GraphNode:
@@ -312,3 +352,11 @@ class GraphEdge(_Item, EdgeNames):
 
     def __repr__(self) -> str:
         return clean(f"<GraphEdge {self.source.name} -> {self.target.name}, {self.kind}>")
+
+    def _sections(self) -> Iterator[Section]:
+        yield Lines([f"{self.source.name} -> {self.target.name}"])
+        yield Facts(list(zip(("from", "to", "kind", "tensor"), self._cells(), strict=True)))
+
+    def _cells(self) -> list[str]:
+        tensor = "" if self.value is None else item_sections.tensor_text(self.value)
+        return [self.source.name, self.target.name, str(self.kind), tensor]

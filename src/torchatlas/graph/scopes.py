@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from torchatlas.graph import item_sections
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.nouns import NodeKind, Phase, Role
-from torchatlas.graph.timing import Measured
+from torchatlas.graph.shown import Shown
+from torchatlas.graph.timing import Measured, Timing
+from torchatlas.sections import Section
 
 if TYPE_CHECKING:
     from torchatlas.graph.graph import Graph
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(slots=True, eq=False)
-class Scope:
+@dataclass(slots=True, eq=False, repr=False)
+class Scope(Shown):
     """One module, or the root (path ""). Sums include everything below; the `own_` ones only the module itself."""
 
     path: str
@@ -54,9 +57,9 @@ class Scope:
     @property
     def measured(self) -> Measured | None:
         """Its time with what it is: one run, or a median with its spread. None when nothing in it was timed."""
-        timing = self._graph.timing if self._graph is not None else None
-        if timing is None or self.time_ns is None:
+        if self._graph is None or self.time_ns is None:
             return None
+        timing = self._graph._timing or Timing()  # graph.timing would look through all times, for every scope
         return Measured(self.time_ns, timing.runs, self.time_spread_ns)
 
     def walk(self) -> Iterator[Scope]:
@@ -65,8 +68,11 @@ class Scope:
         for child in self.children:
             yield from child.walk()
 
+    def _sections(self) -> Iterator[Section]:
+        return item_sections.scope_sections(self)
 
-class ScopeTree(Mapping[str, Scope]):
+
+class ScopeTree(Shown, Mapping[str, Scope]):
     """All scopes by path, in the order of the model's definition."""
 
     def __init__(self, graph: Graph) -> None:
@@ -149,6 +155,9 @@ class ScopeTree(Mapping[str, Scope]):
 
     def __len__(self) -> int:
         return len(self._scopes)
+
+    def _sections(self) -> Iterator[Section]:
+        return item_sections.tree_sections(self)
 
 
 def _parameter_values(graph: Graph) -> Array:

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from torchatlas.graph.shown import ShownPart
 from torchatlas.units import format_ns
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(ShownPart):
     """A measured time that says what it is. `spread_ns` is None for one run, and where it is unknown.
 
     >>> print(Measured(19_900_000)), print(Measured(19_900_000, 10, 640_000))
@@ -62,7 +63,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(ShownPart):
     """How the times of a graph were measured. Of each run the whole, in nanoseconds; empty where it is unknown.
 
     `runs` were recorded and are in the times of the nodes; `warmup` ran before them and are in no figure.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,14 +16,14 @@ from torchatlas.graph.columns import Array
 from torchatlas.partition.aliases import ConcurrencyNames
 from torchatlas.partition.antichain import widest
 from torchatlas.partition.report import PartitionReport, Subgraph
-from torchatlas.tables import text_table
+from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import format_count, format_flops, format_ns, format_seconds
 
 WEIGHTS = ("flops", "roofline", "time", "count")
 WORKERS = (1, 2, 4, 8, 16)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ConcurrencyReport(ConcurrencyNames, Report):
     """What can run at once. `span`, `work` and `slack` are in FLOPs, seconds, nanoseconds or subgraphs: see `by`."""
 
@@ -52,8 +52,8 @@ class ConcurrencyReport(ConcurrencyNames, Report):
         speedups = {str(workers): speedup for workers, speedup in self.speedups.items()}
         return fields_as_json(self) | {"speedups": speedups}
 
-    def __str__(self) -> str:
-        return concurrency_text(self)
+    def _sections(self) -> Iterator[Section]:
+        return concurrency_sections(self)
 
 
 class ConcurrencyAnalyzer:
@@ -69,6 +69,9 @@ class ConcurrencyAnalyzer:
         self.by, self.workers = by, tuple(workers) if isinstance(workers, Iterable) else (workers,)
         if wrong := [one for one in self.workers if not isinstance(one, int) or one < 1]:
             raise InvalidInputError(f"workers={wrong[0]!r} is no number of workers.")
+
+    def __repr__(self) -> str:
+        return f"<ConcurrencyAnalyzer by {self.by}, for {', '.join(map(str, self.workers))} workers>"
 
     def analyze(self, report: PartitionReport) -> ConcurrencyReport:
         """Stages, widths, critical path, slack and speed-ups of a partition."""
@@ -185,8 +188,8 @@ def _batch(report: PartitionReport) -> int:
     return 1
 
 
-def concurrency_text(report: ConcurrencyReport) -> str:
-    """The report as plain text."""
+def concurrency_sections(report: ConcurrencyReport) -> Iterator[Section]:
+    """Widths, the critical path, and how far workers help."""
     lines = [
         f"{report.num_stages:,} stages, {report.max_parallel_ops_per_stage:,} subgraphs in the widest, "
         f"{report.mean_parallel_ops_per_stage:.3g} on average; at most {report.antichain_width:,} could run at once",
@@ -201,7 +204,9 @@ def concurrency_text(report: ConcurrencyReport) -> str:
     if report.batch_parallelism > 1:
         lines.append(f"the {report.batch_parallelism:,} samples of the batch do not depend on each other")
     rows = [[f"{workers:,}", f"{speedup:.3g}"] for workers, speedup in report.speedups.items()]
-    return "\n".join(lines) + ("\n\n" + text_table([">workers", ">speed-up"], rows) if rows else "")
+    yield Lines(lines)
+    if rows:
+        yield Table([">workers", ">speed-up"], rows)
 
 
 def _length(number: float, by: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from torchatlas.analysis.autograd_bytes import recorded_with_autograd
 from torchatlas.analysis.devices import Device, device_named
 from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.partition.front_ends import opened
 from torchatlas.partition.fusion import Fusion
 from torchatlas.partition.groups import of_nodes
@@ -62,6 +63,10 @@ class GraphPartitioner:
         self.strategy, self.groups, self.depth, self.gradients = strategy, groups, depth, gradients
         self.device = device_named(device)
         self.on_chip_bytes = self.device.cache_bytes if on_chip_bytes is None else on_chip_bytes
+
+    def __repr__(self) -> str:
+        strategy = self.strategy if self.groups is None else "groups"
+        return f"<GraphPartitioner by {strategy}, for {clean(self.device.name)!r}>"
 
     def partition(self, x: Any, /, *args: Any, **kwargs: Any) -> PartitionReport:
         """Cut up `x`: a torch.fx.GraphModule after ShapeProp, a TracedModel, a Graph, or the path of a saved one.

@@ -12,10 +12,12 @@ from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.analysis.roofline import Bound
 from torchatlas.analysis.totals import run_times
 from torchatlas.errors import InvalidInputError, NodeNotFoundError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph, OperationType
+from torchatlas.graph.shown import Shown
 from torchatlas.partition.aliases import ParallelismNames, ReportNames, SubgraphNames
 from torchatlas.registry import did_you_mean
-from torchatlas.tables import text_lines, text_table
+from torchatlas.sections import Lines, Section, Table, text_of
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ class Boundary(Report):
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Subgraph(SubgraphNames, Report):
     """Some operations that go together. Sizes are in bytes, times in seconds at best on the report's device."""
 
@@ -88,6 +90,10 @@ class Subgraph(SubgraphNames, Report):
     partition_reason: Reason
     is_glue: bool = False  # it joins operations and is none: it takes no stage when stages are counted
 
+    def _headline(self) -> str:
+        work = f"{format_flops(self.flops)}, {format_bytes(self.traffic_bytes)} moved"
+        return clean(f"{self.node_id} {self.node_name}: {self.pattern}, {work}")
+
 
 @dataclass(frozen=True)
 class Attempt(Report):
@@ -97,8 +103,8 @@ class Attempt(Report):
     reason: str
 
 
-@dataclass(eq=False)
-class PartitionReport(ReportNames):
+@dataclass(eq=False, repr=False)
+class PartitionReport(ReportNames, Shown):
     """A partition. Every operation is in exactly one subgraph; parts sum to the totals. Fields are set once."""
 
     strategy: str
@@ -179,12 +185,17 @@ class PartitionReport(ReportNames):
         last = {name: found.pop(name) for name in ("attempts", "notes", "subgraphs", "boundaries")}
         return found | {"at_least": self.at_least, "times": run_times(self.graph)} | last
 
-    def __str__(self) -> str:
-        return report_text(self)
+    def _sections(self) -> Iterator[Section]:
+        return report_sections(self)
 
 
 def report_text(report: PartitionReport, *, top: int = 10) -> str:
-    """The report as plain text: totals, what fusion saves, kinds of operation, the `top` subgraphs by FLOPs."""
+    """The report as plain text; see `report_sections`."""
+    return text_of(report_sections(report, top=top))
+
+
+def report_sections(report: PartitionReport, *, top: int = 10) -> Iterator[Section]:
+    """Totals, what fusion saves, kinds of operation, the `top` subgraphs by FLOPs."""
     sign = "at least " if report.at_least else ""
     lines = [
         f"{report.total_subgraphs:,} subgraphs by {report.strategy}, from {report.front_end}",
@@ -203,15 +214,14 @@ def report_text(report: PartitionReport, *, top: int = 10) -> str:
         lines.append(f"{format_bytes(report.saved_for_backward_bytes)} of results that only backward needs")
     lines += caveats(report.sizes, report.uncosted)
     lines += [f"{one.front_end} did not work: {one.reason}" for one in report.attempts]
-    lines += [f"note: {note}" for note in report.notes]
+    yield Lines(lines, report.notes)
     kinds = [[kind, f"{count:,}"] for kind, count in report.operation_type_counts.items()]
-    parts = [text_lines(lines), text_table(["kind of operation", ">operations"], kinds)]
+    yield Table(["kind of operation", ">operations"], kinds)
     if report.subgraphs:
-        parts.append(_subgraphs(report.top(top)))
-    return "\n\n".join(parts)
+        yield _subgraphs(report.top(top))
 
 
-def _subgraphs(listed: list[Subgraph]) -> str:
+def _subgraphs(listed: list[Subgraph]) -> Table:
     rows = [
         [
             one.node_id,
@@ -226,4 +236,4 @@ def _subgraphs(listed: list[Subgraph]) -> str:
         for one in listed
     ]
     headings = ["", "most FLOPs", "holds", ">FLOPs", ">moved", ">FLOPs/B", "limited by", ">at best"]
-    return text_table(headings, rows)
+    return Table(headings, rows)

@@ -6,7 +6,7 @@ operations are not considered.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -18,19 +18,20 @@ from torchatlas.analysis.devices import Device, device_named
 from torchatlas.analysis.reports import Report, as_json, fields_as_json
 from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.partition.front_ends import graph_in, opened
 from torchatlas.partition.stage_cuts import Balance, Measure, Memory, best_cuts
 from torchatlas.partition.traffic import Ledger, ledger
-from torchatlas.tables import text_lines, text_table
+from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import byte_limit, format_bytes, format_flops, format_seconds
 
 MEASURES = ("time", "flops", "memory")
 _MOST_STEPS = 2**27  # stages times places: above that the search would take minutes and a gigabyte; docs/limits.md
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stage(Report):
     """Operations that one device runs. Times are at best, on the plan's device."""
 
@@ -52,11 +53,14 @@ class Stage(Report):
     def memory_bytes(self) -> int:
         return self.weight_bytes + self.activation_bytes
 
+    def _headline(self) -> str:
+        return clean(f"{self.number}: {len(self.ops):,} ops from {self.first}, {format_seconds(self.seconds)} at best")
+
     def to_dict(self) -> dict[str, Any]:
         return {**fields_as_json(self), "memory_bytes": self.memory_bytes}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PipelinePlan(Report):
     """Where to cut. `bottleneck` is the cost of the slowest stage, which decides how fast the pipeline runs."""
 
@@ -88,8 +92,8 @@ class PipelinePlan(Report):
         found |= {"balance": self.balance, "memory_limit": self.limit_bytes}  # the last is an old name
         return found | {"cuts": list(self.cuts), "stages": as_json(self.stages)}
 
-    def __str__(self) -> str:
-        return plan_text(self)
+    def _sections(self) -> Iterator[Section]:
+        return plan_sections(self)
 
 
 @old_arguments(memory_limit="limit")
@@ -308,8 +312,8 @@ def _plan(
     )
 
 
-def plan_text(plan: PipelinePlan) -> str:
-    """The plan as plain text."""
+def plan_sections(plan: PipelinePlan) -> Iterator[Section]:
+    """The slowest stage, and a row for each stage."""
     rows = [
         [
             f"{stage.number}",
@@ -325,10 +329,11 @@ def plan_text(plan: PipelinePlan) -> str:
         for stage in plan.stages
     ]
     shown = {"time": format_seconds, "flops": format_flops, "memory": format_bytes}[plan.by]
-    lines = [
+    head = [
         f"{len(plan.stages)} stages by {plan.by}: the slowest takes {shown(plan.bottleneck)} of {shown(plan.total)}, "
         f"balance {plan.balance:.3g}",
         f"on {plan.device!r}, {format_bytes(plan.bandwidth)}/s between stages; considered: {plan.considered}",
     ]
     headings = ["stage", ">ops", "begins with", ">FLOPs", ">computes", ">sends", ">moving", ">weights", ">activations"]
-    return text_lines(lines) + "\n\n" + text_table(headings, rows)
+    yield Lines(head)
+    yield Table(headings, rows)

@@ -6,7 +6,7 @@ import inspect
 import os
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from torchatlas.pipeline.launch import launch
 from torchatlas.pipeline.schedules import Timeline, order_of, simulated
 from torchatlas.pipeline.split_model import planned
 from torchatlas.registry import did_you_mean
-from torchatlas.tables import text_lines, text_table
+from torchatlas.sections import Lines, Section, Table
 from torchatlas.torch_private import pytree
 from torchatlas.units import format_bytes, format_seconds
 
@@ -34,7 +34,7 @@ _OPTIONS = {"by", "bandwidth", "limit", "device"}  # of pipeline_stages
 _BACKWARD = 2.0  # backward takes about twice as long as forward
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PipelineRun(Report):
     """A pipeline that ran: where it was cut, what it made, how long its ranks waited."""
 
@@ -72,7 +72,7 @@ class PipelineRun(Report):
             for name, one in timelines.items()
         }
 
-    def __str__(self) -> str:
+    def _sections(self) -> Iterator[Section]:
         rows = [
             [
                 f"{rank}",
@@ -88,9 +88,9 @@ class PipelineRun(Report):
             *map(str, self.differences),
             f"bubble: measured {self.measured.bubble:.0%}, by the measured times of stages {self.replayed.bubble:.0%}, "
             f"predicted by the plan {self.predicted.bubble:.0%}",
-            *(f"note: {note}" for note in self.notes),
         ]
-        return f"{text_lines(lines)}\n\n{text_table(['>rank', '>worked', '>waited', '>process at most'], rows)}"
+        yield Lines(lines, self.notes)
+        yield Table([">rank", ">worked", ">waited", ">process at most"], rows)
 
 
 @old_arguments(memory_limit="limit", warm_up="warmup")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torchatlas.errors import InvalidInputError
+from torchatlas.graph.shown import Shown
 from torchatlas.registry import Registry
+from torchatlas.sections import Lines, Section, Table
+from torchatlas.units import format_seconds
 
 
 class Action(NamedTuple):
@@ -84,7 +87,7 @@ def order_of(schedule: str, ranks: int, stages: int, microbatches: int) -> Order
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(Shown):
     """When everything is done, and how long each rank worked until then."""
 
     span: float
@@ -94,6 +97,10 @@ class Timeline:
     def bubble(self) -> float:
         """The part of their time that ranks wait."""
         return 1 - sum(self.busy) / (len(self.busy) * self.span) if self.span else 0.0
+
+    def _sections(self) -> Iterator[Section]:
+        yield Lines([f"{len(self.busy):,} ranks, done after {format_seconds(self.span)}; they wait {self.bubble:.0%}"])
+        yield Table([">rank", ">works"], [[f"{rank}", format_seconds(busy)] for rank, busy in enumerate(self.busy)])
 
 
 def simulated(order: Order, forward: Sequence[float], backward: Sequence[float], send: Sequence[float]) -> Timeline:

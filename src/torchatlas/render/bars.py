@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torchatlas.analysis.module_figures import NO_MACS
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
-from torchatlas.render import module_cells
+from torchatlas.graph.shown import ShownPart
+from torchatlas.render import html, module_cells
 from torchatlas.tables import GAP, NARROWEST, Column, Printable, StyledLine, cell_len, cut, note_lines, table_lines
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _SHORTEST_BAR, _LONGEST_BAR = 8, 40
 
 
 @dataclass(frozen=True, slots=True)
-class BarRow:
+class BarRow(ShownPart):
     """One module, or several alike: its part of the whole. None is unknown."""
 
     depth: int
@@ -39,7 +40,7 @@ class BarRow:
     text: str  # the amount for people
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ModuleBars(Printable):
     """The module tree with a bar for each module's share. Print it."""
 
@@ -100,6 +101,17 @@ class ModuleBars(Printable):
         if self.notes:
             yield []
         yield from note_lines(self.notes, width)
+
+    def _repr_html_(self) -> str:
+        rows = self.rows
+        columns = [
+            Column("module", ["  " * row.depth + row.label for row in rows], right=False),
+            Column("", [""] * len(rows), right=False, shares=[row.share for row in rows]),
+            Column("share", ["" if row.share is None else f"{100 * row.share:.1f} %" for row in rows]),
+            Column(self.by, [row.text for row in rows]),
+        ]
+        parts = [html.table(columns, [row.path for row in rows])]
+        return html.page(f"{self.title}, by {self.by}", parts, self.notes)
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON can hold it."""

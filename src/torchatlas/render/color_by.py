@@ -122,7 +122,7 @@ def _gradient(outline: Outline) -> BoxMeasure:
     tree = outline.tree
     norms = gradient_norms(tree.graph)
     rows = [row for row, name in enumerate(tree.graph.tables.names) if name in norms]
-    leaves, names = _worked_on(outline, rows)
+    leaves, names = worked_on(outline, rows)
     lengths = np.array([norms.get(name, 0.0) for name in tree.graph.tables.names])
     lengths[np.isnan(lengths)] = math.inf
 
@@ -141,7 +141,7 @@ def _gradient(outline: Outline) -> BoxMeasure:
     )
 
 
-def _worked_on(outline: Outline, wanted: list[int]) -> tuple[Array, Array]:
+def worked_on(outline: Outline, wanted: list[int]) -> tuple[Array, Array]:
     """Leaves, in order, each paired with a wanted parameter (its row in the table of names) that it works on."""
     tree = outline.tree
     columns, count = tree.graph.columns, len(tree.graph)

@@ -21,8 +21,10 @@ from torchatlas.escapes import clean, encodable
 from torchatlas.graph import Graph, Role, Scope
 from torchatlas.graph.columns import PHASES, ROLES
 from torchatlas.graph.names import origin
+from torchatlas.graph.shown import Shown, facts
 from torchatlas.render import html, module_cells
 from torchatlas.render.bars import ModuleBars
+from torchatlas.sections import Facts, Lines, Section
 from torchatlas.tables import Printable, StyledLine, cut, note_lines, paragraph, table_lines
 
 if TYPE_CHECKING:
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 _NUMBERED = re.compile(r"(.*?)(\d+)$")
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleRow:
+@dataclass(frozen=True, slots=True, repr=False)
+class ModuleRow(Shown):
     """One module, or several alike. The `own` figures of all rows of a table sum to its totals."""
 
     depth: int
@@ -55,6 +57,19 @@ class ModuleRow:
     def count(self) -> int:
         return len(self.paths)
 
+    def _sections(self) -> Iterator[Section]:
+        yield Lines([f"{module_cells.label(self)}: {self.operations:,} operations"])
+        several = f"{self.count:,} alike, from {self.paths[0]} to {self.paths[-1]}" if self.count > 1 else self.path
+        yield Facts(
+            [
+                ("module", several or "(all)"),
+                ("type", self.type or "-"),
+                ("calls", f"{self.calls:,}"),
+                ("output shape", module_cells.output_shape(self) or "-"),
+                *facts(self.total),
+            ]
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
         names = ("depth", "label", "type", "count", "calls", "operations", "hidden")
@@ -63,7 +78,7 @@ class ModuleRow:
         return {name: getattr(self, name) for name in names} | {"paths": list(self.paths), "outputs": shapes} | figures
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ModuleTable(Printable):
     """The modules of a graph with their figures, parents first. Print it, or let a notebook show it."""
 

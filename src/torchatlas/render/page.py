@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
@@ -25,11 +25,13 @@ from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.scene import Frame, Line, Scene, place_labels
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.layout.tree import Tree
+from torchatlas.render.sheet import Sheet
 from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import Theme, contrast, mixed
 from torchatlas.units import format_bytes, format_count, format_flops, format_ns
 
 _COUNTED = 20_000  # nodes up to which the work of a graph is counted for the footer: it takes a moment
+_WORDS, _TITLE = 28 / 3, 40 / 3  # sizes of texts around a picture on paper, in pixels: 7 and 10 points
 # What a critical path may be the heaviest chain by, in the words of the legend.
 _WEIGHTS = {"time": "time", "flops": "all arithmetic", "bytes": "bytes moved", "count": "number of ops"}
 _known_types: WeakKeyDictionary[Tree, list[OperationType]] = WeakKeyDictionary()
@@ -40,14 +42,26 @@ class Look:
     """How a picture is to look."""
 
     theme: Theme
-    title: str
+    title: str | None  # "": the class of the model; None: no heading
     legend: bool
+    footer: bool
     color_by: str
     critical_path: bool | str
-    text: float  # the smallest text, in pixels
-    width: int
-    height: int
+    sheet: Sheet
     phases: tuple[Phase, ...] | None  # those that are drawn; None: all
+
+    @property
+    def width(self) -> int:
+        return self.sheet.width
+
+    @property
+    def height(self) -> int:
+        return self.sheet.height
+
+    @property
+    def text(self) -> float:
+        """The smallest text, in pixels."""
+        return max(self.sheet.font_size, 6.0)
 
 
 @dataclass(frozen=True)
@@ -63,18 +77,26 @@ class Margins:
 
     @classmethod
     def of(cls, look: Look, outline: Outline) -> Margins:
-        """Small pages get small margins; the legend gets rows for every type of op there is."""
+        """Small pages get small margins, those for papers the smallest: a paper has its own. The legend gets rows for
+        every type of op there is."""
         part = min(1.0, look.width / 900, look.height / 600)
         words = max(look.text, 8 + 4.5 * part)
-        side = 8 + 20 * part
+        side, title = 8 + 20 * part, max(look.text, 10 + 15 * part)
+        if look.sheet.on_paper:
+            side, words, title, part = 3.0, max(look.text, _WORDS), max(look.text, _TITLE), 0.0
         rows = 0
         if look.legend:
             names = [*(kind.value for kind in _types(outline)), "closed group", "×n identical repeats"]
             names += [_path_words(look, outline.tree)] if look.critical_path else []
             rows = _rows([_entry_width(name, words) for name in names], look.width - 2 * side)
             rows = rows if look.color_by == "type" else 1
-        title = max(look.text, 10 + 15 * part)
-        return cls(side, title * 1.55 + 14 * part + 12, words * 1.9 + rows * words * 1.75 + 18, title, words, rows)
+        top = side if look.title is None else title * 1.55 + 14 * part + 12
+        return cls(side, top, 0.0, title, words, 0).with_rows(rows, look.footer)
+
+    def with_rows(self, rows: int, footer: bool) -> Margins:
+        """The margins with a legend of so many rows, and a line below it or none."""
+        words = (1.9 if footer else 0.0) * self.words + rows * self.words * 1.75
+        return replace(self, rows=rows, bottom=words + 18 if words else self.side)
 
     def room(self, look: Look) -> tuple[float, float]:
         return look.width - 2 * self.side, look.height - self.top - self.bottom
@@ -115,7 +137,12 @@ def _pairs(ones: Array, others: Array) -> Iterable[tuple[int, int]]:
 
 
 def _entry_width(name: str, size: float) -> float:
-    return STYLE.swatch + 5 + text_width(name, size) + 16
+    return _swatch(size) + 5 + text_width(name, size) + 16
+
+
+def _swatch(size: float) -> float:
+    """The width of a sample of a colour beside words of a size."""
+    return min(STYLE.swatch, 1.2 * size)
 
 
 def _rows(widths: list[float], room: float) -> int:
@@ -136,12 +163,26 @@ class Page:
         self.look, self.margins, self.theme = look, margins, look.theme
         self.outline, self.labels, self.scene, self.scale = outline, labels, scene, scale
         self.graph: Graph = outline.tree.graph
-        self.canvas = Canvas(look.width, look.height, look.theme)
         self.values: dict[Item, float] = {}
         if self.measure is not None:
             self.values = {frame.item: self.measure.value(frame.item) for frame in scene.closed}
         known = [value for value in self.values.values() if math.isfinite(value)]
         self.most = max(known, default=0.0)
+        if look.sheet.fits_content:
+            self._cut()
+        self.canvas = Canvas(self.look.width, self.look.height, look.theme, self.look.sheet.inches)
+
+    def _cut(self) -> None:
+        """Make the sheet as high as what is drawn needs, with the rows of the legend that are used."""
+        margins, look = self.margins, self.look
+        if look.legend and self.measure is None:
+            self.margins = margins = margins.with_rows(self._used_rows(), look.footer)
+        height = max(self.scene.height * self.scale, 2 * margins.words)  # a sentence, if there is nothing to draw
+        self.look = replace(look, sheet=look.sheet.cut(margins.top + height + margins.bottom))
+
+    def _used_rows(self) -> int:
+        widths = [_entry_width(name, self.margins.words) for name, _, _ in self._entries()]
+        return _rows(widths, self.look.width - 2 * self.margins.side) if widths else 1
 
     @cached_property
     def measure(self) -> BoxMeasure | None:
@@ -250,9 +291,10 @@ class Page:
         if badge:
             self._badge(x + width - 6, y + 4, f"×{item.repeat:,}")
 
-    def _plus(self, x: float, y: float, stroke: str) -> None:
-        d = f"M{number(x - 4)} {number(y)}h8M{number(x)} {number(y - 4)}v8"
-        self.canvas.path(d, stroke=stroke, stroke_width=1.5)
+    def _plus(self, x: float, y: float, stroke: str, arm: float = 4.0) -> None:
+        both = number(2 * arm)
+        d = f"M{number(x - arm)} {number(y)}h{both}M{number(x)} {number(y - arm)}v{both}"
+        self.canvas.path(d, stroke=stroke, stroke_width=0.375 * arm)
 
     def _open(self, frame: Frame) -> None:
         canvas, tints = self.canvas, self.theme.tints
@@ -268,7 +310,9 @@ class Page:
         canvas.rect(x, y, width, height, fill=ground, stroke=outline, radius=corner)
         wide, tall = number(width - 2 * corner), number(STYLE.heading - corner)
         left, bottom, turn = number(x + 0.5), number(y + STYLE.heading), number(corner - 0.5)
-        round_up, round_down = (f"a{turn} {turn} 0 0 1 {turn} {sign}{turn}" for sign in ("-", ""))
+        far = number(0.5523 * (corner - 0.5))  # of the control points from the ends of a quarter of a circle
+        rest = number(0.4477 * (corner - 0.5))
+        round_up, round_down = f"c0 -{far} {rest} -{turn} {turn} -{turn}", f"c{far} 0 {turn} {rest} {turn} {turn}"
         d = f"M{left} {bottom}v-{tall}{round_up}h{wide}{round_down}v{tall}z"
         canvas.path(d, fill=head, title=_tooltip(self.labels, frame.item))
         canvas.text(x + 10, y + 15.5, frame.title, size=STYLE.title_text, fill=self.theme.ink, bold=True)
@@ -306,14 +350,19 @@ class Page:
                 self.canvas.rounded(line.points, STYLE.line_corner, stroke=colour, stroke_width=thick, dash=dash)
         for line in lines:
             if line.arrow and len(line.points) > 1:
-                (_, before), (x, y) = line.points[-2:]
+                before, (x, y) = line.points[-2:]
                 colour = self.theme.accent if line in self.path.lines else self.theme.edge
-                self.canvas.arrow_head(x, y, "up" if y < before else "down", fill=colour, size=STYLE.arrow)
+                if self.scene.sideways:
+                    self.canvas.arrow_head(x, y, "left" if x < before[0] else "right", fill=colour, size=STYLE.arrow)
+                else:
+                    self.canvas.arrow_head(x, y, "up" if y < before[1] else "down", fill=colour, size=STYLE.arrow)
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
     def _title(self) -> None:
         look, margins = self.look, self.margins
+        if look.title is None:
+            return
         room = look.width - 2 * margins.side
         unnamed = "autograd graph" if self.outline.tree.graph.source == "autograd" else "computation"
         title = clipped(clean(look.title or self._model() or unnamed), margins.title, room, True)
@@ -344,19 +393,22 @@ class Page:
 
     def _footer(self) -> None:
         look, margins, canvas = self.look, self.margins, self.canvas
+        if not look.legend and not look.footer:
+            return
         room = look.width - 2 * margins.side
-        entries = self._entries() if look.legend and self.measure is None else []
-        used = _rows([_entry_width(name, margins.words) for name, _, _ in entries], room) if entries else 1
+        used = self._used_rows() if look.legend and self.measure is None else 1
         top = look.height - margins.bottom + max(margins.rows - used, 0) * margins.words * 1.75
         canvas.rect(margins.side, top + 8, room, 1, fill=self.theme.line)
         if look.legend and self.measure is not None:
             self._scale(top + 8 + margins.words * 1.5)
         elif look.legend:
-            self._legend(top + 8 + margins.words * 1.5, entries)
+            self._legend(top + 8 + margins.words * 1.5)
+        if not look.footer:
+            return
         base = look.height - margins.words * 0.8
-        size = f"text from {STYLE.small_text * self.scale:.1f} px"
         words = _fitting(self._totals(), margins.words, room)
         canvas.text(margins.side, base, words, size=margins.words, fill=self.theme.soft)
+        size = "" if look.sheet.on_paper else f"text from {STYLE.small_text * self.scale:.1f} px"
         if text_width(words, margins.words) + text_width(size, margins.words) + 20 < room:
             canvas.text(look.width - margins.side, base, size, size=margins.words, fill=self.theme.soft, anchor="end")
 
@@ -409,10 +461,10 @@ class Page:
             entries.append((_path_words(self.look, self.outline.tree), theme.accent, theme.accent))
         return entries
 
-    def _legend(self, y: float, entries: list[tuple[str, str, str]]) -> None:
+    def _legend(self, y: float) -> None:
         margins = self.margins
         x, row = margins.side, 0
-        for name, fill, stroke in entries:
+        for name, fill, stroke in self._entries():
             wide = _entry_width(name, margins.words)
             if x > margins.side and x + wide > self.look.width - margins.side:
                 x, row = margins.side, row + 1
@@ -428,22 +480,25 @@ class Page:
             self._badge(x + wide, y - size * 1.09, sample, size)
             self.canvas.text(x + wide + 5, y, words, size=size, fill=ink)
             return
-        self.canvas.rect(x, y - 11, STYLE.swatch, 13, fill=fill, stroke=stroke, radius=3)
+        wide = _swatch(size)
+        part = wide / STYLE.swatch
+        self.canvas.rect(x, y - 11 * part, wide, 13 * part, fill=fill, stroke=stroke, radius=3 * part)
         if name == "closed group":
-            self._plus(x + STYLE.swatch / 2, y - 4.5, stroke)
-        self.canvas.text(x + STYLE.swatch + 5, y, name, size=size, fill=ink)
+            self._plus(x + wide / 2, y - 4.5 * part, stroke, 4 * part)
+        self.canvas.text(x + wide + 5, y, name, size=size, fill=ink)
 
     def _scale(self, y: float) -> None:
         """The ramp of a measure, from nothing to the most."""
         assert self.measure is not None
         margins, theme, steps = self.margins, self.theme, 48
-        x = margins.side
+        x, part = margins.side, _swatch(margins.words) / STYLE.swatch
+        tall = 13 * part
         self.canvas.text(x, y, self.measure.title, size=margins.words, fill=theme.ink)
         x += text_width(self.measure.title, margins.words) + 12
         for step in range(steps):
             fill, _ = theme.heat((step + 0.5) / steps)
-            self.canvas.rect(x + step * STYLE.ramp / steps, y - 11, STYLE.ramp / steps + 0.4, 13, fill=fill)
-        self.canvas.rect(x, y - 11, STYLE.ramp, 13, stroke=theme.line)
+            self.canvas.rect(x + step * STYLE.ramp / steps, y - 11 * part, STYLE.ramp / steps + 0.4, tall, fill=fill)
+        self.canvas.rect(x, y - 11 * part, STYLE.ramp, tall, stroke=theme.line)
         x += STYLE.ramp + 8
         most = f"0 to {self.measure.text(self.most)}"
         path = f"; bold: {_path_words(self.look, self.outline.tree)}" if self.path.boxes else ""

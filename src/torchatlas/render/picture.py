@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -12,27 +13,29 @@ from torchatlas.errors import InvalidInputError
 from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph, Phase
 from torchatlas.registry import near_names
-from torchatlas.render.drawing import Drawing, whole
+from torchatlas.render.drawing import Drawing
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.opening import Fit, Opener
+from torchatlas.render.layout.opening import LARGEST, Fit, Opener
 from torchatlas.render.layout.outline import MOST_CHILDREN, Outline
 from torchatlas.render.layout.scene import Scene, SceneMaker
 from torchatlas.render.layout.tree import Tree, build
 from torchatlas.render.page import Look, Margins, Page
+from torchatlas.render.sheet import Size, sheet
 from torchatlas.render.theme import theme as theme_named
 
 _FEWEST_CHILDREN = 3  # groups are cut into fewer segments only if nothing else fits: they would say little
 _MORE = 1.25  # an attempt must tell a quarter more than the one before: what is in a segment has no name
 _POOR = 6.0  # a picture that counts as fewer boxes tells little
-_LEAST_SIDE = 24  # of a page: less leaves no room between the margins, so that nothing can be said of what it lacks
+_LARGEST_TYPE = 12.0  # pixels, on paper: 9 points, as in a caption
 VIEWS = ("ops", "modules")
+DIRECTIONS = ("down", "right")
 
 
 @dataclass(frozen=True)
 class Picture(Drawing):
     """A drawn graph, and what of it is shown."""
 
-    smallest_text: float  # in pixels
+    smallest_text: float  # in pixels; on paper 96 to an inch
     boxes: int
     open_groups: int
     scene: Scene = field(repr=False, compare=False)
@@ -43,40 +46,61 @@ class Picture(Drawing):
 def draw(
     graph: Graph,
     *,
-    width: int = 1600,
-    height: int = 1200,
-    font_size: float = 9.0,
+    width: int | None = None,
+    height: int | None = None,
+    size: Size | None = None,
+    font_size: float | None = None,
     node_size: float = 0.0,
     theme: str = "light",
-    title: str = "",
+    title: str | None = "",
     legend: bool = True,
+    footer: bool = True,
     color_by: str = "type",
     critical_path: bool | str = False,
     view: str = "ops",
+    depth: int | None = None,
+    direction: str = "down",
     phases: Iterable[Phase | str] | None = None,
 ) -> Picture:
     """Draw a graph so that it fits a page and can be read: what does not fit is closed into boxes, never shrunk.
 
-    No text is smaller than `font_size` pixels, no box lower than `node_size`. `color_by` is "type" or a measure: time,
-    memory, flops, intensity, gradient. `critical_path` marks the heaviest chain, by time where it was measured, or by
-    what it names (flops, bytes, count). `view="modules"` opens modules only for the sake of others in them and
-    closes ops between modules into one box; an op on its own stays where lines meet it, as the add of a residual does.
-    `phases` chooses what is drawn, such as ("forward",); by default everything.
+    The page has `width` x `height` pixels (1600 x 1200) or, on paper, a `size`: "column" (3.4 inches wide), "full" (7),
+    another width in inches, each as high as what is drawn needs, up to 9; or (width, height) in inches. No text is
+    smaller than `font_size`: 9 pixels, on paper 6 points. No box is lower than `node_size` pixels. `title` is the
+    model's class unless given; None leaves the heading out, as `legend` and `footer` leave out what is below.
+    `color_by` is "type" or a measure: time, memory, flops, intensity, gradient. `critical_path` marks the heaviest
+    chain, by time where it was measured, or by what it names (flops, bytes, count). `view="modules"` opens modules only
+    for the sake of others in them and closes ops between modules into one box; an op on its own stays where lines meet
+    it, as the add of a residual does. `depth` is how many levels of modules are shown at most. Lines lead "down" or,
+    by `direction`, "right". `phases` chooses what is drawn, such as ("forward",); by default everything.
     """
-    width, height = _check(graph, width, height, font_size, node_size, view, title)
+    _check(graph, node_size, view, title, direction)
+    page, levels = sheet(width, height, size, font_size), _levels(depth)
     shown = None if phases is None else _phases(graph, phases)
-    text = max(float(font_size), 6.0)
-    look = Look(theme_named(theme), title, legend, color_by, critical_path, text, width, height, shown)
+    look = Look(theme_named(theme), title, legend, footer, color_by, critical_path, page, shown)
     with collection_paused():
         tree = build(graph, phases=shown)
-        found = _fitted(tree, look, float(font_size), float(node_size), view == "modules")
+        sideways = direction == "right"
+        found = _fitted(tree, look, float(node_size), view == "modules", depth=levels, sideways=sideways)
         labels, fit = found.labels, found.fit
         outline = labels.outline
-        scene = SceneMaker(outline, labels).scene(fit.box)
-        canvas = Page(look, found.margins, outline, labels, scene, fit.scale).drawn()
+        scene = SceneMaker(outline, labels, sideways).scene(fit.box)
+        drawn = Page(look, found.margins, outline, labels, scene, fit.scale)
+        canvas = drawn.drawn()
     opened = sum(frame.open for frame in scene.frames)
-    smallest = fit.smallest_text
-    return Picture(canvas.markup(), width, height, smallest, len(scene.frames) - opened, opened, scene, outline, fit)
+    page = drawn.look.sheet
+    return Picture(
+        canvas.markup(),
+        page.width,
+        page.height,
+        fit.smallest_text,
+        len(scene.frames) - opened,
+        opened,
+        scene,
+        outline,
+        fit,
+        inches=page.inches,
+    )
 
 
 @dataclass(frozen=True)
@@ -97,15 +121,17 @@ class _Attempt:
         return self.opener.importance.told(self.fit.opened)
 
 
-def _fitted(tree: Tree, look: Look, font_size: float, node_size: float, modules_only: bool) -> _Attempt:
+def _fitted(tree: Tree, look: Look, node_size: float, modules_only: bool, **limits: Any) -> _Attempt:
     """What is open on the page. While that tells little, also with small ops gathered into boxes, and then with groups
     that do not fit cut into segments, fewer each time: the attempt that tells most."""
     best: _Attempt | None = None
+    page = look.sheet
+    limits |= {"largest": _LARGEST_TYPE if page.on_paper else LARGEST, "saves_height": page.fits_content}
     most_children, gathers = MOST_CHILDREN, modules_only
     while most_children >= (_FEWEST_CHILDREN if best else 1):
         outline = Outline(tree, most_children=most_children, modules_only=modules_only, gathers=gathers)
         labels, margins = Labels(outline), Margins.of(look, outline)
-        opener = Opener(outline, labels, *margins.room(look), font_size, node_size)
+        opener = Opener(outline, labels, *margins.room(look), page.font_size, node_size, **limits)
         trial = _Attempt(labels, margins, opener, opener.fit())
         if trial.fits and (best is None or trial.told > _MORE * best.told):
             best = trial
@@ -117,18 +143,19 @@ def _fitted(tree: Tree, look: Look, font_size: float, node_size: float, modules_
     if best is not None:
         return best
     needed = trial.fit.box.width * opener.least, trial.fit.box.height * opener.least
-    wide, tall = _least_page(look, outline, needed)
+    needed = needed[::-1] if opener.sideways else needed
     raise InvalidInputError(
-        f"{look.width} x {look.height} pixels are too few to show anything at font_size={font_size:g}: "
-        f"use at least {wide} x {tall}, or a smaller font."
+        f"{page.size(page.width, page.height)} {page.unit} are too few to show anything at "
+        f"font_size={page.asked_font_size:g}: use at least {page.size(*_least_page(look, outline, needed))}, "
+        "or a smaller font."
     )
 
 
 def _least_page(look: Look, outline: Outline, needed: tuple[float, float]) -> tuple[int, int]:
     """The smallest page with room for so much: margins grow with the page."""
-    wide, tall = look.width, look.height
+    wide, tall = look.sheet.width, look.sheet.height
     for _ in range(60):
-        page = replace(look, width=wide, height=tall)
+        page = replace(look, sheet=replace(look.sheet, width=wide, height=tall))
         room = Margins.of(page, outline).room(page)
         if room[0] >= needed[0] and room[1] >= needed[1]:
             break
@@ -157,25 +184,26 @@ def _phases(graph: Graph, names: Iterable[Phase | str]) -> tuple[Phase, ...]:
     return tuple(map(Phase, names))
 
 
-def _check(
-    graph: Any, width: Any, height: Any, font_size: Any, node_size: Any, view: Any, title: Any
-) -> tuple[int, int]:
-    """Width and height as plain numbers; numpy's are welcome too."""
+def _levels(depth: Any) -> int | None:
+    if depth is None:
+        return None
+    try:
+        levels = 0 if isinstance(depth, bool) else operator.index(depth)
+    except TypeError:
+        levels = 0
+    if levels < 1:
+        raise InvalidInputError(f"depth={depth!r} is no number of levels; pass a whole number from 1.")
+    return levels
+
+
+def _check(graph: Any, node_size: Any, view: Any, title: Any, direction: Any) -> None:
     if not isinstance(graph, Graph):
         raise InvalidInputError(f"draw takes a Graph, not {type(graph).__name__}: atlas.draw(atlas.capture(model, x)).")
-    for name, size, most in (("font_size", font_size, 200), ("node_size", node_size, 2000)):
-        if isinstance(size, bool) or not isinstance(size, Real) or not 0 <= float(size) <= most:
-            what = "text" if name == "font_size" else "boxes"
-            raise InvalidInputError(f"{name}={size!r} is no size for {what}; pass pixels, up to {most:,}.")
-    if font_size < 1:
-        raise InvalidInputError(f"font_size={font_size!r} could not be read by anyone; pass pixels, from 1.")
+    if isinstance(node_size, bool) or not isinstance(node_size, Real) or not 0 <= float(node_size) <= 2000:
+        raise InvalidInputError(f"node_size={node_size!r} is no size for boxes; pass pixels, up to 2,000.")
     if view not in VIEWS:
         raise InvalidInputError(f"view={view!r} is not one of {', '.join(map(repr, VIEWS))}.")
-    if not isinstance(title, str):
-        raise InvalidInputError(f"title={title!r} is no text; pass a string.")
-    page = whole("width", width), whole("height", height)
-    if min(page) < _LEAST_SIDE:
-        raise InvalidInputError(
-            f"{page[0]} x {page[1]} pixels are too few to show anything: margins alone take {_LEAST_SIDE}."
-        )
-    return page
+    if direction not in DIRECTIONS:
+        raise InvalidInputError(f"direction={direction!r} is not one of {', '.join(map(repr, DIRECTIONS))}.")
+    if title is not None and not isinstance(title, str):
+        raise InvalidInputError(f"title={title!r} is no text; pass a string, or None for no heading.")

@@ -91,7 +91,7 @@ def _resized(svg: str, width: int, height: int) -> str:
 
 
 def _number(tag: str, name: str) -> float:
-    found = re.search(rf'\s{name}="([0-9.]+)(?:px)?"', tag)
+    found = re.search(rf'\s{name}="([0-9.]+)(?:px|in)?"', tag)
     return float(found[1]) if found else 0.0
 
 

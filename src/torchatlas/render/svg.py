@@ -99,12 +99,13 @@ class Paint(Stroke, total=False):
 class Canvas:
     """A page that shapes are drawn on, later ones over earlier ones. `markup()` is the finished document."""
 
-    def __init__(self, width: float, height: float, theme: Theme) -> None:
+    def __init__(self, width: float, height: float, theme: Theme, inches: tuple[float, float] | None = None) -> None:
         if not (0 < width < math.inf and 0 < height < math.inf):
             raise InvalidInputError(f"a picture of {width} x {height} cannot be drawn; both must be above zero")
         self.width = width
         self.height = height
         self.theme = theme
+        self.inches = inches  # its size on paper
         self._parts: list[str] = []
         self._texts: dict[bool, list[str]] = {}  # regular and bold
         self._open = 0
@@ -192,8 +193,9 @@ class Canvas:
         if self._open:
             raise StateError(f"{self._open} groups are still open; call end_group before markup")
         width, height = number(self.width), number(self.height)
+        sizes = (width, height) if self.inches is None else tuple(f"{side:.6g}in" for side in self.inches)
         head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{sizes[0]}" height="{sizes[1]}" '
             f'viewBox="0 0 {width} {height}" font-family="{OURS}, {FAMILY}, system-ui, sans-serif">'
         )
         ground = f'<rect width="{width}" height="{height}" fill="{safe(self.theme.background)}"/>'

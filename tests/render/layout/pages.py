@@ -30,8 +30,10 @@ def every_item(outline: Outline, item: Item | None = None) -> Iterator[Item]:
             yield from every_item(outline, child)
 
 
-def drawn(graph: Graph, width: int = 1600, height: int = 1200, font_size: float = 9.0) -> Picture:
-    return draw(graph, width=width, height=height, font_size=font_size)
+def drawn(
+    graph: Graph, width: int = 1600, height: int = 1200, font_size: float = 9.0, direction: str = "down"
+) -> Picture:
+    return draw(graph, width=width, height=height, font_size=font_size, direction=direction)
 
 
 def frame(scene: Scene, title: str) -> Frame:

@@ -22,7 +22,7 @@ from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.highlight import HighlightedPath
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.page import heaviest
-from torchatlas.render.picture import Picture
+from torchatlas.render.picture import DIRECTIONS, Picture
 
 PAGES = ((300, 200), (800, 600), (1200, 800), (1600, 1200), (700, 2400), (4000, 3000))
 FONTS = (6.0, 9.0, 12.0, 16.0)
@@ -113,21 +113,27 @@ def extent(picture: Picture) -> tuple[float, float, float, float]:
     return left, top, left + picture.scene.width * scale, top + picture.scene.height * scale
 
 
-def drawn_or_enlarged(graph: Graph, page: tuple[int, int], font: float) -> Picture:
+def drawn_or_enlarged(graph: Graph, page: tuple[int, int], font: float, direction: str) -> Picture:
     """The picture; of a page that is too small the one of the least page that the error names."""
     try:
-        return drawn(graph, *page, font)
+        return drawn(graph, *page, font, direction)
     except InvalidInputError as error:
         asked = re.search(r"use at least (\d+) x (\d+)", str(error))
         if asked is None or page[0] >= 800:  # a page of that size can show at least one box
             raise
-    return drawn(graph, max(int(asked[1]) + 1, page[0]), max(int(asked[2]) + 1, page[1]), font)
+    return drawn(graph, max(int(asked[1]) + 1, page[0]), max(int(asked[2]) + 1, page[1]), font, direction)
 
 
 @FEW
 @given(nested_graphs(), st.sampled_from(PAGES), st.sampled_from(FONTS))
 def test_any_graph_on_any_page_is_readable_and_true(graph: Graph, page: tuple[int, int], font: float) -> None:
-    check(graph, drawn_or_enlarged(graph, page, font), font)
+    check(graph, drawn_or_enlarged(graph, page, font, "down"), font)
+
+
+@FEW
+@given(nested_graphs(), st.sampled_from(PAGES), st.sampled_from(FONTS))
+def test_also_if_lines_lead_to_the_right(graph: Graph, page: tuple[int, int], font: float) -> None:
+    check(graph, drawn_or_enlarged(graph, page, font, "right"), font)
 
 
 NAMED = {
@@ -147,11 +153,12 @@ NAMED = {
 }
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("name", NAMED)
-def test_the_difficult_ones_on_three_pages(name: str) -> None:
+def test_the_difficult_ones_on_three_pages(name: str, direction: str) -> None:
     for page, font in (((600, 400), 6.0), ((1600, 1200), 9.0), ((1200, 1600), 12.0)):
         graph = NAMED[name]()
-        check(graph, drawn(graph, *page, font), font)
+        check(graph, drawn(graph, *page, font, direction), font)
 
 
 @pytest.mark.parametrize("odd", graphs.ODD_NAMES, ids=lambda name: name[:6].encode("unicode_escape").decode())

@@ -41,6 +41,20 @@ def defects(scene: Scene) -> list[str]:
     return [*_overlaps(scene), *_outside(scene), *_through(scene), *_shared(scene), *_loose(scene), *_labels(scene)]
 
 
+def upright(scene: Scene) -> Scene:
+    """A scene whose lines lead to the right, turned so that they lead down."""
+    if not scene.sideways:
+        return scene
+    frames = [replace(one, x=one.y, y=one.x, width=one.height, height=one.width) for one in scene.frames]
+    lines = [replace(line, points=tuple((y, x) for x, y in line.points)) for line in scene.lines]
+    return replace(scene, width=scene.height, height=scene.width, frames=frames, lines=lines)
+
+
+def _heading(scene: Scene) -> float:
+    """What lies between the border of an open frame and where lines in it begin. Sideways they begin at the border."""
+    return 0.0 if scene.sideways else STYLE.heading
+
+
 def _area(frame: Frame) -> Area:
     behind = STYLE.stack if frame.item.repeat > 1 else 0.0
     return frame.x, frame.y, frame.x + frame.width + behind, frame.y + frame.height + behind
@@ -134,6 +148,7 @@ def _shared(scene: Scene) -> Iterator[str]:
 def _loose(scene: Scene) -> Iterator[str]:
     """Lines at the border of an open frame that do not go on at the same place beyond it: they come from nowhere, or
     lead there, and are taken for tensors of their own."""
+    scene, head = upright(scene), _heading(scene)
     lines = [line for line in scene.lines if line.net >= 0 and not line.returning]  # thick ones end at borders
     for frame in scene.frames:
         if not frame.open:
@@ -150,8 +165,8 @@ def _loose(scene: Scene) -> Iterator[str]:
         back = {line.net for line in own if _leads_back(line, top, bottom)}
         # Where a line may begin or end, and where another then ends or begins.
         for ends, at, others, beyond, words in (
-            (begin, top + STYLE.heading, end, top, "comes from nowhere into"),
-            (end, top, begin, top + STYLE.heading, "leads nowhere in"),
+            (begin, top + head, end, top, "comes from nowhere into"),
+            (end, top, begin, top + head, "leads nowhere in"),
             (end, bottom, begin, bottom, "leads nowhere out of"),
             (begin, bottom, end, bottom, "comes from nowhere out of"),
         ):
@@ -464,13 +479,13 @@ def _ways(scene: Scene) -> dict[int, list[tuple[int, int, bool]]]:
 
 def _owner(scene: Scene, point: tuple[float, float]) -> int | None:
     """The innermost frame at whose border, or below whose heading, a point lies."""
-    x, y = point
+    x, y = point[::-1] if scene.sideways else point
     best = None
-    for number, frame in enumerate(scene.frames):
+    for number, frame in enumerate(upright(scene).frames):
         if not frame.x - _NEAR <= x <= frame.x + frame.width + _NEAR:
             continue
         behind = STYLE.stack if frame.item.repeat > 1 else 0.0
-        borders = [frame.y, frame.y + frame.height + behind, frame.y + (STYLE.heading if frame.open else 0.0)]
+        borders = [frame.y, frame.y + frame.height + behind, frame.y + (_heading(scene) if frame.open else 0.0)]
         touches = any(abs(y - border) < _NEAR for border in borders)
         if touches and (best is None or frame.depth > scene.frames[best].depth):
             best = number

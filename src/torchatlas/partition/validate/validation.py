@@ -12,7 +12,7 @@ from typing import Any
 
 from torchatlas.analysis.reports import Report, as_json, fields_as_json
 from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError, MissingDependencyError
-from torchatlas.escapes import clean
+from torchatlas.graph.shown import Shown
 from torchatlas.interrupts import bracketed
 from torchatlas.partition.front_ends import first_line
 from torchatlas.partition.fx_tracing import traced_by_fx
@@ -22,13 +22,13 @@ from torchatlas.partition.validate.models import ONE_OF_EACH_FAMILY, Example, ch
 from torchatlas.partition.validate.published import facts_of
 from torchatlas.partition.validate.reassembly import fresh, reassembled, runs_of
 from torchatlas.registry import near_names
-from torchatlas.tables import text_table
+from torchatlas.sections import Lines, Section, Table
 
 FRONT_ENDS = ("fx", "export")
 _SHOWN = {True: "ok", False: "FAILED", None: "-"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PartitionValidation(Report):
     """The checks of one partition."""
 
@@ -41,12 +41,16 @@ class PartitionValidation(Report):
     def failed(self) -> tuple[PartitionCheck, ...]:
         return tuple(one for one in self.checks if one.passed is False)
 
+    def _sections(self) -> Iterator[Section]:
+        yield Lines([f"{self.front_end} {self.strategy}: {self.subgraphs:,} subgraphs; {_counted([self])}"])
+        yield Table(["check", "", "detail"], [[one.name, _SHOWN[one.passed], one.detail] for one in self.checks])
+
     def to_dict(self) -> dict[str, Any]:
         return {**fields_as_json(self, ("checks",)), "passed": not self.failed, "checks": as_json(self.checks)}
 
 
-@dataclass(frozen=True)
-class ModelValidation:
+@dataclass(frozen=True, repr=False)
+class ModelValidation(Shown):
     """All that was checked of one model."""
 
     name: str
@@ -62,12 +66,12 @@ class ModelValidation:
         notes, partitions = as_json(self.notes), as_json(self.partitions)
         return {"name": self.name, "passed": self.passed, "notes": notes, "partitions": partitions}
 
-    def __str__(self) -> str:
-        return _text(self)
+    def _sections(self) -> Iterator[Section]:
+        return model_sections(self)
 
 
-@dataclass(frozen=True)
-class ValidationReport:
+@dataclass(frozen=True, repr=False)
+class ValidationReport(Shown):
     """All models. It is true if every check of every one passed, and some were made."""
 
     models: tuple[ModelValidation, ...]
@@ -83,11 +87,13 @@ class ValidationReport:
     def to_dict(self) -> dict[str, Any]:
         return {"passed": self.passed, "models": as_json(self.models)}
 
-    def __str__(self) -> str:
-        checks = [check for model in self.models for one in model.partitions for check in one.checks]
-        counts = {passed: sum(one.passed is passed for one in checks) for passed in _SHOWN}
-        last = f"{counts[True]:,} checks passed, {counts[False]:,} failed, {counts[None]:,} could not be made"
-        return "\n\n".join([*map(str, self.models), last])
+    def _headline(self) -> str:
+        return _counted(one for model in self.models for one in model.partitions)
+
+    def _sections(self) -> Iterator[Section]:
+        for model in self.models:
+            yield from model_sections(model)
+        yield Lines([self._headline()])
 
 
 def validate(
@@ -237,14 +243,23 @@ def _one_path() -> Iterator[None]:
 # -- as text -----------------------------------------------------------------------------------------------------------
 
 
-def _text(model: ModelValidation) -> str:
+def _counted(partitions: Iterable[PartitionValidation]) -> str:
+    checks = [check for one in partitions for check in one.checks]
+    counts = {passed: sum(one.passed is passed for one in checks) for passed in _SHOWN}
+    return f"{counts[True]:,} checks passed, {counts[False]:,} failed, {counts[None]:,} could not be made"
+
+
+def model_sections(model: ModelValidation) -> Iterator[Section]:
+    """A table with the checks down and the partitions across, then what failed and what could not be checked."""
+    yield Lines([f"{model.name}: {_counted(model.partitions)}"])
     columns = [f"{one.front_end} {one.strategy}" for one in model.partitions]
     names = list(dict.fromkeys(check.name for one in model.partitions for check in one.checks))
     cells = [{check.name: _SHOWN[check.passed] for check in one.checks} for one in model.partitions]
     rows = [["subgraphs", *(f"{one.subgraphs:,}" for one in model.partitions)]]
     rows += [[name, *(cell.get(name, "") for cell in cells)] for name in names]
-    table = text_table([model.name, *(f">{name}" for name in columns)], rows) if columns else clean(model.name)
-    lines = [f"note: {note}" for note in model.notes]
+    if columns:
+        yield Table(["check", *(f">{name}" for name in columns)], rows)
+    lines: list[str] = []
     said = dict[str, None]()
     for one, column in zip(model.partitions, columns, strict=True):
         for check in one.checks:
@@ -252,4 +267,4 @@ def _text(model: ModelValidation) -> str:
                 lines.append(f"FAILED {column}, {check.name}: {check.detail}")
             elif check.passed is None:
                 said[f"- {check.name}: {check.detail}"] = None
-    return "\n".join([table, *map(clean, [*lines, *said])])
+    yield Lines([*lines, *said], model.notes)

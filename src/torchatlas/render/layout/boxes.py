@@ -1,4 +1,8 @@
-"""Items, and which of them are open -> nested boxes with sizes. Equal groups are laid out once."""
+"""Items, and which of them are open -> nested boxes with sizes. Equal groups are laid out once.
+
+Lines lead down. Where they are to lead to the right, boxes are laid out `sideways`: their height on the page is their
+width here and the other way round, and scene.py turns the whole back.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,8 @@ _MOST_ENDS = 150  # a box has room for the ends of so many lines
 _FEW_ENDS = 8  # and for so many where lines are joined before they reach it
 _WIDE = 300.0  # no text makes a box as wide as this, only the ends of lines do
 _HOPELESS = 1e6  # the width of what no page can show
+_SMALL_BOX, _SMALL_BOX_SIDEWAYS = 58, 140  # what a closed box takes of a height, with the gap below it
+_MANY_TENSORS = "1,234 tensors"  # as wide as what scene.py writes between phases
 _USUAL_PAGE = 4 / 3  # its width for its height
 
 
@@ -56,6 +62,7 @@ class Box:
     tangles: int = 0  # lines that lie on each other
     leads: list[int] = field(default_factory=list)  # of an open one: output -> the first that leaves on the same line
     cramped: bool = False  # something in it was cut that might have been higher
+    below: float = 0.0  # of its height, what is kept free for a text beside a line that leaves it
 
     @cached_property
     def routes(self) -> list[Route]:
@@ -65,8 +72,10 @@ class Box:
 class BoxMaker:
     """Lays groups out and remembers them by structure, what is open in them and the height they had."""
 
-    def __init__(self, outline: Outline, labels: Labels, smallest: float = 0.0, width: float = 0.0) -> None:
-        self.outline, self.labels = outline, labels
+    def __init__(
+        self, outline: Outline, labels: Labels, smallest: float = 0.0, width: float = 0.0, sideways: bool = False
+    ) -> None:
+        self.outline, self.labels, self.sideways = outline, labels, sideways
         self.smallest = smallest  # height of a closed box
         self.width = width  # of the page: ranks that are wider are wrapped; if 0, as wide as most pages of its height
         self._page = (width, width / _USUAL_PAGE) if width else (math.inf, 0.0)
@@ -81,6 +90,7 @@ class BoxMaker:
         self._open_numbers: dict[Item, int] = {}  # of all open ones, while `_opened_now` is what is open
         self._opened_now: Collection[Item] = ()
         self._known_words: dict[tuple[Item, bool], tuple[str, str]] = {}  # of items, which are laid out many times
+        self._shape_widths: dict[Item, dict[Item, float]] = {}
         self._solver = Solver()
 
     @property
@@ -125,7 +135,7 @@ class BoxMaker:
             number = self._closed_numbers.get(item)
             if number is None:
                 inside: tuple[Hashable, ...] = (len(item.inputs), len(item.outputs), *self._words(item, False))
-                structure = (False, item.hash, item.name, item.repeat, *inside)
+                structure = (False, item.hash, item.name, item.repeat, self._below(item), *inside)
                 number = self._closed_numbers[item] = self._numbers.setdefault(structure, len(self._numbers))
             return number
         if opened is not self._opened_now:
@@ -177,10 +187,40 @@ class BoxMaker:
         more = (self.badge(item) + 6 if repeated else 0) + (0 if item.is_leaf else STYLE.plus)
         ends = 24 + STYLE.line_end * min(max(len(item.inputs), len(item.outputs)), lines)
         texts = text_width(title, STYLE.title_text, True) + more, text_width(subtitle, STYLE.small_text)
-        width = max(STYLE.least_width, max(texts) + STYLE.text_margins, ends)
+        width = max(STYLE.least_width, max(texts) + STYLE.text_margins)
         height = max(36.0 if subtitle else STYLE.least_height, self.smallest)
-        behind = STYLE.stack if repeated else 0.0
-        return Box(item=item, width=width + behind, height=height + behind, title=title, subtitle=subtitle)
+        behind, below = STYLE.stack if repeated else 0.0, self._below(item)
+        if self.sideways:
+            width, height = max(height, ends), width + below
+        else:
+            width = max(width, ends)
+        size = width + behind, height + behind
+        return Box(item=item, width=size[0], height=size[1], title=title, subtitle=subtitle, below=below)
+
+    def _below(self, item: Item) -> float:
+        """What a text above a line that leaves a box sideways needs: the shape of what a closed box makes, or how many
+        tensors a phase hands to the next. Downwards, texts stand beside their lines."""
+        if not self.sideways or self.outline.is_marker(item):
+            return 0.0
+        if item.kind == "lane":
+            is_last = item.parent is not None and self.outline.children(item.parent)[-1] is item
+            return 0.0 if is_last else text_width(_MANY_TENSORS, STYLE.small_text) + STYLE.label_ends - STYLE.rank_gap
+        wide = self._shapes_leaving(item.parent).get(item, 0.0) if item.parent is not None else 0.0
+        # In a column's last rank a line turns after this much.
+        return max(0.0, wide + STYLE.label_ends - STYLE.track_to_border - STYLE.lane + 1) if wide else 0.0
+
+    def _shapes_leaving(self, group: Item) -> dict[Item, float]:
+        """How wide the widest text is that scene.py may write beside a line from each item of a group."""
+        found = self._shape_widths.get(group)
+        if found is None:
+            found = self._shape_widths[group] = {}
+            items, shapes = self.outline.children(group), self.labels.shapes
+            for source, target, tensor in self.outline.wiring(group).edges:
+                if source >= 0 and tensor >= 0:
+                    shape = shapes.arriving(group, items[target], tensor)
+                    wide = text_width(shape, STYLE.small_text) if shape != shapes.read(tensor) else 0.0
+                    found[items[source]] = max(wide, found.get(items[source], 0.0))
+        return found
 
     def badge(self, item: Item) -> float:
         """The width of the mark that says how often an item repeats."""
@@ -189,8 +229,9 @@ class BoxMaker:
     def _opened(self, item: Item, opened: Collection[Item], height: float, share: Share) -> Box:
         items, over = self.outline.children(item), self._over(item)
         room, is_single = height - over - 20, sum([child in opened for child in items]) == 1
+        small = _SMALL_BOX_SIDEWAYS if self.sideways else _SMALL_BOX
         if is_single and share != Share.WHOLE:  # leave room for the boxes before and after it
-            room = max(height * 0.55, height - over - 58 * (1 + min(len(items) - 1, 4)))
+            room = max(height * 0.55, height - over - small * (1 + min(len(items) - 1, 4)))
         box = self._laid_out(item, opened, height, room, share)
         if is_single and any(inner.wraps for inner in box.inner):
             box.cramped = share == Share.GUESSED
@@ -198,7 +239,9 @@ class BoxMaker:
 
     def _over(self, item: Item) -> float:
         """What the heading of a group and its borders take of its height."""
-        return 0.0 if item is self.outline.root else STYLE.heading + 2 * STYLE.padding
+        if item is self.outline.root:
+            return 0.0
+        return (0.0 if self.sideways else STYLE.heading) + 2 * STYLE.padding
 
     def _laid_out(self, item: Item, opened: Collection[Item], height: float, room: float, share: Share) -> Box:
         """A group within a height, its inner boxes within so much room."""
@@ -226,13 +269,16 @@ class BoxMaker:
             return Box(item=item, width=_HOPELESS, height=1.0, title="", subtitle="", open=True, inner=inner)
         flipped = self._acyclic(problem, len(items))
         placed = self._placed(problem, inner, height - self._over(item), {box for u, v, _ in flipped for box in (u, v)})
-        left, top = (0.0, 0.0) if is_root else (STYLE.padding, STYLE.heading + (0.0 if item.inputs else 10.0))
-        body = placed.width + 2 * left + (18.0 if item.repeat > 1 else 0.0)
+        left, top = self._origin(item)
+        body = placed.width + (0.0 if is_root else left + STYLE.padding) + (18.0 if item.repeat > 1 else 0.0)
         title, subtitle = self._words(item, True)  # page.py says more where the frame is wider
-        width = body if is_root else max(body, self._head(item))
+        width = body if is_root or self.sideways else max(body, self._head(item))
         left += max(0.0, (width - body) / 2)
         tall = placed.height + (0.0 if is_root else top + (8.0 if item.outputs else STYLE.padding))
         tall += 6.0 if item.repeat > 1 else 0.0
+        below = self._below(item) if item.kind == "lane" else 0.0
+        if self.sideways and not is_root:
+            tall = max(tall, self._head(item)) + below
         behind = STYLE.stack if item.repeat > 1 else 0.0
         nested = [box for _, _, box in open_ones]  # the others hold nothing
         wraps = placed.columns - 1 + sum([box.wraps for box in nested])
@@ -257,7 +303,16 @@ class BoxMaker:
             tangles=placed.tangles + sum(box.tangles for box in nested),
             leads=[first[end] for end in ends.values()],
             cramped=any(box.cramped for box in nested),
+            below=below,
         )
+
+    def _origin(self, item: Item) -> Point:
+        """Where the inside of a group begins. What enters it begins below its heading or, sideways, at its border."""
+        if item is self.outline.root:
+            return 0.0, 0.0
+        if self.sideways:
+            return STYLE.heading + STYLE.below_heading, 0.0 if item.inputs else STYLE.padding
+        return STYLE.padding, STYLE.heading + (0.0 if item.inputs else 10.0)
 
     def _head(self, item: Item) -> float:
         """How wide the heading of a group is."""

@@ -190,11 +190,15 @@ class _Strip:
             lowest[box] = min((lowest[reader] for reader in after[box]), default=self._levels) - 1
         hangs: dict[int, list[int]] = {}
         for box in order:
-            is_small = bool(after[box]) and self.problem.sizes[box][1] < STYLE.highest_closed
+            is_small = bool(after[box]) and self._is_closed(box)
             given = (other in self.ports or (other in hangs and set(after[other]) == {box}) for other in before[box])
             if is_small and lowest[box] > highest[box] and all(given):
                 hangs[box] = after[box]
         return list(hangs.items())[::-1]
+
+    def _is_closed(self, box: int) -> bool:
+        """By its size: closed boxes are low or, where they were laid out sideways, narrow."""
+        return min(self.problem.sizes[box]) < STYLE.highest_closed
 
     @cached_property
     def _ranks(self) -> Ranks:
@@ -277,7 +281,7 @@ class _Strip:
         into, out = {v for _, v, _ in self.problem.edges}, {u for u, _, _ in self.problem.edges}
         found = [True] * self._levels
         for box, row in self._row.items():
-            found[row] &= self.problem.sizes[box][1] < STYLE.highest_closed and (box not in into or box not in out)
+            found[row] &= self._is_closed(box) and (box not in into or box not in out)
         return found
 
     @cached_property

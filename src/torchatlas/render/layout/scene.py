@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class Wish:
 
     net: int
     text: str
-    lines: list[tuple[tuple[Point, ...], float, float]]  # and how far to the left and right beside each
+    lines: list[tuple[tuple[Point, ...], float, float]]  # and how far to each side of each
     others: list[tuple[Point, ...]]  # lines of the net that have other shapes
 
 
@@ -89,6 +89,7 @@ class Scene:
     labels: list[Label] = field(default_factory=list)
     no_room: list[tuple[int, str]] = field(default_factory=list)  # what should stand beside which net, too
     beside: float = 0.0  # how far the page goes on to the left and right
+    sideways: bool = False  # lines lead to the right, not down
 
     @property
     def wanted_labels(self) -> int:
@@ -100,10 +101,10 @@ class Scene:
 
 
 class SceneMaker:
-    """Walks a nested layout."""
+    """Walks a nested layout. One that was made `sideways` is turned when all of it is there."""
 
-    def __init__(self, outline: Outline, labels: Labels) -> None:
-        self.outline, self.labels = outline, labels
+    def __init__(self, outline: Outline, labels: Labels, sideways: bool = False) -> None:
+        self.outline, self.labels, self.sideways = outline, labels, sideways
         # What is to be written beside a net, along which lines, and how far to the left and right.
         self._wishes: dict[tuple[int, str], list[tuple[tuple[Point, ...], float, float]]] = {}
         self._shapes: dict[int, dict[tuple[Point, ...], str]] = {}  # net -> line -> in which shape it arrives
@@ -114,11 +115,11 @@ class SceneMaker:
         self.found.wishes = [
             Wish(net, text, lines, self._of_other_shape(net, text)) for (net, text), lines in self._wishes.items()
         ]
-        return self.found
+        return _turned(self.found) if self.sideways else self.found
 
     def _add(self, item: Item, box: Box, x: float, y: float, depth: int) -> None:
         behind = STYLE.stack if item.repeat > 1 else 0.0
-        width, height = box.width - behind, box.height - behind
+        width, height = box.width - behind, box.height - behind - box.below
         is_root, own = item is self.outline.root, len(self.found.frames)
         if not is_root:
             self.found.frames.append(Frame(item, x, y, width, height, box.title, box.subtitle, box.open, depth))
@@ -140,9 +141,11 @@ class SceneMaker:
         for route in box.routes:
             number = mine_of[route.net]  # type: ignore[index]
             points = [(left + px, top + py) for px, py in route.points]
+            if route.source < len(box.inner):
+                points[0] = points[0][0], points[0][1] - box.inner[route.source].below
             leaves = route.target in sinks
             if leaves:
-                points.append((points[-1][0], y + box.height))
+                points.append((points[-1][0], y + box.height - box.below))
             net = self.outline.net(number)
             many = wiring.bundles.get(number, 1)
             ends = numbers[route.source], numbers[route.target]
@@ -165,7 +168,8 @@ class SceneMaker:
         is stands beside it if not all is seen to join. `area` is left, top, width, height of the repeat; `numbers` are
         the frames of its boxes, and the last its own."""
         *makers, own = numbers
-        net, right, head = -1_000_000 - item.start, area[0] + area[2] - 9, area[1] + STYLE.heading
+        net, right, head = -1_000_000 - item.start, area[0] + area[2] - 9, area[1]
+        head += 0.0 if self.sideways else STYLE.heading
 
         def add(points: Iterable[Point], maker: int | None, arrow: bool) -> None:
             points = tuple(dict.fromkeys(points))
@@ -200,7 +204,7 @@ class SceneMaker:
             if inside[mine] in handed:
                 found.setdefault(inside[mine], ((left + box.leaves[theirs], low),))
         areas = [
-            (left + box.origin[0] + dx, area[1] + box.origin[1] + dy, inner.width, inner.height)
+            (left + box.origin[0] + dx, area[1] + box.origin[1] + dy, inner.width, inner.height - inner.below)
             for inner, (dx, dy) in zip(box.inner, box.places, strict=False)
         ]
         rest = {each if box.inner[each[0]].open else (each[0], -1): None for each in handed if each not in found}
@@ -273,6 +277,30 @@ class SceneMaker:
         return [points for points in lines if shapes.get(points) != shape]
 
 
+def _turned(scene: Scene) -> Scene:
+    """What was laid out downwards, to the right."""
+
+    def turned(points: tuple[Point, ...]) -> tuple[Point, ...]:
+        return tuple((y, x) for x, y in points)
+
+    return Scene(
+        scene.height,
+        scene.width,
+        [replace(frame, x=frame.y, y=frame.x, width=frame.height, height=frame.width) for frame in scene.frames],
+        [replace(line, points=turned(line.points)) for line in scene.lines],
+        [
+            Wish(
+                wish.net,
+                wish.text,
+                [(turned(points), low, high) for points, low, high in wish.lines],
+                [turned(points) for points in wish.others],
+            )
+            for wish in scene.wishes
+        ],
+        sideways=True,
+    )
+
+
 def place_labels(scene: Scene, beside: float) -> None:
     """Write the labels that there is room for, on a page that goes on so far to the left and right of the boxes."""
     scene.beside, scene.labels, scene.no_room = beside, [], []
@@ -283,14 +311,18 @@ def place_labels(scene: Scene, beside: float) -> None:
     ]
     solid = [area for frame in scene.frames for area in _solid(frame)]
     placed: list[Area] = []
+    page = (0.0, scene.height) if scene.sideways else (-beside, scene.width + beside)
+    find = _spots_above if scene.sideways else _spots
     for wish in scene.wishes:
         wide = text_width(wish.text, STYLE.small_text)
         spot = next(
             (
                 spot
-                for points, left, right in wish.lines
-                for spot in _spots(points, wide, (max(left, -beside), min(right, scene.width + beside)), wish.others)
-                if not _hits(spot, solid, 1) and not _hits(spot, placed, 3) and not _hits_line(spot, pieces)
+                for points, low, high in wish.lines
+                for spot in find(points, wide, (max(low, page[0]), min(high, page[1])), wish.others)
+                if not _hits(spot, solid, 1)
+                and not _hits(spot, placed, 3)
+                and not _hits_line(spot, pieces, scene.sideways)
             ),
             None,
         )
@@ -328,6 +360,24 @@ def _spots(
     return found
 
 
+def _spots_above(
+    points: tuple[Point, ...], wide: float, room: tuple[float, float], others: list[tuple[Point, ...]]
+) -> list[Area]:
+    """Where a text fits above or below the level pieces of a line that no line with another text shares."""
+    found = []
+    others = [tuple((y, x) for x, y in points) for points in others]
+    for (ax, ay), (bx, by) in itertools.pairwise(points):
+        if abs(ay - by) > 0.3 or (bx < ax and others):
+            continue
+        left, right = (bx + STYLE.line_corner, ax) if bx < ax else (_parting(ay, ax, bx, others), bx)
+        if right - left < wide + STYLE.label_ends - 2:
+            continue
+        for top in (ay - 14, ay + 2):
+            if room[0] <= top and top + 12 <= room[1]:
+                found.append((left + 4, top, left + 4 + wide, top + 12))
+    return found
+
+
 def _parting(x: float, top: float, bottom: float, others: list[tuple[Point, ...]]) -> float:
     """Where an upright piece has left the other lines of its tensor, which begin where it does."""
     for points in others:
@@ -344,7 +394,10 @@ def _hits(spot: Area, others: list[Area], pad: float) -> bool:
     )
 
 
-def _hits_line(spot: Area, pieces: list[Area]) -> bool:
+def _hits_line(spot: Area, pieces: list[Area], sideways: bool) -> bool:
+    """Texts stand beside their lines or, sideways, close above or below them."""
+    if sideways:
+        return _hits((spot[0] - 2, spot[1], spot[2] + 2, spot[3]), pieces, 1.5)
     return _hits((spot[0], spot[1] - 1, spot[2], spot[3] + 1), pieces, 3.5)
 
 

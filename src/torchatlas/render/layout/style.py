@@ -29,6 +29,7 @@ class Style:
     heading: float = 22.0
     group_corner: float = 7.0
     padding: float = 12.0
+    below_heading: float = 8.0  # where lines lead to the right
     beside_heading: float = 32.0  # before the title of an open group, between it and its heading, and after that
     # Distances between boxes
     box_gap: float = 18.0  # in a rank
@@ -48,6 +49,7 @@ class Style:
     line_end: float = 7.0  # what the end of a line takes of the width of a box
     jog: float = 5.0  # a line that would turn aside by less is made straight
     label_gap: float = 5.0
+    label_ends: float = 14.0  # before and after a text above a line
     line_width: float = 1.3
     arrow: float = 6.5
     line_corner: float = 6.0

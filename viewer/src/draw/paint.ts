@@ -1,0 +1,254 @@
+/** A scene and how it is to look -> shapes. */
+
+import type { Frame, Geometry, Line, Scene } from "../layout/scene";
+import type { Item } from "../model/outline";
+import type { Painter } from "./painter";
+import type { Theme } from "./theme";
+
+export interface Rect {
+  left: number;
+  top: number;
+  right: number;
+  bottom: number;
+}
+
+/** How boxes and lines are to look. All functions are asked for what is visible only. */
+export interface Look {
+  theme: Theme;
+  geometry: Geometry;
+  category(item: Item): string; // type of op of a box
+  heat(item: Item): [fill: string, ink: string] | null; // null: by category
+  mark(item: Item): "selected" | "second" | "near" | "failed" | "finding" | "dim" | ""; // what is to be seen of a box
+  lineMark(line: Line): "traced" | "critical" | "dim" | "";
+  lineText(line: Line): string; // what stands on a line, such as the norm of a gradient; mostly nothing
+  round(item: Item): string; // "3 of 12" for an open repeat, "" else
+  textWidth: (text: string, size: number, bold: boolean) => number;
+  tag(item: Item): { text: string; color: string } | null; // a corner label: subgraph, stage, finding
+}
+
+const TINY = 3.5; // pixels: text that is smaller cannot be read, so that it is not drawn
+
+/** Paint what is visible, at a scale that decides how much detail makes sense. */
+export function paint(painter: Painter, scene: Scene, look: Look, visible: Rect, scale: number): void {
+  const { frames, lines } = scene;
+  for (const frame of frames) if (frame.open && meets(frame, visible)) paintGroup(painter, frame, look, scale);
+  for (const line of lines)
+    if (lineMeets(line, visible) && (scale > 0.08 || line.source < 0)) paintLine(painter, line, look, scale);
+  for (const frame of frames) if (!frame.open && meets(frame, visible)) paintBox(painter, frame, look, scale);
+  const { small_text } = look.geometry;
+  if (small_text * scale < TINY + 2) return;
+  for (const label of scene.labels) {
+    if (
+      label.x > visible.right ||
+      label.y < visible.top ||
+      label.y - 12 > visible.bottom ||
+      label.x + 300 < visible.left
+    )
+      continue;
+    painter.text(label.x, label.y, label.text, small_text, false, look.theme.soft);
+  }
+}
+
+function paintGroup(painter: Painter, frame: Frame, look: Look, scale: number): void {
+  const { theme, geometry: g } = look,
+    { x, y, width, height, item } = frame;
+  const tint = theme.tints[Math.min(item.depth, theme.tints.length - 1)]!,
+    head = theme.tints[Math.min(item.depth + 1, theme.tints.length - 1)]!;
+  if (item.repeat > 1) {
+    painter.rect(x + g.stack, y + g.stack, width, height, g.group_corner, tint, theme.line);
+    painter.rect(x + g.stack / 2, y + g.stack / 2, width, height, g.group_corner, tint, theme.line);
+  }
+  painter.rect(
+    x,
+    y,
+    width,
+    height,
+    g.group_corner,
+    tint,
+    outline(look, item, theme.line),
+    marked(look, item) ? 2 / Math.min(scale, 1) : 1,
+  );
+  if (g.heading * scale < 3) return;
+  painter.rect(x + 1, y + 1, width - 2, g.heading - 2, g.group_corner - 1, head, null);
+  if (g.small_text * scale < TINY) return;
+  const base = y + g.heading - 7,
+    ink = look.mark(item) === "dim" ? theme.soft : theme.ink;
+  paintMark(painter, x + 12, y + g.heading / 2, false, ink);
+  painter.text(x + 22, base, item.title, g.title_text, true, ink);
+  const used = look.textWidth(item.title, g.title_text, true) + 32;
+  const room = width - used - (item.repeat > 1 ? 70 : 8);
+  const words = look.round(item) || item.heading || item.subtitle;
+  if (room > 40) painter.text(x + used, base, fitted(words, room, look), g.small_text, false, theme.soft);
+  if (item.repeat > 1) paintBadge(painter, x + width - 6, y + g.heading / 2, item.repeat, look);
+  paintTag(painter, frame, look);
+}
+
+function paintBox(painter: Painter, frame: Frame, look: Look, scale: number): void {
+  const { theme, geometry: g } = look,
+    { x, y, width, height, item } = frame;
+  const [fill, stroke, ink] = colours(item, look);
+  const corner = item.isMarker ? height / 2 : g.box_corner;
+  if (item.repeat > 1) {
+    painter.rect(x + g.stack, y + g.stack, width, height, corner, fill, stroke);
+    painter.rect(x + g.stack / 2, y + g.stack / 2, width, height, corner, fill, stroke);
+  }
+  const isTiny = height * scale < 4;
+  painter.rect(
+    x,
+    y,
+    width,
+    height,
+    isTiny ? 0 : corner,
+    fill,
+    isTiny && !marked(look, item) ? null : outline(look, item, stroke),
+    marked(look, item) ? 2.5 / Math.min(scale, 1) : 1.1,
+  );
+  if (g.small_text * scale < TINY) return;
+  const badge = item.repeat > 1 ? 34 : 0,
+    sign = item.isLeaf ? 0 : g.plus;
+  const middle = x + (width - badge) / 2 + (sign ? sign / 2 : 0);
+  const titleY = item.subtitle ? y + height / 2 - 2 : y + height / 2 + 4.5;
+  if (sign)
+    paintMark(painter, middle - look.textWidth(item.title, g.title_text, true) / 2 - 9, titleY - 4.5, true, ink);
+  painter.text(middle, titleY, item.title, g.title_text, true, ink, "middle");
+  if (item.subtitle)
+    painter.text(
+      x + width / 2,
+      y + height / 2 + 12,
+      item.subtitle,
+      g.small_text,
+      false,
+      ink === theme.ink ? theme.soft : ink,
+      "middle",
+    );
+  if (item.repeat > 1) paintBadge(painter, x + width - 5, y + 11, item.repeat, look);
+  paintTag(painter, frame, look);
+}
+
+function paintLine(painter: Painter, line: Line, look: Look, scale: number): void {
+  const { theme, geometry: g } = look,
+    mark = look.lineMark(line),
+    points = line.points;
+  const colour =
+    mark === "traced"
+      ? theme.fills["matmul"]![1]
+      : mark === "critical"
+        ? theme.accent
+        : mark === "dim"
+          ? theme.line
+          : theme.edge;
+  const wide =
+    (mark === "traced" || mark === "critical" ? 2.4 : g.line_width) *
+    (line.many > 1 ? 1.6 : 1) *
+    (scale < 0.35 ? 0.35 / scale : 1) *
+    (mark ? 1 : scale < 0.35 ? 0.6 : 1);
+  if (points.length < 4) return painter.circle(points[0]!, points[1]!, g.dot, colour);
+  painter.line(points, colour, wide, scale < 0.3 ? 0 : g.line_corner, line.dashed);
+  paintLineText(painter, line, look, scale);
+  if (!line.arrow || scale < 0.2) return;
+  const last = points.length - 2;
+  painter.arrow(
+    points[last]!,
+    points[last + 1]!,
+    points[last]! - points[last - 2]!,
+    points[last + 1]! - points[last - 1]!,
+    g.arrow,
+    colour,
+  );
+}
+
+/** On the longest piece of a line. */
+function paintLineText(painter: Painter, line: Line, look: Look, scale: number): void {
+  const text = look.lineText(line),
+    size = look.geometry.small_text,
+    { points } = line;
+  if (!text || size * scale < TINY) return;
+  const lengths = points
+    .slice(2)
+    .map((at, i) => (i % 2 ? 0 : Math.abs(at - points[i]!) + Math.abs(points[i + 3]! - points[i + 1]!)));
+  const longest = lengths.indexOf(Math.max(...lengths));
+  const [x, y] = [(points[longest]! + points[longest + 2]!) / 2, (points[longest + 1]! + points[longest + 3]!) / 2];
+  const width = look.textWidth(text, size, true) + 8;
+  painter.rect(x - width / 2, y - 8, width, 15, 4, look.theme.background, look.theme.line);
+  painter.text(x, y + 4, text, size, true, look.theme.ink, "middle");
+}
+
+/** The sign of a group: + of a closed one, − of an open one. */
+function paintMark(painter: Painter, x: number, y: number, closed: boolean, ink: string): void {
+  painter.line([x - 4, y, x + 4, y], ink, 1.4, 0);
+  if (closed) painter.line([x, y - 4, x, y + 4], ink, 1.4, 0);
+}
+
+function paintBadge(painter: Painter, right: number, middle: number, repeat: number, look: Look): void {
+  const text = `×${repeat.toLocaleString("en-US")}`,
+    width = look.textWidth(text, look.geometry.small_text, true) + 10;
+  painter.rect(right - width, middle - 7.5, width, 15, 7.5, look.theme.terminal[0], null);
+  painter.text(right - width / 2, middle + 4, text, look.geometry.small_text, true, look.theme.terminal[1], "middle");
+}
+
+function paintTag(painter: Painter, frame: Frame, look: Look): void {
+  const tag = look.tag(frame.item);
+  if (!tag) return;
+  const width = look.textWidth(tag.text, 10, true) + 10;
+  painter.rect(frame.x + frame.width - width + 4, frame.y - 9, width, 16, 8, tag.color, look.theme.background);
+  painter.text(frame.x + frame.width - width / 2 + 4, frame.y + 3, tag.text, 10, true, "#FFFFFF", "middle");
+}
+
+function colours(item: Item, look: Look): [fill: string, stroke: string, ink: string] {
+  const { theme } = look;
+  if (item.isMarker) return [theme.terminal[0], theme.terminal[0], theme.terminal[1]];
+  const warm = look.heat(item);
+  const [fill, stroke] = theme.fills[item.isLeaf ? look.category(item) : "module"] ?? theme.fills["unknown"]!;
+  if (warm) return [warm[0], stroke, warm[1]];
+  const faint = look.mark(item) === "dim";
+  return [
+    faint ? theme.background : item.isLeaf ? fill : theme.background,
+    faint ? theme.line : stroke,
+    faint ? theme.soft : theme.ink,
+  ];
+}
+
+function marked(look: Look, item: Item): boolean {
+  return !["", "dim"].includes(look.mark(item));
+}
+
+function outline(look: Look, item: Item, usual: string): string {
+  switch (look.mark(item)) {
+    case "selected":
+      return look.theme.fills["matmul"]![1];
+    case "second":
+      return look.theme.fills["attention"]![1];
+    case "near":
+      return look.theme.fills["pooling"]![1];
+    case "failed":
+    case "finding":
+      return look.theme.accent;
+  }
+  return usual;
+}
+
+function fitted(text: string, room: number, look: Look): string {
+  const width = look.textWidth(text, look.geometry.small_text, false);
+  if (width <= room) return text;
+  return `${text.slice(0, Math.max(Math.floor((text.length * room) / width) - 1, 0))}…`;
+}
+
+function meets(frame: Frame, rect: Rect): boolean {
+  return (
+    frame.x < rect.right &&
+    frame.x + frame.width + 8 > rect.left &&
+    frame.y < rect.bottom &&
+    frame.y + frame.height + 8 > rect.top
+  );
+}
+
+function lineMeets(line: Line, rect: Rect): boolean {
+  let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
+  for (let i = 0; i < line.points.length; i += 2) {
+    left = Math.min(left, line.points[i]!);
+    right = Math.max(right, line.points[i]!);
+    top = Math.min(top, line.points[i + 1]!);
+    bottom = Math.max(bottom, line.points[i + 1]!);
+  }
+  return left < rect.right && right > rect.left && top < rect.bottom && bottom > rect.top;
+}

@@ -1,0 +1,156 @@
+/** What boxes can be coloured by: a number per node, and how those of a group make one. NaN is unknown, never zero. */
+
+import type { Graph } from "./graph";
+import type { Item, Outline } from "./outline";
+import { formatBytes, formatFlops, formatNumber, formatTime } from "./units";
+
+export interface Measure {
+  readonly name: string;
+  readonly title: string;
+  readonly format: (value: number) => string;
+  readonly values: Float64Array; // per node
+  readonly combine: "sum" | "max" | "ratio";
+  readonly below?: Float64Array; // what a ratio divides by
+}
+
+/** All measures that a graph has numbers for, by name. */
+export function measuresOf(graph: Graph): Map<string, Measure> {
+  const found = [time(graph), memory(graph), flops(graph), intensity(graph), gradient(graph), ...overlays(graph)];
+  return new Map(found.filter((one): one is Measure => one !== null && hasNumbers(one)).map((one) => [one.name, one]));
+}
+
+function hasNumbers(measure: Measure): boolean {
+  return measure.values.some((value) => !Number.isNaN(value));
+}
+
+/** Measures of the items of an outline: sums are differences of running sums, so that any group costs the same. */
+export class ItemValues {
+  private readonly sums: Float64Array;
+  private readonly known: Int32Array;
+  private readonly below: Float64Array | null;
+  private readonly perLeaf: Float64Array;
+
+  constructor(
+    readonly outline: Outline,
+    readonly measure: Measure,
+  ) {
+    const leaves = outline.leafNode.length;
+    this.perLeaf = new Float64Array(leaves).fill(Number.NaN);
+    const below = measure.below ? new Float64Array(leaves) : null;
+    measure.values.forEach((value, node) => {
+      const leaf = outline.nodeLeaf[node]!;
+      if (leaf < 0 || Number.isNaN(value)) return;
+      const before = this.perLeaf[leaf]!;
+      this.perLeaf[leaf] = Number.isNaN(before)
+        ? value
+        : measure.combine === "max"
+          ? Math.max(before, value)
+          : before + value;
+      if (below) below[leaf]! += measure.below![node]!;
+    });
+    this.sums = new Float64Array(leaves + 1);
+    this.known = new Int32Array(leaves + 1);
+    this.below = below && new Float64Array(leaves + 1);
+    for (let leaf = 0; leaf < leaves; leaf++) {
+      const value = this.perLeaf[leaf]!;
+      this.sums[leaf + 1] = this.sums[leaf]! + (Number.isNaN(value) ? 0 : value);
+      this.known[leaf + 1] = this.known[leaf]! + (Number.isNaN(value) ? 0 : 1);
+      if (this.below) this.below[leaf + 1] = this.below[leaf]! + below![leaf]!;
+    }
+  }
+
+  /** The value of an item, all its rounds together (of a largest value the largest round). */
+  of(item: Item): number {
+    return this.between(item.start, item.end);
+  }
+
+  between(start: number, stop: number): number {
+    if (this.known[stop] === this.known[start]) return Number.NaN;
+    if (this.measure.combine === "max") {
+      let most = Number.NEGATIVE_INFINITY;
+      for (let leaf = start; leaf < stop; leaf++)
+        most = Math.max(most, Number.isNaN(this.perLeaf[leaf]!) ? most : this.perLeaf[leaf]!);
+      return most;
+    }
+    const sum = this.sums[stop]! - this.sums[start]!;
+    if (!this.below) return sum;
+    const below = this.below[stop]! - this.below[start]!;
+    return below ? sum / below : Number.NaN;
+  }
+}
+
+function columnOf(graph: Graph, name: string): Float64Array | null {
+  const column = graph.document.column(name);
+  return column ? Float64Array.from(column as ArrayLike<number>, (value) => (value < 0 ? Number.NaN : value)) : null;
+}
+
+function time(graph: Graph): Measure | null {
+  const values = columnOf(graph, "node_time_ns");
+  return (
+    values && {
+      name: "time",
+      title: graph.info.time ? `time (${graph.info.time})` : "time",
+      format: formatTime,
+      values,
+      combine: "sum",
+    }
+  );
+}
+
+/** The bytes that a node allocated. */
+function memory(graph: Graph): Measure {
+  const born = graph.document.need("storage_born"),
+    bytes = graph.document.need("storage_bytes");
+  const values = new Float64Array(graph.count).fill(Number.NaN);
+  for (let node = 0; node < graph.count; node++) if (graph.isOp(node)) values[node] = 0;
+  born.forEach((node, storage) => {
+    if (node >= 0 && bytes[storage]! > 0) values[node] = (values[node] || 0) + bytes[storage]!;
+  });
+  return { name: "memory", title: "memory allocated", format: formatBytes, values, combine: "sum" };
+}
+
+function flops(graph: Graph): Measure | null {
+  const values = columnOf(graph, "viewer/node_flops");
+  return values && { name: "flops", title: "FLOPs (2 per multiply-add)", format: formatFlops, values, combine: "sum" };
+}
+
+function intensity(graph: Graph): Measure | null {
+  const work = columnOf(graph, "viewer/node_arithmetic"),
+    moved = columnOf(graph, "viewer/node_moved");
+  if (!work || !moved) return null;
+  return {
+    name: "intensity",
+    title: "arithmetic per byte moved",
+    format: formatNumber,
+    combine: "ratio",
+    values: work.map((value, node) => (moved[node]! > 0 ? value : Number.NaN)),
+    below: moved.map((value) => Math.max(value, 0)),
+  };
+}
+
+function gradient(graph: Graph): Measure | null {
+  const column = graph.document.column("viewer/node_gradient");
+  return column
+    ? {
+        name: "gradient",
+        title: "gradient norm of parameters",
+        format: formatNumber,
+        values: Float64Array.from(column as ArrayLike<number>),
+        combine: "max",
+      }
+    : null;
+}
+
+interface Overlay {
+  title: string;
+  nodes: [number, number][];
+}
+
+/** Numbers of the user's own: graph.save("x.html", overlay={name: number}). */
+function overlays(graph: Graph): Measure[] {
+  return (graph.document.json<Overlay[]>("viewer/overlay.json") ?? []).map(({ title, nodes }) => {
+    const values = new Float64Array(graph.count).fill(Number.NaN);
+    for (const [node, value] of nodes) values[node] = value;
+    return { name: `overlay:${title}`, title, format: formatNumber, values, combine: "max" };
+  });
+}

@@ -1,0 +1,144 @@
+/** What differs between two graphs: a sentence, the modules with their deltas, the ops that changed. */
+
+import type { App } from "../app";
+import type { ModuleChange } from "../model/alignment";
+import { formatBytes, formatCount, formatFlops, formatNumber, formatTime } from "../model/units";
+import { h } from "./dom";
+import type { Pane } from "./pane";
+
+const MOST = 300; // rows of a list
+const FORMATS: [part: string, format: (value: number) => string][] = [
+  ["time", formatTime],
+  ["_ns", formatTime],
+  ["flops", formatFlops],
+  ["bytes", formatBytes],
+  ["memory", formatBytes],
+  ["parameters", formatCount],
+  ["macs", formatCount],
+  ["operations", formatCount],
+];
+
+export function compare(app: App): Pane {
+  const side = app.side;
+  const missing =
+    'This page holds one graph. Compare two: atlas.compare(before, after).save("x.html"), or torchatlas view before.atlas after.atlas.';
+  if (!side) return { name: "compare", title: "Compare", place: "bottom", element: h("div"), missing };
+  const { stored } = side,
+    figures = [...new Set(stored.modules.flatMap((one) => Object.keys(one.a)))];
+  const rows = stored.modules.filter((one) => figures.some((name) => one.a[name] !== one.b[name])).slice(0, MOST);
+  const modules = h(
+    "table",
+    {},
+    h("thead", {}, h("tr", {}, h("th", {}, "module"), ...figures.map((name) => h("th", {}, words(name))))),
+    h(
+      "tbody",
+      {},
+      ...rows.map((one) =>
+        h(
+          "tr",
+          { tabindex: 0, onclick: () => selectModule(app, one.path) },
+          h("td", {}, one.path || "(all)"),
+          ...figures.map((name) => cell(one, name)),
+        ),
+      ),
+    ),
+  );
+  const ops = [
+    ...stored.changed.map(([a, , what]) =>
+      row(
+        app,
+        a,
+        "changed",
+        Object.entries(what)
+          .map(([name, [before, after]]) => `${name}: ${before} → ${after}`)
+          .join(", "),
+      ),
+    ),
+    ...stored.only_a.map((node) => row(app, node, "removed", "")),
+    ...stored.only_b.map((node) => otherRow(app, node)),
+  ];
+  const element = h(
+    "div",
+    { class: "compare" },
+    h("p", {}, stored.sentence),
+    h(
+      "div",
+      { class: "columns" },
+      h("div", {}, h("h2", {}, "modules that differ"), rows.length ? modules : h("p", { class: "soft" }, "none")),
+      h(
+        "div",
+        {},
+        h("h2", {}, "ops that differ"),
+        h(
+          "ul",
+          {},
+          ...ops.slice(0, MOST),
+          ops.length > MOST ? h("li", { class: "soft" }, `and ${ops.length - MOST} more`) : null,
+        ),
+      ),
+    ),
+  );
+  return { name: "compare", title: "Compare", place: "bottom", element };
+}
+
+function words(name: string): string {
+  return name.replace(/_/g, " ").replace(/ ns$/, "");
+}
+
+/** Before, after, and by how much. */
+function cell(one: ModuleChange, name: string): HTMLElement {
+  const a = one.a[name] ?? null,
+    b = one.b[name] ?? null,
+    format = FORMATS.find(([part]) => name.includes(part))?.[1] ?? formatNumber;
+  const text = (value: number | null) => (value === null ? "–" : format(value));
+  if (a === b) return h("td", { class: "soft" }, text(a));
+  const change =
+    a && b !== null
+      ? `${b > a ? "+" : "−"}${formatNumber(Math.abs((100 * (b - a)) / a))} %`
+      : a === null || a === 0
+        ? "new"
+        : "gone";
+  return h(
+    "td",
+    { title: `${text(a)} → ${text(b)}` },
+    `${text(b)} `,
+    h("b", { class: (b ?? 0) > (a ?? 0) ? "more" : "less" }, change),
+  );
+}
+
+function row(app: App, node: number, verdict: string, what: string): HTMLElement {
+  return h(
+    "li",
+    {},
+    h("span", { class: `verdict ${verdict}` }, verdict),
+    h(
+      "button",
+      { class: "link", onclick: () => app.select({ kind: "node", node }, { fly: true }) },
+      app.graph.nodeName(node),
+    ),
+    h("span", { class: "soft" }, what),
+  );
+}
+
+function otherRow(app: App, node: number): HTMLElement {
+  const { beside } = app;
+  return h(
+    "li",
+    {},
+    h("span", { class: "verdict added" }, "added"),
+    beside
+      ? h(
+          "button",
+          { class: "link", onclick: () => beside.select({ kind: "node", node }, { fly: true }) },
+          beside.graph.nodeName(node),
+        )
+      : `node ${node}`,
+  );
+}
+
+function selectModule(app: App, path: string): void {
+  const { graph } = app,
+    call = [...graph.callModule].findIndex((module) => graph.tables.modules[module]!.path === path);
+  const key = call < 0 ? null : app.groupOfCall(call);
+  if (key) app.select({ kind: "group", key }, { fly: true });
+}

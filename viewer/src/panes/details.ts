@@ -1,0 +1,135 @@
+/** All that is known of what is selected: the graph, a group, or one op. */
+
+import type { App } from "../app";
+import type { Item } from "../model/outline";
+import { formatBytes, formatCount, formatFlops, formatInteger, formatTime } from "../model/units";
+import { changed } from "../state/store";
+import { aboutNode, link } from "./details_node";
+import { h, replace } from "./dom";
+import { copyButtons, facts } from "./facts";
+import type { Pane } from "./pane";
+
+export function details(app: App): Pane {
+  const element = h("div", { class: "details" });
+  app.store.subscribe((state, before) => {
+    if (!changed(state, before, "selection", "rounds", "relation", "second")) return;
+    const { selection } = state;
+    const item = selection?.kind === "group" ? app.itemWithKey(selection.key) : null;
+    if (selection?.kind === "node") replace(element, ...aboutNode(app, selection.node));
+    else replace(element, ...(item ? aboutGroup(app, item) : aboutGraph(app)));
+  });
+  return { name: "details", title: "Details", place: "right", element };
+}
+
+function aboutGraph(app: App): (HTMLElement | null)[] {
+  const { info, document } = app.graph,
+    { totals } = info;
+  const atLeast = (name: string) => (totals.at_least.includes(name) ? "at least " : "");
+  return [
+    h("h2", {}, "graph"),
+    h("h3", {}, info.title),
+    facts([
+      ["ops", formatInteger(totals.ops)],
+      ["parameters", totals.parameters ? formatCount(totals.parameters) : ""],
+      ["arithmetic", totals.flops === null ? "" : atLeast("flops") + formatFlops(totals.flops)],
+      [
+        "time",
+        totals.time_ns === null
+          ? "not timed"
+          : `${atLeast("time_ns")}${formatTime(totals.time_ns)}${info.time ? ` (${info.time})` : ""}`,
+      ],
+      ["peak memory", totals.peak_bytes === null ? "" : atLeast("peak_bytes") + formatBytes(totals.peak_bytes)],
+      ["made from", document.header.source],
+      ["torch", String(document.header.metadata["torch"] ?? "")],
+    ]),
+    info.failed &&
+      h(
+        "p",
+        { class: "alert" },
+        `It ended with an error: ${info.failed.message} `,
+        link(app, { kind: "node", node: info.failed.node }, "show the op"),
+      ),
+    ...info.left_out.map((note) => h("p", { class: "soft" }, note)),
+    ...info.notes.map((note) => h("p", { class: "soft" }, note)),
+    h("p", { class: "soft" }, "Click a box to select it, a closed group to open it. Press ? for the keys."),
+  ];
+}
+
+function aboutGroup(app: App, item: Item): (HTMLElement | null)[] {
+  const { rounds } = app.state,
+    path = app.outline.path(item, rounds),
+    call = app.outline.call(item, rounds);
+  const shown = rounds.get(item.key),
+    module = call >= 0 ? app.graph.callModule[call]! : -1;
+  const parameters = module >= 0 ? app.graph.document.column("viewer/module_parameters")?.[module] : undefined;
+  const source = app.graph.source(app.outline.leafNode[app.outline.shownStart(item, rounds)]!);
+  return [
+    h("h2", {}, item.kind === "module" ? "selected module" : `selected ${KINDS[item.kind] ?? "group"}`),
+    h("h3", {}, item.title),
+    h("p", { class: "soft" }, item.subtitle),
+    facts([
+      ["path", path],
+      ["class", item.type],
+      ["boxes", formatInteger(item.length) + (item.repeat > 1 ? " a round" : "")],
+      ["parameters", parameters ? formatCount(parameters) + (item.repeat > 1 ? " a round" : "") : ""],
+      ...measured(app, item),
+      ["first line", source ? `${shortFile(source.file)}:${source.line}` : ""],
+    ]),
+    item.repeat > 1
+      ? h(
+          "div",
+          { class: "buttons" },
+          h(
+            "button",
+            {
+              title: "the round before ([)",
+              onclick: () => app.showRound(item, (typeof shown === "number" ? shown : 0) - 1),
+            },
+            "◂",
+          ),
+          h("span", {}, shown === "all" ? `all ${item.repeat} rounds` : `round ${(shown ?? 0) + 1} of ${item.repeat}`),
+          h(
+            "button",
+            {
+              title: "the next round (])",
+              onclick: () => app.showRound(item, (typeof shown === "number" ? shown : 0) + 1),
+            },
+            "▸",
+          ),
+          h(
+            "button",
+            { onclick: () => app.showRound(item, shown === "all" ? 0 : "all") },
+            shown === "all" ? "fold" : "unfold",
+          ),
+        )
+      : null,
+    item.repeat > 1 && item.differs ? h("p", { class: "soft" }, "The rounds do the same on other sizes.") : null,
+    copyButtons(path ? `graph[${JSON.stringify(path)}]` : "", () => ({
+      title: item.title,
+      path,
+      class: item.type,
+      rounds: item.repeat,
+      nodes: app.outline.nodes(item),
+    })),
+  ];
+}
+
+const KINDS: Record<string, string> = {
+  lane: "phase",
+  loop: "loop",
+  functional: "ops",
+  segment: "segment",
+  leaf: "repeat",
+};
+
+function measured(app: App, item: Item): [string, string][] {
+  return [...app.measures.values()].map((measure) => {
+    const value = app.itemValues(measure.name)!.of(item),
+      rounds = item.repeat > 1 && measure.combine === "sum" ? `, ${item.repeat} rounds together` : "";
+    return [measure.title, Number.isNaN(value) ? "unknown" : measure.format(value) + rounds];
+  });
+}
+
+export function shortFile(file: string): string {
+  return file.split(/[\\/]/).slice(-2).join("/");
+}

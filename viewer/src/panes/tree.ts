@@ -1,0 +1,126 @@
+/** The groups as a tree with bars: what the canvas shows, for eyes and for screen readers (ARIA tree). */
+
+import type { App } from "../app";
+import type { Item } from "../model/outline";
+import { changed, type Selection } from "../state/store";
+import { h, replace } from "./dom";
+import type { Pane } from "./pane";
+
+const MOST_ROWS = 400; // of one group; a tree that is longer is scrolled, not read
+const MOST_IN_ALL = 1500; // rows; groups that come after stay closed here
+
+export function tree(app: App): Pane {
+  const list = h("ul", { role: "tree", "aria-label": "modules and ops" });
+  const title = h("h2", {});
+  const element = h("div", { class: "tree" }, title, list);
+  const draw = () => {
+    const name = app.itemValues(app.state.heat) ? app.state.heat : app.measures.has("time") ? "time" : "flops";
+    const measure = app.measures.get(name);
+    title.textContent = `modules${measure ? ` · ${measure.title}` : ""}`;
+    replace(list, ...rowsOf(app, app.outline.root, name, { left: MOST_IN_ALL }));
+  };
+  app.store.subscribe((state, before) => {
+    if (changed(state, before, "open", "rounds", "hidden", "heat")) draw();
+    if (changed(state, before, "selection", "open", "rounds", "heat")) mark(app, list, state.selection);
+  });
+  list.addEventListener("keydown", (event) => moveFocus(list, event));
+  return { name: "tree", title: "Modules", place: "left", element };
+}
+
+/** How many rows may still be made. */
+interface Budget {
+  left: number;
+}
+
+function rowsOf(app: App, group: Item, measure: string, budget: Budget): HTMLElement[] {
+  const values = app.itemValues(measure),
+    whole = values?.between(0, app.outline.leafNode.length) ?? Number.NaN;
+  const children = app.outline.children(group, app.state.rounds).filter((item) => !item.isMarker);
+  const shown = Math.min(MOST_ROWS, children.length);
+  budget.left -= shown;
+  const rows = children.slice(0, shown).map((item) => {
+    const isOpen = !item.isLeaf && app.state.open.has(item.key),
+      value = values?.of(item) ?? Number.NaN;
+    const bar = h("span", { class: "bar" });
+    const share = h("span", { class: "share" });
+    share.style.width = `${Number.isFinite(value / whole) ? Math.min((100 * value) / whole, 100) : 0}%`;
+    bar.append(share);
+    const row = h(
+      "div",
+      { class: "row", onclick: () => choose(app, item), ondblclick: () => app.toggle(item) },
+      h(
+        "button",
+        {
+          class: "twist",
+          tabindex: -1,
+          "aria-hidden": "true",
+          onclick: (event: MouseEvent) => {
+            event.stopPropagation();
+            app.toggle(item);
+          },
+        },
+        item.isLeaf ? "" : isOpen ? "▾" : "▸",
+      ),
+      h(
+        "span",
+        { class: "name", title: `${item.title} ${item.subtitle}` },
+        h("b", {}, item.name || item.title),
+        item.name && item.name !== item.title ? ` ${item.title}` : "",
+        item.repeat > 1 ? ` ×${item.repeat}` : "",
+      ),
+      values ? bar : null,
+      values
+        ? h("span", { class: "number" }, Number.isNaN(value) ? "–" : app.measures.get(measure)!.format(value))
+        : null,
+    );
+    const element = h(
+      "li",
+      {
+        role: "treeitem",
+        tabindex: -1,
+        "data-key": item.key,
+        "aria-expanded": item.isLeaf ? undefined : String(isOpen),
+        "aria-level": item.depth,
+      },
+      row,
+    );
+    row.style.paddingLeft = `${(item.depth - 1) * 12}px`;
+    element.addEventListener("keydown", (event) => {
+      if (event.target !== element) return;
+      if (event.key === "Enter" || event.key === " ") choose(app, item);
+      else if ((event.key === "ArrowRight" && !isOpen) || (event.key === "ArrowLeft" && isOpen)) app.toggle(item);
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    if (isOpen && budget.left > 0) element.append(h("ul", { role: "group" }, ...rowsOf(app, item, measure, budget)));
+    return element;
+  });
+  if (children.length > MOST_ROWS) rows.push(h("li", { class: "soft" }, `… and ${children.length - MOST_ROWS} more`));
+  return rows;
+}
+
+function choose(app: App, item: Item): void {
+  app.select(app.selectionOf(item), { fly: true });
+}
+
+function mark(app: App, list: HTMLElement, selection: Selection | null): void {
+  const key = app.itemOf(selection)?.key;
+  for (const old of list.querySelectorAll('[aria-selected="true"]')) {
+    old.setAttribute("aria-selected", "false");
+    old.setAttribute("tabindex", "-1");
+  }
+  const row = key === undefined ? null : list.querySelector<HTMLElement>(`[data-key="${key}"]`);
+  row?.setAttribute("aria-selected", "true");
+  row?.querySelector(".row")?.scrollIntoView({ block: "nearest" });
+  (row ?? list.querySelector<HTMLElement>("li"))?.setAttribute("tabindex", "0");
+}
+
+function moveFocus(list: HTMLElement, event: KeyboardEvent): void {
+  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!by) return;
+  const rows = [...list.querySelectorAll<HTMLElement>('li[role="treeitem"]')];
+  rows[rows.indexOf(document.activeElement as HTMLElement) + by]?.focus();
+  event.preventDefault();
+  event.stopPropagation();
+}
