@@ -110,7 +110,7 @@ def test_a_moment_shows_what_is_alive_and_a_click_where_it_was_made(page_of) -> 
     assert selection(page) == {"kind": "node", "node": moment}
     assert name_of(page, moment) in page.locator("div.details").inner_text()
     # a category lists its own only
-    page.locator(".chip", has_text="parameters").click()
+    page.locator(".category", has_text="parameters").click()
     assert rows.count() == 4
     assert "0.weight" in page.locator(".alive").inner_text()
 

@@ -5,7 +5,7 @@
  */
 
 import type { Graph } from "./graph";
-import { formatInteger, formatTime } from "./units";
+import { formatInteger } from "./units";
 
 export const AXES = ["order", "time", "clock"] as const;
 export type AxisName = (typeof AXES)[number];
@@ -52,8 +52,12 @@ export class Axis {
     return Math.min(Math.max(lastAtMost(this.edges, value), 0), this.count - 1);
   }
 
-  format(value: number): string {
-    return this.name === "order" ? formatInteger(Math.round(value)) : formatTime(value);
+  /** A number of the axis, exact enough to tell it from one that is a step away. */
+  format(value: number, step: number): string {
+    if (this.name === "order") return formatInteger(Math.round(value));
+    const unit = [1e9, 1e6, 1e3].find((one) => value >= one) ?? 1;
+    const digits = Math.min(Math.max(Math.ceil(-Math.log10(step / unit) - 1e-9), 0), 9);
+    return `${(value / unit).toFixed(digits)} ${{ 1e9: "s", 1e6: "ms", 1e3: "µs", 1: "ns" }[unit]}`;
   }
 }
 

@@ -94,16 +94,22 @@ export class Timeline {
       { pen, theme } = chart,
       [low, high] = this.range,
       at = this.scale();
-    for (const tick of roundTicks(low, high, Math.max(Math.floor((this.right - this.left) / 110), 2))) {
+    const ticks = roundTicks(low, high, Math.max(Math.floor((this.right - this.left) / 110), 2));
+    for (const tick of ticks) {
       const x = at(tick);
       if (x < this.left - 1 || x > this.right + 1) continue;
       pen.fillStyle = theme.line;
       pen.fillRect(Math.round(x), from, 1, to - from);
-      chart.write(axis.format(tick), Math.min(Math.max(x, this.left + 14), this.right - 14), y, {
-        color: theme.soft,
-        align: "center",
-        size: 10.5,
-      });
+      chart.write(
+        axis.format(tick, ticks[1] === undefined ? high - low : ticks[1] - ticks[0]!),
+        Math.min(Math.max(x, this.left + 14), this.right - 14),
+        y,
+        {
+          color: theme.soft,
+          align: "center",
+          size: 10.5,
+        },
+      );
     }
   }
 
