@@ -6,6 +6,7 @@ import { roundTicks } from "../model/ticks";
 import { formatBytes, formatInteger } from "../model/units";
 import { changed } from "../state/store";
 import { whenSeen } from "./chart";
+import { link } from "./details_node";
 import { h, replace } from "./dom";
 import type { Pane } from "./pane";
 import { BAND, Timeline } from "./timeline";
@@ -35,7 +36,7 @@ class MemoryPane {
   private readonly line: Timeline;
   private readonly layers: { key: Category; bytes: Float64Array }[];
   private readonly list = h("div", { class: "alive" });
-  private readonly chips = h("div", { class: "chips", role: "group", "aria-label": "categories" });
+  private readonly chips = h("div", { class: "categories", role: "group", "aria-label": "categories" });
   private only: Category | null = null;
   private pointed: number | null = null; // the storage whose lifetime is drawn
 
@@ -86,7 +87,7 @@ class MemoryPane {
       { class: "headline" },
       h("b", {}, `${this.atLeast}${formatBytes(memory.peakBytes)}`),
       " at the peak, in ",
-      link(app.graph.nodeName(node), () => app.select({ kind: "node", node }, { fly: true })),
+      link(app, { kind: "node", node }, app.graph.nodeName(node)),
       " ",
       h("button", { title: "stand at the peak", onclick: () => this.line.moveTo(node) }, "jump to the peak"),
     );
@@ -221,7 +222,7 @@ class MemoryPane {
         { class: "alive-title" },
         h("b", {}, live < 0 ? "unknown" : `${this.atLeast}${formatBytes(live)}`),
         ` ${where}`,
-        link(app.graph.nodeName(moment), () => app.select({ kind: "node", node: moment }, { fly: true })),
+        link(app, { kind: "node", node: moment }, app.graph.nodeName(moment)),
       ),
       h("ul", {}, ...alive.rows.map((one) => this.row(one, moment))),
       alive.others.count ? h("p", { class: "soft" }, restWords(alive.others)) : null,
@@ -237,7 +238,7 @@ class MemoryPane {
       return h(
         "button",
         {
-          class: "chip",
+          class: "category",
           "aria-pressed": String(this.only === key),
           title: `list only ${CATEGORIES[key]}`,
           onclick: () => {
@@ -362,11 +363,7 @@ function shortBytes(bytes: number): string {
 }
 
 function swatch(color: string): HTMLElement {
-  const element = h("span", { class: "swatch" });
+  const element = h("span", { class: "category-color" });
   element.style.background = color;
   return element;
-}
-
-export function link(text: string, run: () => void): HTMLElement {
-  return h("button", { class: "link", onclick: run }, text);
 }

@@ -51,6 +51,13 @@ describe("tables", () => {
     expect([...orderedRows(ops, ops.columns[0]!, true, "")]).toEqual([3, 2, 1, 0]);
   });
 
+  it("keeps the order of rows that are equal or unknown", () => {
+    const many = graphOf({ nodes: 6, columns: { node_time_ns: [1, -1, 3, -1, 1, 2] } });
+    const table = opsTable(many, measuresOf(many));
+    expect([...orderedRows(table, numbers(table, "time_ns"), true, "")]).toEqual([2, 5, 0, 4, 1, 3]);
+    expect([...orderedRows(table, numbers(table, "time_ns"), false, "")]).toEqual([0, 4, 5, 2, 1, 3]);
+  });
+
   it("filters by all words, in any text", () => {
     expect([...orderedRows(ops, ops.columns[0]!, false, "ATEN n2")]).toEqual([2]);
     expect([...orderedRows(ops, ops.columns[0]!, false, "nothing")]).toEqual([]);
