@@ -200,7 +200,7 @@ def _until_quiet(page: Any, before: bytes | None) -> str:
         except Exception as error:
             raise RuntimeError(f"no picture within {LIMIT} s: {type(error).__name__}") from error
         taken = time.perf_counter() - start
-        if picture != last:
+        if picture != last or page.get_by_text("Please wait").count():
             last, changed = picture, taken
         elif now - changed > 1.0 and (before is None or changed > 0 or now > LIMIT / 4):
             return f"{changed:.1f} s" if changed else f"more than {now:.0f} s: nothing changed"

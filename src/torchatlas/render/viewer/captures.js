@@ -4,7 +4,7 @@
 const [list, frame, empty, state, compare, stop] = ["list", "frame", "empty", "state", "compare", "stop"].map((id) =>
   document.getElementById(id),
 );
-let known = "", chosen = [], shown = "", seen = null, ended = false;
+let known = "", chosen = [], shown = "", seen = null, lost = false, stopped = false;
 
 const address = (ids) => `view/${ids.join("+")}`;
 const marked = () => [...list.querySelectorAll("input:checked")].map((box) => box.value);
@@ -60,13 +60,15 @@ function row(capture, captures, checked, focused) {
 }
 
 async function look() {
+  if (stopped) return;
   try {
-    const answer = await fetch("captures.json", { cache: "no-store" });
+    const answer = await fetch("captures.json", { cache: "no-store", signal: AbortSignal.timeout(20_000) });
     if (!answer.ok) throw new Error(`${answer.status}`);
     const text = await answer.text();
-    if (text !== known) {
+    if (text !== known || lost) {
       const { captures } = JSON.parse(text), checked = marked(), focused = document.activeElement?.dataset?.id;
       known = text;
+      lost = false;
       list.replaceChildren(...captures.map((one) => row(one, captures, checked, focused)));
       seen ??= new Set(captures.map((one) => one.id));
       const there = chosen.filter((id) => captures.some((one) => one.id === id));
@@ -74,16 +76,21 @@ async function look() {
       state.textContent = `${captures.length} capture${captures.length === 1 ? "" : "s"}`;
     }
   } catch {
-    ended = true;
-    state.textContent = "The server has ended: what is shown stays, and no more comes.";
-    stop.disabled = compare.disabled = true;
+    if (stopped) return;
+    lost = true;
+    state.textContent = "The server does not answer: what is shown stays, and no more comes.";
   }
-  if (!ended) setTimeout(look, 1000);
+  setTimeout(look, lost ? 5000 : 1000);
 }
 
 compare.addEventListener("click", () => {
   const { captures } = JSON.parse(known); // newest first, and the older one is what was before
   show(captures.map((one) => one.id).filter((id) => marked().includes(id)).reverse(), captures);
 });
-stop.addEventListener("click", () => fetch("stop", { method: "POST" }).catch(() => {}));
+stop.addEventListener("click", async () => {
+  const answer = await fetch("stop", { method: "POST" }).catch(() => null);
+  if (!answer?.ok) return look();
+  stopped = stop.disabled = compare.disabled = true;
+  state.textContent = "The server has ended: what is shown stays, and no more comes.";
+});
 look();
