@@ -91,7 +91,7 @@ def _parameters(tree: Tree, step: Item, group_of: dict[int, int]) -> tuple[Array
     for at in np.flatnonzero(parameters == _NONE).tolist()[::-1]:
         leaving = tree.by_source[tree.first_read[step.start + at] : tree.first_read[step.start + at + 1]]
         readers = tree.target[leaving] - step.start
-        readers = readers[readers < len(nodes)]
+        readers = readers[(readers > at) & (readers < len(nodes))]  # a loop may have put one before it
         if len(readers):
             made_for = np.unique(parameters[readers])
             parameters[at] = made_for[0] if len(made_for) == 1 else _MANY
