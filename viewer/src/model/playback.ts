@@ -73,11 +73,14 @@ export class Playback {
     return this.names.length;
   }
 
-  /** Steps that have all they need when a step runs, and have not run: the engine's queue. */
+  /** Steps that have all they need when a step runs, and have not run: the engine's queue. An op of a recorded training
+   * step that takes nothing from backward, such as a detached view, waits for nothing and is not listed. */
   ready(now: number): number[] {
     const found: number[] = [];
-    for (let step = now + 1; step < this.count; step++)
-      if (this.into[step]!.every((edge) => edge.source < now)) found.push(step);
+    for (let step = now + 1; step < this.count; step++) {
+      const into = this.into[step]!;
+      if ((this.isRecorded || into.length) && into.every((edge) => edge.source < now)) found.push(step);
+    }
     return found;
   }
 

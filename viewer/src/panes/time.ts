@@ -329,11 +329,9 @@ function contentOf({ graph, outline }: App): { rows: Row[]; flame: Flame } {
   const threads = [...new Set(thread)];
   for (const one of threads) {
     if (threads.length > 1) rows.push({ kind: "title", words: `thread ${graph.tables.threads[one] ?? one}` });
-    levelsOf(outline, flame, threads.length > 1 ? (node) => thread[node] === one : undefined).forEach(
-      (level, depth) => {
-        if (level.from.length) rows.push({ kind: "bars", depth, level });
-      },
-    );
+    levelsOf(flame, threads.length > 1 ? (node) => thread[node] === one : undefined).forEach((level, depth) => {
+      if (level.from.length) rows.push({ kind: "bars", depth, level });
+    });
   }
   return { rows, flame };
 }

@@ -66,7 +66,7 @@ def _parameters(tree: Tree, step: Item, group_of: dict[int, int]) -> tuple[Array
     """For each op of a step the parameter that it is for, and the group of that.
 
     Values have the name of the parameter that they are, or are the gradient or state of. What has no name was made for
-    the parameter of what it was made of.
+    the parameter of what it was made of, or of what reads it: the state of an optimizer that is gone has none.
     """
     columns = tree.graph.columns
     nodes = tree.node[step.start : step.stop]
@@ -88,8 +88,16 @@ def _parameters(tree: Tree, step: Item, group_of: dict[int, int]) -> tuple[Array
             made_for = np.unique(parameters[sources])
             parameters[at] = made_for[0] if len(made_for) == 1 else _MANY
             groups[at] = groups[sources].max()
-        elif at:
-            groups[at] = groups[at - 1]
+    for at in np.flatnonzero(parameters == _NONE).tolist()[::-1]:
+        edges = tree.by_source[tree.first_read[step.start + at] : tree.first_read[step.start + at + 1]]
+        readers = tree.target[edges] - step.start
+        readers = readers[readers < len(nodes)]
+        if len(readers):
+            made_for = np.unique(parameters[readers])
+            parameters[at] = made_for[0] if len(made_for) == 1 else _MANY
+            groups[at] = groups[readers].max()
+    for at in np.flatnonzero(groups < 0).tolist() if group_of else ():
+        groups[at] = groups[at - 1] if at else -1
     return parameters, groups
 
 
