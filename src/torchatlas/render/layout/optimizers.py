@@ -89,9 +89,9 @@ def _parameters(tree: Tree, step: Item, group_of: dict[int, int]) -> tuple[Array
             parameters[at] = made_for[0] if len(made_for) == 1 else _MANY
             groups[at] = groups[sources].max()
     for at in np.flatnonzero(parameters == _NONE).tolist()[::-1]:
-        edges = tree.by_source[tree.first_read[step.start + at] : tree.first_read[step.start + at + 1]]
-        readers = tree.target[edges] - step.start
-        readers = readers[readers < len(nodes)]
+        reads = tree.by_source[tree.first_read[step.start + at] : tree.first_read[step.start + at + 1]]
+        readers = tree.target[reads] - step.start
+        readers = readers[(readers >= 0) & (readers < len(nodes))]  # what is drawn before it may run after it
         if len(readers):
             made_for = np.unique(parameters[readers])
             parameters[at] = made_for[0] if len(made_for) == 1 else _MANY
