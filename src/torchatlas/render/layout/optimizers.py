@@ -81,29 +81,10 @@ def _parameters(tree: Tree, step: Item, group_of: dict[int, int]) -> tuple[Array
         np.minimum.at(least, leaf[rows >= 0], rows[rows >= 0])
     parameters: Array = np.where((most >= 0) & (least < most), _MANY, most)
     groups = np.array([group_of.get(row, -1) for row in most.tolist()], np.int64)
-<<<<<<< HEAD
-    for at in np.flatnonzero(parameters == _NONE).tolist():
-        edges = slice(int(tree.first_edge[step.start + at]), int(tree.first_edge[step.start + at + 1]))
-        sources = tree.source[edges] - step.start
-        sources = sources[(sources >= 0) & (sources < at)]
-        if len(sources):
-            made_for = np.unique(parameters[sources])
-            parameters[at] = made_for[0] if len(made_for) == 1 else _MANY
-            groups[at] = groups[sources].max()
-    for at in np.flatnonzero(parameters == _NONE).tolist()[::-1]:
-        leaving = tree.by_source[tree.first_read[step.start + at] : tree.first_read[step.start + at + 1]]
-        readers = tree.target[leaving] - step.start
-        readers = readers[(readers > at) & (readers < len(nodes))]  # a loop may have put one before it
-        if len(readers):
-            made_for = np.unique(parameters[readers])
-            parameters[at] = made_for[0] if len(made_for) == 1 else _MANY
-            groups[at] = groups[readers].max()
-=======
     _spread(tree, step, parameters, groups, to_readers=True)
     _spread(tree, step, parameters, groups, to_readers=False)
     _fill(parameters, groups)
     _spread(tree, step, parameters, groups, to_readers=False)
->>>>>>> folding
     for at in np.flatnonzero(groups < 0).tolist() if group_of else ():
         groups[at] = groups[at - 1] if at else -1
     return parameters, groups
