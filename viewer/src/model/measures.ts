@@ -98,13 +98,15 @@ function time(graph: Graph): Measure | null {
 }
 
 /** The bytes that a node allocated. */
-function memory(graph: Graph): Measure {
+function memory(graph: Graph): Measure | null {
+  if (!graph.document.column("node_memory_bytes")?.some((one) => one >= 0)) return null; // nobody followed it
   const born = graph.document.need("storage_born"),
     bytes = graph.document.need("storage_bytes");
   const values = new Float64Array(graph.count).fill(Number.NaN);
   for (let node = 0; node < graph.count; node++) if (graph.isOp(node)) values[node] = 0;
   born.forEach((node, storage) => {
-    if (node >= 0 && bytes[storage]! > 0) values[node] = (values[node] || 0) + bytes[storage]!;
+    // One whose size is unknown makes the sum unknown: NaN stays NaN.
+    if (node >= 0) values[node]! += bytes[storage]! < 0 ? Number.NaN : bytes[storage]!;
   });
   return { name: "memory", title: "memory allocated", format: formatBytes, values, combine: "sum" };
 }

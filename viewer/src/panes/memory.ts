@@ -5,7 +5,7 @@ import { type Alive, type AliveList, CATEGORIES, type Category, Memory, originOf
 import { roundTicks } from "../model/ticks";
 import { formatBytes, formatInteger } from "../model/units";
 import { changed } from "../state/store";
-import { whenSeen } from "./chart";
+import { cutName, whenSeen } from "./chart";
 import { link } from "./details_node";
 import { h, replace } from "./dom";
 import type { Pane } from "./pane";
@@ -26,6 +26,7 @@ export function memory(app: App): Pane {
 }
 
 function missingWords(app: App): string {
+  if (!app.graph.count) return "Nothing was recorded in this graph, so nothing filled memory.";
   return app.graph.document.header.source === "run"
     ? "Memory was not followed in this graph. Record it again with track_memory=True, the default."
     : "This graph says what would run, not when memory is taken and freed. Record a run: atlas.capture(model, *args), with fake=True to allocate nothing.";
@@ -87,7 +88,7 @@ class MemoryPane {
       { class: "headline" },
       h("b", {}, `${this.atLeast}${formatBytes(memory.peakBytes)}`),
       " at the peak, in ",
-      link(app, { kind: "node", node }, app.graph.nodeName(node)),
+      link(app, { kind: "node", node }, cutName(app.graph.nodeName(node))),
       " ",
       h("button", { title: "stand at the peak", onclick: () => this.line.moveTo(node) }, "jump to the peak"),
     );
@@ -222,7 +223,7 @@ class MemoryPane {
         { class: "alive-title" },
         h("b", {}, live < 0 ? "unknown" : `${this.atLeast}${formatBytes(live)}`),
         ` ${where}`,
-        link(app, { kind: "node", node: moment }, app.graph.nodeName(moment)),
+        link(app, { kind: "node", node: moment }, cutName(app.graph.nodeName(moment))),
       ),
       h("ul", {}, ...alive.rows.map((one) => this.row(one, moment))),
       alive.others.count ? h("p", { class: "soft" }, restWords(alive.others)) : null,
@@ -283,10 +284,10 @@ class MemoryPane {
           class: "alive-row",
           "data-node": maker,
           "data-storage": storage,
-          title: source ? `${title}\n${source.file}:${source.line}  ${source.text}` : title,
+          title: cutName(source ? `${source.file}:${source.line}  ${source.text}` : title, 500),
         },
         swatch(app.theme.memory[category] ?? app.theme.edge),
-        h("span", { class: "alive-name" }, title),
+        h("span", { class: "alive-name" }, cutName(title)),
         h("span", { class: "alive-bytes" }, Number.isNaN(bytes) ? "unknown" : formatBytes(bytes)),
         h("span", { class: "alive-facts soft" }, facts.filter(Boolean).join(" · ")),
       ),

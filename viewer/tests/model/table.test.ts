@@ -12,6 +12,11 @@ const graph = graphOf({
     call_module: [0, 1],
     call_parent: [-1, 0],
     node_time_ns: [10, -1, 60, 30],
+    node_memory_bytes: [0, 0, 0, 0],
+    storage_bytes: [16, -1],
+    storage_born: [0, 1],
+    storage_died: [-1, -1],
+    storage_role: [4, 4],
     "viewer/node_flops": [4, 0, 8, -1],
     "viewer/node_arithmetic": [4, 0, 8, -1],
     "viewer/node_moved": [2, 2, 8, 4],
@@ -42,6 +47,15 @@ describe("tables", () => {
     expect(cellText(numbers(modules, "time_ns"), 1)).toBe("60 ns");
     expect(cellText(numbers(ops, "time_ns"), 1)).toBe("–");
     expect(numbers(ops, "flops_per_byte").values[2]).toBe(1);
+  });
+
+  it("does not take bytes that nobody knows for none", () => {
+    expect(cellText(numbers(ops, "allocated_bytes"), 0)).toBe("16 B");
+    expect(cellText(numbers(ops, "allocated_bytes"), 1)).toBe("–");
+    expect(cellText(numbers(ops, "allocated_bytes"), 2)).toBe("0 B");
+    expect(cellText(numbers(modules, "allocated_bytes"), 0)).toBe("≥ 16 B");
+    const unfollowed = graphOf({ nodes: 2 });
+    expect(numbers(opsTable(unfollowed, measuresOf(unfollowed)), "allocated_bytes")).toBeUndefined();
   });
 
   it("sorts with what is unknown last, whichever way", () => {
