@@ -143,14 +143,3 @@ function fields(rows: Field[]): ArrayBuffer {
   }
   return view.buffer as ArrayBuffer;
 }
-
-function crc32(bytes: Uint8Array): number {
-  const table = Uint32Array.from({ length: 256 }, (_, one) => {
-    let rest = one;
-    for (let bit = 0; bit < 8; bit++) rest = rest & 1 ? (rest >>> 1) ^ 0xedb88320 : rest >>> 1;
-    return rest;
-  });
-  let sum = 0xffffffff;
-  for (const byte of bytes) sum = (sum >>> 8) ^ table[(sum ^ byte) & 0xff]!;
-  return (sum ^ 0xffffffff) >>> 0;
-}
