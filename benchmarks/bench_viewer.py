@@ -1,6 +1,6 @@
 """How large a viewer page is, how soon it can be used, and how fluently, in the machine's Chromium.
 
-    python benchmarks/bench_viewer.py [gpt2 llama13k llama405 large] [--repeats N] [--rivals] [--folder DIR]
+    python benchmarks/bench_viewer.py [gpt2 llama13k llama405 large] [--repeats N] [--rivals [only]] [--folder DIR]
 
 Graphs are made by the script: training steps on fake tensors of GPT-2, of 37 layers of Llama-405B (13,000 ops) and of
 all its 126, and 100,000 ops in blocks that differ. Printed are medians, with the slowest in brackets. With --rivals,
@@ -216,7 +216,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("graphs", nargs="*", default=list(GRAPHS), metavar="GRAPH")
     options.add_argument("--repeats", type=int, default=3)
-    options.add_argument("--rivals", action="store_true", help="Model Explorer and torchvista as well")
+    options.add_argument(
+        "--rivals", nargs="?", const="also", choices=["also", "only"], help="the other viewers as well"
+    )
     options.add_argument("--folder", type=Path, help="keep the pages there; .atlas files there are not made again")
     chosen = options.parse_args()
     torch.set_num_threads(1)
@@ -229,7 +231,8 @@ def main() -> None:
             if chosen.folder and not stored.exists():
                 graph.save(stored)
             with chromium() as browser:
-                print(row(name, graph, folder / f"{name}.html", browser, chosen.repeats), flush=True)
+                if chosen.rivals != "only":
+                    print(row(name, graph, folder / f"{name}.html", browser, chosen.repeats), flush=True)
                 if chosen.rivals:
                     from viewer_rivals import rows
 
