@@ -99,10 +99,19 @@ def test_figures_for_papers(file: Path, folder: Path, size: str, inches: tuple[f
     assert facts["inches"][1] == inches[1] or inches[1] is None
     pdf = Pdf((folder / "figure.pdf").read_bytes())
     assert pdf.size == pytest.approx([72 * side for side in facts["inches"]], abs=0.01)
-    assert not any("parameters" in text.text for text in pdf.texts())
+    said = " ".join(text.text for text in pdf.texts())
+    assert "Linear" in said
+    assert not any(words in said for words in ("forward · backward", "activation", "with views"))
     result = run(str(file), "--size", size, "-o", "figure.png", "--dpi", "100")
     assert result.exit_code == 0, result.output
     assert int.from_bytes((folder / "figure.png").read_bytes()[16:20]) == round(100 * inches[0])
+
+
+def test_plots_for_papers(file: Path, folder: Path) -> None:
+    result = run(str(file), "--plot", "memory", "--size", "column", "-o", "memory.pdf", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["inches"][0] == 3.4
+    assert Pdf((folder / "memory.pdf").read_bytes()).size[0] == pytest.approx(3.4 * 72)
 
 
 def test_lines_to_the_right(file: Path, folder: Path) -> None:
@@ -160,7 +169,7 @@ def test_options_that_would_change_nothing_are_refused(
         (("--size", "0x20"), "--size 0x20"),
         (("--size", "0.1in"), "--size 0.1in: size=0.1 is no size of a picture"),
         (("--size", "5.5x"), "5.5x3in"),
-        (("--plot", "time", "--size", "column"), "--size column: a plot has a size in pixels"),
+        (("--plot", "time", "--size", "2in"), "--size 2in: size=2.0 is too small for a plot"),
         (("--depth", "0"), "--depth"),
         (("--plot", "time", "--size", "100x100"), "480"),
         (("--plot", "roofline", "--device", "t44"), "No device profile"),

@@ -16,7 +16,7 @@ from torch import nn
 import torchatlas as atlas
 from torchatlas.graph import Graph, OperationType
 from torchatlas.operations.categories import REGISTERED, operation_type
-from torchatlas.render import page
+from torchatlas.render import margins, page
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.picture import Picture, draw
@@ -47,7 +47,7 @@ def test_types_of_many_ops_in_many_classes_take_no_table_of_all_pairs() -> None:
     outline = outlined(classes(2_000))
     tracemalloc.start()
     try:
-        page._types(outline)
+        margins.types_in(outline)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -56,9 +56,9 @@ def test_types_of_many_ops_in_many_classes_take_no_table_of_all_pairs() -> None:
 
 def test_types_are_found_once_for_all_tries_to_fit_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     found, asked = [], []
-    once, always = page._find_types, page._types
-    monkeypatch.setattr(page, "_find_types", lambda tree: found.append(tree) or once(tree))
-    monkeypatch.setattr(page, "_types", lambda outline: asked.append(outline) or always(outline))
+    once, always = margins.find_types, margins.types_in
+    monkeypatch.setattr(margins, "find_types", lambda tree: found.append(tree) or once(tree))
+    monkeypatch.setattr(margins, "types_in", lambda outline: asked.append(outline) or always(outline))
     draw(classes(300), width=330, height=260)  # too small for all: cut again and again
     assert len(asked) > 1
     assert len(found) == 1
@@ -117,7 +117,7 @@ def test_a_class_that_was_registered_comes_first() -> None:
 
 def test_the_legend_has_room_for_every_type_that_is_drawn() -> None:
     graph = atlas.capture(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), Pool()), torch.randn(2, 4), backward=True)
-    assert legend(graph) <= {kind.value for kind in page._types(outlined(graph))}
+    assert legend(graph) <= {kind.value for kind in margins.types_in(outlined(graph))}
 
 
 # -- headings --------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_headings_stay_in_their_frames() -> None:
     for width, height in ((1600, 1200), (800, 600), (500, 400)):
         picture = draw(graph, width=width, height=height)
         drawn = page.Page(
-            page.Look(theme("light"), "", True, True, "type", False, sheet(width, height), None),
+            margins.Look(theme("light"), "", True, True, "type", False, sheet(width, height), None),
             None,  # type: ignore[arg-type]
             picture.outline,
             page.Labels(picture.outline),

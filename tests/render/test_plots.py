@@ -435,3 +435,35 @@ def test_gradients_of_a_kind_that_is_not_kept() -> None:
     mixed = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 2))
     words = texts(plots.gradient_norms(atlas.capture(mixed, tokens, backward=True, values="stats")))
     assert any("1 more were not kept" in text for text, _ in words)
+
+
+@pytest.mark.parametrize("kind", ["memory", "roofline"])
+@pytest.mark.parametrize(
+    ("size", "inches"),
+    [("column", (3.4, 2.7)), ("full", (7.0, 4.5)), ((5.5, 3), (5.5, 3.0)), ((3.34, 2.23), (3.34, 2.23))],
+)
+def test_a_plot_for_a_paper_has_its_size_and_type_that_can_be_read(
+    kind: str, size: Any, inches: tuple[float, float]
+) -> None:
+    drawing = atlas.plot(demo.training_step(), kind, size=size)
+    assert drawing.inches == pytest.approx(inches)
+    root = ElementTree.fromstring(drawing.svg)
+    assert [float(root.attrib[side].removesuffix("in")) for side in ("width", "height")] == pytest.approx(inches)
+    points = 72 * inches[0] / float(root.attrib["viewBox"].split()[2])
+    sizes = [float(text.attrib["font-size"]) for text in root.iter() if text.tag.endswith("text")]
+    assert min(sizes) * points >= 6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 3}, r"size=3 is too small for a plot.* use at least 3.34 x 2.23 inches"),
+        ({"size": (7, 1)}, "too small for a plot"),
+        ({"size": "colum"}, "did you mean 'column'"),
+        ({"size": "column", "width": 600}, "two sizes"),
+        ({"width": 0}, "width=0"),
+    ],
+)
+def test_sizes_that_no_plot_has(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        atlas.plot(demo.training_step(), "memory", **options)

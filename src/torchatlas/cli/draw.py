@@ -20,7 +20,7 @@ from torchatlas.errors import FileFormatError, InvalidInputError
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import check_folder, suffix_of
 from torchatlas.graph.nouns import Phase
-from torchatlas.render.axes import check_size
+from torchatlas.render.axes import check_size, paper
 from torchatlas.render.drawing import SUFFIXES as DRAWINGS
 from torchatlas.render.drawing import Drawing, whole
 from torchatlas.render.sheet import WIDTHS, sheet
@@ -208,11 +208,9 @@ def _size(text: str, plot: str | None) -> dict[str, Any]:
             if plot is not None:
                 check_size(width, height)
             return {"width": width, "height": height}
-        if plot is not None:
-            raise InvalidInputError("a plot has a size in pixels, as in 1200x700.")
         size: Any = text if inches is None else tuple(float(side) for side in inches.groups() if side)
         size = size[0] if isinstance(size, tuple) and len(size) == 1 else size
-        sheet(size=size)
+        sheet(size=size) if plot is None else paper(size)
     except InvalidInputError as error:
         raise InvalidInputError(f"--size {text}: {error}") from error
     return {"size": size}

@@ -14,6 +14,7 @@ from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.render.fonts import clipped, text_width
 from torchatlas.render.png import whole
+from torchatlas.render.sheet import POINTS, SMALLEST_TYPE, Sheet, sheet
 from torchatlas.render.svg import Canvas, Point
 from torchatlas.render.theme import theme as theme_named
 
@@ -56,6 +57,24 @@ def check_size(width: Any, height: Any) -> None:
     """Raise unless a plot can be so large."""
     whole("width", width, least=_SMALLEST[0], what="plot")
     whole("height", height, least=_SMALLEST[1], what="plot")
+
+
+def paper(size: Any) -> Sheet:
+    """The sheet of a plot of a size on paper, as `atlas.draw` takes it. Plots are drawn in pixels, and scaled."""
+    asked = sheet(size=size)
+    assert asked.inches is not None
+    width, height = asked.inches
+    if asked.fits_content:  # a plot has no height of its own
+        height = 1 + width / 2
+    pixels = math.ceil(max(_SMALLEST[0], asked.width, _SMALLEST[1] * width / height))
+    if SMALL * width / pixels * POINTS < SMALLEST_TYPE:
+        least = [math.ceil(100 * SMALLEST_TYPE / POINTS / SMALL * side) / 100 for side in _SMALLEST]
+        raise InvalidInputError(
+            f"size={size!r} is too small for a plot: no type below {SMALLEST_TYPE:g} points can be read; "
+            f"use at least {least[0]:g} x {least[1]:g} inches."
+        )
+    tall = max(_SMALLEST[1], round(pixels * height / width))
+    return Sheet(pixels, tall, SMALL, (width, height))
 
 
 def plottable(graph: Graph) -> Graph:

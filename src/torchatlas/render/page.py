@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from torchatlas.analysis.schedule import critical_path
-from torchatlas.errors import AnalysisError, UnknownNameError
+from torchatlas.errors import AnalysisError, InvalidInputError, UnknownNameError
 from torchatlas.escapes import clean
-from torchatlas.graph import EdgeKind, Graph, NodeKind, OperationType, Phase
+from torchatlas.graph import EdgeKind, Graph, NodeKind, OperationType
 from torchatlas.graph.columns import KINDS, PHASES, Array
 from torchatlas.graph.subgraph import induced
 from torchatlas.operations import type_of_box
@@ -25,133 +23,21 @@ from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.scene import Frame, Line, Scene, place_labels
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.layout.tree import Tree
-from torchatlas.render.sheet import Sheet
+from torchatlas.render.margins import (
+    Look,
+    Margins,
+    entry_width,
+    pairs,
+    path_weight,
+    path_words,
+    row_count,
+    swatch_width,
+)
 from torchatlas.render.svg import Canvas, isolated, number
 from torchatlas.render.theme import Theme, contrast, mixed
 from torchatlas.units import format_bytes, format_count, format_flops, format_ns
 
 _COUNTED = 20_000  # nodes up to which the work of a graph is counted for the footer: it takes a moment
-_WORDS, _TITLE = 28 / 3, 40 / 3  # sizes of texts around a picture on paper, in pixels: 7 and 10 points
-# What a critical path may be the heaviest chain by, in the words of the legend.
-_WEIGHTS = {"time": "time", "flops": "all arithmetic", "bytes": "bytes moved", "count": "number of ops"}
-_known_types: WeakKeyDictionary[Tree, list[OperationType]] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class Look:
-    """How a picture is to look."""
-
-    theme: Theme
-    title: str | None  # "": the class of the model; None: no heading
-    legend: bool
-    footer: bool
-    color_by: str
-    critical_path: bool | str
-    sheet: Sheet
-    phases: tuple[Phase, ...] | None  # those that are drawn; None: all
-
-    @property
-    def width(self) -> int:
-        return self.sheet.width
-
-    @property
-    def height(self) -> int:
-        return self.sheet.height
-
-    @property
-    def text(self) -> float:
-        """The smallest text, in pixels."""
-        return max(self.sheet.font_size, 6.0)
-
-
-@dataclass(frozen=True)
-class Margins:
-    """What title, legend and footer take of a page, in pixels."""
-
-    side: float
-    top: float
-    bottom: float
-    title: float  # text sizes
-    words: float
-    rows: int
-
-    @classmethod
-    def of(cls, look: Look, outline: Outline) -> Margins:
-        """Small pages get small margins, those for papers the smallest: a paper has its own. The legend gets rows for
-        every type of op there is."""
-        part = min(1.0, look.width / 900, look.height / 600)
-        words = max(look.text, 8 + 4.5 * part)
-        side, title = 8 + 20 * part, max(look.text, 10 + 15 * part)
-        if look.sheet.on_paper:
-            side, words, title, part = 3.0, max(look.text, _WORDS), max(look.text, _TITLE), 0.0
-        rows = 0
-        if look.legend:
-            names = [*(kind.value for kind in _types(outline)), "closed group", "×n identical repeats"]
-            names += [_path_words(look, outline.tree)] if look.critical_path else []
-            rows = _rows([_entry_width(name, words) for name in names], look.width - 2 * side)
-            rows = rows if look.color_by == "type" else 1
-        top = side if look.title is None else title * 1.55 + 14 * part + 12
-        return cls(side, top, 0.0, title, words, 0).with_rows(rows, look.footer)
-
-    def with_rows(self, rows: int, footer: bool) -> Margins:
-        """The margins with a legend of so many rows, and a line below it or none."""
-        words = (1.9 if footer else 0.0) * self.words + rows * self.words * 1.75
-        return replace(self, rows=rows, bottom=words + 18 if words else self.side)
-
-    def room(self, look: Look) -> tuple[float, float]:
-        return look.width - 2 * self.side, look.height - self.top - self.bottom
-
-
-def _types(outline: Outline) -> list[OperationType]:
-    """The types that boxes may have. Asked for at every try to fit a tree to a page, and found once."""
-    tree = outline.tree
-    if tree not in _known_types:
-        _known_types[tree] = _find_types(tree)
-    return _known_types[tree]
-
-
-def _find_types(tree: Tree) -> list[OperationType]:
-    columns, tables = tree.graph.columns, tree.graph.tables
-    operations, is_op = tables.operations, columns["node_kind"] == KINDS.index(NodeKind.OP)
-    names, ran = [*tree.classes, ""], dict[int, list[str]]()  # class -> what its modules ran, in all phases
-    of_module = np.append(tree.module_class, len(tree.classes))  # the last: of no call
-    classed = of_module[np.append(columns["call_module"], -1)][columns["node_call"]]
-    for operation, kind in _pairs(columns["node_operation"][is_op], classed[is_op]):
-        ran.setdefault(kind, []).append(operations[operation].name)
-    nodes, present = tree.node[is_op[tree.node]], set[OperationType]()
-    for operation, kind in _pairs(columns["node_operation"][nodes], classed[nodes]):
-        own = operations[operation].type
-        present |= {own, type_of_box(own, names[kind], ran[kind])}
-    return [one for one in OperationType if one in present]
-
-
-def _pairs(ones: Array, others: Array) -> Iterable[tuple[int, int]]:
-    """Every pair that there is, once. There may be 12,000 of each: a table of all that there could be may be huge."""
-    many = int(others.max(initial=0)) + 1
-    found = ones.astype(np.int64) * many + others
-    if (int(ones.max(initial=0)) + 1) * many < len(found):  # but mostly there are few, and nothing is to be sorted
-        found = np.flatnonzero(np.bincount(found))
-    else:
-        found = np.unique(found)
-    return zip((found // many).tolist(), (found % many).tolist(), strict=True)
-
-
-def _entry_width(name: str, size: float) -> float:
-    return _swatch(size) + 5 + text_width(name, size) + 16
-
-
-def _swatch(size: float) -> float:
-    """The width of a sample of a colour beside words of a size."""
-    return min(STYLE.swatch, 1.2 * size)
-
-
-def _rows(widths: list[float], room: float) -> int:
-    rows, at = 1, 0.0
-    for width in widths:
-        if at and at + width > room:
-            rows, at = rows + 1, 0.0
-        at += width
-    return rows
 
 
 class Page:
@@ -181,8 +67,8 @@ class Page:
         self.look = replace(look, sheet=look.sheet.cut(margins.top + height + margins.bottom))
 
     def _used_rows(self) -> int:
-        widths = [_entry_width(name, self.margins.words) for name, _, _ in self._entries()]
-        return _rows(widths, self.look.width - 2 * self.margins.side) if widths else 1
+        widths = [entry_width(name, self.margins.words) for name, _, _ in self._entries()]
+        return row_count(widths, self.look.width - 2 * self.margins.side) if widths else 1
 
     @cached_property
     def measure(self) -> BoxMeasure | None:
@@ -197,7 +83,7 @@ class Page:
     def path(self) -> HighlightedPath:
         """The critical path."""
         tree = self.outline.tree
-        chain = heaviest(tree, _path_weight(self.look, tree)) if self.look.critical_path else []
+        chain = heaviest(tree, path_weight(self.look, tree)) if self.look.critical_path else []
         return HighlightedPath(self.outline, self.scene, chain)
 
     def drawn(self) -> Canvas:
@@ -262,7 +148,7 @@ class Page:
         calls = [frame.item.call for frame in self.scene.closed if frame.item.is_leaf and frame.item.call >= 0]
         nodes = np.flatnonzero(np.isin(columns["node_call"], calls)) if calls else np.zeros(0, np.int64)
         found: dict[int, list[str]] = {}
-        for operation, call in _pairs(columns["node_operation"][nodes], columns["node_call"][nodes]):
+        for operation, call in pairs(columns["node_operation"][nodes], columns["node_call"][nodes]):
             found.setdefault(call, []).append(operations[operation].name)
         return found
 
@@ -458,14 +344,14 @@ class Page:
             differ = any(frame.item.alike_only for frame in self.scene.frames)
             entries.append(("×n repeats" if differ else "×n identical repeats", "", ""))
         if self.path.boxes:
-            entries.append((_path_words(self.look, self.outline.tree), theme.accent, theme.accent))
+            entries.append((path_words(self.look, self.outline.tree), theme.accent, theme.accent))
         return entries
 
     def _legend(self, y: float) -> None:
         margins = self.margins
         x, row = margins.side, 0
         for name, fill, stroke in self._entries():
-            wide = _entry_width(name, margins.words)
+            wide = entry_width(name, margins.words)
             if x > margins.side and x + wide > self.look.width - margins.side:
                 x, row = margins.side, row + 1
             if row < margins.rows:
@@ -480,7 +366,7 @@ class Page:
             self._badge(x + wide, y - size * 1.09, sample, size)
             self.canvas.text(x + wide + 5, y, words, size=size, fill=ink)
             return
-        wide = _swatch(size)
+        wide = swatch_width(size)
         part = wide / STYLE.swatch
         self.canvas.rect(x, y - 11 * part, wide, 13 * part, fill=fill, stroke=stroke, radius=3 * part)
         if name == "closed group":
@@ -491,7 +377,7 @@ class Page:
         """The ramp of a measure, from nothing to the most."""
         assert self.measure is not None
         margins, theme, steps = self.margins, self.theme, 48
-        x, part = margins.side, _swatch(margins.words) / STYLE.swatch
+        x, part = margins.side, swatch_width(margins.words) / STYLE.swatch
         tall = 13 * part
         self.canvas.text(x, y, self.measure.title, size=margins.words, fill=theme.ink)
         x += text_width(self.measure.title, margins.words) + 12
@@ -501,7 +387,7 @@ class Page:
         self.canvas.rect(x, y - 11 * part, STYLE.ramp, tall, stroke=theme.line)
         x += STYLE.ramp + 8
         most = f"0 to {self.measure.text(self.most)}"
-        path = f"; bold: {_path_words(self.look, self.outline.tree)}" if self.path.boxes else ""
+        path = f"; bold: {path_words(self.look, self.outline.tree)}" if self.path.boxes else ""
         boxes = [frame.item for frame in self.scene.closed if not self.outline.is_marker(frame.item)]
         rounds = self.measure.of_rounds(boxes)
         rounds = f"; ×n: {rounds}" if rounds else ""
@@ -509,7 +395,7 @@ class Page:
         more = [f"{rounds}{grey}{path}", f"{rounds}{grey}", grey, ""]
         ways = [f"{most}, by its square root{more[0]}", *(most + words for words in more)]
         odd = "not finite" if any(self.values[item] == math.inf for item in boxes) else ""
-        room = self.look.width - margins.side - x - (_entry_width(odd, margins.words) if odd else 0.0)
+        room = self.look.width - margins.side - x - (entry_width(odd, margins.words) if odd else 0.0)
         words = _fitting(ways, margins.words, room)
         self.canvas.text(x, y, words, size=margins.words, fill=theme.soft)
         if odd:
@@ -545,22 +431,10 @@ def heaviest(tree: Tree, by: str) -> list[int]:
     return leaves
 
 
-def _path_weight(look: Look, tree: Tree) -> str:
-    """What the critical path is measured by: time where there is any of what is drawn."""
-    if isinstance(look.critical_path, str):
-        return look.critical_path
-    return "time" if (tree.graph.columns["node_time_ns"][tree.node] >= 0).any() else "flops"
-
-
-def _path_words(look: Look, tree: Tree) -> str:
-    weight = _path_weight(look, tree)
-    return f"critical path by {_WEIGHTS.get(weight, weight)}"
-
-
 def _work(graph: Graph, nodes: Array) -> str:
     try:
         counts = node_counts(graph)
-    except AnalysisError:  # shapes that cannot be evaluated: the picture does without
+    except (AnalysisError, InvalidInputError):  # shapes that cannot be evaluated: the picture does without
         return ""
     total = int(np.maximum(counts.flops, 0)[nodes].sum())
     return ("≥ " if counts.uncosted else "") + format_flops(total) if total else ""

@@ -19,7 +19,8 @@ from torchatlas.render.layout.opening import LARGEST, Fit, Opener
 from torchatlas.render.layout.outline import MOST_CHILDREN, Outline
 from torchatlas.render.layout.scene import Scene, SceneMaker
 from torchatlas.render.layout.tree import Tree, build
-from torchatlas.render.page import Look, Margins, Page
+from torchatlas.render.margins import Look, Margins
+from torchatlas.render.page import Page
 from torchatlas.render.sheet import Size, sheet
 from torchatlas.render.theme import theme as theme_named
 

@@ -37,6 +37,7 @@ from torchatlas.render.axes import (
     log_span,
     log_ticks,
     open_page,
+    paper,
     plottable,
     round_ticks,
     short,
@@ -48,7 +49,8 @@ from torchatlas.render.axes import (
 from torchatlas.render.drawing import Drawing
 from torchatlas.render.fonts import clipped, text_width
 from torchatlas.render.roofline import roofline as roofline
-from torchatlas.render.svg import Anchor, Canvas, Point
+from torchatlas.render.sheet import Size
+from torchatlas.render.svg import Anchor, Canvas, Point, in_inches
 from torchatlas.render.theme import Theme, mixed
 from torchatlas.render.theme import theme as theme_named
 from torchatlas.units import format_bytes, format_ns
@@ -63,25 +65,38 @@ def plot(
     graph: Graph,
     kind: str = "memory",
     *,
-    width: int = 1200,
-    height: int = 700,
+    width: int | None = None,
+    height: int | None = None,
+    size: Size | None = None,
     theme: str = "light",
     device: Device | str | None = None,
 ) -> Drawing:
     """Plot the memory over a run ("memory"), ops under the roofs of a `device` ("roofline"), the time by type of op
-    ("time"), or the norms of gradients by depth ("gradients")."""
+    ("time"), or the norms of gradients by depth ("gradients").
+
+    It has `width` x `height` pixels (1200 x 700) or, on paper, a `size`: "column" (3.4 inches wide), "full" (7), or
+    inches: a width, or (width, height).
+    """
     if kind not in KINDS:
         near = " or ".join(map(repr, near_names(kind, KINDS))) if isinstance(kind, str) else ""
         hint = f"; did you mean {near}?" if near else "."
         raise InvalidInputError(f"kind={kind!r} is no plot{hint} Known: {', '.join(KINDS)}.")
+    page = None if size is None else paper(size)
+    if page is not None and (width is not None or height is not None):
+        raise InvalidInputError(f"size={size!r} and a width or height in pixels are two sizes: pass one.")
+    wide, tall = (1200 if width is None else width, 700 if height is None else height)
+    if page is not None:
+        wide, tall = page.width, page.height
     if kind == "roofline":
-        svg = roofline(graph, device, width=width, height=height, theme=theme)
+        svg = roofline(graph, device, width=wide, height=tall, theme=theme)
     else:
         if device is not None:
             raise InvalidInputError(f"device={device!r} is for the roofline; the plot of {kind} has none.")
         draws = {"memory": memory_timeline, "time": time_by_type, "gradients": gradient_norms}
-        svg = draws[kind](graph, width=width, height=height, theme=theme)
-    return Drawing(svg, int(width), int(height))
+        svg = draws[kind](graph, width=wide, height=tall, theme=theme)
+    if page is None or page.inches is None:
+        return Drawing(svg, int(wide), int(tall))
+    return Drawing(in_inches(svg, page.inches), page.width, page.height, inches=page.inches)
 
 
 def memory_timeline(graph: Graph, *, width: int = 1200, height: int = 700, theme: str = "light") -> str:

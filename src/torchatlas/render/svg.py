@@ -80,6 +80,16 @@ def isolated(text: str) -> str:
     return "".join(f"{_ISOLATE}{part}{_END}" if _RIGHT_TO_LEFT.search(part) else part for part in parts)
 
 
+def in_inches(svg: str, inches: tuple[float, float]) -> str:
+    """A document with a size on paper; what is drawn is scaled to it.
+
+    >>> in_inches('<svg width="480" height="320" viewBox="0 0 480 320"></svg>', (3.4, 2.27))
+    '<svg width="3.4in" height="2.27in" viewBox="0 0 480 320"></svg>'
+    """
+    sizes = iter(inches)
+    return re.sub(r'( (?:width|height)=")[0-9.]+', lambda found: f"{found[1]}{next(sizes):.6g}in", svg, count=2)
+
+
 class Stroke(TypedDict, total=False):
     """How a line is painted."""
 
@@ -193,11 +203,11 @@ class Canvas:
         if self._open:
             raise StateError(f"{self._open} groups are still open; call end_group before markup")
         width, height = number(self.width), number(self.height)
-        sizes = (width, height) if self.inches is None else tuple(f"{side:.6g}in" for side in self.inches)
         head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{sizes[0]}" height="{sizes[1]}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
             f'viewBox="0 0 {width} {height}" font-family="{OURS}, {FAMILY}, system-ui, sans-serif">'
         )
+        head = head if self.inches is None else in_inches(head, self.inches)
         ground = f'<rect width="{width}" height="{height}" fill="{safe(self.theme.background)}"/>'
         fonts = font_style({bold: set().union(*texts) for bold, texts in self._texts.items()})
         style = [f"<style>{fonts}</style>"] if fonts else []

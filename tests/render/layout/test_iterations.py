@@ -39,14 +39,16 @@ def script(
     log_every: int = 0,
     batch: Callable[[int], int] = lambda step: 4,
     clip: bool = False,
+    batches: int = 1,
 ) -> Graph:
     """A training script that also builds its model."""
     with atlas.recording() as recording:
         model = nn.Sequential(nn.Linear(8, 8), *(Block(8) for _ in range(4)), nn.Linear(8, 3))
         optimizer = optimizing(model.parameters())
         for step in range(steps):
-            loss = nn.functional.cross_entropy(model(torch.ones(batch(step), 8)), torch.arange(batch(step)) % 3)
-            loss.backward()
+            for _ in range(batches):
+                loss = nn.functional.cross_entropy(model(torch.ones(batch(step), 8)), torch.arange(batch(step)) % 3)
+                loss.backward()
             if clip:
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -122,6 +124,32 @@ def test_what_the_next_iteration_reads_stays_in_it() -> None:
     first = next(int(tree.stop[group]) for group in range(len(tree.start)) if tree.iteration[group] == 0)
     rows = tree.graph.columns["node_operation"][tree.node[first:]].tolist()
     assert [name for row in rows if "mul" in (name := tree.graph.tables.operations[row].name)]
+
+
+def test_batches_before_a_step_are_one_and_one_that_is_looked_at_too() -> None:
+    outline, labels = labelled(script(4, batches=4))
+    iteration = outline.children(outline.root)[-1]
+    (forward,) = (item for item in outline.children(iteration) if item.name == "forward")
+    (rounds,) = outline.children(forward)
+    assert (rounds.kind, rounds.repeat, rounds.alike_only, iteration.repeat) == ("loop", 4, False, 3)
+    assert "Sequential" in [part.type for part in outline.children(rounds)]
+    assert labels.title(rounds) in ("batch", "Sequential")
+
+
+def test_two_calls_of_one_module_in_a_model_are_drawn() -> None:
+    class Siamese(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tower = Block(8)
+
+        def forward(self, one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = (self.tower(one) - self.tower(two)).square().sum()
+            return result
+
+    outline = outlined(atlas.capture(Siamese(), torch.ones(2, 8), torch.ones(2, 8), backward=True))
+    (forward,) = (item for item in outline.children(outline.root) if item.name == "forward")
+    (model,) = (item for item in outline.children(forward) if item.kind == "module")
+    assert [part.repeat for part in outline.children(model) if part.type == "Block"] == [1, 1]
 
 
 def test_setting_parameters_is_one_box_and_has_no_lines() -> None:

@@ -122,6 +122,26 @@ def test_groups_of_parameters_that_are_not_there_change_nothing() -> None:
     assert words(*inside(graph)) == words(*inside(step(Lion)))
 
 
+@pytest.mark.parametrize(("name", "ops"), [("SGD", (2, 3)), ("Adam", (9, 9))])
+def test_state_that_has_no_name_as_its_optimizer_is_gone(name: str, ops: tuple[int, int]) -> None:
+    def train() -> None:
+        net = model()
+        optimizer = ALL[name](net.parameters())
+        for _ in range(2):
+            net(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with atlas.recording() as recording:
+        train()
+    outline, labels = labelled(recording.graph)
+    steps = [item for item in every_item(outline) if item.type == name]
+    assert [words(outline, labels, item)[-1] for item in steps] == [
+        ("update", f"12 parameters · {count} ops each", 12) for count in ops
+    ]
+    assert len(outline.children(steps[1])) == 1
+
+
 def test_updates_of_two_kinds_in_turn_are_one_repeat() -> None:
     class TwoKinds(Lion):
         @torch.no_grad()

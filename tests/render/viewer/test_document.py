@@ -94,7 +94,6 @@ def test_an_empty_graph() -> None:
     }
     assert page["outline.json"]["templates"] == [[]]
     assert page["names.json"] == []
-    assert "memory.json" not in page  # nothing was followed
     assert graph_of_bytes(document(Graph()), Path("x")) == Graph()
 
 

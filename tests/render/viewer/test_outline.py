@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from render.graphs import Sketch, nested_graphs
 from render.pictures import tower
 from render.viewer.documents import Document, read
+from synthetic import random_graph
 from torch import nn
 from zoo import ZOO, Specimen
 
@@ -66,6 +67,13 @@ def test_every_specimen_of_the_zoo(specimen: Specimen) -> None:
 @given(nested_graphs())
 def test_any_program(graph: Graph) -> None:
     check(graph)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_with_sizes_that_nobody_knows(seed: int) -> None:
+    page = check(random_graph(400, 900, seed))
+    assert "node_flops.npy" not in page
+    assert any("FLOPs and bytes moved are unknown" in note for note in page["info.json"]["notes"])
 
 
 def test_equal_groups_share_a_template() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import io
 import json
 import os
 import re
+import zipfile
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from hostile import HOSTILE, NO_UNICODE, hostile_graph
+from hostile import HOSTILE, NO_UNICODE, forbidden, hostile_graph
 from torch import nn
 
 import torchatlas as atlas
@@ -107,6 +109,10 @@ def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
         assert len(data) < 1_000_000
     elements = saved(hostile_graph(), tmp_path)
     assert len(elements.all("script")) == 3
+    text = (tmp_path / "step.html").read_text()
+    for ours in page_file._asset("viewer.js"), page_file._asset("viewer.css"):
+        text = text.replace(ours, "")
+    assert not forbidden(text)
 
 
 # -- what is in it -----------------------------------------------------------------------------------------------------
@@ -196,6 +202,40 @@ def test_options_of_other_formats_are_refused(graph: Graph, tmp_path: Path) -> N
     with pytest.raises(InvalidInputError, match="title=3 is no text"):
         graph.save(tmp_path / "step.html", title=3)
     assert list(tmp_path.iterdir()) == []
+
+
+def members(path: Path) -> set[str]:
+    """What the viewer finds beside the graph in the first document of a page."""
+    found = re.search(r'id="document-0"[^>]*>([^<]*)<', path.read_text())
+    assert found
+    archive = zipfile.ZipFile(io.BytesIO(gzip.decompress(base64.b64decode(found[1]))))
+    return {name.removeprefix("viewer/") for name in archive.namelist() if name.startswith("viewer/")}
+
+
+def test_what_is_laid_over_the_graph_reaches_the_page(graph: Graph, tmp_path: Path) -> None:
+    model = nn.Linear(8, 2)
+    with atlas.doctor(model=model) as visit:
+        model(torch.randn(4, 8)).sum().backward()
+    options = {
+        "overlay.json": {"overlay": {"0": 1.5}},
+        "findings.json": {"findings": visit},
+        "node_partition.npy": {"partition": atlas.GraphPartitioner().partition(graph)},
+        "node_stage.npy": {"stages": atlas.pipeline_stages(graph, 2)},
+    }
+    plain = members(graph.save(tmp_path / "plain.html"))
+    for number, (member, option) in enumerate(options.items()):
+        assert member not in plain
+        assert member in members(graph.save(tmp_path / f"{number}.html", **option))
+    assert "alignment.json" in members(atlas.compare(graph, graph).save(tmp_path / "both.html"))
+    a100, other = (graph.save(tmp_path / f"{name}.html", device=name) for name in ("a100-80gb", "generic"))
+    assert a100.read_bytes() != other.read_bytes()
+
+
+def test_a_report_is_laid_over_its_graph(graph: Graph, browser: list[str]) -> None:
+    recorded = atlas.record_backward(nn.Linear(8, 2)(torch.randn(4, 8)).sum())
+    assert "backward.json" in members(atlas.view(recorded))
+    assert "node_partition.npy" in members(atlas.view(atlas.GraphPartitioner().partition(graph)))
+    assert "node_stage.npy" in members(atlas.view(atlas.pipeline_stages(graph, 2)))
 
 
 # -- back to a graph ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 /** Bytes -> a Document: the columns and tables of one graph, and what Python computed beside them for the panes. */
 
 import { type Column, readColumn } from "./npy";
-import { DamagedFile, gunzip, unzip } from "./zip";
+import { DamagedFile, gunzip, unzip, zip } from "./zip";
 
 export interface Operation {
   name: string;
@@ -118,6 +118,12 @@ export class Document {
     const found = this.column(name);
     if (!found) throw new DamagedFile(`${this.name} lacks the column ${name}.`);
     return found;
+  }
+
+  /** The graph as an `.atlas` file, without what the viewer adds; undefined if it was read from JSON. */
+  asFile(): Blob | undefined {
+    const own = [...this.members].filter(([name]) => !name.startsWith("viewer/"));
+    return own.length ? zip(new Map(own)) : undefined;
   }
 }
 

@@ -61,6 +61,64 @@ function findEnd(view: DataView): number {
   throw new DamagedFile("This is no .atlas file: it has no end of a zip.");
 }
 
+/** Members -> the bytes of a zip that holds them as they are. Without clock and platform: equal members, equal bytes. */
+export function zip(members: ReadonlyMap<string, Uint8Array>): Blob {
+  const parts: BlobPart[] = [];
+  const directory: BlobPart[] = [];
+  let at = 0;
+  let size = 0;
+  for (const [name, data] of members) {
+    const path = new TextEncoder().encode(name);
+    const shared = [20, 0, 0, 0, 0x21]; // version, flags, stored, and the first of January 1980
+    const sums = [crc32(data), data.length, data.length];
+    const local = fields([
+      [4, LOCAL],
+      ...shared.map((one): Field => [2, one]),
+      ...sums.map((one): Field => [4, one]),
+      [2, path.length],
+      [2, 0],
+    ]);
+    const entry = fields([
+      [4, ENTRY],
+      [2, 20],
+      ...shared.map((one): Field => [2, one]),
+      ...sums.map((one): Field => [4, one]),
+      [2, path.length],
+      ...[0, 0, 0, 0].map((one): Field => [2, one]), // extra, comment, disk, kind
+      [4, 0],
+      [4, at],
+    ]);
+    parts.push(local, path as BlobPart, data as BlobPart);
+    directory.push(entry, path as BlobPart);
+    at += local.byteLength + path.length + data.length;
+    size += entry.byteLength + path.length;
+  }
+  const end = fields([
+    [4, END],
+    [2, 0],
+    [2, 0],
+    [2, members.size],
+    [2, members.size],
+    [4, size],
+    [4, at],
+    [2, 0],
+  ]);
+  return new Blob([...parts, ...directory, end], { type: "application/octet-stream" });
+}
+
+type Field = [bytes: 2 | 4, value: number];
+
+function fields(rows: Field[]): ArrayBuffer {
+  const view = new DataView(new ArrayBuffer(rows.reduce((sum, [bytes]) => sum + bytes, 0)));
+  let at = 0;
+  for (const [bytes, value] of rows) {
+    if (bytes === 2) view.setUint16(at, value, true);
+    else view.setUint32(at, value, true);
+    at += bytes;
+  }
+  return view.buffer as ArrayBuffer;
+}
+
 // CRC-32 of zip, four bytes at a time: CRC[k][b] is the remainder of byte b with k bytes of zeros behind it.
 const CRC = Array.from({ length: 4 }, () => new Uint32Array(256));
 for (let byte = 0; byte < 256; byte++) {

@@ -9,6 +9,7 @@ import type { Geometry, LayoutOptions } from "./scene";
 import type { Wirer, Wiring } from "./wiring";
 
 const MOST_KEPT = 200_000; // routes of layouts that are kept for later, some 50 MB
+const NUMBERS = new Intl.NumberFormat("en-US"); // one for all: toLocaleString makes one for every number
 const HEIGHT_WITH_SUBTITLE = 36;
 const LABEL_HEIGHT = 12;
 const MARGIN_OF_ENDS = 24; // beside the ends of lines on a box
@@ -112,7 +113,7 @@ export class Kept {
 
   /** The mark that says how often an item repeats. */
   private badge(item: Item): number {
-    return this.width(`×${item.repeat.toLocaleString("en-US")}`, this.geometry.small_text, true) + 10;
+    return this.width(`×${NUMBERS.format(item.repeat)}`, this.geometry.small_text, true) + 10;
   }
 
   private turned(box: Box): Box {

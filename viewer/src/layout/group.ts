@@ -1,13 +1,14 @@
 /** One open group, with the boxes of its children -> its own box: the layered problem is set up, solved and read back. */
 
 import { type Area, type Box, closedBox, RETURN, type Route, tidy } from "./box";
+import { solveInColumns } from "./columns";
 import { placeLabels, type Wish } from "./labels";
 import { type LaneRow, laneRow } from "./lanes";
 import { getOrMake } from "./maps";
 import { type Edge, FREE, makeAcyclic, type Problem } from "./problem";
 import { type Ranks, ranksOf } from "./ranks";
 import { type Handed, returnRoutes } from "./returns";
-import { type Placed, solve } from "./routing";
+import type { Placed } from "./routing";
 import type { Geometry } from "./scene";
 import type { Wiring } from "./wiring";
 
@@ -210,7 +211,7 @@ class GroupLayout {
   box(): Box {
     const { group, lanes } = this;
     const { frame, wiring } = group;
-    const placed = solve(this.problem, this.ranks);
+    const placed = solveInColumns(this.problem, this.ranks);
     const behind = group.repeats ? group.geometry.stack : 0;
     const body = placed.width + frame.left + frame.right;
     const width = Math.max(body, frame.leastWidth);

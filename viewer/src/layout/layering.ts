@@ -4,7 +4,7 @@
 import { type Edge, FREE, type Problem } from "./problem";
 import type { Ranks } from "./ranks";
 
-const MOST_POINTS = 20_000; // where lines pass ranks; a group with more is no picture that anybody reads
+const MOST_POINTS = 40_000; // where lines pass ranks; a group with more is no picture that anybody reads
 export const PART = -1; // net of the segments between the parts of a box
 
 export interface Segment {
@@ -152,20 +152,22 @@ function chain(layering: Layering): void {
 }
 
 /** Edges with the same number share a trunk. */
-function trunkOf(problem: Problem, edge: Edge): number {
+export function trunkOf(problem: Problem, edge: Edge): number {
   return (edge.joined ? edge.to : edge.from) * problem.nets + edge.net;
 }
 
 /** The most ranks that a line may pass, so that there are not far too many points. */
 function longestDrawn({ problem, rank, tail }: Layering): number {
-  const spans = new Map<number, number>();
-  for (const edge of problem.edges) {
-    const trunk = trunkOf(problem, edge);
-    spans.set(trunk, Math.max(spans.get(trunk) ?? 0, rank[edge.to]! - rank[tail[edge.from]!]!));
-  }
+  const edges = problem.edges.map((edge) => ({
+    trunk: trunkOf(problem, edge),
+    span: rank[edge.to]! - rank[tail[edge.from]!]!,
+  }));
+  edges.sort((one, other) => one.span - other.span);
+  const reach = new Map<number, number>(); // trunk -> the ranks it passes with the edges so far
   let points = 0;
-  for (const span of [...spans.values()].sort((one, other) => one - other)) {
-    points += span - 1;
+  for (const { trunk, span } of edges) {
+    points += span - (reach.get(trunk) ?? 1);
+    reach.set(trunk, span);
     if (points > MOST_POINTS) return span - 1;
   }
   return Number.POSITIVE_INFINITY;

@@ -146,16 +146,17 @@ class Orderer {
 
   private crossingsBelow(row: readonly number[]): number {
     const { down, segments } = this.layering;
-    const ends: [upper: number, lower: number][] = [];
+    const lower = (number: number) => this.place[segments[number]!.b]! + 0.99 * this.lower[number]!;
+    const ends: number[] = []; // where segments end below, in the order in which they begin
     for (const node of row) {
-      for (const number of down[node]!) {
-        const lower = this.place[segments[number]!.b]! + 0.99 * this.lower[number]!;
-        ends.push([this.place[node]! + 0.99 * this.upper[number]!, lower]);
+      const own = down[node]!;
+      if (own.length === 1) ends.push(lower(own[0]!));
+      else if (own.length) {
+        const sorted = [...own].sort((p, q) => this.upper[p]! - this.upper[q]! || lower(p) - lower(q));
+        for (const number of sorted) ends.push(lower(number));
       }
     }
-    if (ends.length < 2) return 0;
-    ends.sort((one, other) => one[0] - other[0] || one[1] - other[1]);
-    return inversions(Float64Array.from(ends, (end) => end[1]));
+    return ends.length < 2 ? 0 : inversions(Float64Array.from(ends));
   }
 
   private sortRow(row: number[], isDown: boolean): void {

@@ -25,15 +25,16 @@ export interface Places {
 export interface Flame {
   places: Places;
   cells: Int32Array[]; // for every depth the place of each leaf; -1: none so deep
+  leafOf: Int32Array; // the leaf that each node is drawn with; -1: none
 }
 
 export function flameOf(outline: Outline): Flame {
-  return outline.graph.keep("flame", () => expanded(outline));
+  return outline.graph.keep("flame", () => ({ ...expanded(outline), leafOf: drawnWith(outline) }));
 }
 
 /** The bars of every depth, of all nodes or of those of one thread. */
-export function levelsOf(outline: Outline, flame: Flame, isMeant?: (node: number) => boolean): Level[] {
-  return flame.cells.map((cell) => bars(outline, cell, isMeant));
+export function levelsOf(flame: Flame, isMeant?: (node: number) => boolean): Level[] {
+  return flame.cells.map((cell) => bars(cell, flame.leafOf, isMeant));
 }
 
 /** The row of a template that a place uses. */
@@ -61,7 +62,7 @@ export function pathAt(outline: Outline, leaf: number, level: number): string {
   return call === undefined ? "" : graph.tables.modules[graph.callModule[call]!]!.path;
 }
 
-function expanded(outline: Outline): Flame {
+function expanded(outline: Outline): Pick<Flame, "places" | "cells"> {
   const { templates } = outline.table,
     leaves = outline.leafNode.length;
   const template: number[] = [],
@@ -76,7 +77,8 @@ function expanded(outline: Outline): Flame {
     (templates[number] ?? []).forEach(([kind, first, stop, repeat, inner], row) => {
       for (let round = 0; round < repeat; round++) {
         const at = start + first + round * (stop - first);
-        cell.fill(template.length, at, at + stop - first);
+        if (kind === "leaf") cell[at] = template.length;
+        else cell.fill(template.length, at, at + stop - first);
         template.push(number);
         child.push(row);
         starts.push(at);
@@ -88,18 +90,16 @@ function expanded(outline: Outline): Flame {
   return { places: { template: ints(template), child: ints(child), start: ints(starts) }, cells };
 }
 
-/** Nodes in a row that lie in one place. Nodes without a box of their own (views) belong to what is around them. */
-function bars(outline: Outline, cell: Int32Array, isMeant?: (node: number) => boolean): Level {
-  const { nodeLeaf, leafNode } = outline;
+/** Nodes in a row that lie in one place. */
+function bars(cell: Int32Array, leafOf: Int32Array, isMeant?: (node: number) => boolean): Level {
   const from: number[] = [],
     to: number[] = [],
     place: number[] = [];
   let current = -1;
-  for (let node = 0; node < nodeLeaf.length; node++) {
-    const leaf = nodeLeaf[node]!;
+  for (let node = 0; node < leafOf.length; node++) {
+    const leaf = leafOf[node]!;
     if (leaf < 0 || (isMeant && !isMeant(node))) continue;
     const found = cell[leaf]!;
-    if (leafNode[leaf] !== node && found !== current) continue; // a line of a box elsewhere
     if (found >= 0 && found === current) to[to.length - 1] = node + 1;
     else if (found >= 0) {
       from.push(node);
@@ -109,6 +109,28 @@ function bars(outline: Outline, cell: Int32Array, isMeant?: (node: number) => bo
     current = found;
   }
   return { from: Int32Array.from(from), to: Int32Array.from(to), place: Int32Array.from(place) };
+}
+
+/** The leaf that each node is drawn with. Nodes without a box of their own (views, whose box may be far away) are drawn
+ * with the next node of their module call that has one, else with the one before; -1 if neither has. */
+function drawnWith(outline: Outline): Int32Array {
+  const { nodeLeaf, leafNode, graph } = outline;
+  const found = new Int32Array(nodeLeaf.length).fill(-1);
+  const hasBox = (node: number) => nodeLeaf[node]! >= 0 && leafNode[nodeLeaf[node]!] === node;
+  const isNear = (node: number, other: number) =>
+    other >= 0 &&
+    (nodeLeaf[node] === nodeLeaf[other] ||
+      (graph.call[node] === graph.call[other] && graph.phase[node] === graph.phase[other]));
+  for (let node = nodeLeaf.length - 1, next = -1; node >= 0; node--) {
+    if (hasBox(node)) next = node;
+    if (next === node || isNear(node, next)) found[node] = nodeLeaf[next]!;
+  }
+  for (let node = 0, before = -1; node < nodeLeaf.length; node++) {
+    if (hasBox(node)) before = node;
+    else if (isNear(node, before) && (found[node]! < 0 || nodeLeaf[node] === nodeLeaf[before]))
+      found[node] = nodeLeaf[before]!;
+  }
+  return found;
 }
 
 /** Stretches of nodes in a row with the same number in a column: phases, threads, iterations. */

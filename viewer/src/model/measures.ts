@@ -110,18 +110,15 @@ function time(graph: Graph): Measure | null {
   );
 }
 
-/** The bytes that a node allocated. Unknown if the size of anything that it allocated is. */
-function memory(graph: Graph): Measure {
+/** The bytes that a node allocated; unknown if the size of anything that it allocated is. */
+function memory(graph: Graph): Measure | null {
+  if (!graph.document.column("node_memory_bytes")?.some((one) => one >= 0)) return null; // nobody followed it
   const born = graph.document.need("storage_born"),
     bytes = graph.document.need("storage_bytes");
   const values = new Float64Array(graph.count).fill(Number.NaN);
   for (let node = 0; node < graph.count; node++) if (graph.isOp(node)) values[node] = 0;
-  for (let storage = 0; storage < born.length; storage++) {
-    const node = born[storage]!;
-    if (node < 0) continue;
-    const before = graph.isOp(node) ? values[node]! : values[node] || 0; // inputs begin as unknown
-    values[node] = bytes[storage]! < 0 ? Number.NaN : before + bytes[storage]!;
-  }
+  for (let storage = 0; storage < born.length; storage++)
+    if (born[storage]! >= 0) values[born[storage]!]! += bytes[storage]! < 0 ? Number.NaN : bytes[storage]!;
   return { name: "memory", title: "memory allocated", format: formatBytes, values, combine: "sum" };
 }
 

@@ -76,10 +76,12 @@ export class Playback {
     return this.names.length;
   }
 
-  /** Steps that have all they need when a step runs, and have not run: the engine's queue. */
+  /** Steps that have all they need when a step runs, and have not run: the engine's queue. An op of a recorded training
+   * step that takes nothing from backward, such as a detached view, waits for nothing and is not listed. */
   ready(now: number): number[] {
     const found: number[] = [];
-    for (let step = now + 1; step < this.count; step++) if (this.lastSource[step]! < now) found.push(step);
+    for (let step = now + 1; step < this.count; step++)
+      if (this.lastSource[step]! < now && (this.isRecorded || this.into[step]!.length)) found.push(step);
     return found;
   }
 

@@ -26,7 +26,6 @@ export class GraphCanvas {
   private moving: { morph: Morph; began: number } | null = null;
   private waits = false;
   private size = { width: 0, height: 0 };
-  private fitsLater = true;
   /** Called after every painting; the minimap listens. */
   painted: () => void = () => {};
 
@@ -233,9 +232,7 @@ export class GraphCanvas {
     this.size = { width, height };
     this.canvas.width = Math.max(Math.round(width * ratio), 1);
     this.canvas.height = Math.max(Math.round(height * ratio), 1);
-    if (this.fitsLater && width) this.fitsLater = false;
-    this.waits = false;
-    this.schedule();
+    this.paint(); // at once: a canvas without alpha is black until it is painted
   }
 
   // -- input ---------------------------------------------------------------------------------------------------

@@ -57,5 +57,5 @@ function swatch(fill: string, words: string, stroke = fill): HTMLElement {
   const box = h("i", {});
   box.style.background = fill;
   box.style.borderColor = stroke;
-  return h("span", { class: "swatch" }, box, words);
+  return h("span", { class: "entry" }, box, words);
 }

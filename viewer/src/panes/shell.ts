@@ -12,6 +12,7 @@ import { minimap } from "./minimap";
 import type { Pane } from "./pane";
 import { takeAway } from "./take_away";
 import { breadcrumbs, graphControls, toolbar } from "./toolbar";
+import { tooltip } from "./tooltip";
 
 export class Shell {
   readonly graph: GraphCanvas;
@@ -32,6 +33,7 @@ export class Shell {
       second,
       graphControls(app, this.graph),
       legend(app),
+      tooltip(app, this.graph),
       minimap(app, this.graph),
     );
     replace(

@@ -73,7 +73,7 @@ class TimePane {
       return h(
         "span",
         { class: "headline soft" },
-        "Nothing was timed in this graph: ops stand in the order in which they ran.",
+        `Nothing was timed in this graph: ops stand in the order ${this.app.graph.document.header.source === "run" ? "in which they ran" : "of the graph"}.`,
       );
     const atLeast = totals.at_least.includes("time_ns") ? "at least " : "";
     const { graph } = this.app;
@@ -83,7 +83,7 @@ class TimePane {
       "span",
       { class: "headline" },
       h("b", {}, totals.time_ns === null ? "unknown" : `${atLeast}${formatTime(totals.time_ns)}`),
-      ` in ${formatInteger(totals.ops)} ops`,
+      ` in ${formatInteger(totals.ops)} ${totals.ops === 1 ? "op" : "ops"}`,
       h(
         "span",
         { class: "soft" },
@@ -329,11 +329,9 @@ function contentOf({ graph, outline }: App): { rows: Row[]; flame: Flame } {
   const threads = [...new Set(thread)];
   for (const one of threads) {
     if (threads.length > 1) rows.push({ kind: "title", words: `thread ${graph.tables.threads[one] ?? one}` });
-    levelsOf(outline, flame, threads.length > 1 ? (node) => thread[node] === one : undefined).forEach(
-      (level, depth) => {
-        if (level.from.length) rows.push({ kind: "bars", depth, level });
-      },
-    );
+    levelsOf(flame, threads.length > 1 ? (node) => thread[node] === one : undefined).forEach((level, depth) => {
+      if (level.from.length) rows.push({ kind: "bars", depth, level });
+    });
   }
   return { rows, flame };
 }

@@ -1,8 +1,10 @@
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { layoutScene } from "../../src/layout/layout";
 import { options } from "./geometry";
 import { allGroups, chain, type EdgeRow, HANDS_ON, makeOutline, randomNumbers } from "./outlines";
 import { faultsOf } from "./verify";
+
+vi.setConfig({ testTimeout: 60_000 }); // machines may be busy
 
 const NONE = { overlaps: 0, outside: 0, slanted: 0, throughBoxes: 0, onEachOther: 0, missing: 0, labels: 0 };
 

@@ -1,10 +1,12 @@
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { layoutScene } from "../../src/layout/layout";
 import type { Scene } from "../../src/layout/scene";
 import type { Outline } from "../../src/model/outline";
 import { GEOMETRY, options } from "./geometry";
 import { allGroups, chain, type EdgeRow, HANDS_ON, makeOutline, randomNumbers, type Tree } from "./outlines";
 import { faultsOf } from "./verify";
+
+vi.setConfig({ testTimeout: 60_000 }); // machines may be busy
 
 const NONE = { overlaps: 0, outside: 0, slanted: 0, throughBoxes: 0, onEachOther: 0, missing: 0, labels: 0 };
 
@@ -159,6 +161,61 @@ describe("repeats", () => {
   });
 });
 
+describe("repeats in repeats", () => {
+  /** Two stages of three blocks: a stage is 1 + 3 * 2 leaves. */
+  const nested = () => {
+    const edges: EdgeRow[] = chain(16).edges;
+    return makeOutline(
+      [
+        "x",
+        {
+          title: "Stage",
+          repeat: 2,
+          flags: HANDS_ON,
+          children: ["down", { title: "Block", repeat: 3, flags: HANDS_ON, children: ["a", "b"] }],
+        },
+        "head",
+      ],
+      edges,
+    );
+  };
+
+  test("each shows the round that was chosen, or all", () => {
+    const outline = nested();
+    const stage = outline.children(outline.root, new Map())[1]!;
+    const second = new Map<string, number | "all">([[stage.key, 1]]);
+    const block = outline.children(stage, second)[1]!;
+    expect(block.start).toBe(9);
+    const open = new Set([stage.key, block.key]);
+    const shown = (rounds: Map<string, number | "all">) => {
+      const scene = layoutScene(
+        outline,
+        options({ open: new Set([...open, ...outline.rounds(block).map(({ key }) => key)]), rounds }),
+      );
+      return scene.frames.filter(({ item }) => item.isLeaf).map(({ item }) => item.start);
+    };
+    expect(shown(second)).toEqual([0, 8, 9, 10, 15]);
+    expect(shown(new Map([...second, [block.key, 2]]))).toEqual([0, 8, 13, 14, 15]);
+    expect(shown(new Map([...second, [block.key, "all"]]))).toEqual([0, 8, 9, 10, 11, 12, 13, 14, 15]);
+  });
+
+  test("have lines from box to box in every round", () => {
+    const outline = nested();
+    const stage = outline.children(outline.root, new Map())[1]!;
+    const second = new Map<string, number | "all">([[stage.key, 1]]);
+    const block = outline.children(stage, second)[1]!;
+    const rounds = new Map<string, number | "all">([...second, [block.key, "all"]]);
+    const open = new Set([stage.key, ...outline.rounds(block).map(({ key }) => key)]);
+    const scene = layoutScene(outline, options({ open, rounds }));
+    expect(ends(scene).filter((text) => text === "Block > Block")).toHaveLength(2);
+    expect(ends(scene)).toEqual(
+      expect.arrayContaining(["x > Stage", "border > down", "down > Block", "a > b", "Block > border", "Stage > head"]),
+    );
+    const values = scene.lines.filter((_, at) => ends(scene)[at] === "a > b").map(({ value }) => value);
+    expect(values).toEqual([9, 11, 13]);
+  });
+});
+
 describe("lanes", () => {
   test("stand side by side, with one line for what one takes from another", () => {
     const outline = step();
@@ -217,6 +274,35 @@ describe("ways to look at it", () => {
     expect(scene.width).toBeLessThan(2000);
     expect(new Set(scene.frames.map(({ y }) => y)).size).toBeGreaterThan(4);
     expect(faultsOf(scene, outline)).toEqual(NONE);
+  });
+});
+
+describe("long chains", () => {
+  /** A group of a hundred ops, with skips, that reads two tensors from outside and hands two back. */
+  const long = (skips: (at: number) => EdgeRow[]) => {
+    const { leaves, edges } = chain(100, 2);
+    const inner: EdgeRow[] = edges.flatMap((edge, at) => [edge, ...skips(at + 2)]);
+    return makeOutline(
+      ["x", "mask", { title: "Deep", children: leaves }, "head"],
+      [[0, 2], [1, 2], [1, 60], [1, 101], ...inner, [101, 102], [40, 102]],
+    );
+  };
+
+  test.each(["down", "right"] as const)("go into columns, and every line is drawn (%s)", (direction) => {
+    const outline = long((at) => (at % 9 === 0 && at + 4 < 102 ? [[at, at + 4]] : []));
+    const scene = layoutScene(outline, options({ open: allGroups(outline), direction }));
+    expect(faultsOf(scene, outline)).toEqual(NONE);
+    const deep = frame(scene, "Deep");
+    expect(direction === "down" ? deep.height : deep.width).toBeLessThan(direction === "down" ? 2000 : 5000);
+    const places = scene.frames.filter(({ item }) => /^op/.test(item.title)).map(({ y }) => y);
+    if (direction === "down") expect(places.filter((y, at) => y < (places[at - 1] ?? 0)).length).toBeGreaterThan(2);
+  });
+
+  test("stay one column where many lines would pass from one to the next", () => {
+    const outline = long((at) => (at < 20 ? [[at, 101 - at]] : []));
+    const scene = layoutScene(outline, options({ open: allGroups(outline) }));
+    expect(faultsOf(scene, outline)).toEqual(NONE);
+    expect(frame(scene, "Deep").height).toBeGreaterThan(4000);
   });
 });
 

@@ -32,7 +32,7 @@ _LAYER_ITEMS = 4  # two equal rounds with a module in each are worth it if each 
 _FEWEST_BRANCHES = 12  # so many equal ones side by side say no more than one of them
 _FEWEST_DIFFERENT = 40  # the same for those that differ in sizes or numbers
 _FAR = 1 << 40
-_HELD = [ROLES.index(Role.PARAMETER), ROLES.index(Role.BUFFER)]
+_IS_HELD = np.array([role in (Role.PARAMETER, Role.BUFFER) for role in ROLES])  # by the row of a role
 
 
 def folded(tree: Tree, items: list[Item]) -> list[Item]:
@@ -78,8 +78,7 @@ def _rows_of(
     fewest = np.where(periods > 1, FEWEST_LOOPS, np.broadcast_to(fewest_alone, len(items)))
     can_begin = runs >= periods
     if with_calls or two_layers:
-        is_called = np.cumsum([0, *(item.call >= 0 for item in items)])
-        calls = is_called[np.minimum(np.arange(len(items)) + periods, len(items))] > is_called[:-1]
+        calls = _calling(items, periods)
         if with_calls:
             can_begin &= calls
         if two_layers:
@@ -267,7 +266,7 @@ def but_for_numbers(tree: Tree, items: list[Item]) -> Array:
         taken = ptr[nodes + 1] - ptr[nodes]
         first = np.concatenate([[0], np.cumsum(taken)])
         value = columns[f"{name}_value"][np.arange(first[-1]) + np.repeat(ptr[nodes] - first[:-1], taken)]
-        is_held = np.isin(columns["value_role"][value], _HELD)
+        is_held = _IS_HELD[columns["value_role"][value]]
         layout, which = np.unique(columns["value_layout"][value] * 2 + is_held, return_inverse=True)
         shapes: dict[Hashable, int] = {}
         rows = ((tables.layouts[row // 2], row % 2) for row in layout.tolist())
@@ -333,13 +332,31 @@ def _many(tree: Tree, items: list[Item], readers: Readers) -> list[Item]:
     return _replaced(items, can_begin, repeat)
 
 
-def side_by_side_folded(tree: Tree, items: list[Item], keys: Array) -> list[Item]:
+def batches_folded(tree: Tree, items: list[Item]) -> list[Item]:
+    """What a training script does in one phase, with equal rounds folded that call the same modules on one batch each
+    before the optimizer steps. In a model such twins are drawn: there they are two branches."""
+    called = [item.call for item in items if item.call >= 0 and item.repeat == 1]
+    modules = tree.graph.columns["call_module"][called]
+    if len(modules) == len(np.unique(modules)):
+        return items
+    module = [tree.graph.columns["call_module"].item(item.call) if item.call >= 0 else -1 for item in items]
+    numbers: dict[Hashable, int] = {}
+    keys = [(_exact(item, place), which) for place, (item, which) in enumerate(zip(items, module, strict=True))]
+    return side_by_side_folded(
+        tree, items, np.array([numbers.setdefault(key, len(numbers)) for key in keys]), with_calls=True
+    )
+
+
+def side_by_side_folded(tree: Tree, items: list[Item], keys: Array, *, with_calls: bool = False) -> list[Item]:
     """The items with those in a row folded that have equal keys and lie side by side, from two on; or several of them,
-    again and again."""
+    again and again. `with_calls`: only rounds that call a module."""
     if len(items) < 2:
         return items
     periods = _periods(items)
     runs = _runs(keys, periods)
+    can_begin = runs >= periods
+    if with_calls:
+        can_begin &= _calling(items, periods)
     folds: list[Item] = []
 
     def repeat(at: int, lengths: list[int]) -> tuple[Item | None, int]:
@@ -355,7 +372,14 @@ def side_by_side_folded(tree: Tree, items: list[Item], keys: Array) -> list[Item
         folds.append(_unit(items[at : at + times * period], times, period))
         return folds[-1], times * period
 
-    return _replaced(items, runs >= periods, repeat)
+    return _replaced(items, can_begin, repeat)
+
+
+def _calling(items: list[Item], periods: Array) -> Array:
+    """For each period and place, whether any of so many items from there on calls a module."""
+    before = np.cumsum([0, *(item.call >= 0 for item in items)])
+    found: Array = before[np.minimum(np.arange(len(items)) + periods, len(items))] > before[:-1]
+    return found
 
 
 def _kinds(tree: Tree, items: list[Item], *, exactly: bool = True) -> Array:

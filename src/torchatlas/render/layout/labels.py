@@ -105,7 +105,9 @@ class Labels:
 
     def _turn(self, item: Item) -> str:
         """What one round of a repeat is."""
-        return "loop body" if hands_on(self.tree, item) else "branch"
+        if hands_on(self.tree, item):
+            return "loop body"
+        return "batch" if item.parent is not None and item.parent.kind == "lane" else "branch"
 
     def subtitle(self, item: Item, room: float = STYLE.widest_text) -> str:
         """Name, size and shape: what tells boxes of one title apart."""

@@ -194,6 +194,8 @@ class Outline:
         items = [self._unwrapped(item) for item in self._with_runs_gathered(items)]
         items = folding.gathered_alike(self.tree, folding.folded(self.tree, items))
         items = folding.iterations_folded(self.tree, items)
+        if parent.kind == "lane":
+            items = folding.batches_folded(self.tree, items)
         if self.modules_only:
             items = self._without_idle(items)
         if len(items) > self.most_children:

@@ -49,11 +49,15 @@ class CaptureServer:
         self.token = secrets.token_urlsafe(24)
         self._http = _LoopbackServer(self)
         self.port: int = self._http.server_address[1]
-        self._thread = threading.Thread(target=self._http.serve_forever, name="torchatlas viewer", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="torchatlas viewer", daemon=True)
 
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}/{self.token}/"
+
+    def _serve(self) -> None:
+        with self._http:  # closed at once when it ends: a page that still asks is not left waiting
+            self._http.serve_forever(poll_interval=0.1)
 
     def wait(self) -> None:
         """Until the server ends."""
@@ -65,7 +69,6 @@ class CaptureServer:
         if self._thread.is_alive():
             self._http.shutdown()
             self._thread.join()
-        self._http.server_close()
 
     def __enter__(self) -> CaptureServer:
         self._thread.start()

@@ -1,4 +1,4 @@
-"""Graph with recorded gradients -> the norm of each parameter's gradient, and of each node that works on parameters."""
+"""Graph with recorded gradients -> for each node the norm of the gradients of the parameters that it works on."""
 
 from __future__ import annotations
 
@@ -29,5 +29,4 @@ def gradient(subject: Subject) -> Members:
     found = np.full(len(graph), np.nan)
     reached = np.unique(pairs[0])
     found[subject.tree.node[reached]] = np.sqrt(np.bincount(pairs[0], squares[pairs[1]])[reached])
-    parameters = [(name, None if math.isnan(norm) else norm) for name, norm in norms.items()]
-    return {"node_gradient.npy": found, "gradient.json": {"parameters": parameters}}
+    return {"node_gradient.npy": found}
