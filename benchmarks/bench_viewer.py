@@ -4,8 +4,8 @@
 
 Graphs are made by the script: training steps on fake tensors of GPT-2, of 37 layers of Llama-405B (13,000 ops) and of
 all its 126, and 100,000 ops in blocks that differ. Printed are medians, with the slowest in brackets. On a busy machine
-trust the CPU times: they are those of all of Chromium's processes. With --rivals, Model Explorer and torchvista show the
-same models in the same run: see viewer_rivals.py.
+trust the CPU times: they are those of all of Chromium's processes. With --rivals, Model Explorer and torchvista show
+the same models in the same run: see viewer_rivals.py.
 """
 
 from __future__ import annotations
