@@ -8,7 +8,7 @@
 import { type OutlineTable, outlineOf } from "../document/outline";
 import type { Graph } from "./graph";
 
-export type Kind = "leaf" | "module" | "lane" | "loop" | "functional" | "segment";
+export type Kind = "leaf" | "module" | "lane" | "loop" | "functional" | "segment" | "iteration" | "group" | "update";
 
 export class Item {
   /** Same in every session: it stands in links. */

@@ -51,6 +51,7 @@ export function takeAway(app: App, graph: GraphCanvas): HTMLElement {
         "div",
         { class: "buttons" },
         copyButton("copy link", () => location.href, "a link to this file and this view"),
+        h("button", { title: "the graph itself: atlas.load reads it", onclick: () => saveGraph(app, name) }, ".atlas"),
       ),
       h("div", { class: "buttons" }, h("button", { onclick: () => print() }, "print")),
     ),
@@ -59,6 +60,11 @@ export function takeAway(app: App, graph: GraphCanvas): HTMLElement {
     if (!element.contains(event.target as Node)) element.open = false;
   });
   return element;
+}
+
+function saveGraph(app: App, name: string): void {
+  const file = app.graph.document.asFile();
+  if (file) download(`${name}.atlas`, file);
 }
 
 /** Paint an area of the scene as it looks now, with everything in it. */
