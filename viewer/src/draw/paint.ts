@@ -26,18 +26,23 @@ export interface Look {
   tag(item: Item): { text: string; color: string } | null; // a corner label: subgraph, stage, finding
 }
 
+const SHORTEST = 1.5; // pixels: a line that is shorter cannot be seen between its boxes
+const BOUNDS = new WeakMap<readonly Line[], Float64Array>();
 const TINY = 3.5; // pixels: text that is smaller cannot be read, so that it is not drawn
 
 /** Paint what is visible, at a scale that decides how much detail makes sense. */
 export function paint(painter: Painter, scene: Scene, look: Look, visible: Rect, scale: number): void {
   const { frames, lines } = scene;
   for (const frame of frames) if (frame.open && meets(frame, visible)) paintGroup(painter, frame, look, scale);
-  for (const line of lines)
-    if (lineMeets(line, visible) && (scale > 0.08 || line.source < 0)) paintLine(painter, line, look, scale);
+  const around = boundsOf(lines);
+  lines.forEach((line, i) => {
+    if ((scale > 0.08 || line.source < 0) && lineMeets(around, i, visible, SHORTEST / scale))
+      paintLine(painter, line, look, scale);
+  });
   for (const frame of frames) if (!frame.open && meets(frame, visible)) paintBox(painter, frame, look, scale);
   const { small_text } = look.geometry;
   if (small_text * scale < TINY + 2) return;
-  const told = scene.lines.filter((line) => lineMeets(line, visible) && look.lineText(line).text);
+  const told = lines.filter((line, i) => lineMeets(around, i, visible, 0) && look.lineText(line).text);
   if (told.length) {
     // What stands on lines takes the place of their shapes; what is wrong lies on top.
     for (const isWrong of [false, true])
@@ -65,14 +70,15 @@ function paintGroup(painter: Painter, frame: Frame, look: Look, scale: number): 
     painter.rect(x + g.stack, y + g.stack, width, height, g.group_corner, tint, theme.line);
     painter.rect(x + g.stack / 2, y + g.stack / 2, width, height, g.group_corner, tint, theme.line);
   }
+  const isTiny = Math.min(width, height) * scale < 4;
   painter.rect(
     x,
     y,
     width,
     height,
-    g.group_corner,
+    isTiny ? 0 : g.group_corner,
     tint,
-    outline(look, item, theme.line),
+    isTiny && !marked(look, item) ? null : outline(look, item, theme.line),
     marked(look, item) ? 2 / Math.min(scale, 1) : 1,
   );
   if (g.heading * scale < 3) return;
@@ -248,13 +254,32 @@ function meets(frame: Frame, rect: Rect): boolean {
   );
 }
 
-function lineMeets(line: Line, rect: Rect): boolean {
-  let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
-  for (let i = 0; i < line.points.length; i += 2) {
-    left = Math.min(left, line.points[i]!);
-    right = Math.max(right, line.points[i]!);
-    top = Math.min(top, line.points[i + 1]!);
-    bottom = Math.max(bottom, line.points[i + 1]!);
+/** Left, top, right and bottom of every line, made once for the lines of a scene: there are many, and it is moved often. */
+function boundsOf(lines: readonly Line[]): Float64Array {
+  let found = BOUNDS.get(lines);
+  if (!found) {
+    found = new Float64Array(4 * lines.length);
+    for (const [i, { points }] of lines.entries()) {
+      let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
+      for (let at = 0; at < points.length; at += 2) {
+        left = Math.min(left, points[at]!);
+        right = Math.max(right, points[at]!);
+        top = Math.min(top, points[at + 1]!);
+        bottom = Math.max(bottom, points[at + 1]!);
+      }
+      found.set([left, top, right, bottom], 4 * i);
+    }
+    BOUNDS.set(lines, found);
   }
-  return left < rect.right && right > rect.left && top < rect.bottom && bottom > rect.top;
+  return found;
+}
+
+/** Whether a line, unless it is a dot, is long enough to be seen, and some of it is visible. */
+function lineMeets(bounds: Float64Array, line: number, rect: Rect, shortest: number): boolean {
+  const left = bounds[4 * line]!,
+    top = bounds[4 * line + 1]!,
+    right = bounds[4 * line + 2]!,
+    bottom = bounds[4 * line + 3]!;
+  const isSeen = right - left > shortest || bottom - top > shortest || (left === right && top === bottom);
+  return isSeen && left < rect.right && right > rect.left && top < rect.bottom && bottom > rect.top;
 }
