@@ -424,6 +424,9 @@ def iterations_folded(tree: Tree, items: list[Item]) -> list[Item]:
         unit = _unit(rounds, times, period)
         if unit.kind == "loop":
             unit.parts = iterations_folded(tree, rounds[:period])
+        else:
+            first, last = (tree.iteration.item(one.group) for one in (rounds[0], rounds[-1]))
+            unit.name = f"iterations {first:,} … {last:,}"
         return unit, times * period
 
     return _replaced(items, runs >= periods, repeat)
