@@ -129,11 +129,13 @@ def test_what_the_next_iteration_reads_stays_in_it() -> None:
     assert [name for row in rows if "mul" in (name := tree.graph.tables.operations[row].name)]
 
 
-def test_batches_before_a_step_are_one_and_one_that_is_looked_at_too() -> None:
-    outline, labels = labelled(script(4, batches=4))
+@pytest.mark.parametrize("log_every", [0, 1])
+def test_batches_before_a_step_are_one_though_the_loss_of_the_last_is_looked_at(log_every: int) -> None:
+    outline, labels = labelled(script(4, batches=4, log_every=log_every))
     iteration = outline.children(outline.root)[-1]
     (forward,) = (item for item in outline.children(iteration) if item.name == "forward")
-    (rounds,) = outline.children(forward)
+    rounds, *looked = outline.children(forward)
+    assert len(looked) == log_every
     assert (rounds.kind, rounds.repeat, rounds.alike_only, iteration.repeat) == ("loop", 4, False, 3)
     assert "Sequential" in [part.type for part in outline.children(rounds)]
     assert labels.title(rounds) in ("batch", "Sequential")
