@@ -145,7 +145,10 @@ def _compare(name: str, before: dict[str, Any]) -> None:
     after = world()
     if changed := [key for key in before if before[key] != after[key]]:
         key = changed[0]
-        raise Fault(f"{name} changed {key}: {str(before[key])[:80]} -> {str(after[key])[:80]}")
+        old, new = before[key], after[key]
+        if isinstance(old, frozenset):  # only what differs says something
+            old, new = sorted(old - after[key]), sorted(new - before[key])
+        raise Fault(f"{name} changed {key}: {str(old)[:80]} -> {str(new)[:80]}")
 
 
 def world() -> dict[str, Any]:
