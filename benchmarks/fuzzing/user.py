@@ -204,6 +204,8 @@ def warm_up(seeds: list[Seed], folder: Path) -> None:
         with contextlib.chdir(folder), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             graph = Graph.load(path)
+            with contextlib.suppress(AtlasError):
+                graph.save(folder / "warm.png")  # which no case of these may write
             for case in (0, 6, 12):
                 for _, step in (*_looks(graph, path, case), *_runs(graph, path, seed)):
                     with contextlib.suppress(AtlasError):
