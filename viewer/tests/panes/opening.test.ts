@@ -23,6 +23,15 @@ test.each([
   expect(open).toEqual([...app.state.open].slice(0, expected)); // the first ones, in the order of the still picture
 });
 
+test("opens neither more nor fewer than fit, whatever the window", () => {
+  for (let height = 90; height < 1500; height += 33) {
+    const { app, update } = appWith(20);
+    openWhatFits(app, 1000, height);
+    const fitting = Math.floor((height - 90) / 66) - 1; // 100 units are 66 pixels, and one box is always there
+    expect(update.mock.calls[0]![0].open!.size).toBe(Math.min(Math.max(fitting, 0), 20));
+  }
+});
+
 test("lays out few scenes, however many groups there are", () => {
   const { app, sceneOf } = appWith(10_000);
   openWhatFits(app, 1000, 800);

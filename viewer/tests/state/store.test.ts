@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import { changed, INITIAL, type Listener, sameSelection, Store } from "../../src/state/store";
+import { changed, INITIAL, type Listener, Store, sameSelection } from "../../src/state/store";
 
 let frames: (() => void)[] = [];
 const nextFrame = () => {
