@@ -101,6 +101,9 @@ describe("the outline of a plain file", () => {
   });
 
   test("knows the module of each round, and names rounds by it", () => {
+    const linear = outline.children(blocks!, NONE)[0]!;
+    expect(outline.path(linear, NONE)).toBe("blocks.0.linear");
+    expect([outline.path(net, NONE), outline.call(net, NONE)]).toEqual(["", 0]);
     expect(outline.path(blocks!, NONE)).toBe("blocks.0");
     expect(outline.path(blocks!, new Map([[blocks!.key, 1]]))).toBe("blocks.1");
     expect(outline.rounds(blocks!).map((item) => item.name)).toEqual(["blocks.0", "blocks.1"]);
