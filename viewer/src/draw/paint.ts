@@ -20,7 +20,7 @@ export interface Look {
   heat(item: Item): [fill: string, ink: string] | null; // null: by category
   mark(item: Item): "selected" | "second" | "near" | "failed" | "finding" | "dim" | ""; // what is to be seen of a box
   lineMark(line: Line): "traced" | "critical" | "dim" | "";
-  lineText(line: Line): string; // what stands on a line, such as the norm of a gradient; mostly nothing
+  lineText(line: Line): { text: string; isWrong: boolean }; // what stands on a line, such as the norm of a gradient; mostly nothing
   round(item: Item): string; // "3 of 12" for an open repeat, "" else
   textWidth: (text: string, size: number, bold: boolean) => number;
   tag(item: Item): { text: string; color: string } | null; // a corner label: subgraph, stage, finding
@@ -42,6 +42,13 @@ export function paint(painter: Painter, scene: Scene, look: Look, visible: Rect,
   for (const frame of frames) if (!frame.open && meets(frame, visible)) paintBox(painter, frame, look, scale);
   const { small_text } = look.geometry;
   if (small_text * scale < TINY + 2) return;
+  const told = scene.lines.filter((line) => lineMeets(line, visible) && look.lineText(line).text);
+  if (told.length) {
+    // What stands on lines takes the place of their shapes; what is wrong lies on top.
+    for (const isWrong of [false, true])
+      for (const line of told) if (look.lineText(line).isWrong === isWrong) paintLineText(painter, line, look);
+    return;
+  }
   for (const label of scene.labels) {
     if (
       label.x > visible.right ||
@@ -150,7 +157,6 @@ function paintLine(painter: Painter, line: Line, look: Look, scale: number): voi
     (mark ? 1 : scale < 0.35 ? 0.6 : 1);
   if (points.length < 4) return painter.circle(points[0]!, points[1]!, g.dot, colour);
   painter.line(points, colour, wide, scale < 0.3 ? 0 : g.line_corner, line.dashed);
-  paintLineText(painter, line, look, scale);
   if (!line.arrow || scale < 0.2) return;
   const last = points.length - 2;
   painter.arrow(
@@ -164,19 +170,19 @@ function paintLine(painter: Painter, line: Line, look: Look, scale: number): voi
 }
 
 /** On the longest piece of a line. */
-function paintLineText(painter: Painter, line: Line, look: Look, scale: number): void {
-  const text = look.lineText(line),
+function paintLineText(painter: Painter, line: Line, look: Look): void {
+  const { text, isWrong } = look.lineText(line),
+    { points } = line,
     size = look.geometry.small_text,
-    { points } = line;
-  if (!text || size * scale < TINY) return;
+    { theme } = look;
   const lengths = points
     .slice(2)
     .map((at, i) => (i % 2 ? 0 : Math.abs(at - points[i]!) + Math.abs(points[i + 3]! - points[i + 1]!)));
   const longest = lengths.indexOf(Math.max(...lengths));
   const [x, y] = [(points[longest]! + points[longest + 2]!) / 2, (points[longest + 1]! + points[longest + 3]!) / 2];
   const width = look.textWidth(text, size, true) + 8;
-  painter.rect(x - width / 2, y - 8, width, 15, 4, look.theme.background, look.theme.line);
-  painter.text(x, y + 4, text, size, true, look.theme.ink, "middle");
+  painter.rect(x - width / 2, y - 8, width, 15, 4, isWrong ? theme.accent : theme.background, theme.line);
+  painter.text(x, y + 4, text, size, true, isWrong ? theme.background : theme.ink, "middle");
 }
 
 /** The sign of a group: + of a closed one, − of an open one. */

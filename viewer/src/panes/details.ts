@@ -59,8 +59,7 @@ function aboutGroup(app: App, item: Item): (HTMLElement | null)[] {
   const { rounds } = app.state,
     path = app.outline.path(item, rounds),
     call = app.outline.call(item, rounds);
-  const shown = rounds.get(item.key),
-    module = call >= 0 ? app.graph.callModule[call]! : -1;
+  const module = call >= 0 ? app.graph.callModule[call]! : -1;
   const parameters = module >= 0 ? app.graph.document.column("viewer/module_parameters")?.[module] : undefined;
   const source = app.graph.source(app.outline.leafNode[app.outline.shownStart(item, rounds)]!);
   return [
@@ -75,34 +74,7 @@ function aboutGroup(app: App, item: Item): (HTMLElement | null)[] {
       ...measured(app, item),
       ["first line", source ? `${shortFile(source.file)}:${source.line}` : ""],
     ]),
-    item.repeat > 1
-      ? h(
-          "div",
-          { class: "buttons" },
-          h(
-            "button",
-            {
-              title: "the round before ([)",
-              onclick: () => app.showRound(item, (typeof shown === "number" ? shown : 0) - 1),
-            },
-            "◂",
-          ),
-          h("span", {}, shown === "all" ? `all ${item.repeat} rounds` : `round ${(shown ?? 0) + 1} of ${item.repeat}`),
-          h(
-            "button",
-            {
-              title: "the next round (])",
-              onclick: () => app.showRound(item, (typeof shown === "number" ? shown : 0) + 1),
-            },
-            "▸",
-          ),
-          h(
-            "button",
-            { onclick: () => app.showRound(item, shown === "all" ? 0 : "all") },
-            shown === "all" ? "fold" : "unfold",
-          ),
-        )
-      : null,
+    roundButtons(app, item),
     item.repeat > 1 && item.differs ? h("p", { class: "soft" }, "The rounds do the same on other sizes.") : null,
     copyButtons(path ? `graph[${JSON.stringify(path)}]` : "", () => ({
       title: item.title,
@@ -112,6 +84,28 @@ function aboutGroup(app: App, item: Item): (HTMLElement | null)[] {
       nodes: app.outline.nodes(item),
     })),
   ];
+}
+
+/** Other rounds of a repeat, or of the repeat that the item is an unfolded round of. */
+function roundButtons(app: App, item: Item): HTMLElement | null {
+  const repeat = item.folded ?? item,
+    shown = app.state.rounds.get(repeat.key);
+  if (repeat.repeat < 2) return null;
+  const at = typeof shown === "number" ? shown : Math.max(item.round, 0);
+  const turn = (by: number, title: string, sign: string) =>
+    h("button", { title, onclick: () => app.showRound(repeat, at + by) }, sign);
+  return h(
+    "div",
+    { class: "buttons" },
+    turn(-1, "the round before ([)", "◂"),
+    h("span", {}, shown === "all" ? `all ${repeat.repeat} rounds` : `round ${at + 1} of ${repeat.repeat}`),
+    turn(1, "the next round (])", "▸"),
+    h(
+      "button",
+      { onclick: () => app.showRound(repeat, shown === "all" ? at : "all") },
+      shown === "all" ? "fold" : "unfold",
+    ),
+  );
 }
 
 const KINDS: Record<string, string> = {
