@@ -26,8 +26,12 @@ export interface Look {
   tag(item: Item): { text: string; color: string } | null; // a corner label: subgraph, stage, finding
 }
 
+<<<<<<< HEAD
 const SHORTEST = 1.5; // pixels: a line that is shorter cannot be seen between its boxes
 const BOUNDS = new WeakMap<readonly Line[], Float64Array>();
+=======
+const EDGE = 6; // units of a box's width that its texts leave free
+>>>>>>> stranger2
 const TINY = 3.5; // pixels: text that is smaller cannot be read, so that it is not drawn
 
 /** Paint what is visible, at a scale that decides how much detail makes sense. */
@@ -42,7 +46,7 @@ export function paint(painter: Painter, scene: Scene, look: Look, visible: Rect,
   for (const frame of frames) if (!frame.open && meets(frame, visible)) paintBox(painter, frame, look, scale);
   const { small_text } = look.geometry;
   if (small_text * scale < TINY + 2) return;
-  const told = scene.lines.filter((line) => lineMeets(line, visible) && look.lineText(line).text);
+  const told = lines.filter((line, i) => lineMeets(around, i, visible, 0) && look.lineText(line).text);
   if (told.length) {
     // What stands on lines takes the place of their shapes; what is wrong lies on top.
     for (const isWrong of [false, true])
@@ -87,11 +91,13 @@ function paintGroup(painter: Painter, frame: Frame, look: Look, scale: number): 
   const base = y + g.heading - 7,
     ink = look.mark(item) === "dim" ? theme.soft : theme.ink;
   paintMark(painter, x + 12, y + g.heading / 2, false, ink);
-  painter.text(x + 22, base, item.title, g.title_text, true, ink);
-  const used = look.textWidth(item.title, g.title_text, true) + 32;
+  const title = fitted(item.title, width - 30 - (item.repeat > 1 ? 40 : 0), look, g.title_text, true);
+  painter.text(x + 22, base, title, g.title_text, true, ink);
+  const used = look.textWidth(title, g.title_text, true) + 32;
   const room = width - used - (item.repeat > 1 ? 70 : 8);
   const words = look.round(item) || item.heading || item.subtitle;
-  if (room > 40) painter.text(x + used, base, fitted(words, room, look), g.small_text, false, theme.soft);
+  if (room > 40)
+    painter.text(x + used, base, fitted(words, room, look, g.small_text, false), g.small_text, false, theme.soft);
   if (item.repeat > 1) paintBadge(painter, x + width - 6, y + g.heading / 2, item.repeat, look);
   paintTag(painter, frame, look);
 }
@@ -121,14 +127,14 @@ function paintBox(painter: Painter, frame: Frame, look: Look, scale: number): vo
     sign = item.isLeaf ? 0 : g.plus;
   const middle = x + (width - badge) / 2 + (sign ? sign / 2 : 0);
   const titleY = item.subtitle ? y + height / 2 - 2 : y + height / 2 + 4.5;
-  if (sign)
-    paintMark(painter, middle - look.textWidth(item.title, g.title_text, true) / 2 - 9, titleY - 4.5, true, ink);
-  painter.text(middle, titleY, item.title, g.title_text, true, ink, "middle");
+  const title = fitted(item.title, width - badge - sign - EDGE, look, g.title_text, true);
+  if (sign) paintMark(painter, middle - look.textWidth(title, g.title_text, true) / 2 - 9, titleY - 4.5, true, ink);
+  painter.text(middle, titleY, title, g.title_text, true, ink, "middle");
   if (item.subtitle)
     painter.text(
       x + width / 2,
       y + height / 2 + 12,
-      item.subtitle,
+      fitted(item.subtitle, width - EDGE, look, g.small_text, false),
       g.small_text,
       false,
       ink === theme.ink ? theme.soft : ink,
@@ -239,8 +245,9 @@ function outline(look: Look, item: Item, usual: string): string {
   return usual;
 }
 
-function fitted(text: string, room: number, look: Look): string {
-  const width = look.textWidth(text, look.geometry.small_text, false);
+/** As much of a text as there is room for. */
+function fitted(text: string, room: number, look: Look, size: number, bold: boolean): string {
+  const width = look.textWidth(text, size, bold);
   if (width <= room) return text;
   return `${text.slice(0, Math.max(Math.floor((text.length * room) / width) - 1, 0))}…`;
 }
