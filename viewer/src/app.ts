@@ -94,29 +94,12 @@ export class App {
     if (this.state.heat === "difference" && side) return (item) => this.difference(side, item);
     const values = this.itemValues(this.state.heat);
     if (!values) return () => null;
-<<<<<<< HEAD
-    let least = 0, // numbers of one's own may be negative
-      most = 0;
-    for (const frame of this.scene.frames) {
-      const value = frame.open ? Number.NaN : values.of(frame.item);
-      if (!Number.isFinite(value)) continue;
-      least = Math.min(least, value);
-      most = Math.max(most, value);
-    }
-    const theme = this.theme;
-    return (item) => {
-      const value = values.of(item);
-      if (value === Number.POSITIVE_INFINITY) return [theme.accent, "#FFFFFF"];
-      const share = most > least ? Math.sqrt((value - least) / (most - least)) : 0;
-      return heat(theme, Number.isNaN(value) ? Number.NaN : share);
-=======
     const theme = this.theme,
       scale = this.shownScale(values);
     return (item) => {
       const value = values.of(item);
       if (value === Number.POSITIVE_INFINITY) return [theme.accent, "#FFFFFF"];
       return heat(theme, scale.isLog ? scale.share(value) : Math.sqrt(scale.share(value)));
->>>>>>> stranger2
     };
   }
 

@@ -26,12 +26,9 @@ export interface Look {
   tag(item: Item): { text: string; color: string } | null; // a corner label: subgraph, stage, finding
 }
 
-<<<<<<< HEAD
 const SHORTEST = 1.5; // pixels: a line that is shorter cannot be seen between its boxes
 const BOUNDS = new WeakMap<readonly Line[], Float64Array>();
-=======
 const EDGE = 6; // units of a box's width that its texts leave free
->>>>>>> stranger2
 const TINY = 3.5; // pixels: text that is smaller cannot be read, so that it is not drawn
 
 /** Paint what is visible, at a scale that decides how much detail makes sense. */

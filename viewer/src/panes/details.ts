@@ -77,12 +77,8 @@ function aboutGroup(app: App, item: Item): (HTMLElement | null)[] {
   const { rounds } = app.state,
     path = app.outline.path(item, rounds),
     call = app.outline.call(item, rounds);
-<<<<<<< HEAD
-  const module = call >= 0 ? app.graph.callModule[call]! : -1;
-=======
   const module = call >= 0 ? app.graph.callModule[call]! : -1,
     phase = phaseOf(item);
->>>>>>> stranger2
   const parameters = module >= 0 ? app.graph.document.column("viewer/module_parameters")?.[module] : undefined;
   const source = app.graph.source(app.outline.leafNode[app.outline.shownStart(item, rounds)]!);
   return [
@@ -98,11 +94,7 @@ function aboutGroup(app: App, item: Item): (HTMLElement | null)[] {
       ...measured(app, item),
       ["first line", source ? `${shortFile(source.file)}:${source.line}` : ""],
     ]),
-<<<<<<< HEAD
-    roundButtons(app, item),
-=======
     item.repeat > 1 ? h("p", { class: "soft" }, `Numbers of all ${item.repeat} rounds together.`) : null,
->>>>>>> stranger2
     item.repeat > 1 && item.differs ? h("p", { class: "soft" }, "The rounds do the same on other sizes.") : null,
     copyButtons(path ? `graph[${JSON.stringify(path)}]` : "", () => ({
       title: item.title,
@@ -114,34 +106,11 @@ function aboutGroup(app: App, item: Item): (HTMLElement | null)[] {
   ];
 }
 
-<<<<<<< HEAD
-/** Other rounds of a repeat, or of the repeat that the item is an unfolded round of. */
-function roundButtons(app: App, item: Item): HTMLElement | null {
-  const repeat = item.folded ?? item,
-    shown = app.state.rounds.get(repeat.key);
-  if (repeat.repeat < 2) return null;
-  const at = typeof shown === "number" ? shown : Math.max(item.round, 0);
-  const turn = (by: number, title: string, sign: string) =>
-    h("button", { title, onclick: () => app.showRound(repeat, at + by) }, sign);
-  return h(
-    "div",
-    { class: "buttons" },
-    turn(-1, "the round before ([)", "◂"),
-    h("span", {}, shown === "all" ? `all ${repeat.repeat} rounds` : `round ${at + 1} of ${repeat.repeat}`),
-    turn(1, "the next round (])", "▸"),
-    h(
-      "button",
-      { onclick: () => app.showRound(repeat, shown === "all" ? at : "all") },
-      shown === "all" ? "fold" : "unfold",
-    ),
-  );
-=======
 /** The phase that a group lies in; times and bytes of a module are those of one phase. */
 function phaseOf(item: Item): Item | null {
   let one: Item | null = item;
   while (one && one.kind !== "lane") one = one.parent;
   return one;
->>>>>>> stranger2
 }
 
 const KINDS: Record<string, string> = {
