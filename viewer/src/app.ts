@@ -8,6 +8,7 @@ import type { Graph } from "./model/graph";
 import { ItemValues, type Measure, measuresOf } from "./model/measures";
 import { type Item, Outline } from "./model/outline";
 import type { Playback } from "./model/playback";
+import { type Scale, scaleOf } from "./model/scale";
 import { changed, INITIAL, type Selection, type State, Store } from "./state/store";
 
 export class App {
@@ -93,17 +94,22 @@ export class App {
     if (this.state.heat === "difference" && side) return (item) => this.difference(side, item);
     const values = this.itemValues(this.state.heat);
     if (!values) return () => null;
-    let most = 0;
-    for (const frame of this.scene.frames) {
-      const value = frame.open ? Number.NaN : values.of(frame.item);
-      if (Number.isFinite(value) && value > most) most = value;
-    }
-    const theme = this.theme;
+    const theme = this.theme,
+      scale = this.shownScale(values);
     return (item) => {
       const value = values.of(item);
       if (value === Number.POSITIVE_INFINITY) return [theme.accent, "#FFFFFF"];
-      return heat(theme, Number.isNaN(value) ? Number.NaN : most ? Math.sqrt(value / most) : 0);
+      return heat(theme, scale.isLog ? scale.share(value) : Math.sqrt(scale.share(value)));
     };
+  }
+
+  /** The scale of a measure, by the boxes that are shown. */
+  shownScale(values: ItemValues): Scale {
+    const closed = this.scene.frames.filter((frame) => !frame.open);
+    return scaleOf(
+      values.measure,
+      closed.map((frame) => values.of(frame.item)),
+    );
   }
 
   /** The colour of what differs between two graphs: changed, or only in this one. */
@@ -128,11 +134,16 @@ export class App {
     return this.itemWithKey(selection.key);
   }
 
-  /** Keys are intervals of leaves: the way to an item is the way to its first leaf. */
+  /** Keys are intervals of leaves: the way to an item is the way to its first leaf. A repeat whose rounds are all shown has
+   * no box, but can be selected: how else would it be folded again? */
   itemWithKey(key: string): Item | null {
     const start = Number.parseInt(key, 10);
     if (Number.isNaN(start)) return null;
-    return this.outline.around(start, this.state.rounds).find((item) => item.key === key) ?? null;
+    for (const item of this.outline.around(start, this.state.rounds)) {
+      if (item.key === key) return item;
+      if (item.folded?.key === key) return item.folded;
+    }
+    return null;
   }
 
   /** The key of the group that shows a module call, in whichever round; null if none is of its own. */
@@ -192,7 +203,7 @@ export class App {
   }
 
   toggle(item: Item): void {
-    if (item.isLeaf && item.repeat === 1) return;
+    if (item.isLeaf) return;
     const open = new Set(this.state.open);
     if (!open.delete(item.key)) open.add(item.key);
     this.store.update({ open });

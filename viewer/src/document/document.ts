@@ -71,6 +71,7 @@ const NEWEST = 2; // version of the .atlas format, see docs/format.md
 
 export class Document {
   readonly header: Header;
+  private readonly columns = new Map<string, Column>();
 
   /** `known` holds members that were read already, by their names. */
   constructor(
@@ -103,12 +104,13 @@ export class Document {
 
   /** A column of the graph (`node_kind`) or of the viewer (`viewer/leaf_node`); undefined if there is none. */
   column(name: string): Column | undefined {
+    const found = this.columns.get(name); // by its short name: this is asked for every node
+    if (found) return found;
     const member = name.includes("/") ? `${name}.npy` : `columns/${name}.npy`;
-    if (!this.known.has(member)) {
-      const bytes = this.members.get(member);
-      this.known.set(member, bytes && readColumn(name, bytes));
-    }
-    return this.known.get(member) as Column | undefined;
+    const bytes = this.members.get(member);
+    const made = (this.known.get(member) as Column | undefined) ?? (bytes && readColumn(name, bytes));
+    if (made) this.columns.set(name, made);
+    return made;
   }
 
   /** A column that every graph has. */

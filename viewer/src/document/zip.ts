@@ -61,31 +61,6 @@ function findEnd(view: DataView): number {
   throw new DamagedFile("This is no .atlas file: it has no end of a zip.");
 }
 
-// CRC-32 of zip, four bytes at a time: CRC[k][b] is the remainder of byte b with k bytes of zeros behind it.
-const CRC = Array.from({ length: 4 }, () => new Uint32Array(256));
-for (let byte = 0; byte < 256; byte++) {
-  let rest = byte;
-  for (let bit = 0; bit < 8; bit++) rest = rest & 1 ? 0xedb88320 ^ (rest >>> 1) : rest >>> 1;
-  CRC[0]![byte] = rest;
-}
-for (let behind = 1; behind < 4; behind++)
-  for (let byte = 0; byte < 256; byte++) {
-    const rest = CRC[behind - 1]![byte]!;
-    CRC[behind]![byte] = (rest >>> 8) ^ CRC[0]![rest & 255]!;
-  }
-
-function crc32(bytes: Uint8Array): number {
-  const [none, one, two, three] = CRC as [Uint32Array, Uint32Array, Uint32Array, Uint32Array];
-  let rest = 0xffffffff,
-    at = 0;
-  for (const last = bytes.length - 3; at < last; at += 4) {
-    rest ^= bytes[at]! | (bytes[at + 1]! << 8) | (bytes[at + 2]! << 16) | (bytes[at + 3]! << 24);
-    rest = three[rest & 255]! ^ two[(rest >>> 8) & 255]! ^ one[(rest >>> 16) & 255]! ^ none[rest >>> 24]!;
-  }
-  for (; at < bytes.length; at++) rest = (rest >>> 8) ^ none[(rest ^ bytes[at]!) & 255]!;
-  return ~rest >>> 0;
-}
-
 /** Members -> the bytes of a zip that holds them as they are. Without clock and platform: equal members, equal bytes. */
 export function zip(members: ReadonlyMap<string, Uint8Array>): Blob {
   const parts: BlobPart[] = [];
@@ -142,4 +117,29 @@ function fields(rows: Field[]): ArrayBuffer {
     at += bytes;
   }
   return view.buffer as ArrayBuffer;
+}
+
+// CRC-32 of zip, four bytes at a time: CRC[k][b] is the remainder of byte b with k bytes of zeros behind it.
+const CRC = Array.from({ length: 4 }, () => new Uint32Array(256));
+for (let byte = 0; byte < 256; byte++) {
+  let rest = byte;
+  for (let bit = 0; bit < 8; bit++) rest = rest & 1 ? 0xedb88320 ^ (rest >>> 1) : rest >>> 1;
+  CRC[0]![byte] = rest;
+}
+for (let behind = 1; behind < 4; behind++)
+  for (let byte = 0; byte < 256; byte++) {
+    const rest = CRC[behind - 1]![byte]!;
+    CRC[behind]![byte] = (rest >>> 8) ^ CRC[0]![rest & 255]!;
+  }
+
+function crc32(bytes: Uint8Array): number {
+  const [none, one, two, three] = CRC as [Uint32Array, Uint32Array, Uint32Array, Uint32Array];
+  let rest = 0xffffffff,
+    at = 0;
+  for (const last = bytes.length - 3; at < last; at += 4) {
+    rest ^= bytes[at]! | (bytes[at + 1]! << 8) | (bytes[at + 2]! << 16) | (bytes[at + 3]! << 24);
+    rest = three[rest & 255]! ^ two[(rest >>> 8) & 255]! ^ one[(rest >>> 16) & 255]! ^ none[rest >>> 24]!;
+  }
+  for (; at < bytes.length; at++) rest = (rest >>> 8) ^ none[(rest ^ bytes[at]!) & 255]!;
+  return ~rest >>> 0;
 }

@@ -45,6 +45,14 @@ test("a file without a header is no graph", async () => {
   await expect(readAtlas("b.atlas", makeZip([]))).rejects.toThrow("b.atlas is not a graph of torchatlas");
 });
 
+test("the graph is saved without what the viewer added", async () => {
+  const document = made(HEADER, [["viewer/names.json", bytes(["a"])]]);
+  const saved = await readAtlas("b.atlas", new Uint8Array(await document.asFile()!.arrayBuffer()));
+  expect(saved.header).toEqual(HEADER);
+  expect(saved.json("viewer/names.json")).toBeUndefined();
+  expect(new Document("c", new Map(), new Map([["header.json", HEADER]])).asFile()).toBeUndefined();
+});
+
 test("base64 gives its bytes back", () => {
   expect([...fromBase64("AP+AEA==")]).toEqual([0, 255, 128, 16]);
 });

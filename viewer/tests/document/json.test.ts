@@ -77,6 +77,12 @@ describe("a .json file", () => {
     expect([...graph.after(0)]).toEqual([1]);
   });
 
+  test("names the first of equal rows by its text", () => {
+    const named = file();
+    named.nodes[1]!["operation"] = "relu";
+    expect(new Graph(read(named)).category(1)).toBe("view");
+  });
+
   test("of a newer version is told as such, whatever its lists are", () => {
     expect(() => read({ format: "torchatlas", version: 9 })).toThrow("g.json was written by a newer torchatlas");
   });

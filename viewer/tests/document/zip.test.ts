@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { readAtlas } from "../../src/document/document";
-import { DamagedFile, unzip } from "../../src/document/zip";
+import { DamagedFile, unzip, zip } from "../../src/document/zip";
 import { type Entry, gzip, makeZip } from "./files";
 
 const BOTH: Entry[] = [
@@ -47,6 +47,18 @@ describe("a zip", () => {
     packed[packed.length - 6]! ^= 1; // of the checksum
     await expect(readAtlas("a.atlas", packed)).rejects.toThrow("cannot be unpacked");
   });
+});
+
+test("what is written can be read: by us, and checksums are those of every zip", async () => {
+  const bytes = async (members: Map<string, Uint8Array>) => new Uint8Array(await zip(members).arrayBuffer());
+  const members = new Map([
+    ["header.json", new TextEncoder().encode("{}")],
+    ["columns/a.npy", Uint8Array.of(1, 2, 3, 4, 5, 6, 7)],
+    ["empty", new Uint8Array(0)],
+  ]);
+  expect(unzip(await bytes(members))).toEqual(members);
+  const known = await bytes(new Map([["n", new TextEncoder().encode("123456789")]]));
+  expect(new DataView(known.buffer).getUint32(14, true)).toBe(0xcbf43926); // the check value of CRC-32
 });
 
 function without(bytes: Uint8Array, from: number, to: number): Uint8Array {
