@@ -8,6 +8,7 @@ import type { Graph } from "./model/graph";
 import { ItemValues, type Measure, measuresOf } from "./model/measures";
 import { type Item, Outline } from "./model/outline";
 import type { Playback } from "./model/playback";
+import { type Scale, scaleOf } from "./model/scale";
 import { changed, INITIAL, type Selection, type State, Store } from "./state/store";
 
 export class App {
@@ -93,21 +94,22 @@ export class App {
     if (this.state.heat === "difference" && side) return (item) => this.difference(side, item);
     const values = this.itemValues(this.state.heat);
     if (!values) return () => null;
-    let least = 0, // numbers of one's own may be negative
-      most = 0;
-    for (const frame of this.scene.frames) {
-      const value = frame.open ? Number.NaN : values.of(frame.item);
-      if (!Number.isFinite(value)) continue;
-      least = Math.min(least, value);
-      most = Math.max(most, value);
-    }
-    const theme = this.theme;
+    const theme = this.theme,
+      scale = this.shownScale(values);
     return (item) => {
       const value = values.of(item);
       if (value === Number.POSITIVE_INFINITY) return [theme.accent, "#FFFFFF"];
-      const share = most > least ? Math.sqrt((value - least) / (most - least)) : 0;
-      return heat(theme, Number.isNaN(value) ? Number.NaN : share);
+      return heat(theme, scale.isLog ? scale.share(value) : Math.sqrt(scale.share(value)));
     };
+  }
+
+  /** The scale of a measure, by the boxes that are shown. */
+  shownScale(values: ItemValues): Scale {
+    const closed = this.scene.frames.filter((frame) => !frame.open);
+    return scaleOf(
+      values.measure,
+      closed.map((frame) => values.of(frame.item)),
+    );
   }
 
   /** The colour of what differs between two graphs: changed, or only in this one. */

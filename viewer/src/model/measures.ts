@@ -16,7 +16,15 @@ export interface Measure {
 
 /** All measures that a graph has numbers for, by name. */
 export function measuresOf(graph: Graph): Map<string, Measure> {
-  const found = [time(graph), memory(graph), flops(graph), intensity(graph), gradient(graph), ...overlays(graph)];
+  const found = [
+    time(graph),
+    memory(graph),
+    flops(graph),
+    intensity(graph),
+    gradient(graph),
+    saved(graph),
+    ...overlays(graph),
+  ];
   return new Map(found.filter((one): one is Measure => one !== null && hasNumbers(one)).map((one) => [one.name, one]));
 }
 
@@ -152,6 +160,23 @@ function gradient(graph: Graph): Measure | null {
         combine: "max",
       }
     : null;
+}
+
+/** The bytes of what an op makes and autograd keeps for backward; each tensor's memory once. */
+function saved(graph: Graph): Measure | null {
+  const kept = graph.document.json<Record<string, number[]>>("viewer/saved.json");
+  if (!kept) return null;
+  const values = new Float64Array(graph.count).fill(Number.NaN);
+  const seen = new Set<number>();
+  for (const value of Object.keys(kept).map(Number)) {
+    const storage = graph.storage(value);
+    const maker = graph.producer(value);
+    const bytes = storage < 0 ? -1 : graph.storageBytes(storage);
+    if (maker === undefined || bytes < 0 || seen.has(storage)) continue;
+    seen.add(storage);
+    values[maker] = (Number.isNaN(values[maker]!) ? 0 : values[maker]!) + bytes;
+  }
+  return { name: "saved", title: "kept for backward", format: formatBytes, values, combine: "sum" };
 }
 
 /** What is not finite is kept as infinity: files say no more of it. */

@@ -41,6 +41,7 @@ export function formatTime(ns: number): string {
 export function formatNumber(value: number): string {
   if (Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  if (value !== 0 && Math.abs(value) < 1e-3) return value.toExponential(1);
   return Number(value.toPrecision(3)).toString();
 }
 

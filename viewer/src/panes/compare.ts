@@ -3,10 +3,23 @@
 import type { App } from "../app";
 import type { ModuleChange } from "../model/alignment";
 import { formatBytes, formatCount, formatFlops, formatNumber, formatTime } from "../model/units";
+import { shortFile } from "./details";
 import { h } from "./dom";
 import type { Pane } from "./pane";
 
 const MOST = 300; // rows of a list
+/** What a column is called here, in the order in which columns stand; other figures come behind. */
+const NAMES: Record<string, string> = {
+  time_ns: "time",
+  peak_bytes: "peak memory",
+  allocated_bytes: "allocated",
+  macs: "multiply-adds",
+  elementwise_flops: "elementwise FLOPs",
+  bytes: "bytes moved",
+  operations: "ops",
+  parameters: "parameters",
+};
+
 const FORMATS: [part: string, format: (value: number) => string][] = [
   ["time", formatTime],
   ["_ns", formatTime],
@@ -24,7 +37,7 @@ export function compare(app: App): Pane {
     'This page holds one graph. Compare two: atlas.compare(before, after).save("x.html"), or torchatlas view before.atlas after.atlas.';
   if (!side) return { name: "compare", title: "Compare", place: "bottom", element: h("div"), missing };
   const { stored } = side,
-    figures = [...new Set(stored.modules.flatMap((one) => Object.keys(one.a)))];
+    figures = [...new Set(stored.modules.flatMap((one) => Object.keys(one.a)))].sort((a, b) => order(a) - order(b));
   const rows = stored.modules.filter((one) => figures.some((name) => one.a[name] !== one.b[name])).slice(0, MOST);
   const modules = h(
     "table",
@@ -36,7 +49,13 @@ export function compare(app: App): Pane {
       ...rows.map((one) =>
         h(
           "tr",
-          { tabindex: 0, onclick: () => selectModule(app, one.path) },
+          {
+            tabindex: 0,
+            onclick: () => selectModule(app, one.path),
+            onkeydown: (event: KeyboardEvent) => {
+              if (event.key === "Enter") selectModule(app, one.path);
+            },
+          },
           h("td", {}, one.path || "(all)"),
           ...figures.map((name) => cell(one, name)),
         ),
@@ -81,7 +100,13 @@ export function compare(app: App): Pane {
   return { name: "compare", title: "Compare", place: "bottom", element };
 }
 
+function order(name: string): number {
+  const at = Object.keys(NAMES).indexOf(name);
+  return at < 0 ? Number.MAX_SAFE_INTEGER : at;
+}
+
 function words(name: string): string {
+  if (NAMES[name]) return NAMES[name];
   return name.replace(/_/g, " ").replace(/ ns$/, "");
 }
 
@@ -116,24 +141,20 @@ function row(app: App, node: number, verdict: string, what: string): HTMLElement
       { class: "link", onclick: () => app.select({ kind: "node", node }, { fly: true }) },
       app.graph.nodeName(node),
     ),
-    h("span", { class: "soft" }, what),
+    h("span", { class: "soft" }, [what, place(app, node)].filter(Boolean).join(" · ")),
   );
 }
 
+/** The line of code that an op comes from. */
+function place(app: App, node: number): string {
+  const source = app.graph.source(node);
+  return source ? `${shortFile(source.file)}:${source.line}` : "";
+}
+
 function otherRow(app: App, node: number): HTMLElement {
-  const { beside } = app;
-  return h(
-    "li",
-    {},
-    h("span", { class: "verdict added" }, "added"),
-    beside
-      ? h(
-          "button",
-          { class: "link", onclick: () => beside.select({ kind: "node", node }, { fly: true }) },
-          beside.graph.nodeName(node),
-        )
-      : `node ${node}`,
-  );
+  return app.beside
+    ? row(app.beside, node, "added", "")
+    : h("li", {}, h("span", { class: "verdict added" }, "added"), `node ${node}`);
 }
 
 function selectModule(app: App, path: string): void {

@@ -3,21 +3,27 @@
 import type { App } from "../app";
 import type { Item } from "../model/outline";
 import { formatBytes, formatCount, formatFlops, formatInteger, formatTime } from "../model/units";
-import { changed } from "../state/store";
-import { aboutNode, link } from "./details_node";
+import { changed, type State } from "../state/store";
+import { aboutNode, link, relationButtons } from "./details_node";
 import { h, replace } from "./dom";
 import { copyButtons, facts } from "./facts";
 import type { Pane } from "./pane";
+import { roundButtons } from "./rounds";
 
 export function details(app: App): Pane {
   const element = h("div", { class: "details" });
-  app.store.subscribe((state, before) => {
+  const draw = (state: State, before: State) => {
     if (!changed(state, before, "selection", "rounds", "relation", "second")) return;
-    const { selection } = state;
-    const item = selection?.kind === "group" ? app.itemWithKey(selection.key) : null;
-    if (selection?.kind === "node") replace(element, ...aboutNode(app, selection.node));
-    else replace(element, ...(item ? aboutGroup(app, item) : aboutGraph(app)));
-  });
+    // Of a comparison: what only the second graph has is selected only there.
+    const at = !app.state.selection && app.beside?.state.selection ? app.beside : app,
+      { selection } = at.state;
+    const item = selection?.kind === "group" ? at.itemWithKey(selection.key) : null;
+    if (selection?.kind === "node") replace(element, ...aboutNode(at, selection.node));
+    else if (item) replace(element, ...aboutGroup(at, item));
+    else replace(element, ...aboutGraph(app), ...(app.beside ? aboutGraph(app.beside) : []));
+  };
+  app.store.subscribe(draw);
+  app.beside?.store.subscribe(draw);
   return { name: "details", title: "Details", place: "right", element };
 }
 
@@ -26,7 +32,7 @@ function aboutGraph(app: App): (HTMLElement | null)[] {
     { totals } = info;
   const atLeast = (name: string) => (totals.at_least.includes(name) ? "at least " : "");
   return [
-    h("h2", {}, "graph"),
+    h("h2", {}, app.side ? (app.side.name === "a" ? "first graph" : "second graph") : "graph"),
     h("h3", {}, info.title),
     facts([
       ["ops", formatInteger(totals.ops)],
@@ -49,9 +55,21 @@ function aboutGraph(app: App): (HTMLElement | null)[] {
         `It ended with an error: ${info.failed.message} `,
         link(app, { kind: "node", node: info.failed.node }, "show the op"),
       ),
-    ...info.left_out.map((note) => h("p", { class: "soft" }, note)),
-    ...info.notes.map((note) => h("p", { class: "soft" }, note)),
-    h("p", { class: "soft" }, "Click a box to select it, a closed group to open it. Press ? for the keys."),
+    app.side
+      ? null
+      : h(
+          "ul",
+          { class: "hints" },
+          ...[
+            "Click a box to select it, a closed group (+) to open it.",
+            "What is slow: colour by time, or Table, ops.",
+            "What fills the memory: Memory, jump to the peak.",
+            "? lists the keys.",
+          ].map((hint) => h("li", {}, hint)),
+        ),
+    ...(app.side?.name === "b" ? [] : [...info.left_out, ...info.notes]).map((note) =>
+      h("p", { class: "soft" }, sentence(note)),
+    ),
   ];
 }
 
@@ -59,22 +77,24 @@ function aboutGroup(app: App, item: Item): (HTMLElement | null)[] {
   const { rounds } = app.state,
     path = app.outline.path(item, rounds),
     call = app.outline.call(item, rounds);
-  const module = call >= 0 ? app.graph.callModule[call]! : -1;
+  const module = call >= 0 ? app.graph.callModule[call]! : -1,
+    phase = phaseOf(item);
   const parameters = module >= 0 ? app.graph.document.column("viewer/module_parameters")?.[module] : undefined;
   const source = app.graph.source(app.outline.leafNode[app.outline.shownStart(item, rounds)]!);
   return [
-    h("h2", {}, item.kind === "module" ? "selected module" : `selected ${KINDS[item.kind] ?? "group"}`),
+    h("h2", {}, `selected ${KINDS[item.kind] ?? "group"}${phase && phase !== item ? ` in ${phase.title}` : ""}`),
     h("h3", {}, item.title),
     h("p", { class: "soft" }, item.subtitle),
+    roundButtons(app, item),
+    relationButtons(app),
     facts([
       ["path", path],
       ["class", item.type],
-      ["boxes", formatInteger(item.length) + (item.repeat > 1 ? " a round" : "")],
       ["parameters", parameters ? formatCount(parameters) + (item.repeat > 1 ? " a round" : "") : ""],
       ...measured(app, item),
       ["first line", source ? `${shortFile(source.file)}:${source.line}` : ""],
     ]),
-    roundButtons(app, item),
+    item.repeat > 1 ? h("p", { class: "soft" }, `Numbers of all ${item.repeat} rounds together.`) : null,
     item.repeat > 1 && item.differs ? h("p", { class: "soft" }, "The rounds do the same on other sizes.") : null,
     copyButtons(path ? `graph[${JSON.stringify(path)}]` : "", () => ({
       title: item.title,
@@ -86,26 +106,11 @@ function aboutGroup(app: App, item: Item): (HTMLElement | null)[] {
   ];
 }
 
-/** Other rounds of a repeat, or of the repeat that the item is an unfolded round of. */
-function roundButtons(app: App, item: Item): HTMLElement | null {
-  const repeat = item.folded ?? item,
-    shown = app.state.rounds.get(repeat.key);
-  if (repeat.repeat < 2) return null;
-  const at = typeof shown === "number" ? shown : Math.max(item.round, 0);
-  const turn = (by: number, title: string, sign: string) =>
-    h("button", { title, onclick: () => app.showRound(repeat, at + by) }, sign);
-  return h(
-    "div",
-    { class: "buttons" },
-    turn(-1, "the round before ([)", "◂"),
-    h("span", {}, shown === "all" ? `all ${repeat.repeat} rounds` : `round ${at + 1} of ${repeat.repeat}`),
-    turn(1, "the next round (])", "▸"),
-    h(
-      "button",
-      { onclick: () => app.showRound(repeat, shown === "all" ? at : "all") },
-      shown === "all" ? "fold" : "unfold",
-    ),
-  );
+/** The phase that a group lies in; times and bytes of a module are those of one phase. */
+function phaseOf(item: Item): Item | null {
+  let one: Item | null = item;
+  while (one && one.kind !== "lane") one = one.parent;
+  return one;
 }
 
 const KINDS: Record<string, string> = {
@@ -114,14 +119,18 @@ const KINDS: Record<string, string> = {
   functional: "ops",
   segment: "segment",
   leaf: "repeat",
+  module: "module",
 };
 
 function measured(app: App, item: Item): [string, string][] {
   return [...app.measures.values()].map((measure) => {
-    const value = app.itemValues(measure.name)!.of(item),
-      rounds = item.repeat > 1 && measure.combine === "sum" ? `, ${item.repeat} rounds together` : "";
-    return [measure.title, Number.isNaN(value) ? "unknown" : measure.format(value) + rounds];
+    const value = app.itemValues(measure.name)!.of(item);
+    return [measure.title, Number.isNaN(value) ? "unknown" : measure.format(value)];
   });
+}
+
+function sentence(note: string): string {
+  return `${note.charAt(0).toUpperCase()}${note.slice(1)}${/[.!?:]$/.test(note) ? "" : "."}`;
 }
 
 export function shortFile(file: string): string {

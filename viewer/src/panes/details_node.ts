@@ -2,10 +2,12 @@
 
 import type { App } from "../app";
 import { ONLY_HERE } from "../model/alignment";
-import { formatBytes, formatFlops, formatNumber, formatTime } from "../model/units";
+import { followed } from "../model/relations";
+import { formatBytes, formatFlops, formatInteger, formatNumber, formatTime } from "../model/units";
 import type { Selection } from "../state/store";
 import { h } from "./dom";
 import { copyButtons, facts, histogram, type Statistics } from "./facts";
+import { roundButtons } from "./rounds";
 
 const MOST = 12; // tensors and readers that are listed
 
@@ -14,6 +16,7 @@ export function aboutNode(app: App, node: number): (HTMLElement | null)[] {
     name = graph.nodeName(node),
     measured = measures(app, node);
   const iteration = graph.iteration(node),
+    item = app.itemOf({ kind: "node", node }),
     isOp = graph.isOp(node);
   return [
     h("h2", {}, isOp ? "selected op" : `selected ${graph.kind[node] === 0 ? "input" : "output"}`),
@@ -26,7 +29,7 @@ export function aboutNode(app: App, node: number): (HTMLElement | null)[] {
             graph.operationName(node),
             graph.category(node),
             graph.phaseName(node),
-            iteration >= 0 ? `iteration ${iteration}` : "",
+            iteration > 0 ? `iteration ${iteration}` : "",
           ]
             .filter(Boolean)
             .join(" · "),
@@ -34,6 +37,8 @@ export function aboutNode(app: App, node: number): (HTMLElement | null)[] {
       : null,
     graph.info.failed?.node === node ? h("p", { class: "alert" }, graph.info.failed.message) : null,
     difference(app, node),
+    relationButtons(app),
+    item ? roundButtons(app, item) : null,
     facts([
       ["takes", tensors(app, graph.inputs(node))],
       ["makes", tensors(app, graph.outputs(node))],
@@ -41,28 +46,65 @@ export function aboutNode(app: App, node: number): (HTMLElement | null)[] {
       ["module", moduleLink(app, node)],
       ["thread", graph.tables.threads.length > 1 ? graph.thread(node) : ""],
       ["gradient", gradientLinks(app, node)],
+      ["last read by", lastReader(app, node)],
       ["kept for", keptFor(app, node)],
     ]),
-    attributes(app, node),
     code(app, node),
+    attributes(app, node),
     ...statistics(app, node),
     readers(app, node),
-    h(
-      "div",
-      { class: "buttons" },
-      ...(["tensor", "ancestors", "descendants"] as const).map((relation) =>
-        h(
-          "button",
-          {
-            "aria-pressed": String(app.state.relation === relation),
-            onclick: () => app.store.update({ relation: app.state.relation === relation ? "none" : relation }),
-          },
-          { tensor: "follow tensor", ancestors: "depends on", descendants: "is read by" }[relation],
-        ),
-      ),
-    ),
     copyButtons(`graph[${JSON.stringify(name)}]`, () => asJson(app, node)),
   ];
+}
+
+const RELATIONS = [
+  ["tensor", "follow its tensors", "mark all that read what it makes, also through views (t)"],
+  ["ancestors", "what it needs", "mark all that it depends on (a)"],
+  ["descendants", "what needs it", "mark all that depends on it (d)"],
+] as const;
+
+/** Buttons that mark what has to do with the selection. */
+export function relationButtons(app: App): HTMLElement {
+  const { selection } = app.state,
+    hasGradient = selection?.kind === "node" && gradientsOf(app, selection.node).length > 0;
+  return h(
+    "div",
+    { class: "buttons" },
+    ...RELATIONS.map(([relation, words, title]) =>
+      h(
+        "button",
+        {
+          title,
+          "aria-pressed": String(app.state.relation === relation),
+          onclick: () => app.store.update({ relation: app.state.relation === relation ? "none" : relation }),
+        },
+        words,
+      ),
+    ),
+    hasGradient
+      ? h(
+          "button",
+          { title: "from an op to its gradient and back (g)", onclick: () => jumpToGradient(app) },
+          "gradient",
+        )
+      : null,
+  );
+}
+
+/** The backward ops of a forward op, or the forward op of a backward one. Those that compute come before views. */
+export function gradientsOf(app: App, node: number): number[] {
+  const { graph } = app,
+    forward = graph.forwardOf(node);
+  if (forward !== undefined) return [forward];
+  const found = [...graph.backwardOf(node)],
+    isView = (one: number) => graph.category(one) === "view";
+  return [...found.filter((one) => !isView(one)), ...found.filter(isView)];
+}
+
+export function jumpToGradient(app: App): void {
+  const { selection } = app.state;
+  const other = selection?.kind === "node" ? gradientsOf(app, selection.node)[0] : undefined;
+  if (other !== undefined) app.select({ kind: "node", node: other }, { fly: true });
 }
 
 export function link(app: App, selection: Selection, words: string): HTMLElement {
@@ -84,7 +126,7 @@ function measures(app: App, node: number): [string, string][] {
       "time",
       Number.isNaN(time)
         ? ""
-        : `${formatTime(time)}${spread >= 0 ? ` ± ${formatTime(spread)}` : ""}${graph.info.time ? ` (${graph.info.time})` : ""}`,
+        : `${formatTime(time)}${spread >= 0 ? ` ± ${formatTime(spread)}` : ""}${graph.info.time ? ` (${spread >= 0 ? graph.info.time.split(" ±")[0] : graph.info.time})` : ""}`,
     ],
     [
       "arithmetic",
@@ -142,8 +184,8 @@ function moduleLink(app: App, node: number): HTMLElement | "" {
 
 function gradientLinks(app: App, node: number): HTMLElement | "" {
   const { graph } = app,
-    forward = graph.forwardOf(node);
-  const others = forward === undefined ? [...graph.backwardOf(node)] : [forward];
+    forward = graph.forwardOf(node),
+    others = gradientsOf(app, node);
   if (!others.length) return "";
   return h(
     "span",
@@ -152,6 +194,18 @@ function gradientLinks(app: App, node: number): HTMLElement | "" {
     ...others
       .slice(0, MOST)
       .flatMap((other, i) => [i ? ", " : "", link(app, { kind: "node", node: other }, graph.nodeName(other))]),
+  );
+}
+
+/** The last op that reads what this op makes, also through views: where its tensor's way ends. */
+function lastReader(app: App, node: number): HTMLElement | "" {
+  const last = Math.max(...followed(app.graph, [node]));
+  if (last <= node) return "";
+  return h(
+    "span",
+    {},
+    link(app, { kind: "node", node: last }, app.graph.nodeName(last)),
+    `, ${formatInteger(last - node)} ${last - node === 1 ? "op" : "ops"} later`,
   );
 }
 

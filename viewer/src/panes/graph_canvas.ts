@@ -9,11 +9,13 @@ import { changed, type State, type View } from "../state/store";
 import { h } from "./dom";
 import { lookOf } from "./graph_look";
 import { between, type Morph, morph } from "./morph";
+import { unfold } from "./rounds";
 
 const SMALLEST = 0.01,
   LARGEST = 6; // scales
 const MARGIN = 28; // pixels around a fitted graph
 const BELOW = 34; // and more below it, for the buttons
+const BADGE = 40; // units at the right of a repeat's heading, where "×12" stands
 const MOVING = 180; // ms that opening and closing take
 const MOST_MOVING = 3000; // frames; more change at once
 
@@ -238,7 +240,7 @@ export class GraphCanvas {
   // -- input ---------------------------------------------------------------------------------------------------
 
   /** The innermost box at a place on the canvas. */
-  hit(clientX: number, clientY: number): { frame: Frame; onMark: boolean } | null {
+  hit(clientX: number, clientY: number): { frame: Frame; onMark: boolean; onBadge: boolean } | null {
     const box = this.canvas.getBoundingClientRect(),
       { left, top, scale } = this.view;
     const x = (clientX - box.left - left) / scale,
@@ -248,7 +250,11 @@ export class GraphCanvas {
     for (let i = frames.length - 1; i >= 0; i--) {
       const frame = frames[i]!;
       if (x < frame.x || x > frame.x + frame.width || y < frame.y || y > frame.y + frame.height) continue;
-      return { frame, onMark: !frame.item.isLeaf && (frame.open ? y < frame.y + heading && x < frame.x + 24 : true) };
+      return {
+        frame,
+        onMark: !frame.item.isLeaf && (frame.open ? y < frame.y + heading && x < frame.x + 24 : true),
+        onBadge: frame.item.repeat > 1 && x > frame.x + frame.width - BADGE && y < frame.y + heading,
+      };
     }
     return null;
   }
@@ -311,12 +317,13 @@ export class GraphCanvas {
     const hit = this.hit(event.clientX, event.clientY),
       now = this.app.state.hover;
     const hover = hit ? this.app.selectionOf(hit.frame.item) : null;
-    this.canvas.style.cursor = hit ? "pointer" : "grab";
+    this.canvas.style.cursor = hit ? "pointer" : "";
+    this.canvas.title = hit?.onBadge ? `show all ${hit.frame.item.repeat} rounds` : "";
     if (JSON.stringify(hover) !== JSON.stringify(now)) this.app.store.update({ hover });
   }
 
-  /** A click selects. On a closed group, or on the sign of an open one, it also opens or closes; with shift it chooses the
-   * other end of a way. */
+  /** A click selects. On a closed group, or on the sign of an open one, it also opens or closes; on "×12" it shows all
+   * twelve; with shift it chooses the other end of a way. */
   private clicked(event: PointerEvent): void {
     this.canvas.focus({ preventScroll: true });
     const hit = this.hit(event.clientX, event.clientY);
@@ -330,7 +337,8 @@ export class GraphCanvas {
       second: null,
       ...(this.app.state.relation === "path" ? { relation: "none" } : {}),
     });
-    if (hit.onMark) this.app.toggle(hit.frame.item);
+    if (hit.onBadge) unfold(this.app, hit.frame.item);
+    else if (hit.onMark) this.app.toggle(hit.frame.item);
   }
 
   private pinch(fingers: Map<number, PointerEvent>, event: PointerEvent): void {

@@ -2,6 +2,7 @@
 
 import type { App } from "../app";
 import type { Item } from "../model/outline";
+import { jumpToGradient } from "./details_node";
 import type { GraphCanvas } from "./graph_canvas";
 
 interface Key {
@@ -44,8 +45,13 @@ export const KEYS: readonly Key[] = [
   { keys: ["-"], what: "zoom out", run: (_, graph) => graph.zoom(0.8) },
   {
     keys: ["Escape"],
-    what: "select nothing",
-    run: (app) => app.store.update({ selection: null, second: null, relation: "none", critical: false }),
+    what: "let go: first of what is marked, then of what is selected",
+    run: (app) => {
+      const { relation, second, critical } = app.state;
+      if (relation !== "none" || second || critical)
+        app.store.update({ second: null, relation: "none", critical: false });
+      else app.store.update({ selection: null });
+    },
   },
   { keys: ["?"], what: "show this list", run: () => document.querySelector<HTMLDialogElement>("#help")?.showModal() },
 ];
@@ -95,15 +101,6 @@ function select(app: App, item: Item | undefined): void {
   if (!item) return;
   app.select(app.selectionOf(item));
   app.flyTo(item.key);
-}
-
-export function jumpToGradient(app: App): void {
-  const { selection } = app.state;
-  if (selection?.kind !== "node") return;
-  const { graph } = app,
-    forward = graph.forwardOf(selection.node);
-  const other = forward ?? graph.backwardOf(selection.node)[0];
-  if (other !== undefined) app.select({ kind: "node", node: other }, { fly: true });
 }
 
 function turn(app: App, by: number): void {

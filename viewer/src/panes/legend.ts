@@ -1,6 +1,7 @@
 /** What the colours of the boxes mean: the types of op that are shown, or from how much to how much. */
 
 import type { App } from "../app";
+import { formatInteger } from "../model/units";
 import { changed } from "../state/store";
 import { h, replace } from "./dom";
 
@@ -9,14 +10,28 @@ const MOST = 12; // types
 export function legend(app: App): HTMLElement {
   const element = h("div", { class: "legend" });
   app.store.subscribe((state, before) => {
-    if (changed(state, before, "heat", "open", "rounds", "hidden", "theme", "grouping"))
-      replace(element, ...entries(app));
+    if (changed(state, before, "heat", "open", "rounds", "hidden", "theme", "grouping", "direction"))
+      replace(element, ...entries(app), leftOut(app));
   });
   return element;
 }
 
-function entries(app: App): HTMLElement[] {
-  const { theme, scene, state } = app,
+/** Lines that were too many to draw: a picture must not look complete when it is not. */
+function leftOut(app: App): HTMLElement | null {
+  const count = app.scene.leftOut;
+  if (!count) return null;
+  return h(
+    "p",
+    { class: "left-out", role: "status" },
+    count === 1
+      ? "1 long line is not drawn: there are too many here. Close groups to see it."
+      : `${formatInteger(count)} long lines are not drawn: there are too many here. Close groups to see them.`,
+  );
+}
+
+function entries(app: App): (HTMLElement | null)[] {
+  if (!app.scene.frames.length) return [h("span", {}, "This graph is empty: 0 ops.")];
+  const { theme, state } = app,
     values = app.itemValues(state.heat);
   if (state.heat === "difference" && app.side) {
     return [
@@ -26,20 +41,20 @@ function entries(app: App): HTMLElement[] {
     ];
   }
   if (values) {
-    const shown = scene.frames
-      .filter((frame) => !frame.open)
-      .map((frame) => values.of(frame.item))
-      .filter(Number.isFinite);
+    const scale = app.shownScale(values),
+      { format, title } = values.measure;
+    if (!scale.high) return [h("span", {}, `${title}: none here`)];
     const ramp = h("span", { class: "ramp" });
     ramp.style.background = `linear-gradient(to right, ${theme.ramp.join(", ")})`;
     return [
-      h("span", {}, `${values.measure.title}: 0`),
-      ramp,
-      h("span", {}, shown.length ? values.measure.format(Math.max(...shown, 0)) : "none"),
+      h("span", {}, title),
+      h("span", { class: "entry" }, scale.low ? format(scale.low) : "0", ramp, format(scale.high)),
+      scale.isLog ? h("span", {}, "in powers of ten") : null,
+      swatch(theme.fills["unknown"]![0], "unknown", theme.line),
     ];
   }
   const counts = new Map<string, number>();
-  for (const frame of scene.frames) {
+  for (const frame of app.scene.frames) {
     if (frame.open || !frame.item.isLeaf || frame.item.isMarker) continue;
     const type = app.graph.category(app.outline.leafNode[frame.item.start]!);
     counts.set(type, (counts.get(type) ?? 0) + 1);

@@ -39,6 +39,7 @@ class MemoryPane {
   private readonly list = h("div", { class: "alive" });
   private readonly chips = h("div", { class: "categories", role: "group", "aria-label": "categories" });
   private only: Category | null = null;
+  private isStale = true; // the list is of another moment
   private pointed: number | null = null; // the storage whose lifetime is drawn
 
   constructor(
@@ -70,8 +71,10 @@ class MemoryPane {
     );
     this.listen();
     app.store.subscribe((state, before) => {
-      if (changed(state, before, "moment", "theme")) this.showAlive();
-      else if (changed(state, before, "selection")) this.markRows();
+      if (changed(state, before, "moment", "theme")) {
+        this.isStale = true;
+        this.line.chart.redraw();
+      } else if (changed(state, before, "selection")) this.markRows();
     });
   }
 
@@ -101,6 +104,7 @@ class MemoryPane {
   // -- the plot ------------------------------------------------------------------------------------------------
 
   private paint(): void {
+    if (this.isStale) this.showAlive(); // only where it is seen
     const { line, memory } = this,
       { chart } = line,
       { pen, theme } = chart;
@@ -214,6 +218,7 @@ class MemoryPane {
     const alive = memory.alive(moment, MOST_ROWS, this.only),
       live = memory.live[moment]!;
     const where = app.state.moment === null || moment === memory.peakNode ? "at the peak, after " : "alive after ";
+    this.isStale = false;
     this.pointed = null;
     replace(this.chips, ...this.legend(moment, alive));
     replace(

@@ -1,25 +1,53 @@
 /** What is open at first: as many of the still picture's groups, in its order, as the window shows in text that can be read. */
 
 import type { App } from "../app";
+import type { Frame, Scene } from "../layout/scene";
 
 const READABLE = 0.66; // scale at which the smallest text is some 7 pixels high
 const MARGIN = 56;
+const ABOVE = [36, 62] as const; // pixels for the legend; it takes two lines where there are fewer than
+const NARROW = 600; // pixels
+const MOST_WINDOWS = 2; // windows below each other, where a model does not fit into one
 
 export function openWhatFits(app: App, width: number, height: number): void {
   const order = [...app.state.open];
-  const fits = (count: number) => {
-    const scene = app.sceneOf({ ...app.state, open: new Set(order.slice(0, count)) });
-    return (
-      Math.min((width - MARGIN) / Math.max(scene.width, 1), (height - MARGIN - 34) / Math.max(scene.height, 1)) >=
-      READABLE
-    );
+  const sceneOf = (count: number) => app.sceneOf({ ...app.state, open: new Set(order.slice(0, count)) });
+  const most = (fits: (scene: Scene) => boolean) => {
+    let low = 0,
+      high = order.length; // the largest number that fits, or none
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (fits(sceneOf(middle))) low = middle;
+      else high = middle - 1;
+    }
+    return low;
   };
-  let low = 0,
-    high = order.length; // the largest number that fits, or none
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (fits(middle)) low = middle;
-    else high = middle - 1;
+  const fits = (wide: number, high: number) =>
+    Math.min((width - MARGIN) / Math.max(wide, 1), (height - MARGIN - 34) / Math.max(high, 1)) >= READABLE;
+  const count = most((scene) => fits(scene.width, scene.height));
+  // Keys end in the depth. Whether a module is open, not only a phase:
+  const phases = app.outline.children(app.outline.root, new Map()).some((item) => item.kind === "lane") ? 1 : 0;
+  if (order.slice(0, count).some((key) => Number(key.split("-")[2]) > phases)) {
+    app.store.update({ open: new Set(order.slice(0, count)) });
+    return;
   }
-  app.store.update({ open: new Set(order.slice(0, low)) });
+  // A window that shows closed boxes only says nothing: the first phase is opened, to be scrolled through from its top.
+  const long = most((scene) => fits(first(scene)?.width ?? scene.width, scene.height / MOST_WINDOWS));
+  if (long <= count) {
+    app.store.update({ open: new Set(order.slice(0, count)) });
+    return;
+  }
+  const scene = sceneOf(long),
+    frame = first(scene);
+  const wide = fits(scene.width, 1) ? scene.width : (frame?.width ?? scene.width),
+    from = fits(scene.width, 1) ? 0 : (frame?.x ?? 0);
+  const scale = Math.min(1, (width - MARGIN) / wide);
+  app.store.update({
+    open: new Set(order.slice(0, long)),
+    view: { scale, left: (width - wide * scale) / 2 - from * scale, top: ABOVE[width < NARROW ? 1 : 0] },
+  });
+}
+
+function first(scene: Scene): Frame | undefined {
+  return scene.frames.find((frame) => frame.parent < 0 && frame.item.kind === "lane");
 }

@@ -34,11 +34,11 @@ export function takeAway(app: App, graph: GraphCanvas): HTMLElement {
   const element = h(
     "details",
     { class: "menu" },
-    h("summary", { class: "button icon", title: "save what is seen", "aria-label": "save" }, "⤓"),
+    h("summary", { class: "button", title: "save the picture, copy a link to this view, print" }, "share ▾"),
     h(
       "div",
       { class: "sheet" },
-      h("p", {}, "Save what is seen"),
+      h("h2", {}, "picture"),
       h(
         "div",
         { class: "buttons" },
@@ -46,18 +46,33 @@ export function takeAway(app: App, graph: GraphCanvas): HTMLElement {
         save("png", () => png(app, area()), "image/png"),
         save("pdf", () => pdf(app, area()) as BlobPart, "application/pdf"),
       ),
-      h("label", {}, whole, " the whole graph"),
+      h("label", {}, whole, " the whole graph, not only what is seen"),
+      h("h2", {}, "link to this view"),
       h(
         "div",
         { class: "buttons" },
         copyButton("copy link", () => location.href, "a link to this file and this view"),
         h("button", { title: "the graph itself: atlas.load reads it", onclick: () => saveGraph(app, name) }, ".atlas"),
       ),
+      h(
+        "p",
+        { class: "soft" },
+        location.protocol === "file:"
+          ? "It opens this file. Who has a copy of it puts the part from # on behind the address of theirs."
+          : "It shows the same to whoever can open this page.",
+      ),
+      h("h2", {}, "paper"),
       h("div", { class: "buttons" }, h("button", { onclick: () => print() }, "print")),
     ),
   );
   document.addEventListener("click", (event) => {
     if (!element.contains(event.target as Node)) element.open = false;
+  });
+  element.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !element.open) return;
+    element.open = false;
+    element.querySelector("summary")?.focus();
+    event.stopPropagation();
   });
   return element;
 }

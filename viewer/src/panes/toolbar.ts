@@ -1,7 +1,6 @@
 /** The bar above: where one is, search, colours, phases; and the buttons on the graph. */
 
 import type { App } from "../app";
-import { formatInteger } from "../model/units";
 import { changed, type State } from "../state/store";
 import { h, replace } from "./dom";
 import type { GraphCanvas } from "./graph_canvas";
@@ -34,7 +33,7 @@ export function breadcrumbs(app: App): HTMLElement {
     const home = h(
       "button",
       { class: "crumb home", onclick: () => app.store.update({ selection: null, view: null }) },
-      app.graph.info.title || "graph",
+      app.beside ? `${app.graph.info.title} → ${app.beside.graph.info.title}` : app.graph.info.title || "graph",
     );
     replace(
       element,
@@ -59,6 +58,7 @@ const HEATS: [name: string, title: string][] = [
   ["flops", "FLOPs"],
   ["intensity", "FLOPs/byte"],
   ["gradient", "gradient"],
+  ["saved", "kept for backward"],
 ];
 
 function heatChoice(app: App): HTMLElement {
@@ -88,6 +88,7 @@ function laneChoice(app: App): HTMLElement | null {
       "button",
       {
         "aria-pressed": "true",
+        title: `show or hide ${name}`,
         onclick: () => {
           const hidden = new Set(app.state.hidden);
           if (!hidden.delete(name)) hidden.add(name);
@@ -116,23 +117,32 @@ function themeButton(app: App): HTMLElement {
   );
 }
 
+const KEY_NAMES: Record<string, string> = {
+  " ": "space",
+  ArrowDown: "↓",
+  ArrowUp: "↑",
+  ArrowRight: "→",
+  ArrowLeft: "←",
+  Escape: "Esc",
+};
+
 function helpDialog(): HTMLElement {
   const dialog = h(
     "dialog",
-    { id: "help" },
+    { id: "help", "aria-label": "keys" },
     h("h2", {}, "Keys"),
     h(
       "dl",
       {},
       ...KEYS.flatMap((key) => [
-        h("dt", {}, key.keys.map((one) => (one === " " ? "space" : one)).join(", ")),
+        h("dt", {}, ...key.keys.flatMap((one, i) => [i ? " " : null, h("kbd", {}, KEY_NAMES[one] ?? one)])),
         h("dd", {}, key.what),
       ]),
     ),
     h(
       "p",
       { class: "soft" },
-      "Click a closed group to open it, the − of an open one to close it. Shift-click a second box for the ways between two. Drag to move, turn the wheel to zoom.",
+      "Click a closed group to open it, the − of an open one to close it, ×12 to show all rounds of a repeat. Shift-click a second box for the ways between two. Drag to move, turn the wheel to zoom.",
     ),
     h("form", { method: "dialog" }, h("button", {}, "close")),
   );
@@ -151,14 +161,23 @@ export function graphControls(app: App, graph: GraphCanvas): HTMLElement {
     if (pressed) app.store.subscribe((state) => element.setAttribute("aria-pressed", String(pressed(state))));
     return element;
   };
-  const turn = button("turn", "from top to bottom, or from left to right", () =>
-    app.store.update({ direction: app.state.direction === "down" ? "right" : "down", view: null }),
+  const turn = button(
+    "left to right",
+    "draw from left to right instead of from top to bottom",
+    () => app.store.update({ direction: app.state.direction === "down" ? "right" : "down", view: null }),
+    (state) => state.direction === "right",
   );
   return h(
     "div",
-    { class: "controls" },
-    button("−", "zoom out", () => graph.zoom(0.8)),
-    button("+", "zoom in", () => graph.zoom(1.25)),
+    { class: "controls", role: "group", "aria-label": "the picture" },
+    named(
+      "zoom out",
+      button("−", "zoom out (-)", () => graph.zoom(0.8)),
+    ),
+    named(
+      "zoom in",
+      button("+", "zoom in (+)", () => graph.zoom(1.25)),
+    ),
     button("fit", "fit the graph to the window (f)", () => graph.fit()),
     button("open a level", "open every closed group that is shown", () => openLevel(app)),
     button("open all", "open every group", () => openAll(app)),
@@ -166,7 +185,7 @@ export function graphControls(app: App, graph: GraphCanvas): HTMLElement {
     turn,
     app.outline.leafNode.length <= MOST_UNGROUPED
       ? button(
-          "modules",
+          "by module",
           "ops in the groups of their modules, or all side by side",
           () => app.store.update({ grouping: !app.state.grouping, view: null }),
           (state) => state.grouping,
@@ -175,13 +194,17 @@ export function graphControls(app: App, graph: GraphCanvas): HTMLElement {
     app.graph.document.column("viewer/node_critical")
       ? button(
           "critical path",
-          "mark the longest way (c)",
+          "mark the longest chain of ops that wait for each other (c)",
           () => app.store.update({ critical: !app.state.critical }),
           (state) => state.critical,
         )
       : null,
-    h("span", { class: "soft totals" }, `${formatInteger(app.graph.info.totals.ops)} ops`),
   );
+}
+
+function named(name: string, button: HTMLElement): HTMLElement {
+  button.setAttribute("aria-label", name);
+  return button;
 }
 
 const MOST_UNGROUPED = 2000; // ops side by side; more cannot be laid out, nor looked at

@@ -6,12 +6,25 @@ import { changed, type Selection } from "../state/store";
 import { h, replace } from "./dom";
 import type { GraphCanvas } from "./graph_canvas";
 
-const WAIT = 350; // ms
+const WAIT = 450; // ms
 
 export function tooltip(app: App, graph: GraphCanvas): HTMLElement {
   const element = h("div", { class: "tooltip hidden", role: "tooltip" });
-  let timer = 0;
+  let timer = 0,
+    isOver = false; // other panes hover, too: what they point at may be far away here
+  const hide = () => {
+    clearTimeout(timer);
+    element.classList.add("hidden");
+  };
+  const leave = () => {
+    isOver = false;
+    hide();
+  };
+  graph.canvas.addEventListener("pointerdown", leave); // who clicks reads the details
+  graph.canvas.addEventListener("wheel", leave, { passive: true });
+  graph.canvas.addEventListener("pointerleave", leave);
   graph.canvas.addEventListener("pointermove", (event) => {
+    isOver = event.pointerType === "mouse";
     const box = graph.element.getBoundingClientRect(),
       x = event.clientX - box.left,
       y = event.clientY - box.top;
@@ -20,13 +33,14 @@ export function tooltip(app: App, graph: GraphCanvas): HTMLElement {
   });
   app.store.subscribe((state, before) => {
     if (!changed(state, before, "hover")) return;
-    clearTimeout(timer);
-    element.classList.add("hidden");
-    if (!state.hover) return;
+    hide();
+    if (!state.hover || !isOver) return;
     const { hover } = state;
     timer = window.setTimeout(() => {
-      replace(element, ...lines(app, hover));
-      element.classList.remove("hidden");
+      if (!isOver) return;
+      const words = lines(app, hover);
+      replace(element, ...words);
+      element.classList.toggle("hidden", words.length === 0); // a click may have taken the box away
     }, WAIT);
   });
   return element;
@@ -59,9 +73,10 @@ function lines(app: App, hover: Selection): HTMLElement[] {
   if (!item) return [];
   const values = app.itemValues(app.measures.has(app.state.heat) ? app.state.heat : "time"),
     value = values?.of(item) ?? Number.NaN;
+  const path = app.outline.path(item, app.state.rounds);
   return [
-    h("b", {}, app.outline.path(item, app.state.rounds) || item.title),
-    h("div", {}, `${item.title} · ${item.subtitle}`),
+    h("b", {}, path || item.title),
+    h("div", {}, [path && path !== item.title ? item.title : "", item.subtitle].filter(Boolean).join(" · ")),
     Number.isNaN(value) ? h("div") : h("div", {}, `${values!.measure.title}: ${values!.measure.format(value)}`),
   ];
 }

@@ -1,7 +1,9 @@
 /** The groups as a tree with bars: what the canvas shows, for eyes and for screen readers (ARIA tree). */
 
 import type { App } from "../app";
+import type { ItemValues } from "../model/measures";
 import type { Item } from "../model/outline";
+import { scaleOf } from "../model/scale";
 import { changed, type Selection } from "../state/store";
 import { h, replace } from "./dom";
 import type { Pane } from "./pane";
@@ -17,7 +19,10 @@ export function tree(app: App): Pane {
     const name = app.itemValues(app.state.heat) ? app.state.heat : app.measures.has("time") ? "time" : "flops";
     const measure = app.measures.get(name);
     title.textContent = `modules${measure ? ` · ${measure.title}` : ""}`;
-    replace(list, ...rowsOf(app, app.outline.root, name, { left: MOST_IN_ALL }));
+    const focused = list.contains(document.activeElement) ? document.activeElement?.getAttribute("data-key") : null;
+    const values = app.itemValues(name);
+    replace(list, ...rowsOf(app, app.outline.root, { values, share: values && shareOf(values), left: MOST_IN_ALL }));
+    if (focused) list.querySelector<HTMLElement>(`[data-key="${CSS.escape(focused)}"]`)?.focus(); // the row is a new one
   };
   app.store.subscribe((state, before) => {
     if (changed(state, before, "open", "rounds", "hidden", "heat")) draw();
@@ -27,24 +32,25 @@ export function tree(app: App): Pane {
   return { name: "tree", title: "Modules", place: "left", element };
 }
 
-/** How many rows may still be made. */
-interface Budget {
+/** What the rows show, and how many may still be made. */
+interface Rows {
+  readonly values: ItemValues | undefined;
+  readonly share: ((value: number) => number) | undefined;
   left: number;
 }
 
-function rowsOf(app: App, group: Item, measure: string, budget: Budget): HTMLElement[] {
-  const values = app.itemValues(measure),
-    whole = values?.between(0, app.outline.leafNode.length) ?? Number.NaN;
+function rowsOf(app: App, group: Item, all: Rows): HTMLElement[] {
+  const { values, share } = all;
   const children = app.outline.children(group, app.state.rounds).filter((item) => !item.isMarker);
   const shown = Math.min(MOST_ROWS, children.length);
-  budget.left -= shown;
+  all.left -= shown;
   const rows = children.slice(0, shown).map((item) => {
     const isOpen = !item.isLeaf && app.state.open.has(item.key),
       value = values?.of(item) ?? Number.NaN;
     const bar = h("span", { class: "bar" });
-    const share = h("span", { class: "share" });
-    share.style.width = `${Number.isFinite(value / whole) ? Math.min((100 * value) / whole, 100) : 0}%`;
-    bar.append(share);
+    const filled = h("span", { class: "share" });
+    filled.style.width = `${100 * (share?.(value) || 0)}%`; // unknown: none
+    bar.append(filled);
     const row = h(
       "div",
       { class: "row", onclick: () => choose(app, item), ondblclick: () => app.toggle(item) },
@@ -65,13 +71,11 @@ function rowsOf(app: App, group: Item, measure: string, budget: Budget): HTMLEle
         "span",
         { class: "name", title: `${item.title} ${item.subtitle}` },
         h("b", {}, item.name || item.title),
-        item.name && item.name !== item.title ? ` ${item.title}` : "",
+        item.name && item.name !== item.title && item.kind !== "loop" ? ` ${item.title}` : "",
         item.repeat > 1 ? ` ×${item.repeat}` : "",
       ),
       values ? bar : null,
-      values
-        ? h("span", { class: "number" }, Number.isNaN(value) ? "–" : app.measures.get(measure)!.format(value))
-        : null,
+      values ? h("span", { class: "number" }, Number.isNaN(value) ? "–" : values.measure.format(value)) : null,
     );
     const element = h(
       "li",
@@ -87,17 +91,34 @@ function rowsOf(app: App, group: Item, measure: string, budget: Budget): HTMLEle
     row.style.paddingLeft = `${(item.depth - 1) * 12}px`;
     element.addEventListener("keydown", (event) => {
       if (event.target !== element) return;
+      const isGroup = !item.isLeaf;
       if (event.key === "Enter" || event.key === " ") choose(app, item);
-      else if ((event.key === "ArrowRight" && !isOpen) || (event.key === "ArrowLeft" && isOpen)) app.toggle(item);
+      else if (isGroup && ((event.key === "ArrowRight" && !isOpen) || (event.key === "ArrowLeft" && isOpen)))
+        app.toggle(item);
+      else if (event.key === "ArrowRight") element.querySelector<HTMLElement>("li")?.focus();
+      else if (event.key === "ArrowLeft") element.parentElement?.closest<HTMLElement>("li")?.focus();
       else return;
       event.preventDefault();
       event.stopPropagation();
     });
-    if (isOpen && budget.left > 0) element.append(h("ul", { role: "group" }, ...rowsOf(app, item, measure, budget)));
+    if (isOpen && all.left > 0) element.append(h("ul", { role: "group" }, ...rowsOf(app, item, all)));
     return element;
   });
   if (children.length > MOST_ROWS) rows.push(h("li", { class: "soft" }, `… and ${children.length - MOST_ROWS} more`));
   return rows;
+}
+
+/** A bar's length: of sums the share of all, else by the largest box. */
+function shareOf(values: ItemValues): (value: number) => number {
+  const { measure, outline } = values,
+    leaves = outline.leafNode.length,
+    whole = values.between(0, leaves);
+  if (measure.combine === "sum") return (value) => (whole ? Math.min(value / whole, 1) : 0);
+  const scale = scaleOf(
+    measure,
+    Array.from({ length: leaves }, (_, leaf) => values.between(leaf, leaf + 1)),
+  );
+  return (value) => scale.share(value);
 }
 
 function choose(app: App, item: Item): void {
@@ -117,10 +138,11 @@ function mark(app: App, list: HTMLElement, selection: Selection | null): void {
 }
 
 function moveFocus(list: HTMLElement, event: KeyboardEvent): void {
-  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-  if (!by) return;
-  const rows = [...list.querySelectorAll<HTMLElement>('li[role="treeitem"]')];
-  rows[rows.indexOf(document.activeElement as HTMLElement) + by]?.focus();
+  const rows = [...list.querySelectorAll<HTMLElement>('li[role="treeitem"]')],
+    at = rows.indexOf(document.activeElement as HTMLElement);
+  const next = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: rows.length - 1 }[event.key];
+  if (next === undefined) return;
+  rows[next]?.focus();
   event.preventDefault();
   event.stopPropagation();
 }

@@ -36,7 +36,7 @@ test.each([
   [formatTime, 2.675, "2.67 ns"], // stored as a little less
   [formatTime, 1e-5, "1e-05 ns"],
   [formatTime, -75e9, "-1 min 15 s"],
-  [formatNumber, 0.000123456, "0.000123"],
+  [formatNumber, 0.000123456, "1.2e-4"],
   [formatNumber, 123_456, "123000"],
   [formatNumber, Number.NaN, "NaN"],
   [formatNumber, Number.NEGATIVE_INFINITY, "−∞"],

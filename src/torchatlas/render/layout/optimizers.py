@@ -37,7 +37,7 @@ def items_of_step(tree: Tree, step: Item, leaves: list[Item]) -> list[Item]:
         first, last = int(part[0]), int(part[-1]) + 1
         rounds = _rounds(tree, leaves[first:last], parameters[first:last])
         if len(cuts) and groups[first] >= 0:
-            rounds = [_gathered("group", rounds, str(int(groups[first])))]
+            rounds = [_gathered("group", rounds, f"group {int(groups[first]):,}")]
         found += rounds
     return found
 

@@ -1,0 +1,52 @@
+/** Repeats: turn to another round, show all of them, fold them again. */
+
+import type { App } from "../app";
+import type { Item } from "../model/outline";
+import { h } from "./dom";
+
+/** The buttons of a repeat, or of one of its rounds once all are shown; null for what is neither. */
+export function roundButtons(app: App, item: Item): HTMLElement | null {
+  if (item.round >= 0) {
+    const folded = foldedOf(app, item);
+    if (!folded) return null;
+    return h(
+      "div",
+      { class: "buttons" },
+      h("button", { onclick: () => fold(app, folded) }, `fold all ${folded.repeat} rounds`),
+    );
+  }
+  if (item.repeat < 2) return null;
+  const shown = app.state.rounds.get(item.key),
+    round = typeof shown === "number" ? shown : 0;
+  const turn = (by: number, sign: string, title: string) =>
+    h("button", { title, "aria-label": title, onclick: () => app.showRound(item, round + by) }, sign);
+  return h(
+    "div",
+    { class: "buttons" },
+    turn(-1, "◂", "the round before ([)"),
+    h("span", {}, `round ${round + 1} of ${item.repeat}`),
+    turn(1, "▸", "the next round (])"),
+    h("button", { onclick: () => unfold(app, item) }, `show all ${item.repeat}`),
+  );
+}
+
+/** Show all rounds; the one that was shown is selected, so that one sees where it went. */
+export function unfold(app: App, item: Item): void {
+  const shown = app.state.rounds.get(item.key),
+    rounds = app.outline.rounds(item);
+  app.showRound(item, "all");
+  app.select(app.selectionOf(rounds[typeof shown === "number" ? shown : 0] ?? rounds[0]!), { fly: true });
+}
+
+function fold(app: App, item: Item): void {
+  app.showRound(item, 0);
+  app.select({ kind: "group", key: item.key }, { fly: true });
+}
+
+/** The repeat that a round belongs to. */
+function foldedOf(app: App, item: Item): Item | undefined {
+  const rounds = new Map([...app.state.rounds].filter(([, shown]) => shown !== "all"));
+  return item.parent
+    ? app.outline.children(item.parent, rounds).find((one) => one.start <= item.start && item.start < one.end)
+    : undefined;
+}
