@@ -28,9 +28,9 @@ export interface Look {
 
 const SHORTEST = 1.5; // pixels: a line that is shorter cannot be seen between its boxes
 const BOUNDS = new WeakMap<readonly Line[], Float64Array>();
+const SIDES = 6; // beside the text of a box
 const WIDEST_TAG = 160;
 const LONGEST = 400; // letters of a text; no box is as wide
-const EDGE = 6; // units of a box's width that its texts leave free
 const TINY = 3.5; // pixels: text that is smaller cannot be read, so that it is not drawn
 
 /** Paint what is visible, at a scale that decides how much detail makes sense. */
@@ -93,13 +93,14 @@ function paintGroup(painter: Painter, frame: Frame, look: Look, scale: number): 
   const base = y + g.heading - 7,
     ink = look.mark(item) === "dim" ? theme.soft : theme.ink;
   paintMark(painter, x + 12, y + g.heading / 2, false, ink);
-  const title = fitted(item.title, width - 30 - (item.repeat > 1 ? 40 : 0), look, g.title_text, true);
+  const right = item.repeat > 1 ? 70 : 8,
+    title = fitted(item.title, width - 22 - right, g.title_text, true, look);
   painter.text(x + 22, base, title, g.title_text, true, ink);
-  const used = look.textWidth(title, g.title_text, true) + 32;
-  const room = width - used - (item.repeat > 1 ? 70 : 8);
+  const used = look.textWidth(title, g.title_text, true) + 32,
+    room = width - used - right;
   const words = look.round(item) || item.heading || item.subtitle;
   if (room > 40)
-    painter.text(x + used, base, fitted(words, room, look, g.small_text, false), g.small_text, false, theme.soft);
+    painter.text(x + used, base, fitted(words, room, g.small_text, false, look), g.small_text, false, theme.soft);
   if (item.repeat > 1) paintBadge(painter, x + width - 6, y + g.heading / 2, item.repeat, look);
   paintTag(painter, frame, look);
 }
@@ -129,14 +130,14 @@ function paintBox(painter: Painter, frame: Frame, look: Look, scale: number): vo
     sign = item.isLeaf ? 0 : g.plus;
   const middle = x + (width - badge) / 2 + (sign ? sign / 2 : 0);
   const titleY = item.subtitle ? y + height / 2 - 2 : y + height / 2 + 4.5;
-  const title = fitted(item.title, width - badge - sign - EDGE, look, g.title_text, true);
+  const title = fitted(item.title, width - badge - sign - SIDES, g.title_text, true, look);
   if (sign) paintMark(painter, middle - look.textWidth(title, g.title_text, true) / 2 - 9, titleY - 4.5, true, ink);
   painter.text(middle, titleY, title, g.title_text, true, ink, "middle");
   if (item.subtitle)
     painter.text(
       x + width / 2,
       y + height / 2 + 12,
-      fitted(item.subtitle, width - EDGE, look, g.small_text, false),
+      fitted(item.subtitle, width - SIDES, g.small_text, false, look),
       g.small_text,
       false,
       ink === theme.ink ? theme.soft : ink,
@@ -209,7 +210,7 @@ function paintBadge(painter: Painter, right: number, middle: number, repeat: num
 function paintTag(painter: Painter, frame: Frame, look: Look): void {
   const tag = look.tag(frame.item);
   if (!tag) return;
-  const text = fitted(tag.text, WIDEST_TAG, look, 10, true),
+  const text = fitted(tag.text, WIDEST_TAG, 10, true, look),
     width = look.textWidth(text, 10, true) + 10;
   painter.rect(frame.x + frame.width - width + 4, frame.y - 9, width, 16, 8, tag.color, look.theme.background);
   painter.text(frame.x + frame.width - width / 2 + 4, frame.y + 3, text, 10, true, "#FFFFFF", "middle");
@@ -248,8 +249,8 @@ function outline(look: Look, item: Item, usual: string): string {
   return usual;
 }
 
-/** As much of a text as there is room for. */
-function fitted(text: string, room: number, look: Look, size: number, bold: boolean): string {
+/** A text, or as much of it as there is room for: names of models may be as long as they like. */
+function fitted(text: string, room: number, size: number, bold: boolean, look: Look): string {
   if (text.length > LONGEST) text = text.slice(0, LONGEST); // measuring takes as long as drawing
   const width = look.textWidth(text, size, bold);
   if (width <= room) return text;
