@@ -45,7 +45,10 @@ export function paint(painter: Painter, scene: Scene, look: Look, visible: Rect,
   for (const frame of frames) if (!frame.open && meets(frame, visible)) paintBox(painter, frame, look, scale);
   const { small_text } = look.geometry;
   if (small_text * scale < TINY + 2) return;
-  const told = lines.filter((line, i) => lineMeets(around, i, visible, 0) && look.lineText(line).text);
+  // A dot has no piece that a text could stand on.
+  const told = lines.filter(
+    (line, i) => line.points.length > 2 && lineMeets(around, i, visible, 0) && look.lineText(line).text,
+  );
   if (told.length) {
     // What stands on lines takes the place of their shapes; what is wrong lies on top.
     for (const isWrong of [false, true])

@@ -128,7 +128,7 @@ function exact(value: number): string {
   return value.toFixed(8).replace(/\.?0+$/, "");
 }
 
-// WinAnsi holds some signs that we write elsewhere than Unicode does, and has no minus but the hyphen.
+// WinAnsi holds some signs elsewhere than Unicode does, and has no minus but the hyphen. Others are spelt.
 const ELSEWHERE: Record<string, string> = {
   "…": "\x85",
   "–": "\x96",
@@ -139,9 +139,13 @@ const ELSEWHERE: Record<string, string> = {
   "”": "\x94",
   "•": "\x95",
   "−": "-",
+  "→": "->",
+  "≥": ">=",
+  "≤": "<=",
+  "∞": "inf",
 };
 
-/** The sign as a byte of WinAnsi; "?" for what it lacks, a space for controls. */
+/** The sign in bytes of WinAnsi; "?" for what it lacks, a space for controls. */
 function inLatin(sign: string): string {
   const code = sign.charCodeAt(0);
   if (code < 32 || (code >= 127 && code < 160)) return " ";
@@ -154,9 +158,17 @@ const REGULAR =
     .split(" ")
     .map(Number);
 
-/** Of a text of size 1; bold letters are about a twentieth wider. */
+const BOLD =
+  "278 333 474 556 556 889 722 238 333 333 389 584 278 333 278 278 556 556 556 556 556 556 556 556 556 556 333 333 584 584 584 611 975 722 722 722 722 667 611 778 722 278 556 722 611 833 722 778 667 778 722 667 611 722 667 944 667 667 611 333 278 333 584 556 333 556 611 556 611 556 333 611 611 278 278 556 278 889 611 611 611 611 389 556 333 611 556 778 556 556 500 389 280 389 584"
+    .split(" ")
+    .map(Number);
+/** Of a text of size 1, in bytes of WinAnsi. */
 function helveticaWidth(text: string, bold: boolean): number {
+  const widths = bold ? BOLD : REGULAR;
   let sum = 0;
-  for (const sign of text) sum += REGULAR[sign.charCodeAt(0) - 32] ?? 556;
-  return (sum / 1000) * (bold ? 1.05 : 1);
+  for (let i = 0; i < text.length; i++) {
+    const code = text.charCodeAt(i);
+    sum += widths[code - 32] ?? (text[i] === "\x85" ? 1000 : 556); // the ellipsis is wide
+  }
+  return sum / 1000;
 }

@@ -6,18 +6,14 @@ import { h } from "./dom";
 
 /** The buttons of a repeat, or of one of its rounds once all are shown; null for what is neither. */
 export function roundButtons(app: App, item: Item): HTMLElement | null {
-  if (item.round >= 0) {
-    const folded = foldedOf(app, item);
-    if (!folded) return null;
-    return h(
-      "div",
-      { class: "buttons" },
-      h("button", { onclick: () => fold(app, folded) }, `fold all ${folded.repeat} rounds`),
-    );
+  const repeat = item.folded ?? item,
+    shown = app.state.rounds.get(repeat.key);
+  if (repeat.repeat < 2) return null;
+  if (shown === "all") {
+    const words = `fold all ${repeat.repeat} rounds`;
+    return h("div", { class: "buttons" }, h("button", { onclick: () => fold(app, repeat, item.round) }, words));
   }
-  if (item.repeat < 2) return null;
-  const shown = app.state.rounds.get(item.key),
-    round = typeof shown === "number" ? shown : 0;
+  const round = shown ?? 0;
   const turn = (by: number, sign: string, title: string) =>
     h("button", { title, "aria-label": title, onclick: () => app.showRound(item, round + by) }, sign);
   return h(
@@ -38,15 +34,8 @@ export function unfold(app: App, item: Item): void {
   app.select(app.selectionOf(rounds[typeof shown === "number" ? shown : 0] ?? rounds[0]!), { fly: true });
 }
 
-function fold(app: App, item: Item): void {
-  app.showRound(item, 0);
-  app.select({ kind: "group", key: item.key }, { fly: true });
-}
-
-/** The repeat that a round belongs to. */
-function foldedOf(app: App, item: Item): Item | undefined {
-  const rounds = new Map([...app.state.rounds].filter(([, shown]) => shown !== "all"));
-  return item.parent
-    ? app.outline.children(item.parent, rounds).find((one) => one.start <= item.start && item.start < one.end)
-    : undefined;
+/** Fold a repeat; the round that was selected is the one that it shows. */
+function fold(app: App, repeat: Item, round: number): void {
+  app.showRound(repeat, Math.max(round, 0));
+  app.select({ kind: "group", key: repeat.key }, { fly: true });
 }

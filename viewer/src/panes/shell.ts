@@ -47,7 +47,12 @@ export class Shell {
     listenToKeys(app, this.graph);
     app.store.subscribe((state, before) => {
       if (changed(state, before, "theme")) this.applyTheme();
-      if (changed(state, before, "pane")) root.classList.toggle("has-bottom", state.pane !== "");
+      // A link may name a pane that this page does not have.
+      if (changed(state, before, "pane"))
+        root.classList.toggle(
+          "has-bottom",
+          at("bottom").some((pane) => pane.name === state.pane),
+        );
     });
     app.store.flush();
   }

@@ -103,10 +103,27 @@ describe("painting", () => {
     expect(fill({}, 4)).toBe(THEME.terminal[0]); // an input
   });
 
-  test("writes on the longest piece of a line", () => {
-    const bent = scene([], [line([0, 0, 0, 10, 200, 10, 200, 40])]);
-    const recorder = painted(bent, { lineText: () => ({ text: "0.5", isWrong: false }) });
-    expect(recorder.of("text").map(([, x, y, text]) => [x, y, text])).toEqual([[100, 14, "0.5"]]);
+  test("writes on the longest piece of a line instead of its shape, and what is wrong on top", () => {
+    const bent = scene(
+      [],
+      [line([0, 0, 0, 10, 200, 10, 200, 40], { net: 1 }), line([0, 0, 50, 0]), line([7, 7])],
+      boxes.labels,
+    );
+    const recorder = painted(bent, {
+      lineText: ({ net }) => ({ text: net ? "not finite" : "0.5", isWrong: net === 1 }),
+    });
+    expect(recorder.of("text").map(([, x, y, text]) => [x, y, text])).toEqual([
+      [25, 4, "0.5"],
+      [100, 14, "not finite"],
+    ]);
+    expect(recorder.of("rect").at(-1)![6]).toBe(THEME.accent);
+  });
+
+  test("leaves out lines that are too short to be seen, but not dots", () => {
+    const short = scene([], [line([0, 0, 0, 5]), line([0, 0, 0, 50]), line([9, 9])]);
+    expect(painted(short, {}, ALL, 0.1).of("line").length).toBe(1);
+    expect(painted(short, {}, ALL, 0.1).of("circle").length).toBe(1);
+    expect(painted(short).of("line").length).toBe(2);
   });
 
   test("draws a line without length as a dot", () => {

@@ -70,6 +70,19 @@ describe("a PDF", () => {
     expect(file).toContain('(</text><script>alert\\("1"\\)</script> &   ??\\(\\\\\\) ? \x85) Tj');
   });
 
+  test.each([
+    ["middle", true, "output", 100 - (3.11 * 10) / 2], // Adobe's widths: 611 611 333 611 611 333
+    ["middle", false, "output", 100 - (2.78 * 10) / 2],
+    ["end", false, "a…", 100 - (0.556 + 1) * 10],
+    ["end", false, "1→2", 100 - (0.556 * 2 + 0.333 + 0.584) * 10], // spelt 1->2
+    ["start", true, "output", 100],
+  ] as const)("knows how wide its letters are: %s, bold %s, %s", (anchor, bold, text, left) => {
+    const painter = new PdfPainter();
+    painter.text(100, 50, text, 10, bold, "#000000", anchor);
+    const page = new TextDecoder("latin1").decode(painter.file(0, 0, 200, 100, "#FFFFFF"));
+    expect(Number(/1 0 0 -1 (\S+) 50 Tm/.exec(page)![1])).toBeCloseTo(left, 3);
+  });
+
   test("has round corners, and curves that end where lines begin", () => {
     expect(file).toContain("0 0 m 0 34 l 0 38 2 40 6 40 c 60 40 l S [] 0 d");
     expect(file).toContain("1 0 0 rg 0 1 0 RG 2 w 5 0 m 45 0 l");
