@@ -125,8 +125,12 @@ export class Document {
 
 /** The bytes of an `.atlas` file, gzipped or not. */
 export async function readAtlas(name: string, bytes: Uint8Array): Promise<Document> {
-  const isPacked = bytes[0] === 0x1f && bytes[1] === 0x8b;
-  return new Document(name, await unzip(isPacked ? await inflate(bytes, "gzip") : bytes));
+  return new Document(name, await unzip(await unpacked(bytes)));
+}
+
+/** The .atlas file in what a page carries: pages pack it once more. */
+export async function unpacked(bytes: Uint8Array): Promise<Uint8Array> {
+  return bytes[0] === 0x1f && bytes[1] === 0x8b ? inflate(bytes, "gzip") : bytes;
 }
 
 /** What `<script type="application/x-atlas">` holds. */

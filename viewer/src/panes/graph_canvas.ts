@@ -28,7 +28,6 @@ export class GraphCanvas {
   private moving: { morph: Morph; began: number } | null = null;
   private waits = false;
   private size = { width: 0, height: 0 };
-  private fitsLater = true;
   /** Called after every painting; the minimap listens. */
   painted: () => void = () => {};
 
@@ -204,7 +203,7 @@ export class GraphCanvas {
     requestAnimationFrame(() => this.paint());
   }
 
-  private paint(): void {
+  paint(): void {
     this.waits = false;
     if (!this.size.width) return;
     const ratio = devicePixelRatio || 1,
@@ -235,9 +234,7 @@ export class GraphCanvas {
     this.size = { width, height };
     this.canvas.width = Math.max(Math.round(width * ratio), 1);
     this.canvas.height = Math.max(Math.round(height * ratio), 1);
-    if (this.fitsLater && width) this.fitsLater = false;
-    this.waits = false;
-    this.schedule();
+    this.paint(); // at once: a canvas that changes its size is black, and a printer does not wait for the next frame
   }
 
   // -- input ---------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ export class Shell {
       this.bottom(at("bottom")),
     );
     listenToKeys(app, this.graph);
+    this.printLight();
     app.store.subscribe((state, before) => {
       if (changed(state, before, "theme")) this.applyTheme();
       if (changed(state, before, "pane")) root.classList.toggle("has-bottom", state.pane !== "");
@@ -76,6 +77,17 @@ export class Shell {
       replace(body, shown ? (shown.missing ? h("p", { class: "soft missing" }, shown.missing) : shown.element) : null);
     });
     return h("footer", { class: "bottom" }, h("div", { class: "tabs", role: "tablist" }, ...tabs), body);
+  }
+
+  /** Paper is white. */
+  private printLight(): void {
+    let { theme } = this.app.state;
+    matchMedia("print").addEventListener("change", ({ matches }) => {
+      if (matches) theme = this.app.state.theme;
+      this.app.store.update({ theme: matches ? "light" : theme });
+      this.app.store.flush();
+      this.graph.paint();
+    });
   }
 
   /** The colours of the theme as variables of the style sheet. */
