@@ -134,7 +134,7 @@ def _model_explorer(python: str, name: str, graph: Graph, folder: Path, browser:
             _until_quiet(page, None)
             opened = _open_something(page)
             before = page.screenshot()
-            page.locator(".expand-all").click()
+            page.locator(".bubble.expand-all").first.click()
             expanded = _until_quiet(page, before)
             others = sorted(
                 {url.split("/")[2] for url in requests if "127.0.0.1" not in url and url.startswith("http")}
@@ -193,14 +193,16 @@ def _open_something(page: Any) -> str:
 
 def _until_quiet(page: Any, before: bytes | None) -> str:
     """Seconds until the picture differs from the one before and stays the same for a second; as words."""
+    from playwright.sync_api import TimeoutError as PageTimeout
+
     start, changed, last = time.perf_counter(), 0.0, before
     while (now := time.perf_counter() - start) < LIMIT:
         try:
-            picture = page.screenshot(timeout=LIMIT * 1000)
-        except Exception as error:
-            raise RuntimeError(f"no picture within {LIMIT} s: {type(error).__name__}") from error
+            picture = page.screenshot()
+        except PageTimeout:
+            return f"more than {LIMIT} s: the page no longer answers"
         taken = time.perf_counter() - start
-        if picture != last:
+        if picture != last or page.get_by_text("Please wait").count():
             last, changed = picture, taken
         elif now - changed > 1.0 and (before is None or changed > 0 or now > LIMIT / 4):
             return f"{changed:.1f} s" if changed else f"more than {now:.0f} s: nothing changed"
@@ -233,7 +235,7 @@ def _torchvista(python: str, name: str, graph: Graph, folder: Path, browser: Any
     try:
         start = time.perf_counter()
         page.goto(path.resolve().as_uri(), wait_until="commit")
-        page.locator("svg .node").first.wait_for(state="attached")
+        page.locator("svg g").nth(5).wait_for(state="attached")  # boxes and lines are groups
         drawn = f"drawn after {time.perf_counter() - start:.1f} s"
     except Exception as error:
         drawn = f"not drawn within {LIMIT} s ({type(error).__name__})"

@@ -145,7 +145,10 @@ def _compare(name: str, before: dict[str, Any]) -> None:
     after = world()
     if changed := [key for key in before if before[key] != after[key]]:
         key = changed[0]
-        raise Fault(f"{name} changed {key}: {str(before[key])[:80]} -> {str(after[key])[:80]}")
+        old, new = before[key], after[key]
+        if isinstance(old, frozenset):  # only what differs says something
+            old, new = sorted(old - after[key]), sorted(new - before[key])
+        raise Fault(f"{name} changed {key}: {str(old)[:80]} -> {str(new)[:80]}")
 
 
 def world() -> dict[str, Any]:
@@ -201,6 +204,8 @@ def warm_up(seeds: list[Seed], folder: Path) -> None:
         with contextlib.chdir(folder), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             graph = Graph.load(path)
+            with contextlib.suppress(AtlasError):
+                graph.save(folder / "warm.png")  # which no case of these may write
             for case in (0, 6, 12):
                 for _, step in (*_looks(graph, path, case), *_runs(graph, path, seed)):
                     with contextlib.suppress(AtlasError):

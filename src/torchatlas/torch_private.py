@@ -168,6 +168,11 @@ def dispatch_mode_stack() -> list[TorchDispatchMode]:
     return list(_get_current_dispatch_mode_stack())
 
 
+def fake_tensors_run() -> bool:
+    """Whether a FakeTensorMode is on: what runs only pretends to."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+
+
 def remove_mode(mode: TorchDispatchMode) -> None:
     """Take a dispatch mode off the stack of this thread, wherever in it it lies."""
     above = []

@@ -515,3 +515,16 @@ def test_recorded_values_beside_an_operator_without_a_schema() -> None:
 def test_unknown_kinds_of_values_are_refused() -> None:
     with pytest.raises(atlas.errors.InvalidInputError, match="'stats', 'all'"):
         atlas.recording(values="everything")
+
+
+def test_a_recording_among_fake_tensors_has_no_times() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        model, x = nn.Linear(3, 4), torch.ones(2, 3)
+        with atlas.recording(model) as recorded:
+            model(x)
+    graph = recorded.graph
+    assert graph.metadata["fake"] is True
+    assert graph.time_ns is None
+    assert sum("fake tensors" in note for note in graph.notes) == 1

@@ -99,7 +99,9 @@ def test_figures_for_papers(file: Path, folder: Path, size: str, inches: tuple[f
     assert facts["inches"][1] == inches[1] or inches[1] is None
     pdf = Pdf((folder / "figure.pdf").read_bytes())
     assert pdf.size == pytest.approx([72 * side for side in facts["inches"]], abs=0.01)
-    assert not any("parameters" in text.text for text in pdf.texts())
+    said = " ".join(text.text for text in pdf.texts())
+    assert "Linear" in said
+    assert not any(words in said for words in ("forward · backward", "activation", "with views"))
     result = run(str(file), "--size", size, "-o", "figure.png", "--dpi", "100")
     assert result.exit_code == 0, result.output
     assert int.from_bytes((folder / "figure.png").read_bytes()[16:20]) == round(100 * inches[0])

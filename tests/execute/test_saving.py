@@ -261,7 +261,8 @@ def test_a_call_that_is_not_allowed_is_refused_by_name(function: str, call: str,
         (lambda p: p["variant"].update(out_spec=["namedtuple", "os:system", ["*"]]), "import os first"),
         (lambda p: p["variant"].update(out_spec=["dict", ["a"], []]), "not as many keys"),
         (lambda p: p["variant"].update(guards=["__import__('os').system('true')"]), "no condition on sizes"),
-        (lambda p: p["signature"][0].__setitem__(0, "not a name"), "not a valid parameter name"),
+        (lambda p: p["signature"][0].__setitem__(0, "not a name"), "'not a name' cannot be the name of a parameter"),
+        (lambda p: p["signature"][0].__setitem__(0, ""), "'' cannot be the name of a parameter"),
     ],
 )
 def test_damaged_programs_are_refused(change: Any, message: str, tmp_path: Path) -> None:

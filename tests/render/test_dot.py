@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,11 +188,23 @@ def wired(found: Sketch) -> dict[tuple[int, int], set[int]]:
 
 
 def kept(found: Sketch) -> dict[tuple[int, int], int]:
-    """Between lanes, how many tensors one takes from the other."""
-    outline = found.outline
-    numbers = [part.number for part in found.parts]
-    wiring = outline.wiring(outline.root)
-    return {(numbers[come], numbers[to]): wiring.bundles[line] for come, to, line in wiring.edges if line < 0}
+    """Between lanes, or closed boxes around such, how many tensors one takes from the other."""
+    outline, tree = found.outline, found.outline.tree
+    parts = {id(part.item): part for part in found.walk()}
+
+    def lane(leaf: int) -> int:
+        for item, _, _ in outline.around(leaf):
+            part = parts[id(item)]
+            if not item.is_leaf and (item.kind == "lane" or not part.is_open):
+                return part.number
+        return -1
+
+    taken = set()
+    for source, output, target in zip(tree.kept_source, tree.kept_output, tree.kept_target, strict=True):
+        ends = lane(int(source)), lane(int(target))
+        if min(ends) >= 0 and ends[0] != ends[1]:
+            taken.add((*ends, int(source), int(output)))
+    return dict(Counter((come, to) for come, to, _, _ in taken))
 
 
 def check(graph: Graph, most_boxes: int) -> Cluster:
@@ -259,7 +271,7 @@ def test_any_graph_is_written_as_it_is_wired(graph: Graph, most_boxes: int) -> N
 def test_a_tower_is_one_open_repeat_with_its_dashed_edges() -> None:
     read = check(tower(6), 200)
     (block,) = read.inner
-    assert shown(block.attributes["label"]).startswith("Block ×6 · 0 … 5")
+    assert shown(block.attributes["label"]).startswith("Block ×6 · layers.0 … 5")
     titles = {name: shown(node["label"]).split("\n")[0] for name, node in read.all_nodes().items()}
     dashed = [(titles[a], titles[b]) for a, b, more in read.edges if more.get("style") == "dashed"]
     assert sorted(dashed) == [("add", "Linear"), ("add", "add")]  # to the first layer, and past it

@@ -110,7 +110,7 @@ def test_a_moment_shows_what_is_alive_and_a_click_where_it_was_made(page_of) -> 
     assert selection(page) == {"kind": "node", "node": moment}
     assert name_of(page, moment) in page.locator("div.details").inner_text()
     # a category lists its own only
-    page.locator(".chip", has_text="parameters").click()
+    page.locator(".category", has_text="parameters").click()
     assert rows.count() == 4
     assert "0.weight" in page.locator(".alive").inner_text()
 
@@ -225,3 +225,19 @@ def test_long_tables_have_few_elements(page_of) -> None:
     assert last.get_attribute("aria-rowindex") == str(len(recorder.graph.where(kind="op")) + 1)
     page.keyboard.press("Enter")
     assert name_of(page, selection(page)["node"]) == last.locator("div").first.inner_text()
+
+
+def test_two_fingers_zoom(page_of) -> None:
+    page = page_of(training_step(), has_touch=True)
+    shown(page, "memory")
+    box = page.locator(".chart canvas").bounding_box()
+    middle, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    session = page.context.new_cdp_session(page)
+    for kind, apart in [("touchStart", 40), ("touchMove", 80), ("touchMove", 160), ("touchEnd", 0)]:
+        points = [{"x": middle - apart, "y": y, "id": 0}, {"x": middle + apart, "y": y, "id": 1}] if apart else []
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    page.wait_for_timeout(100)
+    low, high = page.evaluate("torchatlas.app.state.span")
+    nodes = page.evaluate("torchatlas.app.graph.count")
+    assert high - low == pytest.approx(nodes / 4, rel=0.1)
+    assert (low + high) / 2 == pytest.approx(nodes / 2, rel=0.2)

@@ -142,11 +142,16 @@ export class App {
     return this.itemWithKey(selection.key);
   }
 
-  /** Keys are intervals of leaves: the way to an item is the way to its first leaf. */
+  /** Keys are intervals of leaves: the way to an item is the way to its first leaf. A repeat whose rounds are all shown has
+   * no box, but can be selected: how else would it be folded again? */
   itemWithKey(key: string): Item | null {
     const start = Number.parseInt(key, 10);
     if (Number.isNaN(start)) return null;
-    return this.outline.around(start, this.state.rounds).find((item) => item.key === key) ?? null;
+    for (const item of this.outline.around(start, this.state.rounds)) {
+      if (item.key === key) return item;
+      if (item.folded?.key === key) return item.folded;
+    }
+    return null;
   }
 
   /** The key of the group that shows a module call, in whichever round; null if none is of its own. */
@@ -206,7 +211,7 @@ export class App {
   }
 
   toggle(item: Item): void {
-    if (item.isLeaf && item.repeat === 1) return;
+    if (item.isLeaf) return;
     const open = new Set(this.state.open);
     if (!open.delete(item.key)) open.add(item.key);
     this.store.update({ open });

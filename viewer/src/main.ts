@@ -9,8 +9,7 @@ import { h, replace } from "./panes/dom";
 import { emptyPage } from "./panes/empty";
 import { openWhatFits } from "./panes/opening";
 import { Shell } from "./panes/shell";
-import { fromHash, keepInAddress } from "./state/hash";
-import type { State } from "./state/store";
+import { fromHash, type Known, keepInAddress } from "./state/hash";
 
 declare global {
   interface Window {
@@ -52,8 +51,13 @@ function open(style: PageStyle, documents: Document[]): void {
   const second = graphs[1] ? new App(graphs[1], style, sides?.[1] ?? null) : null;
   const app = new App(graphs[0]!, style, sides?.[0] ?? null, second);
   if (sides) app.store.update({ heat: "difference", pane: "compare" });
+  // A link may name what this graph does not have.
+  const known: Known = {
+    nodes: app.graph.count,
+    hasHeat: (name) => name === "type" || app.measures.has(name) || (name === "difference" && sides !== null),
+  };
   const start = app.state,
-    asked = within(app, fromHash(location.hash, start));
+    asked = fromHash(location.hash, start, known);
   app.store.update(asked);
   const shell = new Shell(app, root);
   if (!asked.open && !asked.view) {
@@ -61,23 +65,10 @@ function open(style: PageStyle, documents: Document[]): void {
     if (second) openWhatFits(second, shell.graph.element.clientWidth, shell.graph.element.clientHeight);
     app.store.flush();
   }
-  keepInAddress(app.store, start);
+  keepInAddress(app.store, start, known);
   window.torchatlas = { app, shell };
   document.title = app.graph.info.title;
   document.documentElement.dataset["ready"] = "yes";
-}
-
-/** A link may name what this graph does not have. */
-function within(app: App, change: Partial<State>): Partial<State> {
-  const isThere = (selection: State["selection"] | undefined) =>
-    selection?.kind !== "node" || selection.node < app.graph.count;
-  const { selection, second, heat, ...rest } = change;
-  return {
-    ...rest,
-    ...(selection && isThere(selection) ? { selection } : {}),
-    ...(second && isThere(second) ? { second } : {}),
-    ...(heat && (app.measures.has(heat) || heat === "type" || (heat === "difference" && app.side)) ? { heat } : {}),
-  };
 }
 
 start().catch((error: unknown) => {

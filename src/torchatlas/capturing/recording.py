@@ -37,7 +37,7 @@ from torchatlas.graph.timing import Timing
 from torchatlas.inputs import argument_names, mapped_tensors, named_tensors
 from torchatlas.interrupts import Bracket, signals_deferred
 from torchatlas.sections import Lines, Section
-from torchatlas.torch_private import dispatch_mode_stack, never_compiled
+from torchatlas.torch_private import dispatch_mode_stack, fake_tensors_run, never_compiled
 
 _SUMS_OUT_OF_PLACE = (
     "while a recording runs, autograd sums gradients that meet out of place (add and detach instead of add_), "
@@ -106,6 +106,7 @@ class Recording(Shown, Bracket["Recording"]):
         self._unseen = False  # whether ops ran that were not recorded
         self._state = "new"
         self._began_ns = self._ended_ns = 0
+        self._fake = False  # whether it began among fake tensors
         self._graph: Graph | None = None
 
     def start(self) -> Recording:
@@ -125,7 +126,7 @@ class Recording(Shown, Bracket["Recording"]):
         except BaseException:  # nobody will stop what has not begun
             self._close(None)
             raise
-        self._state = "running"
+        self._state, self._fake = "running", fake_tensors_run()
         self._began_ns = time.perf_counter_ns()
         return self
 
@@ -247,6 +248,10 @@ class Recording(Shown, Bracket["Recording"]):
             timing=self._timing,
             memory=self._memory,
         )
+        if self._fake:
+            from torchatlas.capturing.fake import without_pretence
+
+            without_pretence(graph)
         graph.notes += self._notes(graph)
         if self._timing and self._state == "done" and graph.time_ns is not None:
             graph.timing = Timing(recorded_ns=(self._ended_ns - self._began_ns,))

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from torchatlas.errors import FileFormatError, InvalidModelError, NewerVersionError, StateError
+from torchatlas.escapes import quoted
 from torchatlas.execute.exported_program import STAND_INS
 from torchatlas.execute.input_checks import ANY_NUMBER, Expected
 from torchatlas.execute.operators import argument, dtype_named, operator
@@ -120,6 +121,8 @@ def signature_of(graph: Graph) -> inspect.Signature:
 
 
 def _parameter(name: str, kind: int, given: bool, default: str) -> inspect.Parameter:
+    if not name.isidentifier():  # inspect looks at its first letter without asking whether it has one
+        raise ValueError(f"{quoted(name)} cannot be the name of a parameter")
     value = argument(_decoded(decode_value, default), [], None) if given else inspect.Parameter.empty
     return inspect.Parameter(name, inspect._ParameterKind(kind), default=value)
 

@@ -70,7 +70,7 @@ def test_equal_iterations_are_one_after_the_first_that_builds_the_model() -> Non
     graph = script(10)
     outline, labels = labelled(graph)
     first, others = outline.children(outline.root)
-    assert (first.name, first.repeat, others.repeat, others.alike_only) == ("0", 1, 9, False)
+    assert (first.name, first.repeat, others.repeat, others.alike_only) == ("iteration 0", 1, 9, False)
     assert (labels.title(first), labels.title(others)) == ("iteration 0", "iterations 1 … 9")
     assert labels.subtitle(others).endswith("ops each")
     assert titles(outline, others) == ["forward", "backward", "optimizer"]
@@ -83,7 +83,7 @@ def test_one_iteration_has_no_frame_of_its_own() -> None:
 
 def test_iterations_whose_batches_differ_in_size_say_so() -> None:
     outline, labels = labelled(script(6, batch=lambda step: 4 + step))
-    assert iterations(outline)[1:] == [("iteration", "1 … 5", 5, True)]
+    assert iterations(outline)[1:] == [("iteration", "iterations 1 … 5", 5, True)]
     assert "sizes or numbers differ" in labels.subtitle(outline.children(outline.root)[1])
 
 
@@ -91,7 +91,10 @@ def test_an_iteration_that_logs_is_part_of_a_round() -> None:
     outline, labels = labelled(script(13, log_every=3))
     _, rounds, *rest = outline.children(outline.root)
     assert (rounds.kind, rounds.repeat, labels.title(rounds)) == ("loop", 4, "3 iterations")
-    assert [(part.name, part.repeat) for part in outline.children(rounds)] == [("1 … 2", 2), ("3", 1)]
+    assert [(part.name, part.repeat) for part in outline.children(rounds)] == [
+        ("iterations 1 … 2", 2),
+        ("iteration 3", 1),
+    ]
     assert rest == []
 
 
@@ -126,11 +129,13 @@ def test_what_the_next_iteration_reads_stays_in_it() -> None:
     assert [name for row in rows if "mul" in (name := tree.graph.tables.operations[row].name)]
 
 
-def test_batches_before_a_step_are_one_and_one_that_is_looked_at_too() -> None:
-    outline, labels = labelled(script(4, batches=4))
+@pytest.mark.parametrize("log_every", [0, 1])
+def test_batches_before_a_step_are_one_though_the_loss_of_the_last_is_looked_at(log_every: int) -> None:
+    outline, labels = labelled(script(4, batches=4, log_every=log_every))
     iteration = outline.children(outline.root)[-1]
     (forward,) = (item for item in outline.children(iteration) if item.name == "forward")
-    (rounds,) = outline.children(forward)
+    rounds, *looked = outline.children(forward)
+    assert len(looked) == log_every
     assert (rounds.kind, rounds.repeat, rounds.alike_only, iteration.repeat) == ("loop", 4, False, 3)
     assert "Sequential" in [part.type for part in outline.children(rounds)]
     assert labels.title(rounds) in ("batch", "Sequential")

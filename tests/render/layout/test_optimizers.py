@@ -122,10 +122,11 @@ def test_groups_of_parameters_that_are_not_there_change_nothing() -> None:
     assert words(*inside(graph)) == words(*inside(step(Lion)))
 
 
-def test_state_that_has_no_name_as_its_optimizer_is_gone() -> None:
+@pytest.mark.parametrize(("name", "ops"), [("SGD", (2, 3)), ("Adam", (9, 9))])
+def test_state_that_has_no_name_as_its_optimizer_is_gone(name: str, ops: tuple[int, int]) -> None:
     def train() -> None:
         net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        optimizer = ALL[name](net.parameters())
         for _ in range(2):
             net(torch.ones(2, 8)).sum().backward()
             optimizer.step()
@@ -134,11 +135,11 @@ def test_state_that_has_no_name_as_its_optimizer_is_gone() -> None:
     with atlas.recording() as recording:
         train()
     outline, labels = labelled(recording.graph)
-    steps = [item for item in every_item(outline) if item.type == "SGD"]
-    assert [words(outline, labels, item) for item in steps] == [
-        [("update", "12 parameters · 2 ops each", 12)],
-        [("update", "12 parameters · 3 ops each", 12)],
+    steps = [item for item in every_item(outline) if item.type == name]
+    assert [words(outline, labels, item)[-1] for item in steps] == [
+        ("update", f"12 parameters · {count} ops each", 12) for count in ops
     ]
+    assert len(outline.children(steps[1])) == 1
 
 
 def test_updates_of_two_kinds_in_turn_are_one_repeat() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from hostile import HOSTILE, NO_UNICODE, hostile_graph
+from hostile import HOSTILE, NO_UNICODE, forbidden, hostile_graph
 from torch import nn
 
 import torchatlas as atlas
@@ -109,6 +109,10 @@ def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
         assert len(data) < 1_000_000
     elements = saved(hostile_graph(), tmp_path)
     assert len(elements.all("script")) == 3
+    text = (tmp_path / "step.html").read_text()
+    for ours in page_file._asset("viewer.js"), page_file._asset("viewer.css"):
+        text = text.replace(ours, "")
+    assert not forbidden(text)
 
 
 # -- what is in it -----------------------------------------------------------------------------------------------------

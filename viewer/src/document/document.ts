@@ -1,7 +1,7 @@
 /** Bytes -> a Document: the columns and tables of one graph, and what Python computed beside them for the panes. */
 
 import { type Column, readColumn } from "./npy";
-import { DamagedFile, inflate, unzip } from "./zip";
+import { DamagedFile, gunzip, unzip, zip } from "./zip";
 
 export interface Operation {
   name: string;
@@ -71,6 +71,7 @@ const NEWEST = 2; // version of the .atlas format, see docs/format.md
 
 export class Document {
   readonly header: Header;
+  private readonly columns = new Map<string, Column>();
 
   /** `known` holds members that were read already, by their names. */
   constructor(
@@ -79,12 +80,8 @@ export class Document {
     private readonly known = new Map<string, unknown>(),
   ) {
     const header = this.json<Header>("header.json");
-    if (header?.format !== "torchatlas") throw new DamagedFile(`${name} is not a graph of torchatlas.`);
-    if (header.version > NEWEST) {
-      throw new DamagedFile(
-        `${name} was written by a newer torchatlas (format ${header.version}; this viewer reads up to ${NEWEST}).`,
-      );
-    }
+    checkFormat(name, header);
+    if (!header.tables) throw new DamagedFile(`${name} is damaged: its header has no tables.`);
     this.header = header;
   }
 
@@ -92,19 +89,28 @@ export class Document {
   json<T>(member: string): T | undefined {
     if (!this.known.has(member)) {
       const bytes = this.members.get(member);
-      this.known.set(member, bytes && JSON.parse(new TextDecoder().decode(bytes)));
+      this.known.set(member, bytes && this.parsed(member, bytes));
     }
     return this.known.get(member) as T | undefined;
   }
 
+  private parsed(member: string, bytes: Uint8Array): unknown {
+    try {
+      return JSON.parse(new TextDecoder().decode(bytes));
+    } catch (error) {
+      throw new DamagedFile(`${this.name} is damaged: ${member} is no JSON.`, { cause: error });
+    }
+  }
+
   /** A column of the graph (`node_kind`) or of the viewer (`viewer/leaf_node`); undefined if there is none. */
   column(name: string): Column | undefined {
+    const found = this.columns.get(name); // by its short name: this is asked for every node
+    if (found) return found;
     const member = name.includes("/") ? `${name}.npy` : `columns/${name}.npy`;
-    if (!this.known.has(member)) {
-      const bytes = this.members.get(member);
-      this.known.set(member, bytes && readColumn(name, bytes));
-    }
-    return this.known.get(member) as Column | undefined;
+    const bytes = this.members.get(member);
+    const made = (this.known.get(member) as Column | undefined) ?? (bytes && readColumn(name, bytes));
+    if (made) this.columns.set(name, made);
+    return made;
   }
 
   /** A column that every graph has. */
@@ -114,23 +120,28 @@ export class Document {
     return found;
   }
 
-  /** The document as a file that Python loads. */
-  get memberNames(): string[] {
-    return [...this.members.keys()];
+  /** The graph as an `.atlas` file, without what the viewer adds; undefined if it was read from JSON. */
+  asFile(): Blob | undefined {
+    const own = [...this.members].filter(([name]) => !name.startsWith("viewer/"));
+    return own.length ? zip(new Map(own)) : undefined;
   }
-  member(name: string): Uint8Array | undefined {
-    return this.members.get(name);
+}
+
+/** Refuse what is no graph, and graphs of versions that this viewer does not know. */
+export function checkFormat(name: string, header: Header | undefined): asserts header is Header {
+  if (header?.format !== "torchatlas" || typeof header.version !== "number")
+    throw new DamagedFile(`${name} is not a graph of torchatlas.`);
+  if (header.version > NEWEST) {
+    throw new DamagedFile(
+      `${name} was written by a newer torchatlas (format ${header.version}; this viewer reads up to ${NEWEST}).`,
+    );
   }
 }
 
 /** The bytes of an `.atlas` file, gzipped or not. */
 export async function readAtlas(name: string, bytes: Uint8Array): Promise<Document> {
-  return new Document(name, await unzip(await unpacked(bytes)));
-}
-
-/** The .atlas file in what a page carries: pages pack it once more. */
-export async function unpacked(bytes: Uint8Array): Promise<Uint8Array> {
-  return bytes[0] === 0x1f && bytes[1] === 0x8b ? inflate(bytes, "gzip") : bytes;
+  const isPacked = bytes[0] === 0x1f && bytes[1] === 0x8b;
+  return new Document(name, isPacked ? unzip(await gunzip(bytes), false) : unzip(bytes));
 }
 
 /** What `<script type="application/x-atlas">` holds. */

@@ -4,11 +4,13 @@ import { DamagedFile } from "./zip";
 
 export type Column = Int8Array | Uint8Array | Int16Array | Int32Array | Float32Array | Float64Array;
 
+const MAGIC = [0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1]; // "\x93NUMPY", version 1
 const HEADER = /'descr': '([<|][a-z]\d)', 'fortran_order': (?:False|True), 'shape': \((\d+),\)/;
 
 export function readColumn(name: string, bytes: Uint8Array): Column {
+  const isNumpy = MAGIC.every((byte, at) => bytes[at] === byte);
   const length = bytes[8]! | (bytes[9]! << 8);
-  const match = HEADER.exec(new TextDecoder("latin1").decode(bytes.subarray(10, 10 + length)));
+  const match = isNumpy && HEADER.exec(new TextDecoder("latin1").decode(bytes.subarray(10, 10 + length)));
   if (!match) throw new DamagedFile(`The column ${name} is not a flat array of numbers.`);
   const count = Number(match[2]);
   const kind = match[1]!.slice(1);

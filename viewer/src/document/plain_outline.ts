@@ -110,7 +110,7 @@ class Maker {
 
   private leaf(node: number, first: number): ChildRow {
     const { graph } = this,
-      shape = graph.outputs(node)[0];
+      shape = graph.outputs(node).find((value) => value >= 0); // an output may have been None
     return [
       "leaf",
       first,

@@ -17,6 +17,11 @@ export class CanvasPainter implements Painter {
     line = 1,
   ): void {
     const pen = this.pen;
+    if (!corner && fill && !stroke) {
+      pen.fillStyle = fill; // without a path: thousands of tiny boxes are such
+      pen.fillRect(x, y, width, height);
+      return;
+    }
     pen.beginPath();
     if (corner) pen.roundRect(x, y, width, height, corner);
     else pen.rect(x, y, width, height);

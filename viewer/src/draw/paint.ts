@@ -20,24 +20,38 @@ export interface Look {
   heat(item: Item): [fill: string, ink: string] | null; // null: by category
   mark(item: Item): "selected" | "second" | "near" | "failed" | "finding" | "dim" | ""; // what is to be seen of a box
   lineMark(line: Line): "traced" | "critical" | "dim" | "";
-  lineText(line: Line): string; // what stands on a line, such as the norm of a gradient; mostly nothing
+  lineText(line: Line): { text: string; isWrong: boolean }; // what stands on a line, such as the norm of a gradient; mostly nothing
   round(item: Item): string; // "3 of 12" for an open repeat, "" else
   textWidth: (text: string, size: number, bold: boolean) => number;
   tag(item: Item): { text: string; color: string } | null; // a corner label: subgraph, stage, finding
 }
 
-const EDGE = 6; // units of a box's width that its texts leave free
+const SHORTEST = 1.5; // pixels: a line that is shorter cannot be seen between its boxes
+const BOUNDS = new WeakMap<readonly Line[], Float64Array>();
+const SIDES = 6; // beside the text of a box
+const WIDEST_TAG = 160;
+const LONGEST = 400; // letters of a text; no box is as wide
 const TINY = 3.5; // pixels: text that is smaller cannot be read, so that it is not drawn
 
 /** Paint what is visible, at a scale that decides how much detail makes sense. */
 export function paint(painter: Painter, scene: Scene, look: Look, visible: Rect, scale: number): void {
   const { frames, lines } = scene;
   for (const frame of frames) if (frame.open && meets(frame, visible)) paintGroup(painter, frame, look, scale);
-  for (const line of lines)
-    if (lineMeets(line, visible) && (scale > 0.08 || line.source < 0)) paintLine(painter, line, look, scale);
+  const around = boundsOf(lines);
+  lines.forEach((line, i) => {
+    if ((scale > 0.08 || line.source < 0) && lineMeets(around, i, visible, SHORTEST / scale))
+      paintLine(painter, line, look, scale);
+  });
   for (const frame of frames) if (!frame.open && meets(frame, visible)) paintBox(painter, frame, look, scale);
   const { small_text } = look.geometry;
   if (small_text * scale < TINY + 2) return;
+  const told = lines.filter((line, i) => lineMeets(around, i, visible, 0) && look.lineText(line).text);
+  if (told.length) {
+    // What stands on lines takes the place of their shapes; what is wrong lies on top.
+    for (const isWrong of [false, true])
+      for (const line of told) if (look.lineText(line).isWrong === isWrong) paintLineText(painter, line, look);
+    return;
+  }
   for (const label of scene.labels) {
     if (
       label.x > visible.right ||
@@ -59,14 +73,15 @@ function paintGroup(painter: Painter, frame: Frame, look: Look, scale: number): 
     painter.rect(x + g.stack, y + g.stack, width, height, g.group_corner, tint, theme.line);
     painter.rect(x + g.stack / 2, y + g.stack / 2, width, height, g.group_corner, tint, theme.line);
   }
+  const isTiny = Math.min(width, height) * scale < 4;
   painter.rect(
     x,
     y,
     width,
     height,
-    g.group_corner,
+    isTiny ? 0 : g.group_corner,
     tint,
-    outline(look, item, theme.line),
+    isTiny && !marked(look, item) ? null : outline(look, item, theme.line),
     marked(look, item) ? 2 / Math.min(scale, 1) : 1,
   );
   if (g.heading * scale < 3) return;
@@ -75,13 +90,14 @@ function paintGroup(painter: Painter, frame: Frame, look: Look, scale: number): 
   const base = y + g.heading - 7,
     ink = look.mark(item) === "dim" ? theme.soft : theme.ink;
   paintMark(painter, x + 12, y + g.heading / 2, false, ink);
-  const title = fitted(item.title, width - 30 - (item.repeat > 1 ? 40 : 0), look, g.title_text, true);
+  const right = item.repeat > 1 ? 70 : 8,
+    title = fitted(item.title, width - 22 - right, g.title_text, true, look);
   painter.text(x + 22, base, title, g.title_text, true, ink);
-  const used = look.textWidth(title, g.title_text, true) + 32;
-  const room = width - used - (item.repeat > 1 ? 70 : 8);
+  const used = look.textWidth(title, g.title_text, true) + 32,
+    room = width - used - right;
   const words = look.round(item) || item.heading || item.subtitle;
   if (room > 40)
-    painter.text(x + used, base, fitted(words, room, look, g.small_text, false), g.small_text, false, theme.soft);
+    painter.text(x + used, base, fitted(words, room, g.small_text, false, look), g.small_text, false, theme.soft);
   if (item.repeat > 1) paintBadge(painter, x + width - 6, y + g.heading / 2, item.repeat, look);
   paintTag(painter, frame, look);
 }
@@ -111,14 +127,14 @@ function paintBox(painter: Painter, frame: Frame, look: Look, scale: number): vo
     sign = item.isLeaf ? 0 : g.plus;
   const middle = x + (width - badge) / 2 + (sign ? sign / 2 : 0);
   const titleY = item.subtitle ? y + height / 2 - 2 : y + height / 2 + 4.5;
-  const title = fitted(item.title, width - badge - sign - EDGE, look, g.title_text, true);
+  const title = fitted(item.title, width - badge - sign - SIDES, g.title_text, true, look);
   if (sign) paintMark(painter, middle - look.textWidth(title, g.title_text, true) / 2 - 9, titleY - 4.5, true, ink);
   painter.text(middle, titleY, title, g.title_text, true, ink, "middle");
   if (item.subtitle)
     painter.text(
       x + width / 2,
       y + height / 2 + 12,
-      fitted(item.subtitle, width - EDGE, look, g.small_text, false),
+      fitted(item.subtitle, width - SIDES, g.small_text, false, look),
       g.small_text,
       false,
       ink === theme.ink ? theme.soft : ink,
@@ -147,7 +163,6 @@ function paintLine(painter: Painter, line: Line, look: Look, scale: number): voi
     (mark ? 1 : scale < 0.35 ? 0.6 : 1);
   if (points.length < 4) return painter.circle(points[0]!, points[1]!, g.dot, colour);
   painter.line(points, colour, wide, scale < 0.3 ? 0 : g.line_corner, line.dashed);
-  paintLineText(painter, line, look, scale);
   if (!line.arrow || scale < 0.2) return;
   const last = points.length - 2;
   painter.arrow(
@@ -161,19 +176,19 @@ function paintLine(painter: Painter, line: Line, look: Look, scale: number): voi
 }
 
 /** On the longest piece of a line. */
-function paintLineText(painter: Painter, line: Line, look: Look, scale: number): void {
-  const text = look.lineText(line),
+function paintLineText(painter: Painter, line: Line, look: Look): void {
+  const { text, isWrong } = look.lineText(line),
+    { points } = line,
     size = look.geometry.small_text,
-    { points } = line;
-  if (!text || size * scale < TINY) return;
+    { theme } = look;
   const lengths = points
     .slice(2)
     .map((at, i) => (i % 2 ? 0 : Math.abs(at - points[i]!) + Math.abs(points[i + 3]! - points[i + 1]!)));
   const longest = lengths.indexOf(Math.max(...lengths));
   const [x, y] = [(points[longest]! + points[longest + 2]!) / 2, (points[longest + 1]! + points[longest + 3]!) / 2];
   const width = look.textWidth(text, size, true) + 8;
-  painter.rect(x - width / 2, y - 8, width, 15, 4, look.theme.background, look.theme.line);
-  painter.text(x, y + 4, text, size, true, look.theme.ink, "middle");
+  painter.rect(x - width / 2, y - 8, width, 15, 4, isWrong ? theme.accent : theme.background, theme.line);
+  painter.text(x, y + 4, text, size, true, isWrong ? theme.background : theme.ink, "middle");
 }
 
 /** The sign of a group: + of a closed one, − of an open one. */
@@ -192,9 +207,10 @@ function paintBadge(painter: Painter, right: number, middle: number, repeat: num
 function paintTag(painter: Painter, frame: Frame, look: Look): void {
   const tag = look.tag(frame.item);
   if (!tag) return;
-  const width = look.textWidth(tag.text, 10, true) + 10;
+  const text = fitted(tag.text, WIDEST_TAG, 10, true, look),
+    width = look.textWidth(text, 10, true) + 10;
   painter.rect(frame.x + frame.width - width + 4, frame.y - 9, width, 16, 8, tag.color, look.theme.background);
-  painter.text(frame.x + frame.width - width / 2 + 4, frame.y + 3, tag.text, 10, true, "#FFFFFF", "middle");
+  painter.text(frame.x + frame.width - width / 2 + 4, frame.y + 3, text, 10, true, "#FFFFFF", "middle");
 }
 
 function colours(item: Item, look: Look): [fill: string, stroke: string, ink: string] {
@@ -230,11 +246,13 @@ function outline(look: Look, item: Item, usual: string): string {
   return usual;
 }
 
-/** As much of a text as there is room for. */
-function fitted(text: string, room: number, look: Look, size: number, bold: boolean): string {
+/** A text, or as much of it as there is room for: names of models may be as long as they like. */
+function fitted(text: string, room: number, size: number, bold: boolean, look: Look): string {
+  if (text.length > LONGEST) text = text.slice(0, LONGEST); // measuring takes as long as drawing
   const width = look.textWidth(text, size, bold);
   if (width <= room) return text;
-  return `${text.slice(0, Math.max(Math.floor((text.length * room) / width) - 1, 0))}…`;
+  const start = text.slice(0, Math.max(Math.floor((text.length * room) / width) - 1, 0));
+  return `${start.replace(/[\ud800-\udbff]$/, "")}…`; // half a pair is no character
 }
 
 function meets(frame: Frame, rect: Rect): boolean {
@@ -246,13 +264,32 @@ function meets(frame: Frame, rect: Rect): boolean {
   );
 }
 
-function lineMeets(line: Line, rect: Rect): boolean {
-  let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
-  for (let i = 0; i < line.points.length; i += 2) {
-    left = Math.min(left, line.points[i]!);
-    right = Math.max(right, line.points[i]!);
-    top = Math.min(top, line.points[i + 1]!);
-    bottom = Math.max(bottom, line.points[i + 1]!);
+/** Left, top, right and bottom of every line, made once for the lines of a scene: there are many, and it is moved often. */
+function boundsOf(lines: readonly Line[]): Float64Array {
+  let found = BOUNDS.get(lines);
+  if (!found) {
+    found = new Float64Array(4 * lines.length);
+    for (const [i, { points }] of lines.entries()) {
+      let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
+      for (let at = 0; at < points.length; at += 2) {
+        left = Math.min(left, points[at]!);
+        right = Math.max(right, points[at]!);
+        top = Math.min(top, points[at + 1]!);
+        bottom = Math.max(bottom, points[at + 1]!);
+      }
+      found.set([left, top, right, bottom], 4 * i);
+    }
+    BOUNDS.set(lines, found);
   }
-  return left < rect.right && right > rect.left && top < rect.bottom && bottom > rect.top;
+  return found;
+}
+
+/** Whether a line, unless it is a dot, is long enough to be seen, and some of it is visible. */
+function lineMeets(bounds: Float64Array, line: number, rect: Rect, shortest: number): boolean {
+  const left = bounds[4 * line]!,
+    top = bounds[4 * line + 1]!,
+    right = bounds[4 * line + 2]!,
+    bottom = bounds[4 * line + 3]!;
+  const isSeen = right - left > shortest || bottom - top > shortest || (left === right && top === bottom);
+  return isSeen && left < rect.right && right > rect.left && top < rect.bottom && bottom > rect.top;
 }

@@ -1,7 +1,10 @@
 import type { Painter } from "./painter";
-import { arrowCorners } from "./svg_painter";
+import { arrowCorners, roundedSteps } from "./svg_painter";
 
-/** Paints a PDF of one page. Text is text, in Helvetica, which every reader has; letters outside of Latin-1 become "?".
+const LARGEST_SIDE = 14_400; // units: readers refuse larger pages, so that larger pictures are drawn smaller
+const ROUND = 0.5523; // where a cubic curve is pulled to, of the radius, to be a quarter of a circle
+
+/** Paints a PDF of one page. Text is text, in Helvetica, which every reader has; letters that it lacks become "?".
  * For papers Python writes PDF with its own fonts inside: graph.save("x.pdf"). */
 export class PdfPainter implements Painter {
   private readonly parts: string[] = [];
@@ -11,19 +14,29 @@ export class PdfPainter implements Painter {
     y: number,
     width: number,
     height: number,
-    _corner: number,
+    corner: number,
     fill: string | null,
     stroke: string | null,
     line = 1,
   ): void {
+    const ink = `${fill ? `${colour(fill)} rg ` : ""}${stroke ? `${colour(stroke)} RG ${n(line)} w ` : ""}`;
     this.parts.push(
-      `${fill ? `${colour(fill)} rg ` : ""}${stroke ? `${colour(stroke)} RG ${n(line)} w ` : ""}${n(x)} ${n(y)} ${n(width)} ${n(height)} re ${fill && stroke ? "B" : fill ? "f" : "S"}`,
+      `${ink}${box(x, y, width, height, corner)} ${fill && stroke ? "B" : fill ? "f" : stroke ? "S" : "n"}`,
     );
   }
 
-  line(points: readonly number[], stroke: string, width: number, _corner: number, dash = false): void {
-    const path = [];
-    for (let i = 0; i < points.length; i += 2) path.push(`${n(points[i]!)} ${n(points[i + 1]!)} ${i ? "l" : "m"}`);
+  line(points: readonly number[], stroke: string, width: number, corner: number, dash = false): void {
+    let [atX, atY] = [0, 0];
+    const path = roundedSteps(points, corner).map((step, i) => {
+      const [x, y] = step.slice(-2) as [number, number];
+      // PDF has cubic curves only: each of their two points lies two thirds of the way to the one of a quadratic curve.
+      const pulled =
+        step.length === 4
+          ? [atX, atY, x, y].map((at, k) => n(at + (2 / 3) * (step[k % 2]! - at))).concat(n(x), n(y), "c")
+          : [n(x), n(y), i ? "l" : "m"];
+      [atX, atY] = [x, y];
+      return pulled.join(" ");
+    });
     this.parts.push(
       `${dash ? "[5 4] 0 d " : ""}${colour(stroke)} RG ${n(width)} w ${path.join(" ")} S${dash ? " [] 0 d" : ""}`,
     );
@@ -47,9 +60,9 @@ export class PdfPainter implements Painter {
     fill: string,
     anchor: "start" | "middle" | "end" = "start",
   ): void {
-    const shown = [...text].map((sign) => (sign.charCodeAt(0) < 256 ? sign : "?")).join("");
+    const shown = [...text].map(inLatin).join("");
     const left = x - { start: 0, middle: 0.5, end: 1 }[anchor] * helveticaWidth(shown, bold) * size;
-    const safe = shown.replace(/[\\()]/g, "\\$&").replace(/[\r\n]/g, " ");
+    const safe = shown.replace(/[\\()]/g, "\\$&");
     // The page is turned upside down to count from its top; text is turned back.
     this.parts.push(
       `BT ${colour(fill)} rg /${bold ? "B" : "R"} ${n(size)} Tf 1 0 0 -1 ${n(left)} ${n(y)} Tm (${safe}) Tj ET`,
@@ -57,12 +70,14 @@ export class PdfPainter implements Painter {
   }
 
   file(left: number, top: number, width: number, height: number, ground: string): Uint8Array {
-    const content = `q 1 0 0 -1 ${n(-left)} ${n(height + top)} cm ${colour(ground)} rg ${n(left)} ${n(top)} ${n(width)} ${n(height)} re f\n${this.parts.join("\n")}\nQ`;
+    const scale = Math.min(1, LARGEST_SIDE / Math.max(width, height));
+    const turned = [scale, 0, 0, -scale, -left * scale, (height + top) * scale].map(exact).join(" ");
+    const content = `q ${turned} cm ${colour(ground)} rg ${n(left)} ${n(top)} ${n(width)} ${n(height)} re f\n${this.parts.join("\n")}\nQ`;
     const font = (name: string) => `<< /Type /Font /Subtype /Type1 /BaseFont /${name} /Encoding /WinAnsiEncoding >>`;
     const objects = [
       "<< /Type /Catalog /Pages 2 0 R >>",
       "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-      `<< /Type /Page /Parent 2 0 R /MediaBox [0 0 ${n(width)} ${n(height)}] /Contents 4 0 R /Resources << /Font << /R 5 0 R /B 6 0 R >> >> >>`,
+      `<< /Type /Page /Parent 2 0 R /MediaBox [0 0 ${n(width * scale)} ${n(height * scale)}] /Contents 4 0 R /Resources << /Font << /R 5 0 R /B 6 0 R >> >> >>`,
       `<< /Length ${content.length} >>\nstream\n${content}\nendstream`,
       font("Helvetica"),
       font("Helvetica-Bold"),
@@ -80,12 +95,57 @@ export class PdfPainter implements Painter {
   }
 }
 
+/** The path of a box, with round corners if there are any. */
+function box(x: number, y: number, width: number, height: number, corner: number): string {
+  const r = Math.min(corner, width / 2, height / 2);
+  if (!(r > 0)) return `${n(x)} ${n(y)} ${n(width)} ${n(height)} re`;
+  const k = r * (1 - ROUND),
+    [right, bottom] = [x + width, y + height];
+  const curve = (...points: number[]) => `${points.map(n).join(" ")} c`;
+  return [
+    `${n(x + r)} ${n(y)} m ${n(right - r)} ${n(y)} l`,
+    curve(right - k, y, right, y + k, right, y + r),
+    `${n(right)} ${n(bottom - r)} l`,
+    curve(right, bottom - k, right - k, bottom, right - r, bottom),
+    `${n(x + r)} ${n(bottom)} l`,
+    curve(x + k, bottom, x, bottom - k, x, bottom - r),
+    `${n(x)} ${n(y + r)} l`,
+    curve(x, y + k, x + k, y, x + r, y),
+    "h",
+  ].join(" ");
+}
+
 function colour(text: string): string {
   return [1, 3, 5].map((at) => n(Number.parseInt(text.slice(at, at + 2), 16) / 255)).join(" ");
 }
 
 function n(value: number): string {
   return String(Math.round(value * 1000) / 1000);
+}
+
+/** A scale needs more digits than a place; PDF knows no exponents. */
+function exact(value: number): string {
+  return value.toFixed(8).replace(/\.?0+$/, "");
+}
+
+// WinAnsi holds some signs that we write elsewhere than Unicode does, and has no minus but the hyphen.
+const ELSEWHERE: Record<string, string> = {
+  "…": "\x85",
+  "–": "\x96",
+  "—": "\x97",
+  "‘": "\x91",
+  "’": "\x92",
+  "“": "\x93",
+  "”": "\x94",
+  "•": "\x95",
+  "−": "-",
+};
+
+/** The sign as a byte of WinAnsi; "?" for what it lacks, a space for controls. */
+function inLatin(sign: string): string {
+  const code = sign.charCodeAt(0);
+  if (code < 32 || (code >= 127 && code < 160)) return " ";
+  return code < 256 ? sign : (ELSEWHERE[sign] ?? "?");
 }
 
 // Adobe's font metrics, thousandths of the size, for the signs from space to tilde.

@@ -21,7 +21,7 @@ export class SvgPainter implements Painter {
 
   line(points: readonly number[], stroke: string, width: number, corner: number, dash = false): void {
     this.parts.push(
-      `<path d="${rounded(points, corner)}" fill="none" stroke="${stroke}" stroke-width="${n(width)}"${dash ? ' stroke-dasharray="5 4"' : ""}/>`,
+      `<path d="${pathOf(roundedSteps(points, corner))}" fill="none" stroke="${stroke}" stroke-width="${n(width)}"${dash ? ' stroke-dasharray="5 4"' : ""}/>`,
     );
   }
 
@@ -63,9 +63,12 @@ export function arrowCorners(x: number, y: number, dx: number, dy: number, size:
   return [x, y, x - ux - uy * 0.45, y - uy + ux * 0.45, x - ux + uy * 0.45, y - uy - ux * 0.45];
 }
 
-/** A path at right angles whose corners are quarter curves. */
-function rounded(points: readonly number[], corner: number): string {
-  const path = [`M${n(points[0]!)} ${n(points[1]!)}`],
+/** A step of a path: straight to (x, y), or in a curve that (cx, cy) draws to itself. */
+export type Step = [x: number, y: number] | [cx: number, cy: number, x: number, y: number];
+
+/** A path at right angles whose corners are quarter curves. It begins at the first step. */
+export function roundedSteps(points: readonly number[], corner: number): Step[] {
+  const steps: Step[] = [[points[0]!, points[1]!]],
     last = points.length - 2;
   for (let i = 2; i < last; i += 2) {
     const [x, y, beforeX, beforeY, afterX, afterY] = [
@@ -79,21 +82,26 @@ function rounded(points: readonly number[], corner: number): string {
     const before = Math.abs(x - beforeX) + Math.abs(y - beforeY),
       after = Math.abs(afterX - x) + Math.abs(afterY - y);
     const r = Math.min(corner, before / 2, after / 2);
-    if (!r) path.push(`L${n(x)} ${n(y)}`);
+    if (!r) steps.push([x, y]);
     else
-      path.push(
-        `L${n(x + ((beforeX - x) / before) * r)} ${n(y + ((beforeY - y) / before) * r)}Q${n(x)} ${n(y)} ${n(x + ((afterX - x) / after) * r)} ${n(y + ((afterY - y) / after) * r)}`,
+      steps.push(
+        [x + ((beforeX - x) / before) * r, y + ((beforeY - y) / before) * r],
+        [x, y, x + ((afterX - x) / after) * r, y + ((afterY - y) / after) * r],
       );
   }
-  path.push(`L${n(points[last]!)} ${n(points[last + 1]!)}`);
-  return path.join("");
+  steps.push([points[last]!, points[last + 1]!]);
+  return steps;
+}
+
+function pathOf(steps: Step[]): string {
+  return steps.map((step, i) => `${i === 0 ? "M" : step.length === 2 ? "L" : "Q"}${step.map(n).join(" ")}`).join("");
 }
 
 function n(value: number): string {
   return String(Math.round(value * 100) / 100);
 }
 
-const NOT_IN_XML = /[\p{Cc}\ufffe\uffff]/gu;
+const NOT_IN_XML = /[\p{Cc}\p{Cs}\ufffe\uffff]/gu; // controls, halves of pairs, and what is no character
 const ENTITIES: Record<string, string> = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 
 /** For XML: markup escaped, and what XML cannot hold left out. */

@@ -22,13 +22,16 @@ export interface PageStyle {
   geometry: Geometry;
 }
 
+// The luminance on which black and white are equally well read: (EVEN + 0.05) / 0.05 = 1.05 / (EVEN + 0.05).
+const EVEN = Math.sqrt(1.05 * 0.05) - 0.05;
+
 /** The fill for a share of the largest value (0 to 1) and the ink that can be read on it; NaN is unknown. */
 export function heat(theme: Theme, share: number): [fill: string, ink: string] {
-  if (Number.isNaN(share)) return [theme.fills["unknown"]![0], theme.soft];
+  if (Number.isNaN(share)) return [theme.fills["unknown"]![0], theme.ink];
   const place = Math.min(Math.max(share, 0), 1) * (theme.ramp.length - 1);
   const below = Math.min(Math.floor(place), theme.ramp.length - 2);
   const fill = mixed(theme.ramp[below]!, theme.ramp[below + 1]!, place - below);
-  return [fill, luminance(fill) > 0.18 ? "#000000" : "#FFFFFF"];
+  return [fill, luminance(fill) > EVEN ? "#000000" : "#FFFFFF"];
 }
 
 export function mixed(first: string, second: string, share: number): string {
@@ -37,6 +40,7 @@ export function mixed(first: string, second: string, share: number): string {
     .map((one, i) =>
       Math.round(one + (b[i]! - one) * share)
         .toString(16)
+        .toUpperCase()
         .padStart(2, "0"),
     )
     .join("")}`;

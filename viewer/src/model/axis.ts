@@ -5,7 +5,7 @@
  */
 
 import type { Graph } from "./graph";
-import { formatInteger, formatTime } from "./units";
+import { formatInteger } from "./units";
 
 export const AXES = ["order", "time", "clock"] as const;
 export type AxisName = (typeof AXES)[number];
@@ -52,15 +52,20 @@ export class Axis {
     return Math.min(Math.max(lastAtMost(this.edges, value), 0), this.count - 1);
   }
 
-  format(value: number): string {
-    return this.name === "order" ? formatInteger(Math.round(value)) : formatTime(value);
+  /** A number of the axis, exact enough to tell it from one that is a step away. */
+  format(value: number, step: number): string {
+    if (this.name === "order") return formatInteger(Math.round(value));
+    const unit = [1e9, 1e6, 1e3].find((one) => value >= one) ?? 1;
+    const digits = Math.min(Math.max(Math.ceil(-Math.log10(step / unit) - 1e-9), 0), 9);
+    return `${(value / unit).toFixed(digits)} ${{ 1e9: "s", 1e6: "ms", 1e3: "µs", 1: "ns" }[unit]}`;
   }
 }
 
 /** The axes that a graph has numbers for: the order always, the others where something was timed. */
 export function axesOf(graph: Graph): Map<AxisName, Axis> {
   return graph.keep("axes", () => {
-    const order = Float64Array.from({ length: graph.count + 1 }, (_, node) => node);
+    const order = new Float64Array(graph.count + 1);
+    for (let node = 0; node <= graph.count; node++) order[node] = node;
     const found = new Map<AxisName, Axis>([["order", contiguous("order", order)]]);
     const sums = new Float64Array(graph.count + 1);
     for (let node = 0; node < graph.count; node++) sums[node + 1] = sums[node]! + Math.max(graph.time[node]!, 0);
@@ -80,14 +85,15 @@ function contiguous(name: AxisName, edges: Float64Array): Axis {
 /** Nodes where the clock stood when they ran, from the first one on. Those without a time of their own take no room. */
 function clockOf(graph: Graph): Axis | null {
   const began = graph.document.column("node_start_ns");
-  if (!began?.some((value) => value > 0)) return null;
-  const edges = new Float64Array(graph.count + 1),
-    start = new Float64Array(graph.count),
-    stop = new Float64Array(graph.count);
   let origin = Number.POSITIVE_INFINITY,
     latest = 0,
     end = 0;
-  for (const value of began) if (value >= 0) origin = Math.min(origin, value);
+  for (let node = 0; began && node < graph.count; node++)
+    if (began[node]! >= 0 && began[node]! < origin) origin = began[node]!;
+  if (!began || origin === Number.POSITIVE_INFINITY) return null;
+  const edges = new Float64Array(graph.count + 1),
+    start = new Float64Array(graph.count),
+    stop = new Float64Array(graph.count);
   for (let node = 0; node < graph.count; node++) {
     const at = began[node]! >= 0 ? began[node]! - origin : latest;
     latest = Math.max(latest, at);

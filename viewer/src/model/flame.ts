@@ -77,7 +77,8 @@ function expanded(outline: Outline): Pick<Flame, "places" | "cells"> {
     (templates[number] ?? []).forEach(([kind, first, stop, repeat, inner], row) => {
       for (let round = 0; round < repeat; round++) {
         const at = start + first + round * (stop - first);
-        cell.fill(template.length, at, at + stop - first);
+        if (kind === "leaf") cell[at] = template.length;
+        else cell.fill(template.length, at, at + stop - first);
         template.push(number);
         child.push(row);
         starts.push(at);

@@ -156,10 +156,17 @@ export class Graph {
     return this.document.need("storage_bytes")[storage]!;
   }
 
-  /** 2×64×56×56; "scalar" for one without dimensions. */
+  /** 2×64×56×56; "scalar" for one without dimensions, "" for -1, as an output that was None. */
   shape(value: number): string {
-    const layout = this.layout(value);
-    return !layout ? "" : layout.shape.length ? layout.shape.join("×") : "scalar";
+    return this.shapeOf(this.document.need("value_layout")[value] ?? NONE);
+  }
+
+  /** The same of a row of the table of layouts. */
+  shapeOf(layout: number): string {
+    const texts = this.keep("shapes", () =>
+      this.tables.layouts.map(({ shape }) => (shape.length ? shape.join("×") : "scalar")),
+    );
+    return texts[layout] ?? "";
   }
 
   /** The nodes that read a value. */
@@ -188,16 +195,11 @@ export class Graph {
 
   private neighbours(key: string, from: string, to: string): Rows {
     return this.keep(key, () => {
-      const kind = this.document.need("edge_kind");
-      const keep: number[] = [];
-      for (let edge = 0; edge < kind.length; edge++) if (kind[edge] === 0) keep.push(edge);
-      const own = this.document.need(from),
-        other = this.document.need(to);
-      return gathered(
-        Int32Array.from(keep, (e) => own[e]!),
-        Int32Array.from(keep, (e) => other[e]!),
-        this.count,
-      );
+      const kind = this.document.need("edge_kind"),
+        own = this.document.need(from);
+      const owner = new Int32Array(own.length);
+      for (let edge = 0; edge < own.length; edge++) owner[edge] = kind[edge] === 0 ? own[edge]! : NONE;
+      return gathered(owner, this.document.need(to), this.count);
     });
   }
 
@@ -225,25 +227,19 @@ function slice(first: Column, items: Int32Array, owner: number): Int32Array {
   return items.subarray(first[owner]!, first[owner + 1]!);
 }
 
-/** Items by owner, in order. */
-export function gathered(owner: Int32Array, items: Int32Array, count: number): Rows {
+/** Items by owner, in order. Those of owner -1 are left out. */
+export function gathered(owner: Column, items: Column, count: number): Rows {
   const first = new Int32Array(count + 1);
-  for (const one of owner) if (one >= 0) first[one + 1]!++;
+  for (let i = 0; i < owner.length; i++) if (owner[i]! >= 0) first[owner[i]! + 1]!++;
   for (let i = 0; i < count; i++) first[i + 1]! += first[i]!;
   const next = first.slice(),
     found = new Int32Array(first[count]!);
-  owner.forEach((one, i) => {
-    if (one >= 0) found[next[one]!++] = items[i]!;
-  });
+  for (let i = 0; i < owner.length; i++) if (owner[i]! >= 0) found[next[owner[i]!]!++] = items[i]!;
   return { first, items: found };
 }
 
 function inverted(column: Column, count: number): Rows {
-  return gathered(
-    Int32Array.from(column),
-    Int32Array.from(column, (_, i) => i),
-    count,
-  );
+  return gathered(column, Int32Array.from(column.keys()), count);
 }
 
 /** For files that hold a graph only: what can be counted here. */

@@ -25,14 +25,14 @@ export function groupsOf(graph: Graph): Groups[] {
   });
 }
 
-/** The group of an item: its number, -1 if it has none, -2 if it holds several. */
+/** The group of an item, all its rounds together: its number, -1 if it has none, -2 if it holds several. */
 export function groupOfItems(outline: Outline, groups: Groups): (item: Item) => number {
   const leaves = outline.leafNode.length,
-    first = new Int32Array(leaves + 1).fill(leaves); // where the run of equal groups ends
+    end = new Int32Array(leaves); // where the run of equal groups around a leaf ends
   const of = (leaf: number) => groups.of[outline.leafNode[leaf]!]!;
   for (let leaf = leaves - 1; leaf >= 0; leaf--)
-    first[leaf] = leaf + 1 < leaves && of(leaf + 1) === of(leaf) ? first[leaf + 1]! : leaf + 1;
-  return (item) => (item.start >= leaves ? -1 : first[item.start]! >= item.stop ? of(item.start) : -2);
+    end[leaf] = leaf + 1 < leaves && of(leaf + 1) === of(leaf) ? end[leaf + 1]! : leaf + 1;
+  return (item) => (item.start >= leaves ? -1 : end[item.start]! >= item.end ? of(item.start) : -2);
 }
 
 /** Colours that can be told apart, again and again. */

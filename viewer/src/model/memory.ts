@@ -278,11 +278,13 @@ function categories(graph: Graph, start: Int32Array, end: Int32Array): Uint8Arra
   for (let node = graph.count - 1; node >= 0; node--)
     next[node] = graph.phase[node] === BACKWARD ? node : next[node + 1]!;
   const hasBackward = next[0]! < graph.count;
-  return Uint8Array.from(role, (one, storage) => {
-    const found = ofRole[one]!;
-    if (found !== activations || !hasBackward) return found;
-    return next[start[storage]! + 1]! <= end[storage]! ? saved : passing;
-  });
+  const found = new Uint8Array(role.length);
+  for (let storage = 0; storage < role.length; storage++) {
+    const key = ofRole[role[storage]!]!;
+    found[storage] =
+      key !== activations || !hasBackward ? key : next[start[storage]! + 1]! <= end[storage]! ? saved : passing;
+  }
+  return found;
 }
 
 /** The resizes that the recording noted, by storage. Rows that cannot be right, in a foreign file, are left out. */

@@ -8,7 +8,7 @@
 import { type OutlineTable, outlineOf } from "../document/outline";
 import type { Graph } from "./graph";
 
-export type Kind = "leaf" | "module" | "lane" | "loop" | "functional" | "segment";
+export type Kind = "leaf" | "module" | "lane" | "loop" | "functional" | "segment" | "iteration" | "group" | "update";
 
 export class Item {
   /** Same in every session: it stands in links. */
@@ -29,7 +29,8 @@ export class Item {
     readonly flags: number,
     readonly depth: number,
     readonly parent: Item | null,
-    readonly round: number = -1, // which round of an unfolded repeat it is
+    readonly folded: Item | null = null, // the repeat that it is an unfolded round of
+    readonly round: number = -1, // and which
   ) {
     this.key = `${start}-${stop}-${depth}${round >= 0 ? "r" : ""}`;
   }
@@ -89,7 +90,7 @@ export class Outline {
 
   /** Where the shown round of an item begins. */
   shownStart(item: Item, rounds: Rounds): number {
-    const round = rounds.get(item.key);
+    const round = item.repeat > 1 ? rounds.get(item.key) : 0;
     return item.start + (typeof round === "number" ? Math.min(round, item.repeat - 1) : 0) * item.length;
   }
 
@@ -125,6 +126,7 @@ export class Outline {
           item.flags & ~2,
           item.depth,
           item.parent,
+          item,
           round,
         );
       });
@@ -148,7 +150,7 @@ export class Outline {
     return found;
   }
 
-  /** The nodes that an item stands for, in its shown round or in all: those with a box, and those whose lines end there. */
+  /** The nodes that an item stands for, in all its rounds: those with a box, and those whose lines end there. */
   nodes(item: Item): number[] {
     const found: number[] = [];
     for (let node = 0; node < this.nodeLeaf.length; node++) {
@@ -160,18 +162,26 @@ export class Outline {
 
   /** The module call of an item, -1 if it is none. */
   call(item: Item, rounds: Rounds): number {
-    if (item.level < 0) return -1;
-    const parents = this.graph.callParent;
-    const way: number[] = [];
-    for (let call = this.graph.call[this.leafNode[this.shownStart(item, rounds)]!]!; call >= 0; call = parents[call]!)
-      way.push(call);
-    return way[way.length - 1 - item.level] ?? -1;
+    return this.callAt(this.shownStart(item, rounds), item.level);
   }
 
   /** The module path of an item, "" if it is none. */
   path(item: Item, rounds: Rounds): string {
-    const call = this.call(item, rounds);
+    return this.pathAt(this.shownStart(item, rounds), item.level);
+  }
+
+  /** The path of the module call around a leaf at a level (0 is the outermost), "" if there is none. */
+  pathAt(leaf: number, level: number): string {
+    const call = this.callAt(leaf, level);
     return call < 0 ? "" : this.graph.tables.modules[this.graph.callModule[call]!]!.path;
+  }
+
+  private callAt(leaf: number, level: number): number {
+    if (level < 0) return -1;
+    const { call, callParent } = this.graph;
+    const inward: number[] = [];
+    for (let one = call[this.leafNode[leaf]!] ?? -1; one >= 0; one = callParent[one]!) inward.push(one);
+    return inward.at(-1 - level) ?? -1;
   }
 
   private made(item: Item, start: number): Item[] {
@@ -205,12 +215,7 @@ export class Outline {
   }
 
   private nameOfRound(item: Item, start: number, round: number): string {
-    const graph = this.graph;
-    if (item.level < 0) return `round ${round + 1} of ${item.repeat}`;
-    const way: number[] = [];
-    for (let call = graph.call[this.leafNode[start]!]!; call >= 0; call = graph.callParent[call]!) way.push(call);
-    const call = way[way.length - 1 - item.level];
-    return call === undefined ? `${round}` : graph.tables.modules[graph.callModule[call]!]!.path;
+    return this.pathAt(start, item.level) || `round ${round + 1} of ${item.repeat}`;
   }
 }
 

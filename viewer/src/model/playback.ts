@@ -45,6 +45,7 @@ export interface Filling {
 export class Playback {
   readonly into: Edge[][]; // step -> the gradients that it takes
   readonly outOf: Edge[][];
+  private readonly lastSource: Int32Array; // step -> the last step that it waits for, -1 if for none
   readonly stepOfNode = new Map<number, number>();
 
   constructor(
@@ -60,9 +61,11 @@ export class Playback {
   ) {
     this.into = names.map(() => []);
     this.outOf = names.map(() => []);
+    this.lastSource = new Int32Array(names.length).fill(-1);
     for (const edge of edges) {
       this.into[edge.target]?.push(edge);
       this.outOf[edge.source]?.push(edge);
+      this.lastSource[edge.target] = Math.max(this.lastSource[edge.target]!, edge.source);
     }
     nodes.forEach((node, step) => {
       if (node >= 0 && !this.stepOfNode.has(node)) this.stepOfNode.set(node, step);
@@ -77,10 +80,8 @@ export class Playback {
    * step that takes nothing from backward, such as a detached view, waits for nothing and is not listed. */
   ready(now: number): number[] {
     const found: number[] = [];
-    for (let step = now + 1; step < this.count; step++) {
-      const into = this.into[step]!;
-      if ((this.isRecorded || into.length) && into.every((edge) => edge.source < now)) found.push(step);
-    }
+    for (let step = now + 1; step < this.count; step++)
+      if (this.lastSource[step]! < now && (this.isRecorded || this.into[step]!.length)) found.push(step);
     return found;
   }
 
@@ -88,17 +89,19 @@ export class Playback {
   filling(now: number): Filling[] {
     const found: Filling[] = [];
     for (let step = now + 1; step < this.count; step++) {
-      const needed = this.into[step]!.length,
-        arrived = this.into[step]!.filter((edge) => edge.source < now).length;
-      if (arrived && arrived < needed) found.push({ step, arrived, needed });
+      if (this.lastSource[step]! < now) continue;
+      let arrived = 0;
+      for (const edge of this.into[step]!) if (edge.source < now) arrived++;
+      if (arrived) found.push({ step, arrived, needed: this.into[step]!.length });
     }
     return found;
   }
 
   /** The first step that makes something that is not finite, or -1. */
   firstNotFinite(): number {
-    const steps = this.edges.filter((edge) => edge.notFinite).map((edge) => edge.source);
-    return steps.length ? Math.min(...steps) : -1;
+    let first = this.count; // in a loop: Math.min takes some 100,000 numbers at most
+    for (const { source, notFinite } of this.edges) if (notFinite && source < first) first = source;
+    return first < this.count ? first : -1;
   }
 }
 

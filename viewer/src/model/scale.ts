@@ -15,18 +15,21 @@ export interface Scale {
 /** A scale for some values, by the largest of them. Gradients that vanish do so by powers of ten: theirs is one of powers. */
 export function scaleOf(measure: Measure, values: Iterable<number>): Scale {
   let high = 0,
+    bottom = 0, // numbers of one's own may be negative
     low = Number.POSITIVE_INFINITY;
   for (const value of values) {
     if (!Number.isFinite(value)) continue;
     if (value > high) high = value;
+    if (value < bottom) bottom = value;
     if (value > 0 && value < low) low = value;
   }
   if (measure.name !== "gradient" || !high)
     return {
-      low: 0,
+      low: bottom,
       high,
       isLog: false,
-      share: (value) => (Number.isNaN(value) ? Number.NaN : high ? clamped(value / high) : 0),
+      share: (value) =>
+        Number.isNaN(value) ? Number.NaN : high > bottom ? clamped((value - bottom) / (high - bottom)) : 0,
     };
   const least = Math.max(Math.min(low, high / 10 ** LEAST_DECADES), high / 10 ** MOST_DECADES);
   return {

@@ -1,72 +1,69 @@
 /** What is typed into the search box -> the modules and ops that are meant.
  *
  * Words must all occur, anywhere: in the name, the operation, the module's class or path, a shape, a dtype, the source file.
- * `op:`, `module:`, `class:`, `shape:`, `dtype:`, `file:`, `phase:` look in one place only; `/…/` is a regular expression;
- * `time > 1ms` compares a measure; `grad is nan` finds gradients that are not finite.
+ * `op:`, `module:`, `class:`, `shape:`, `dtype:`, `file:`, `phase:`, `name:` look in one place only; `/…/` is a regular
+ * expression; `time > 1ms` compares a measure; `grad is nan` finds gradients that are not finite.
+ *
+ * Most of a node's texts are rows of tables that many nodes share. Each row is looked at once; for a node only its own
+ * name is, which keeps every keystroke quick with 100,000 nodes.
  */
 
+import { PHASES } from "../document/words";
 import type { Graph } from "./graph";
 import type { Measure } from "./measures";
+import { type Field, type Part, partsOf, QueryError } from "./query";
+
+export { QueryError } from "./query";
 
 export interface Found {
   modules: number[]; // first call of each module that fits
   nodes: number[];
 }
 
-export class QueryError extends Error {}
-
 type Test = (node: number) => boolean;
-type Field = "op" | "module" | "class" | "shape" | "dtype" | "file" | "phase" | "name";
-const FIELDS: readonly Field[] = ["op", "module", "class", "shape", "dtype", "file", "phase", "name"];
-const COMPARISON = /^([a-z/ ]+?)\s*(>=|<=|>|<|=)\s*([\d.]+(?:e[+-]?\d+)?)\s*([a-z\u00b5]*)$/i;
+type Words = Extract<Part, { kind: "words" }>;
+
 const SCALES: Record<string, Record<string, number>> = {
-  time: { "": 1, ns: 1, us: 1e3, µs: 1e3, ms: 1e6, s: 1e9 },
-  memory: { "": 1, b: 1, kb: 1e3, mb: 1e6, gb: 1e9, kib: 2 ** 10, mib: 2 ** 20, gib: 2 ** 30, k: 1e3, m: 1e6, g: 1e9 },
-  flops: { "": 1, k: 1e3, m: 1e6, g: 1e9, t: 1e12, kflops: 1e3, mflops: 1e6, gflops: 1e9, tflops: 1e12 },
+  time: { "": 1, ns: 1, us: 1e3, µs: 1e3, μs: 1e3, ms: 1e6, s: 1e9, min: 60e9 },
+  memory: { "": 1, b: 1, ...steps("", 1e3), ...steps("b", 1e3), ...steps("ib", 1024) },
+  flops: { "": 1, flops: 1, ...steps("", 1e3), ...steps("flops", 1e3) },
 };
 const OTHER_NAMES: Record<string, string> = { grad: "gradient", bytes: "memory", mem: "memory", flop: "flops" };
+const WHY_NOT: Record<string, string> = {
+  time: "its ops were not timed",
+  gradient: "gradients were not recorded",
+  flops: "Python counts them, for a page or with “torchatlas view FILE”",
+  intensity: "Python counts it, for a page or with “torchatlas view FILE”",
+};
 
 export function search(graph: Graph, measures: ReadonlyMap<string, Measure>, query: string): Found {
-  const parts = split(query.trim());
+  const names = [...measures.values()].flatMap((one) => [one.name, one.title]);
+  const parts = partsOf(query, [...names, ...Object.keys(OTHER_NAMES)]);
   if (!parts.length) return { modules: [], nodes: [] };
   const tests = parts.map((part) => testOf(graph, measures, part));
   const nodes: number[] = [];
   for (let node = 0; node < graph.count; node++) if (tests.every((test) => test(node))) nodes.push(node);
-  const words = parts.filter(
-    (part) => !COMPARISON.test(part) && !part.includes(" is ") && !/^(?!class|module)[a-z]+:/.test(part),
-  );
-  const modules = words.length === parts.length ? modulesOf(graph, words) : [];
-  return { modules, nodes };
+  const words = parts.filter((part): part is Words => part.kind === "words" && isOfModules(part.field));
+  return { modules: words.length === parts.length ? modulesOf(graph, words) : [], nodes };
 }
 
-/** Words, but "time > 1ms" and "grad is nan" are one part each. */
-function split(query: string): string[] {
-  const found: string[] = [];
-  const pattern =
-    /\/[^/]+\/|[a-z]+(?: is (?:not )?(?:nan|inf|finite|zero))|[a-z/]+\s*(?:>=|<=|>|<|=)\s*[\d.]+(?:e[+-]?\d+)?\s*[a-z\u00b5]*|\S+/gi;
-  for (const match of query.matchAll(pattern)) found.push(match[0]);
-  return found;
+function testOf(graph: Graph, measures: ReadonlyMap<string, Measure>, part: Part): Test {
+  switch (part.kind) {
+    case "comparison":
+      return comparison(measureNamed(measures, part.measure), part.sign, part.digits, part.unit);
+    case "state":
+      return isIn(measureNamed(measures, part.measure), part.not, part.state);
+    case "words":
+      return wordsTest(graph, part.field, matcher(part.text));
+  }
 }
 
-function testOf(graph: Graph, measures: ReadonlyMap<string, Measure>, part: string): Test {
-  const compared = COMPARISON.exec(part);
-  if (compared) return comparison(measures, compared[1]!.trim(), compared[2]!, compared[3]!, compared[4]!);
-  const state = /^([a-z]+) is (not )?(nan|inf|finite|zero)$/i.exec(part);
-  if (state) return isIn(measures, state[1]!, Boolean(state[2]), state[3]!.toLowerCase());
-  const [field, text] = fieldOf(part);
-  const fits = matcher(text);
-  return (node) => fits(field ? textOf(graph, node, field) : allText(graph, node));
-}
+// -- words -----------------------------------------------------------------------------------------------------------
 
-function fieldOf(part: string): [Field | null, string] {
-  const colon = part.indexOf(":"),
-    name = part.slice(0, colon).toLowerCase();
-  return colon > 0 && (FIELDS as readonly string[]).includes(name)
-    ? [name as Field, part.slice(colon + 1)]
-    : [null, part];
-}
+/** Whether a text holds what is looked for; texts are given in small letters. */
+type Matcher = (text: string) => boolean;
 
-function matcher(text: string): (where: string) => boolean {
+function matcher(text: string): Matcher {
   if (text.length > 2 && text.startsWith("/") && text.endsWith("/")) {
     try {
       const pattern = new RegExp(text.slice(1, -1), "i");
@@ -75,78 +72,145 @@ function matcher(text: string): (where: string) => boolean {
       throw new QueryError(`${text} is no regular expression: ${error instanceof Error ? error.message : ""}`);
     }
   }
-  const words = text.toLowerCase().replace(/(\d)[x*](?=\d)/g, "$1×");
-  return (where) => where.includes(words);
+  const words = text.toLowerCase(),
+    shape = words.replace(/(\d)[x*](?=\d)/g, "$1×"); // 3x64 is how people type 3×64, but also part of names
+  return shape === words ? (where) => where.includes(words) : (where) => where.includes(words) || where.includes(shape);
 }
 
-function textOf(graph: Graph, node: number, field: Field): string {
+function wordsTest(graph: Graph, field: Field | null, fits: Matcher): Test {
+  const { document, tables } = graph;
+  const column = (name: string) => document.need(name);
+  const matches = <Row>(rows: readonly Row[], text: (row: Row) => string) =>
+    Uint8Array.from(rows, (row) => (fits(text(row).toLowerCase()) ? 1 : 0));
+  const byOperation = (): Test => {
+    const rows = matches(tables.operations, ({ name, type }) => `${name}\n${type}`);
+    return (node) => rows[graph.operation[node]!] === 1;
+  };
+  const byModule = (text: (one: { path: string; type: string }) => string): Test => {
+    const rows = matches(tables.modules, text);
+    return (node) => {
+      const call = graph.call[node]!; // asking an array for its row -1 is slow
+      return call >= 0 && rows[graph.callModule[call]!] === 1;
+    };
+  };
+  /** Over the values that a node reads or makes. */
+  const byValue = (way: "input" | "output", rows: Uint8Array, of: string): Test => {
+    const first = column(`${way}_ptr`),
+      values = column(`${way}_value`),
+      row = column(of);
+    return (node) => {
+      for (let at = first[node]!; at < first[node + 1]!; at++) {
+        const own = values[at]! < 0 ? -1 : row[values[at]!]!;
+        if (own >= 0 && rows[own] === 1) return true;
+      }
+      return false;
+    };
+  };
+  const byLayout = (ways: readonly ("input" | "output")[], text: (row: number) => string): Test => {
+    const rows = matches([...tables.layouts.keys()], text);
+    return any(ways.map((way) => byValue(way, rows, "value_layout")));
+  };
+  const bySource = (): Test => {
+    const rows = matches(tables.sources, (one) => `${one.file}:${one.line} ${one.function}`),
+      source = column("node_source");
+    return (node) => source[node]! >= 0 && rows[source[node]!] === 1;
+  };
+  const byName = (): Test => {
+    const names = graph.keep("namesInSmallLetters", () =>
+      Array.from({ length: graph.count }, (_, node) => graph.nodeName(node).toLowerCase()),
+    );
+    return (node) => fits(names[node]!);
+  };
+  const dtype = (row: number) => tables.layouts[row]!.dtype;
   switch (field) {
     case "op":
-      return `${graph.operationName(node)} ${graph.category(node)}`.toLowerCase();
+      return byOperation();
     case "module":
-      return graph.modulePath(node).toLowerCase();
+      return byModule((one) => one.path);
     case "class":
-      return (graph.module(node)?.type ?? "").toLowerCase();
+      return byModule((one) => one.type);
     case "shape":
-      return [...graph.outputs(node), ...graph.inputs(node)].map((value) => graph.shape(value)).join(" ");
+      return byLayout(["output", "input"], (row) => graph.shapeOf(row));
     case "dtype":
-      return [...graph.outputs(node)].map((value) => graph.layout(value)?.dtype ?? "").join(" ");
+      return byLayout(["output"], dtype);
     case "file":
-      return sourceText(graph, node);
-    case "phase":
-      return graph.phaseName(node);
+      return bySource();
+    case "phase": {
+      const rows = matches(PHASES, (name) => name);
+      return (node) => rows[graph.phase[node]!] === 1;
+    }
     case "name":
-      return graph.nodeName(node).toLowerCase();
+      return byName();
   }
+  // Shapes and dtypes of what a node makes only: what it reads others make.
+  const parameters = matches(tables.names, (name) => name);
+  return any([
+    byOperation(),
+    byModule(({ path, type }) => `${path}\n${type}`),
+    byLayout(["output"], (row) => `${graph.shapeOf(row)}\n${dtype(row)}`),
+    byValue("output", parameters, "value_parameter"),
+    byValue("input", parameters, "value_parameter"),
+    bySource(),
+    byName(),
+  ]);
 }
 
-/** Everything that words are looked for in. Shapes and dtypes of what a node makes only: what it reads others make. */
-function allText(graph: Graph, node: number): string {
-  const texts = graph.keep("searchTexts", () => new Array<string | undefined>(graph.count));
-  texts[node] ??= [
-    graph.nodeName(node),
-    graph.operationName(node),
-    graph.category(node),
-    graph.modulePath(node),
-    graph.module(node)?.type ?? "",
-    ...[...graph.outputs(node)].flatMap((value) => [
-      graph.shape(value),
-      graph.layout(value)?.dtype ?? "",
-      graph.parameterName(value),
-    ]),
-    ...[...graph.inputs(node)].map((value) => graph.parameterName(value)),
-    sourceText(graph, node),
-  ]
-    .join("\n")
-    .toLowerCase();
-  return texts[node]!;
+function any(tests: Test[]): Test {
+  return (node) => {
+    for (const test of tests) if (test(node)) return true;
+    return false;
+  };
 }
 
-function sourceText(graph: Graph, node: number): string {
-  const source = graph.source(node);
-  return source ? `${source.file}:${source.line} ${source.function}`.toLowerCase() : "";
+function isOfModules(field: Field | null): boolean {
+  return field === null || field === "class" || field === "module";
 }
 
-function comparison(
-  measures: ReadonlyMap<string, Measure>,
-  name: string,
-  sign: string,
-  digits: string,
-  unit: string,
-): Test {
-  const measure = measureNamed(measures, name);
-  const scale = (SCALES[measure.name] ?? { "": 1 })[unit.toLowerCase()];
-  if (scale === undefined)
-    throw new QueryError(
-      `${unit} is no unit of ${name}: try ${
-        Object.keys(SCALES[measure.name] ?? {})
-          .filter(Boolean)
-          .join(", ") || "a plain number"
-      }.`,
-    );
+/** The first call of each module whose path or class holds all words. */
+function modulesOf(graph: Graph, words: Words[]): number[] {
+  const fits = words.map(({ field, text }) => {
+    const matches = matcher(text);
+    return ({ path, type }: { path: string; type: string }) =>
+      (field !== "class" && matches(path.toLowerCase())) || (field !== "module" && matches(type.toLowerCase()));
+  });
+  const seen = new Set<number>(),
+    found: number[] = [];
+  graph.callModule.forEach((module, call) => {
+    if (seen.has(module)) return;
+    seen.add(module);
+    if (fits.every((matches) => matches(graph.tables.modules[module]!))) found.push(call);
+  });
+  return found;
+}
+
+// -- measures --------------------------------------------------------------------------------------------------------
+
+function steps(unit: string, step: number): Record<string, number> {
+  return Object.fromEntries([..."kmgtp"].map((prefix, i) => [prefix + unit, step ** (i + 1)]));
+}
+
+function measureNamed(measures: ReadonlyMap<string, Measure>, name: string): Measure {
+  const wanted = OTHER_NAMES[name.toLowerCase()] ?? name.toLowerCase();
+  const found = [...measures.values()].find(
+    (one) => one.name.toLowerCase() === wanted || one.title.toLowerCase() === wanted,
+  );
+  if (found) return found;
+  const why = WHY_NOT[wanted] ? `: ${WHY_NOT[wanted]}` : "";
+  const others = [...measures.values()].map((one) => (one.name.startsWith("overlay:") ? one.title : one.name));
+  throw new QueryError(`This graph has no ${name}${why}. It has: ${others.join(", ") || "no numbers"}.`);
+}
+
+function comparison(measure: Measure, sign: string, digits: string, unit: string): Test {
+  const scales = SCALES[measure.name] ?? { "": 1 };
+  const scale = scales[unit.toLowerCase()];
+  if (scale === undefined) {
+    const known = Object.keys(scales).filter(Boolean);
+    throw new QueryError(`${unit} is no unit of ${measure.title}: try ${known.join(", ") || "a plain number"}.`);
+  }
   const bound = Number(digits) * scale;
-  const value = (node: number) =>
-    measure.below ? measure.values[node]! / measure.below[node]! : measure.values[node]!;
+  if (Number.isNaN(bound)) throw new QueryError(`${digits} is no number.`);
+  const { values, below } = measure;
+  const value = (node: number) => (below ? values[node]! / below[node]! : values[node]!);
   switch (sign) {
     case ">":
       return (node) => value(node) > bound;
@@ -161,8 +225,7 @@ function comparison(
   }
 }
 
-function isIn(measures: ReadonlyMap<string, Measure>, name: string, not: boolean, state: string): Test {
-  const { values } = measureNamed(measures, name);
+function isIn({ values }: Measure, not: boolean, state: string): Test {
   const tests: Record<string, (value: number) => boolean> = {
     // A gradient that is not finite is kept as infinity; NaN means that there is none.
     nan: (value) => value === Number.POSITIVE_INFINITY,
@@ -171,26 +234,4 @@ function isIn(measures: ReadonlyMap<string, Measure>, name: string, not: boolean
     zero: (value) => value === 0,
   };
   return (node) => !Number.isNaN(values[node]!) && tests[state]!(values[node]!) !== not;
-}
-
-function measureNamed(measures: ReadonlyMap<string, Measure>, name: string): Measure {
-  const wanted = OTHER_NAMES[name.toLowerCase()] ?? name.toLowerCase();
-  const found = measures.get(wanted) ?? [...measures.values()].find((one) => one.title.toLowerCase() === wanted);
-  if (!found) throw new QueryError(`This graph has no ${name}. It has: ${[...measures.keys()].join(", ")}.`);
-  return found;
-}
-
-/** The first call of each module whose path or class holds all words. */
-function modulesOf(graph: Graph, words: string[]): number[] {
-  const fits = words.map((word) => matcher(fieldOf(word)[1]));
-  const seen = new Set<number>(),
-    found: number[] = [];
-  graph.callModule.forEach((module, call) => {
-    if (seen.has(module)) return;
-    seen.add(module);
-    const { path, type } = graph.tables.modules[module]!;
-    const text = `${path}\n${type}`.toLowerCase();
-    if (fits.every((matches) => matches(text))) found.push(call);
-  });
-  return found;
 }

@@ -235,8 +235,7 @@ export function orderedRows(table: Table, column: TableColumn, falling: boolean,
   const { values } = column,
     unknown = falling ? Number.NEGATIVE_INFINITY : Number.POSITIVE_INFINITY;
   const key = values.map((value) => (Number.isNaN(value) ? unknown : value));
-  // Equal infinities (unknown ones) would give NaN.
-  return rows.sort((a, b) => (key[a] === key[b] ? a - b : sign * (key[a]! - key[b]!)));
+  return rows.sort((a, b) => sign * (key[a]! - key[b]!)); // equal ones stay in order, unknown ones, too: NaN counts as 0
 }
 
 /** How a cell reads. */

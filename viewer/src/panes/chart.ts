@@ -103,11 +103,16 @@ export class Chart {
     const { tip } = this;
     tip.classList.toggle("hidden", !lines.length);
     if (!lines.length) return;
-    replace(tip, ...lines.map((line, i) => h(i ? "div" : "b", i ? { class: "soft" } : {}, line)));
+    replace(tip, ...lines.map((line, i) => h(i ? "div" : "b", i ? { class: "soft" } : {}, cutName(line, 300))));
     const left = x + 14 + tip.offsetWidth > this.width ? x - 14 - tip.offsetWidth : x + 14;
     tip.style.left = `${Math.max(left, 2)}px`;
     tip.style.top = `${Math.max(Math.min(y + 12, this.height - tip.offsetHeight - 2), 2)}px`;
   }
+}
+
+/** A name that may be endless, for a place where it is read. */
+export function cutName(name: string, most = 120): string {
+  return name.length > most ? `${name.slice(0, most)}…` : name;
 }
 
 /** The content of a pane that takes a moment to make: made when the pane is first seen, not when the page opens. */

@@ -96,8 +96,9 @@ function readyItems(app: App): { has(item: Item): boolean } | null {
 }
 
 /** While a backward pass is played: the norms of the gradients that were made so far, on the lines between two ops. */
-function normsOnLines(app: App): (line: Line) => string {
-  if (!app.played) return () => "";
+function normsOnLines(app: App): (line: Line) => { text: string; isWrong: boolean } {
+  const nothing = { text: "", isWrong: false };
+  if (!app.played?.playback.hasNorms) return () => nothing;
   const { playback, now } = app.played,
     { frames } = app.scene;
   const nodeOf = (frame: number) => {
@@ -107,12 +108,9 @@ function normsOnLines(app: App): (line: Line) => string {
   return (line) => {
     const from = playback.stepOfNode.get(nodeOf(line.source)),
       to = playback.stepOfNode.get(nodeOf(line.target));
-    if (from === undefined || to === undefined || from > now) return "";
+    if (from === undefined || to === undefined || from > now) return nothing;
     const edge = playback.outOf[from]!.find((one) => one.target === to);
-    return edge?.notFinite
-      ? "not finite"
-      : edge?.norm === null || edge?.norm === undefined
-        ? ""
-        : formatNumber(edge.norm);
+    if (edge?.notFinite) return { text: "not finite", isWrong: true };
+    return edge && edge.norm !== null ? { text: formatNumber(edge.norm), isWrong: false } : nothing;
   };
 }

@@ -105,8 +105,9 @@ function select(app: App, item: Item | undefined): void {
 
 function turn(app: App, by: number): void {
   for (let item = app.itemOf(app.state.selection); item; item = item.parent) {
-    if (item.repeat < 2) continue;
-    const shown = app.state.rounds.get(item.key);
-    return app.showRound(item, (typeof shown === "number" ? shown : 0) + by);
+    const repeat = item.folded ?? item;
+    if (repeat.repeat < 2) continue;
+    const shown = app.state.rounds.get(repeat.key);
+    return app.showRound(repeat, (typeof shown === "number" ? shown : Math.max(item.round, 0)) + by);
   }
 }

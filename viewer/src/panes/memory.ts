@@ -5,7 +5,8 @@ import { type Alive, type AliveList, CATEGORIES, type Category, Memory, originOf
 import { roundTicks } from "../model/ticks";
 import { formatBytes, formatInteger } from "../model/units";
 import { changed } from "../state/store";
-import { whenSeen } from "./chart";
+import { cutName, whenSeen } from "./chart";
+import { link } from "./details_node";
 import { h, replace } from "./dom";
 import type { Pane } from "./pane";
 import { BAND, Timeline } from "./timeline";
@@ -25,6 +26,7 @@ export function memory(app: App): Pane {
 }
 
 function missingWords(app: App): string {
+  if (!app.graph.count) return "Nothing was recorded in this graph, so nothing filled memory.";
   return app.graph.document.header.source === "run"
     ? "Memory was not followed in this graph. Record it again with track_memory=True, the default."
     : "This graph says what would run, not when memory is taken and freed. Record a run: atlas.capture(model, *args), with fake=True to allocate nothing.";
@@ -35,8 +37,9 @@ class MemoryPane {
   private readonly line: Timeline;
   private readonly layers: { key: Category; bytes: Float64Array }[];
   private readonly list = h("div", { class: "alive" });
-  private readonly chips = h("div", { class: "chips", role: "group", "aria-label": "categories" });
+  private readonly chips = h("div", { class: "categories", role: "group", "aria-label": "categories" });
   private only: Category | null = null;
+  private isStale = true; // the list is of another moment
   private pointed: number | null = null; // the storage whose lifetime is drawn
 
   constructor(
@@ -68,8 +71,10 @@ class MemoryPane {
     );
     this.listen();
     app.store.subscribe((state, before) => {
-      if (changed(state, before, "moment", "theme")) this.showAlive();
-      else if (changed(state, before, "selection")) this.markRows();
+      if (changed(state, before, "moment", "theme")) {
+        this.isStale = true;
+        this.line.chart.redraw();
+      } else if (changed(state, before, "selection")) this.markRows();
     });
   }
 
@@ -86,7 +91,7 @@ class MemoryPane {
       { class: "headline" },
       h("b", {}, `${this.atLeast}${formatBytes(memory.peakBytes)}`),
       " at the peak, in ",
-      link(app.graph.nodeName(node), () => app.select({ kind: "node", node }, { fly: true })),
+      link(app, { kind: "node", node }, cutName(app.graph.nodeName(node))),
       " ",
       h("button", { title: "stand at the peak", onclick: () => this.line.moveTo(node) }, "jump to the peak"),
     );
@@ -99,6 +104,7 @@ class MemoryPane {
   // -- the plot ------------------------------------------------------------------------------------------------
 
   private paint(): void {
+    if (this.isStale) this.showAlive(); // only where it is seen
     const { line, memory } = this,
       { chart } = line,
       { pen, theme } = chart;
@@ -212,6 +218,7 @@ class MemoryPane {
     const alive = memory.alive(moment, MOST_ROWS, this.only),
       live = memory.live[moment]!;
     const where = app.state.moment === null || moment === memory.peakNode ? "at the peak, after " : "alive after ";
+    this.isStale = false;
     this.pointed = null;
     replace(this.chips, ...this.legend(moment, alive));
     replace(
@@ -221,7 +228,7 @@ class MemoryPane {
         { class: "alive-title" },
         h("b", {}, live < 0 ? "unknown" : `${this.atLeast}${formatBytes(live)}`),
         ` ${where}`,
-        link(app.graph.nodeName(moment), () => app.select({ kind: "node", node: moment }, { fly: true })),
+        link(app, { kind: "node", node: moment }, cutName(app.graph.nodeName(moment))),
       ),
       h("ul", {}, ...alive.rows.map((one) => this.row(one, moment))),
       alive.others.count ? h("p", { class: "soft" }, restWords(alive.others)) : null,
@@ -237,7 +244,7 @@ class MemoryPane {
       return h(
         "button",
         {
-          class: "chip",
+          class: "category",
           "aria-pressed": String(this.only === key),
           title: `list only ${CATEGORIES[key]}`,
           onclick: () => {
@@ -282,10 +289,10 @@ class MemoryPane {
           class: "alive-row",
           "data-node": maker,
           "data-storage": storage,
-          title: source ? `${title}\n${source.file}:${source.line}  ${source.text}` : title,
+          title: cutName(source ? `${source.file}:${source.line}  ${source.text}` : title, 500),
         },
         swatch(app.theme.memory[category] ?? app.theme.edge),
-        h("span", { class: "alive-name" }, title),
+        h("span", { class: "alive-name" }, cutName(title)),
         h("span", { class: "alive-bytes" }, Number.isNaN(bytes) ? "unknown" : formatBytes(bytes)),
         h("span", { class: "alive-facts soft" }, facts.filter(Boolean).join(" · ")),
       ),
@@ -362,11 +369,7 @@ function shortBytes(bytes: number): string {
 }
 
 function swatch(color: string): HTMLElement {
-  const element = h("span", { class: "swatch" });
+  const element = h("span", { class: "category-color" });
   element.style.background = color;
   return element;
-}
-
-export function link(text: string, run: () => void): HTMLElement {
-  return h("button", { class: "link", onclick: run }, text);
 }

@@ -28,12 +28,16 @@ export function roofline(app: App): Pane {
     title: "Roofline",
     place: "bottom",
     element: whenSeen(make),
-    missing: canHave ? "" : graph.document.column("viewer/node_arithmetic") ? NO_DOTS : NO_ARITHMETIC,
+    missing: canHave ? "" : graph.document.column("viewer/node_arithmetic") ? NO_DOTS : noArithmetic(app),
   };
 }
 
-const NO_ARITHMETIC =
-  'This file does not tell the arithmetic of its ops. graph.save("page.html") makes a page that does.';
+function noArithmetic(app: App): string {
+  return app.graph.document.header.source === "autograd"
+    ? "Nodes of autograd do not tell their arithmetic. Record a run: atlas.capture(model, *args, backward=True)."
+    : 'This file does not tell the arithmetic of its ops. graph.save("page.html") makes a page that does.';
+}
+
 const NO_DOTS = "No op of this graph has both known arithmetic and a known time, or a device to compare it with.";
 
 class RooflinePane {

@@ -114,7 +114,9 @@ class TablePane {
     this.active = -1;
     const all = formatInteger(shown.count);
     this.count.textContent =
-      this.rows.length === shown.count ? `${all} ${shown.name}` : `${formatInteger(this.rows.length)} of ${all}`;
+      this.rows.length === shown.count
+        ? `${all} ${shown.count === 1 ? shown.name.slice(0, -1) : shown.name}`
+        : `${formatInteger(this.rows.length)} of ${all}`;
     this.scroller.setAttribute("aria-rowcount", String(this.rows.length + 1));
     this.body.style.height = `${this.rows.length * ROW}px`;
     this.scroller.scrollTop = 0;

@@ -1,7 +1,6 @@
 /** The current view as a file: SVG, PNG, PDF; the graph as .atlas; a link to what is seen. */
 
 import type { App } from "../app";
-import { fromBase64, unpacked } from "../document/document";
 import { CanvasPainter } from "../draw/canvas_painter";
 import { paint, type Rect } from "../draw/paint";
 import type { Painter } from "../draw/painter";
@@ -48,7 +47,6 @@ export function takeAway(app: App, graph: GraphCanvas): HTMLElement {
         save("pdf", () => pdf(app, area()) as BlobPart, "application/pdf"),
       ),
       h("label", {}, whole, " the whole graph, not only what is seen"),
-      graphFile(name),
       h("h2", {}, "link to this view"),
       h(
         "div",
@@ -61,6 +59,12 @@ export function takeAway(app: App, graph: GraphCanvas): HTMLElement {
         location.protocol === "file:"
           ? "It opens this file. Who has a copy of it puts the part from # on behind the address of theirs."
           : "It shows the same to whoever can open this page.",
+      ),
+      h("h2", {}, "graph"),
+      h(
+        "div",
+        { class: "buttons" },
+        h("button", { title: "the graph itself: atlas.load reads it", onclick: () => saveGraph(app, name) }, ".atlas"),
       ),
       h("h2", {}, "paper"),
       h("div", { class: "buttons" }, h("button", { onclick: () => print() }, "print")),
@@ -78,20 +82,9 @@ export function takeAway(app: App, graph: GraphCanvas): HTMLElement {
   return element;
 }
 
-/** The first graph that the page carries, as a file for atlas.load; nothing where it was dropped, or lies with a server. */
-function graphFile(name: string): HTMLElement | null {
-  const carried = document.querySelector<HTMLScriptElement>('script[type="application/x-atlas"]');
-  if (!carried || carried.dataset["src"]) return null;
-  const save = async () => {
-    const file = await unpacked(fromBase64(carried.textContent!.trim()));
-    download(`${name}.atlas`, new Blob([file as BlobPart]));
-  };
-  return h(
-    "div",
-    {},
-    h("h2", {}, "graph"),
-    h("div", { class: "buttons" }, h("button", { title: "for atlas.load in Python", onclick: save }, ".atlas")),
-  );
+function saveGraph(app: App, name: string): void {
+  const file = app.graph.document.asFile();
+  if (file) download(`${name}.atlas`, file);
 }
 
 /** Paint an area of the scene as it looks now, with everything in it. */

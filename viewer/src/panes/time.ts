@@ -73,7 +73,7 @@ class TimePane {
       return h(
         "span",
         { class: "headline soft" },
-        "Nothing was timed in this graph: ops stand in the order in which they ran.",
+        `Nothing was timed in this graph: ops stand in the order ${this.app.graph.document.header.source === "run" ? "in which they ran" : "of the graph"}.`,
       );
     const atLeast = totals.at_least.includes("time_ns") ? "at least " : "";
     const { graph } = this.app;
@@ -83,7 +83,7 @@ class TimePane {
       "span",
       { class: "headline" },
       h("b", {}, totals.time_ns === null ? "unknown" : `${atLeast}${formatTime(totals.time_ns)}`),
-      ` in ${formatInteger(totals.ops)} ops`,
+      ` in ${formatInteger(totals.ops)} ${totals.ops === 1 ? "op" : "ops"}`,
       h(
         "span",
         { class: "soft" },

@@ -40,6 +40,7 @@ export class Timeline {
   readonly chart: Chart;
   axis: Axis;
   private readonly marked = new Map<string, { of: State; nodes: readonly number[] }>();
+  private readonly fingers = new Map<number, number>(); // where each pointer is that is down, across
   private dragged: { x: number; y: number; moved: boolean; pans: boolean } | null = null;
 
   constructor(
@@ -94,16 +95,22 @@ export class Timeline {
       { pen, theme } = chart,
       [low, high] = this.range,
       at = this.scale();
-    for (const tick of roundTicks(low, high, Math.max(Math.floor((this.right - this.left) / 110), 2))) {
+    const ticks = roundTicks(low, high, Math.max(Math.floor((this.right - this.left) / 110), 2));
+    for (const tick of ticks) {
       const x = at(tick);
       if (x < this.left - 1 || x > this.right + 1) continue;
       pen.fillStyle = theme.line;
       pen.fillRect(Math.round(x), from, 1, to - from);
-      chart.write(axis.format(tick), Math.min(Math.max(x, this.left + 14), this.right - 14), y, {
-        color: theme.soft,
-        align: "center",
-        size: 10.5,
-      });
+      chart.write(
+        axis.format(tick, ticks[1] === undefined ? high - low : ticks[1] - ticks[0]!),
+        Math.min(Math.max(x, this.left + 14), this.right - 14),
+        y,
+        {
+          color: theme.soft,
+          align: "center",
+          size: 10.5,
+        },
+      );
     }
   }
 
@@ -231,7 +238,8 @@ export class Timeline {
     canvas.addEventListener("pointerdown", (event) => this.pressed(event));
     canvas.addEventListener("pointermove", (event) => this.moved(event));
     canvas.addEventListener("pointerup", (event) => this.released(event));
-    canvas.addEventListener("pointercancel", () => {
+    canvas.addEventListener("pointercancel", (event) => {
+      this.fingers.delete(event.pointerId);
       this.dragged = null;
     });
     canvas.addEventListener("pointerleave", () => {
@@ -258,6 +266,7 @@ export class Timeline {
     if (event.button) return;
     const [x, y] = this.chart.point(event);
     this.chart.canvas.setPointerCapture(event.pointerId);
+    this.fingers.set(event.pointerId, x);
     const onAxis = y > this.chart.height - BAND || y < BAND;
     this.dragged = { x, y, moved: false, pans: !this.parts.dragsMoment || onAxis };
     if (!this.dragged.pans) this.app.store.update({ moment: this.nodeAt(x) });
@@ -266,6 +275,7 @@ export class Timeline {
   private moved(event: PointerEvent): void {
     const [x, y] = this.chart.point(event),
       drag = this.dragged;
+    if (this.fingers.size > 1) return this.pinched(event.pointerId, x);
     if (drag && event.buttons) {
       drag.moved ||= Math.hypot(x - drag.x, y - drag.y) > 3;
       if (!drag.moved) return;
@@ -288,8 +298,30 @@ export class Timeline {
     if (!sameSelection(hover, this.app.state.hover)) this.app.store.update({ hover });
   }
 
+  /** Two fingers: what is between them grows as they part, and moves with them. */
+  private pinched(id: number, x: number): void {
+    const before = [...this.fingers.values()].slice(0, 2);
+    this.fingers.set(id, x);
+    const now = [...this.fingers.values()].slice(0, 2);
+    const [apart, wider] = [before, now].map(([one, other]) => Math.max(Math.abs(one! - other!), 10)) as [
+      number,
+      number,
+    ];
+    const width = Math.max(this.right - this.left, 1),
+      middle = (now[0]! + now[1]!) / 2;
+    const span = zoomed(
+      this.axis,
+      this.app.state.span,
+      apart / wider,
+      Math.min(Math.max((middle - this.left) / width, 0), 1),
+    );
+    this.app.store.update({ span: panned(this.axis, span, ((before[0]! + before[1]!) / 2 - middle) / width) });
+    this.dragged = null;
+  }
+
   private released(event: PointerEvent): void {
     const drag = this.dragged;
+    this.fingers.delete(event.pointerId);
     this.dragged = null;
     if (!drag || drag.moved || !drag.pans) return;
     const [x, y] = this.chart.point(event),

@@ -58,6 +58,7 @@ const HEATS: [name: string, title: string][] = [
   ["flops", "FLOPs"],
   ["intensity", "FLOPs/byte"],
   ["gradient", "gradient"],
+  ["saved", "kept for backward"],
 ];
 
 function heatChoice(app: App): HTMLElement {

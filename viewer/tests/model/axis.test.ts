@@ -29,6 +29,12 @@ describe("axes", () => {
       }
   });
 
+  it("writes times so that neighbours differ", () => {
+    const axis = axesOf(timed).get("time")!;
+    expect([2.48e9, 2.485e9].map((value) => axis.format(value, 5e6))).toEqual(["2.480 s", "2.485 s"]);
+    expect([0, 200_000, 1e6].map((value) => axis.format(value, 200_000))).toEqual(["0 ns", "200 µs", "1.0 ms"]);
+  });
+
   it("counts the clock from the first op and keeps the pauses", () => {
     const axis = axesOf(timed).get("clock")!;
     expect([...(axis.start as Float64Array)]).toEqual([0, 0, 50, 100]);

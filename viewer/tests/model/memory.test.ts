@@ -80,6 +80,7 @@ describe("memory", () => {
     )!;
     expect([...memory.timeline.get("saved_activations")!]).toEqual([13, 40, 40, 0]);
     expect(memory.alive(0, 5).rows.map((one) => one.bytes)).toEqual([100, 13, 7]);
+    expect(memory.alive(1, 5).rows.map((one) => one.bytes)).toEqual([100, 40, 7]);
   });
 
   it("counts what came from outside and was freed from its first use on", () => {

@@ -12,6 +12,11 @@ const graph = graphOf({
     call_module: [0, 1],
     call_parent: [-1, 0],
     node_time_ns: [10, -1, 60, 30],
+    node_memory_bytes: [0, 0, 0, 0],
+    storage_bytes: [16, -1],
+    storage_born: [0, 1],
+    storage_died: [-1, -1],
+    storage_role: [4, 4],
     "viewer/node_flops": [4, 0, 8, -1],
     "viewer/node_arithmetic": [4, 0, 8, -1],
     "viewer/node_moved": [2, 2, 8, 4],
@@ -44,11 +49,27 @@ describe("tables", () => {
     expect(numbers(ops, "flops_per_byte").values[2]).toBe(1);
   });
 
+  it("does not take bytes that nobody knows for none", () => {
+    expect(cellText(numbers(ops, "allocated_bytes"), 0)).toBe("16 B");
+    expect(cellText(numbers(ops, "allocated_bytes"), 1)).toBe("–");
+    expect(cellText(numbers(ops, "allocated_bytes"), 2)).toBe("0 B");
+    expect(cellText(numbers(modules, "allocated_bytes"), 0)).toBe("≥ 16 B");
+    const unfollowed = graphOf({ nodes: 2 });
+    expect(numbers(opsTable(unfollowed, measuresOf(unfollowed)), "allocated_bytes")).toBeUndefined();
+  });
+
   it("sorts with what is unknown last, whichever way", () => {
     const time = numbers(ops, "time_ns");
     expect([...orderedRows(ops, time, true, "")]).toEqual([2, 3, 0, 1]);
     expect([...orderedRows(ops, time, false, "")]).toEqual([0, 3, 2, 1]);
     expect([...orderedRows(ops, ops.columns[0]!, true, "")]).toEqual([3, 2, 1, 0]);
+  });
+
+  it("keeps the order of rows that are equal or unknown", () => {
+    const many = graphOf({ nodes: 6, columns: { node_time_ns: [1, -1, 3, -1, 1, 2] } });
+    const table = opsTable(many, measuresOf(many));
+    expect([...orderedRows(table, numbers(table, "time_ns"), true, "")]).toEqual([2, 5, 0, 4, 1, 3]);
+    expect([...orderedRows(table, numbers(table, "time_ns"), false, "")]).toEqual([0, 4, 5, 2, 1, 3]);
   });
 
   it("filters by all words, in any text", () => {

@@ -424,6 +424,9 @@ def iterations_folded(tree: Tree, items: list[Item]) -> list[Item]:
         unit = _unit(rounds, times, period)
         if unit.kind == "loop":
             unit.parts = iterations_folded(tree, rounds[:period])
+        else:
+            first, last = (tree.iteration.item(one.group) for one in (rounds[0], rounds[-1]))
+            unit.name = f"iterations {first:,} … {last:,}"
         return unit, times * period
 
     return _replaced(items, runs >= periods, repeat)
@@ -453,7 +456,8 @@ def _iteration_keys(tree: Tree, items: list[Item]) -> Array:
 
 
 def _side_by_side(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> int:
-    """How many of the units from the first on read the same and are read by the same, and by no other of them.
+    """How many of the units from the first on read the same and are read by the same, and by no other of them; the last
+    may be read by more.
 
     What reads them may also be one thing for each, at equal distances: those may be side by side themselves.
     """
@@ -472,9 +476,11 @@ def _side_by_side(tree: Tree, items: list[Item], period: int, folds: list[Item])
     far = target >= start + (unit + 1) * size
     source, target, output, unit = source[far], target[far], output[far], unit[far]
     step = int(target[unit == 1][0] - target[unit == 0][0]) if (unit == 0).any() and (unit == 1).any() else 0
-    return min(
-        count, _alike(np.stack([source - start - unit * size, target - step * unit, output], axis=1), unit, count)
-    )
+    rows = np.stack([source - start - unit * size, target - step * unit, output], axis=1)
+    alike = _alike(rows, unit, count)
+    if alike == count - 1:  # the last may be read by others as well, as the loss of the last batch is
+        alike += set(map(tuple, rows[unit == 0].tolist())) <= set(map(tuple, rows[unit == alike].tolist()))
+    return min(count, alike)
 
 
 def _in_a_row(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> int:

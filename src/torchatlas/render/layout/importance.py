@@ -56,16 +56,21 @@ class Importance:
         return self._lane(item).name
 
     def is_aside(self, item: Item) -> bool:
-        """Whether an item lies in an iteration of a training loop beside one that stands for more of the program: the
-        first differs from the others, as optimizers make their state in it, and tells the same of the model."""
+        """Whether an item lies in an iteration of a training loop beside one that tells more of the program."""
         if item.parent is None or not self._has_lanes:
             return False
         if item not in self._asides:
             found = self.is_aside(item.parent)
             if item.kind == "iteration" or has_iterations(item):
-                found = found or item is not max(self.outline.children(item.parent), key=self.share)
+                found = found or item is not max(self.outline.children(item.parent), key=self._weight)
             self._asides[item] = found
         return self._asides[item]
+
+    def _weight(self, item: Item) -> float:
+        """How much an iteration tells beside others. Half of what there is in the first may be there because the model
+        and the state of its optimizer are made in it."""
+        is_first = item.kind == "iteration" and self.outline.tree.iteration.item(item.group) == 0
+        return self.share(item) / (2 if is_first and item.repeat == 1 else 1)
 
     def _lane(self, item: Item) -> Item:
         """The item of a phase that an item lies in; the root if there is only one phase."""

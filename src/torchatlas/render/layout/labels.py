@@ -68,14 +68,10 @@ class Labels:
             return clean(item.type)
         if item.kind == "leaf":
             return clean(self._operation(item.start))
-        if item.kind == "group":
-            return f"group {item.name}"
         if item.kind == "update":
             return "update" if parameter_count(self.tree, item) else "new state"
         if item.kind == "loop" and _of_parameters(item):
             return "updates"
-        if item.kind == "iteration":
-            return f"iteration{'s' if item.repeat > 1 else ''} {item.name}"
         if has_iterations(item):
             return f"{sum(part.repeat for part in item.parts or ()):,} iterations"
         if item.kind == "loop":

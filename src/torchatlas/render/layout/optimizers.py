@@ -37,7 +37,7 @@ def items_of_step(tree: Tree, step: Item, leaves: list[Item]) -> list[Item]:
         first, last = int(part[0]), int(part[-1]) + 1
         rounds = _rounds(tree, leaves[first:last], parameters[first:last])
         if len(cuts) and groups[first] >= 0:
-            rounds = [_gathered("group", rounds, str(int(groups[first])))]
+            rounds = [_gathered("group", rounds, f"group {int(groups[first]):,}")]
         found += rounds
     return found
 
@@ -65,8 +65,9 @@ def _group_of_parameter(tree: Tree, step: Item) -> dict[int, int]:
 def _parameters(tree: Tree, step: Item, group_of: dict[int, int]) -> tuple[Array, Array]:
     """For each op of a step the parameter that it is for, and the group of that.
 
-    Values have the name of the parameter that they are, or are the gradient or state of. What has no name was made for
-    the parameter of what it was made of, or of what reads it: the state of an optimizer that is gone has none.
+    Values have the name of the parameter that they are, or are the gradient or state of. What has no name, as the state
+    of an optimizer that is gone, was made for the parameter of what it was made of, of what reads it, or of the ops
+    before and after it.
     """
     columns = tree.graph.columns
     nodes = tree.node[step.start : step.stop]
@@ -80,25 +81,42 @@ def _parameters(tree: Tree, step: Item, group_of: dict[int, int]) -> tuple[Array
         np.minimum.at(least, leaf[rows >= 0], rows[rows >= 0])
     parameters: Array = np.where((most >= 0) & (least < most), _MANY, most)
     groups = np.array([group_of.get(row, -1) for row in most.tolist()], np.int64)
-    for at in np.flatnonzero(parameters == _NONE).tolist():
-        edges = slice(int(tree.first_edge[step.start + at]), int(tree.first_edge[step.start + at + 1]))
-        sources = tree.source[edges] - step.start
-        sources = sources[(sources >= 0) & (sources < at)]
-        if len(sources):
-            made_for = np.unique(parameters[sources])
-            parameters[at] = made_for[0] if len(made_for) == 1 else _MANY
-            groups[at] = groups[sources].max()
-    for at in np.flatnonzero(parameters == _NONE).tolist()[::-1]:
-        edges = tree.by_source[tree.first_read[step.start + at] : tree.first_read[step.start + at + 1]]
-        readers = tree.target[edges] - step.start
-        readers = readers[readers < len(nodes)]
-        if len(readers):
-            made_for = np.unique(parameters[readers])
-            parameters[at] = made_for[0] if len(made_for) == 1 else _MANY
-            groups[at] = groups[readers].max()
+    _spread(tree, step, parameters, groups, to_readers=True)
+    _spread(tree, step, parameters, groups, to_readers=False)
+    _fill(parameters, groups)
+    _spread(tree, step, parameters, groups, to_readers=False)
     for at in np.flatnonzero(groups < 0).tolist() if group_of else ():
         groups[at] = groups[at - 1] if at else -1
     return parameters, groups
+
+
+def _spread(tree: Tree, step: Item, parameters: Array, groups: Array, *, to_readers: bool) -> None:
+    """Give ops without a parameter that of what they read, in order; or of what reads them, from the last on."""
+    without: list[int] = np.flatnonzero(parameters == _NONE).tolist()
+    for at in without if to_readers else reversed(without):
+        leaf = step.start + at
+        if to_readers:
+            others = tree.source[tree.first_edge[leaf] : tree.first_edge[leaf + 1]] - step.start
+        else:
+            others = tree.target[tree.by_source[tree.first_read[leaf] : tree.first_read[leaf + 1]]] - step.start
+        others = others[(others >= 0) & (others < len(parameters))]
+        others = others[parameters[others] != _NONE]
+        if len(others):
+            found = np.unique(parameters[others])
+            parameters[at] = found[0] if len(found) == 1 else _MANY
+            groups[at] = groups[others].max()
+
+
+def _fill(parameters: Array, groups: Array) -> None:
+    """Give ops without a parameter that of the ops around them, if these have the same."""
+    places = np.arange(len(parameters))
+    known = parameters != _NONE
+    before = np.maximum.accumulate(np.where(known, places, -1))
+    after = np.minimum.accumulate(np.where(known, places, len(places))[::-1])[::-1]
+    inside = ~known & (before >= 0) & (after < len(places))
+    inside[inside] = parameters[before[inside]] == parameters[after[inside]]
+    inside[inside] = parameters[before[inside]] >= 0
+    parameters[inside], groups[inside] = parameters[before[inside]], groups[before[inside]]
 
 
 def _rounds(tree: Tree, leaves: list[Item], parameters: Array) -> list[Item]:

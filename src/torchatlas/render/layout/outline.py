@@ -174,7 +174,7 @@ class Outline:
             tree.lane.item(group),
         )
         if (iteration := tree.iteration.item(group)) >= 0:
-            return Item("iteration", start, stop, tree.group_hash.item(group), group, name=f"{iteration:,}")
+            return Item("iteration", start, stop, tree.group_hash.item(group), group, name=f"iteration {iteration:,}")
         if lane >= 0:
             return Item("lane", start, stop, tree.group_hash.item(group), group, name=LANES[lane % len(LANES)])
         module = tree.graph.tables.modules[tree.graph.columns["call_module"].item(call)]

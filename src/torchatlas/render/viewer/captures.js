@@ -4,7 +4,7 @@
 const [list, frame, empty, state, compare, stop] = ["list", "frame", "empty", "state", "compare", "stop"].map((id) =>
   document.getElementById(id),
 );
-let known = "", chosen = [], shown = "", seen = null, lost = false, stopped = false;
+let known = "", chosen = [], shown = "", seen = null, lost = false, stopped = false, reading = "";
 
 const address = (ids) => `view/${ids.join("+")}`;
 const marked = () => [...list.querySelectorAll("input:checked")].map((box) => box.value);
@@ -17,7 +17,10 @@ function show(ids, captures) {
     : "";
   if (next !== shown) {
     shown = next;
-    if (next) frame.src = next;
+    if (next) {
+      frame.src = next;
+      reading = captures.filter((one) => ids.includes(one.id)).map((one) => one.name).join(" and ");
+    }
   }
   frame.hidden = !next;
   empty.hidden = !!next;
@@ -26,6 +29,18 @@ function show(ids, captures) {
     else link.removeAttribute("aria-current");
   }
 }
+
+/** What stands above the list: a page of a large graph takes the server some seconds. */
+function tell() {
+  if (stopped || lost || !known) return;
+  const count = JSON.parse(known).captures.length;
+  state.textContent = reading ? `reading ${reading} …` : `${count} capture${count === 1 ? "" : "s"}`;
+}
+
+frame.addEventListener("load", () => {
+  reading = "";
+  tell();
+});
 
 function size(bytes) {
   return bytes < 1e6 ? `${(bytes / 1e3).toFixed(0)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
@@ -45,6 +60,7 @@ function row(capture, captures, checked, focused) {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     show([capture.id], captures);
+    tell();
   });
   name.textContent = capture.name;
   facts.textContent = `${size(capture.bytes)} · ${new Date(capture.modified_ms).toLocaleString()}`;
@@ -73,7 +89,7 @@ async function look() {
       seen ??= new Set(captures.map((one) => one.id));
       const there = chosen.filter((id) => captures.some((one) => one.id === id));
       show(there.length === chosen.length && there.length ? there : captures.slice(0, 1).map((one) => one.id), captures);
-      state.textContent = `${captures.length} capture${captures.length === 1 ? "" : "s"}`;
+      tell();
     }
   } catch {
     if (stopped) return;
@@ -86,6 +102,7 @@ async function look() {
 compare.addEventListener("click", () => {
   const { captures } = JSON.parse(known); // newest first, and the older one is what was before
   show(captures.map((one) => one.id).filter((id) => marked().includes(id)).reverse(), captures);
+  tell();
 });
 stop.addEventListener("click", async () => {
   const answer = await fetch("stop", { method: "POST" }).catch(() => null);
