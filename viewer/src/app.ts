@@ -1,6 +1,6 @@
 /** What all panes share: the graph, its outline, the state, the scene that is shown, and the few actions they have in common. */
 
-import { heat, type PageStyle, type Theme } from "./draw/theme";
+import { heat, mixed, type PageStyle, type Theme } from "./draw/theme";
 import { layoutScene } from "./layout/layout";
 import type { Scene } from "./layout/scene";
 import { CHANGED, type Side } from "./model/alignment";
@@ -22,6 +22,8 @@ export class App {
   private readonly widths = new Map<string, number>();
   /** Set by the graph's canvas: bring an item into view. */
   flyTo: (key: string) => void = () => {};
+  /** Set by a comparison: whether what stands for a group in the other graph holds something that differs. */
+  differsThere: (item: Item) => boolean = () => false;
   /** Set by the backward player while it is shown: what the graph marks. */
   played: { playback: Playback; now: number } | null = null;
 
@@ -115,11 +117,17 @@ export class App {
   /** The colour of what differs between two graphs: changed, or only in this one. */
   private difference(side: Side, item: Item): [fill: string, ink: string] {
     const { theme } = this,
-      count = side.differences(this.outline, item);
-    if (!count) return [theme.background, theme.ink];
+      isDifferent = side.differences(this.outline, item) > 0 || (!item.isLeaf && this.differsThere(item));
+    if (!isDifferent) return [theme.background, theme.ink];
     const isChange = !item.isLeaf || side.status[this.outline.leafNode[item.start]!] === CHANGED;
     const name = isChange ? "activation" : side.name === "a" ? "loss" : "norm";
-    return [theme.fills[name]![0], theme.ink];
+    return [this.differenceFill(name), theme.ink];
+  }
+
+  /** Stronger than the fill of a type: in the dark those are hardly seen beside the background. */
+  differenceFill(name: "activation" | "loss" | "norm"): string {
+    const [fill, stroke] = this.theme.fills[name]!;
+    return mixed(fill, stroke, 0.3);
   }
 
   // -- selection -----------------------------------------------------------------------------------------------

@@ -221,8 +221,8 @@ function colours(item: Item, look: Look): [fill: string, stroke: string, ink: st
   if (item.isMarker) return [theme.terminal[0], theme.terminal[0], theme.terminal[1]];
   const warm = look.heat(item);
   const [fill, stroke] = theme.fills[item.isLeaf ? look.category(item) : "module"] ?? theme.fills["unknown"]!;
-  if (warm) return [warm[0], stroke, warm[1]];
   const faint = look.mark(item) === "dim";
+  if (warm && !faint) return [warm[0], stroke, warm[1]];
   return [
     faint ? theme.background : item.isLeaf ? fill : theme.background,
     faint ? theme.line : stroke,

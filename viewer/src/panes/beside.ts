@@ -18,6 +18,11 @@ export function besideCanvas(app: App, other: App): { element: HTMLElement; canv
 
 /** Changes of one graph's state that the other follows. */
 function join(from: App, to: App): void {
+  from.differsThere = (item) => {
+    const key = counterpartOf(from, to, item),
+      there = key && to.itemWithKey(key);
+    return Boolean(there && to.side && to.side.differences(to.outline, there) > 0);
+  };
   from.store.subscribe((state, before) => {
     if (state === before) return;
     const { heat, theme, direction, hidden, critical, relation } = state;
@@ -76,7 +81,9 @@ function counterpartOf(from: App, to: App, item: Item): string | null {
     const there = node === undefined ? -1 : to.outline.nodeLeaf[node]!;
     if (there < 0) continue;
     const way = to.outline.around(there, to.state.rounds);
-    return way.find((one) => one.depth === item.depth && one.kind === item.kind)?.key ?? null;
+    // A block that got an op beside it may be a loop in one graph and a module in the other.
+    const isLike = (one: Item) => one.depth === item.depth && (one.kind === item.kind || one.title === item.title);
+    return way.find(isLike)?.key ?? null;
   }
   return null;
 }

@@ -203,7 +203,7 @@ export class GraphCanvas {
     requestAnimationFrame(() => this.paint());
   }
 
-  private paint(): void {
+  paint(): void {
     this.waits = false;
     if (!this.size.width) return;
     const ratio = devicePixelRatio || 1,
@@ -234,7 +234,7 @@ export class GraphCanvas {
     this.size = { width, height };
     this.canvas.width = Math.max(Math.round(width * ratio), 1);
     this.canvas.height = Math.max(Math.round(height * ratio), 1);
-    this.paint(); // at once: a canvas without alpha is black until it is painted
+    this.paint(); // at once: a canvas that changes its size is black, and a printer does not wait for the next frame
   }
 
   // -- input ---------------------------------------------------------------------------------------------------

@@ -35,13 +35,14 @@ function entries(app: App): (HTMLElement | null)[] {
     values = app.itemValues(state.heat);
   if (state.heat === "difference" && app.side) {
     return [
-      swatch(theme.fills["activation"]![0], "changed"),
-      swatch(theme.fills["loss"]![0], "only before"),
-      swatch(theme.fills["norm"]![0], "only after"),
+      swatch(app.differenceFill("activation"), "changed"),
+      swatch(app.differenceFill("loss"), "only before"),
+      swatch(app.differenceFill("norm"), "only after"),
     ];
   }
   if (values) {
     const scale = app.shownScale(values),
+      boxes = app.scene.frames.filter((frame) => !frame.open && !frame.item.isMarker),
       { format, title } = values.measure;
     if (!scale.high) return [h("span", {}, `${title}: none here`)];
     const ramp = h("span", { class: "ramp" });
@@ -50,7 +51,9 @@ function entries(app: App): (HTMLElement | null)[] {
       h("span", {}, title),
       h("span", { class: "entry" }, scale.low ? format(scale.low) : "0", ramp, format(scale.high)),
       scale.isLog ? h("span", {}, "in powers of ten") : null,
-      swatch(theme.fills["unknown"]![0], "unknown", theme.line),
+      boxes.some((frame) => Number.isNaN(values.of(frame.item)))
+        ? swatch(theme.fills["unknown"]![0], "unknown", theme.line)
+        : null,
     ];
   }
   const counts = new Map<string, number>();

@@ -45,6 +45,7 @@ export class Shell {
       this.bottom(at("bottom")),
     );
     listenToKeys(app, this.graph);
+    this.printLight();
     app.store.subscribe((state, before) => {
       if (changed(state, before, "theme")) this.applyTheme();
       // A link may name a pane that this page does not have.
@@ -81,6 +82,17 @@ export class Shell {
       replace(body, shown ? (shown.missing ? h("p", { class: "soft missing" }, shown.missing) : shown.element) : null);
     });
     return h("footer", { class: "bottom" }, h("div", { class: "tabs", role: "tablist" }, ...tabs), body);
+  }
+
+  /** Paper is white. */
+  private printLight(): void {
+    let { theme } = this.app.state;
+    matchMedia("print").addEventListener("change", ({ matches }) => {
+      if (matches) theme = this.app.state.theme;
+      this.app.store.update({ theme: matches ? "light" : theme });
+      this.app.store.flush();
+      this.graph.paint();
+    });
   }
 
   /** The colours of the theme as variables of the style sheet. */

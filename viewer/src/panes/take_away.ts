@@ -52,7 +52,6 @@ export function takeAway(app: App, graph: GraphCanvas): HTMLElement {
         "div",
         { class: "buttons" },
         copyButton("copy link", () => location.href, "a link to this file and this view"),
-        h("button", { title: "the graph itself: atlas.load reads it", onclick: () => saveGraph(app, name) }, ".atlas"),
       ),
       h(
         "p",
@@ -60,6 +59,12 @@ export function takeAway(app: App, graph: GraphCanvas): HTMLElement {
         location.protocol === "file:"
           ? "It opens this file. Who has a copy of it puts the part from # on behind the address of theirs."
           : "It shows the same to whoever can open this page.",
+      ),
+      h("h2", {}, "graph"),
+      h(
+        "div",
+        { class: "buttons" },
+        h("button", { title: "the graph itself: atlas.load reads it", onclick: () => saveGraph(app, name) }, ".atlas"),
       ),
       h("h2", {}, "paper"),
       h("div", { class: "buttons" }, h("button", { onclick: () => print() }, "print")),
