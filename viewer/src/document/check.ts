@@ -41,7 +41,43 @@ const COLUMNS: Record<Count, Record<string, Limit>> = {
 const BACKWARD = ["call_parent", "value_view_of", "node_forward"];
 const REQUIRED = ["node_operation", "input_value", "value_layout", "edge_source", "edge_target", "call_module"];
 
-export function checkColumns(document: Document): void {
+/** What every row of a table has. Other fields are nobody's business. */
+const ROWS: Record<keyof Tables, Record<string, "string" | "number" | "list"> | "string"> = {
+  operations: { name: "string", type: "string" },
+  layouts: { shape: "list", dtype: "string", device: "string" },
+  arguments: "string",
+  sources: { file: "string", line: "number", function: "string" },
+  modules: { path: "string", type: "string" },
+  names: "string",
+  threads: "string",
+  devices: "string",
+};
+
+/** Check a document that was dropped or chosen. */
+export function checkDocument(document: Document): void {
+  checkTables(document);
+  checkColumns(document);
+}
+
+function checkTables(document: Document): void {
+  for (const [name, fields] of Object.entries(ROWS) as [keyof Tables, (typeof ROWS)[keyof Tables]][]) {
+    const table: unknown = document.header.tables[name];
+    if (!Array.isArray(table)) return damaged(document, `it has no table of ${name}`);
+    const isFine = (row: unknown): boolean =>
+      fields === "string"
+        ? typeof row === "string"
+        : typeof row === "object" &&
+          row !== null &&
+          Object.entries(fields).every(([field, kind]) => {
+            const value = (row as Record<string, unknown>)[field];
+            return kind === "list" ? Array.isArray(value) : typeof value === kind;
+          });
+    const bad = table.findIndex((row) => !isFine(row));
+    if (bad >= 0) damaged(document, `${name}[${bad}] is not what such a row is`);
+  }
+}
+
+function checkColumns(document: Document): void {
   const { tables } = document.header;
   const count = (unit: Count) => document.need(Object.keys(COLUMNS[unit])[0]!).length;
   const rowsOf = (limit: Limit) =>

@@ -122,8 +122,17 @@ export class Document {
 
   /** The graph as an `.atlas` file, without what the viewer adds; undefined if it was read from JSON. */
   asFile(): Blob | undefined {
-    const own = [...this.members].filter(([name]) => !name.startsWith("viewer/"));
-    return own.length ? zip(new Map(own)) : undefined;
+    const own = this.own();
+    return own.size ? zip(own) : undefined;
+  }
+
+  /** The same graph without what the viewer adds. Of a stranger's file nobody checks that, and it may lead anywhere. */
+  plain(): Document {
+    return new Document(this.name, this.own());
+  }
+
+  private own(): Map<string, Uint8Array> {
+    return new Map([...this.members].filter(([name]) => !name.startsWith("viewer/")));
   }
 }
 

@@ -1,6 +1,6 @@
 /** A page without a graph: files can be dropped on it, or chosen. */
 
-import { checkColumns } from "../document/check";
+import { checkDocument } from "../document/check";
 import { type Document, readAtlas } from "../document/document";
 import { readJson } from "../document/json";
 import { DamagedFile } from "../document/zip";
@@ -55,8 +55,8 @@ export async function readFile(file: File): Promise<Document> {
   try {
     const bytes = new Uint8Array(await file.arrayBuffer());
     const isJson = file.name.endsWith(".json");
-    const document = isJson ? readJson(file.name, bytes) : await readAtlas(file.name, bytes);
-    checkColumns(document);
+    const document = isJson ? readJson(file.name, bytes) : (await readAtlas(file.name, bytes)).plain();
+    checkDocument(document);
     return document;
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);

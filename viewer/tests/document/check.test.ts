@@ -1,9 +1,9 @@
 import { describe, expect, test } from "vitest";
-import { checkColumns } from "../../src/document/check";
+import { checkDocument } from "../../src/document/check";
 import { Document } from "../../src/document/document";
 
 /** x -> relu -> add(x): three nodes, two values, one module that is called in another. */
-function small(changes: Record<string, number[]> = {}): Document {
+function small(changes: Record<string, number[]> = {}, tablesChange: Record<string, unknown> = {}): Document {
   const columns: Record<string, number[]> = {
     node_kind: [0, 1, 1],
     node_phase: [0, 0, 0],
@@ -35,21 +35,32 @@ function small(changes: Record<string, number[]> = {}): Document {
     call_parent: [-1, 0],
     ...changes,
   };
-  const row = { name: "", type: "", parameters: [], path: "", kind: "" };
+  const row = { name: "", type: "", parameters: [], path: "", kind: "", shape: [], dtype: "", device: "" };
   const tables = { operations: [row, row], layouts: [row], arguments: [""], sources: [], modules: [row, row] };
   const header = {
     format: "torchatlas",
     version: 1,
-    tables: { ...tables, names: ["x"], threads: ["main"], devices: [] },
+    tables: { ...tables, names: ["x"], threads: ["main"], devices: [], ...tablesChange },
   };
   const known = new Map<string, unknown>([["header.json", header]]);
   for (const [name, numbers] of Object.entries(columns)) known.set(`columns/${name}.npy`, Float64Array.from(numbers));
   return new Document("small.atlas", new Map(), known);
 }
 
+test.each([
+  ["no list", { names: {} }, "it has no table of names"],
+  ["missing", { layouts: undefined }, "it has no table of layouts"],
+  ["of rows without a field", { modules: [{ path: "" }, { path: "" }] }, "modules[0] is not what such a row is"],
+  ["of a row that is nothing", { operations: [{ name: "", type: "" }, null] }, "operations[1] is not"],
+  ["of layouts without sizes", { layouts: [{ shape: 3, dtype: "", device: "" }] }, "layouts[0] is not"],
+  ["of numbers for names", { names: [3] }, "names[0] is not"],
+])("a table of a stranger that is %s is refused", (_, change, message) => {
+  expect(() => checkDocument(small({}, change))).toThrow(`small.atlas is damaged: ${message}`);
+});
+
 describe("the columns of a stranger", () => {
   test("are accepted when every number leads somewhere", () => {
-    expect(() => checkColumns(small())).not.toThrow();
+    expect(() => checkDocument(small())).not.toThrow();
   });
 
   test.each([
@@ -65,6 +76,6 @@ describe("the columns of a stranger", () => {
     ["an op that reads what it makes", { input_value: [1, 0, 1] }, "op 1 reads what op 1 makes"],
     ["an edge that points backward", { edge_source: [0, 2, 1] }, "edge 1 points backward"],
   ] as [string, Record<string, number[]>, string][])("are refused for %s", (_, changes, message) => {
-    expect(() => checkColumns(small(changes))).toThrow(`small.atlas is damaged: ${message}`);
+    expect(() => checkDocument(small(changes))).toThrow(`small.atlas is damaged: ${message}`);
   });
 });

@@ -53,6 +53,13 @@ test("the graph is saved without what the viewer added", async () => {
   expect(new Document("c", new Map(), new Map([["header.json", HEADER]])).asFile()).toBeUndefined();
 });
 
+test("of a stranger's file only the graph is taken", () => {
+  const document = made(HEADER, [["viewer/outline.json", bytes({ templates: "of a stranger" })]]);
+  expect(document.json("viewer/outline.json")).toBeDefined();
+  expect(document.plain().json("viewer/outline.json")).toBeUndefined();
+  expect(document.plain().header).toEqual(HEADER);
+});
+
 test("base64 gives its bytes back", () => {
   expect([...fromBase64("AP+AEA==")]).toEqual([0, 255, 128, 16]);
 });

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { checkColumns } from "../../src/document/check";
+import { checkDocument } from "../../src/document/check";
 import { readJson } from "../../src/document/json";
 import { DamagedFile } from "../../src/document/zip";
 import { Graph } from "../../src/model/graph";
@@ -64,7 +64,7 @@ const read = (value: unknown) => readJson("g.json", new TextEncoder().encode(JSO
 describe("a .json file", () => {
   test("becomes the graph that it describes", () => {
     const document = read(file());
-    checkColumns(document);
+    checkDocument(document);
     const graph = new Graph(document);
     expect(graph.nodeName(1)).toBe("act.relu");
     expect([graph.category(1), graph.phaseName(1), graph.thread(1)]).toEqual(["activation", "backward", "b"]);
