@@ -23,15 +23,24 @@ export interface Found {
 type Test = (node: number) => boolean;
 type Words = Extract<Part, { kind: "words" }>;
 
+const BYTES = { "": 1, b: 1, ...steps("", 1e3), ...steps("b", 1e3), ...steps("ib", 1024) };
 const SCALES: Record<string, Record<string, number>> = {
   time: { "": 1, ns: 1, us: 1e3, µs: 1e3, μs: 1e3, ms: 1e6, s: 1e9, min: 60e9 },
-  memory: { "": 1, b: 1, ...steps("", 1e3), ...steps("b", 1e3), ...steps("ib", 1024) },
+  memory: BYTES,
+  saved: BYTES,
   flops: { "": 1, flops: 1, ...steps("", 1e3), ...steps("flops", 1e3) },
 };
-const OTHER_NAMES: Record<string, string> = { grad: "gradient", bytes: "memory", mem: "memory", flop: "flops" };
+const OTHER_NAMES: Record<string, string> = {
+  grad: "gradient",
+  bytes: "memory",
+  mem: "memory",
+  kept: "saved",
+  flop: "flops",
+};
 const WHY_NOT: Record<string, string> = {
   time: "its ops were not timed",
   gradient: "gradients were not recorded",
+  saved: "no tensors are kept for backward, or nobody asked",
   flops: "Python counts them, for a page or with “torchatlas view FILE”",
   intensity: "Python counts it, for a page or with “torchatlas view FILE”",
 };

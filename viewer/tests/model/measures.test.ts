@@ -50,6 +50,11 @@ describe("measures", () => {
     expect(valuesOf("memory", unknown).measure.values[1]).toBeNaN();
   });
 
+  test("of what is kept for backward count memory once, with who made it", () => {
+    const kept = { json: { "viewer/saved.json": { 1: [7], 3: [7], 6: [7], 7: [7] } } }; // 7 is a view of 6, 1 a parameter
+    expect(valuesOf("saved", kept).measure.values).toEqual(Float64Array.from(perNode(NaNs, { 2: 24, 4: 24 })));
+  });
+
   test("of intensity divide sums, not add ratios", () => {
     const { values, blocks } = valuesOf("intensity", {
       columns: {

@@ -10,6 +10,7 @@ const RICH: Changes = {
     "viewer/node_moved": perNode(0, { 1: 10, 2: 60 }),
   },
   json: {
+    "viewer/saved.json": { 3: [7] },
     "viewer/names.json": ["x", "Block0.conv3x3", "b", "c", "d", "e", "f", "g", "output"],
     "viewer/overlay.json": [
       { title: "my score (v2)", nodes: [[5, -1.5], [6, 2]] }, // biome-ignore format: one row
@@ -69,6 +70,9 @@ describe("the search box finds", () => {
     ["mem >= 24b", [1, 2, 3, 4, 7]],
     ["bytes < 1kib", [1, 2, 3, 4, 5, 6, 7]],
     ["intensity > 1", [1]],
+    ["saved > 20 B", [2]],
+    ["kept for backward > 1kb", []],
+    ["kept >= 24", [2]],
     ["grad is nan", [3]],
     ["grad is not nan", [1, 4]],
     ["gradient is zero", [1]],
@@ -99,7 +103,11 @@ describe("the search box says", () => {
   test.each<[string, Changes, string]>([
     ["time > 1ms", untimed, "This graph has no time: its ops were not timed. It has: memory."],
     ["grad is nan", untimed, "This graph has no grad: gradients were not recorded. It has: memory."],
-    ["beauty > 3", RICH, "This graph has no beauty. It has: time, memory, intensity, gradient, my score (v2), other."],
+    [
+      "beauty > 3",
+      RICH,
+      "This graph has no beauty. It has: time, memory, intensity, gradient, saved, my score (v2), other.",
+    ],
     ["time > 1parsec", {}, "parsec is no unit of time: try ns, us"],
     ["other > 1ms", RICH, "ms is no unit of other: try a plain number."],
     ["time > 1.2.3", {}, "1.2.3 is no number."],
