@@ -75,7 +75,9 @@ function rowsOf(app: App, group: Item, all: Rows): HTMLElement[] {
         item.repeat > 1 ? ` ×${item.repeat}` : "",
       ),
       values ? bar : null,
-      values ? h("span", { class: "number" }, Number.isNaN(value) ? "–" : values.measure.format(value)) : null,
+      values
+        ? h("span", { class: "number" }, Number.isNaN(value) ? "–" : shortened(values.measure.format(value)))
+        : null,
     );
     const element = h(
       "li",
@@ -145,4 +147,9 @@ function moveFocus(list: HTMLElement, event: KeyboardEvent): void {
   rows[next]?.focus();
   event.preventDefault();
   event.stopPropagation();
+}
+
+/** The heading says what is counted: the column needs the number only. */
+function shortened(text: string): string {
+  return text.replace(/FLOPs$/, "").trim();
 }
