@@ -51,6 +51,7 @@ describe("the search box finds", () => {
     ["op:/^aten.(sum|view)/", [5, 6]],
     ["/no such thing/", []],
     ["/src/net.py:20", [5, 6]], // a path is no regular expression
+    ["/c/net.py", []],
     ["nothing:at-all", []],
     ["(", []],
   ])("for %j the nodes %j", (query, nodes) => {
