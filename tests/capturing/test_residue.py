@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -1024,4 +1025,5 @@ def test_torch_frees_a_graph_whose_nodes_were_asked_for_on_the_stack(asks: bool)
     keeps = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
     command = [sys.executable, "-c", DEEP, *(["asks"] if asks else [])]
     done = subprocess.run(command, capture_output=True, timeout=120, check=False)
-    assert (done.returncode != 0) == (asks and keeps)
+    # Other codes are torch's own affair: 2.12 may abort when a process ends in which a thread ran backward.
+    assert (done.returncode == -signal.SIGSEGV) == (asks and keeps)
