@@ -110,6 +110,7 @@ __all__ = [
     "engine_run_id",
     "engine_runs",
     "export_guards",
+    "fake_tensors_run",
     "function_mode_stack",
     "functorch_depth",
     "hang_hooks",

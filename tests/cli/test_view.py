@@ -129,7 +129,15 @@ def test_what_is_refused(file: Path, folder: Path, arguments: list[str], message
 def served(*arguments: str) -> subprocess.Popen[str]:
     environment = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "BROWSER")}
     command = [sys.executable, "-m", "torchatlas", "view", *arguments, "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        # A shell that starts tests in the background makes them, and all they start, deaf to Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
 
 
 def test_the_address_of_the_server_is_no_argument_of_the_browser(

@@ -46,6 +46,14 @@ def dispatch_mode() -> None:
     assert [str(func) for func, _, _ in mode.seen] == ["aten.ones.default", "aten.add.Tensor"]
 
 
+@CANARIES.add("fake_tensors_run")
+def _fake_tensors_run() -> None:
+    assert not torch_private.fake_tensors_run()
+    with torch_private.FakeTensorMode():
+        assert torch_private.fake_tensors_run()
+    assert not torch_private.fake_tensors_run()
+
+
 @CANARIES.add("dispatch_mode_stack")
 def mode_stack() -> None:
     with Names() as outer, Names() as inner:

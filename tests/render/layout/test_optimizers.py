@@ -158,6 +158,22 @@ def test_updates_of_two_kinds_in_turn_are_one_repeat() -> None:
     assert words(outline, labels, item) == [("updates", "10 parameters · 5 ops each", 5)]
 
 
+def test_what_different_updates_read_is_not_folded() -> None:
+    class Differs(Lion):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            parameters = self.param_groups[0]["params"]
+            means = [torch.ones_like(parameter).add_(parameter.grad) for parameter in parameters]
+            for parameter, mean, change in zip(parameters, means, (torch.sin, torch.cos, torch.tanh), strict=False):
+                parameter.sub_(change(mean))
+
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8, bias=False))
+    picture = drawn(atlas.capture(net, torch.ones(2, 8), optimizer=Differs(net.parameters())))
+    (item,) = (item for item in every_item(picture.outline) if item.type == "Differs")
+    assert [one.repeat for one in picture.outline.children(item)] == [1] * 6
+    assert verify.hidden(picture.outline, picture.scene) == []
+
+
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW fused", "Lion"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_pictures_of_steps_are_true(name: str, groups: int) -> None:

@@ -447,7 +447,9 @@ def _odd_readers(tree: Tree, item: Item, box_of: Callable[[int], int]) -> bool:
     for edge in leaving[tree.target[leaving] >= item.end].tolist():
         turn, place = divmod(int(tree.source[edge]) - item.start, item.stop - item.start)
         sent[turn].add((place, int(tree.output[edge]), box_of(int(tree.target[edge]))))
-    return any(each != sent[0] for each in sent[:-1]) or not sent[0] <= sent[-1] or (item.repeat == 2 and bool(sent[0]))
+    # Of two rounds the last is the only other one: it may have more only if the first has nothing.
+    more = bool(sent[0]) and item.repeat == 2 and sent[0] != sent[1]
+    return any(each != sent[0] for each in sent[:-1]) or not sent[0] <= sent[-1] or more
 
 
 Step = tuple[int, int, int]  # from frame, to frame, net

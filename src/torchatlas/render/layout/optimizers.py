@@ -130,7 +130,33 @@ def _rounds(tree: Tree, leaves: list[Item], parameters: Array) -> list[Item]:
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     single = parameters[[item.start - leaves[0].start for item in rounds]] < 0
     numbered = np.where(single, -1 - np.arange(len(rounds)), [numbers[key] for key in keys])
-    return folding.side_by_side_folded(tree, rounds, numbered)
+    found = folding.side_by_side_folded(tree, rounds, numbered)
+    while apart := [item for item in found if item.repeat > 1 and not _read_by_same(tree, item, found)]:
+        found = [one for item in found for one in (_unfolded(item, rounds) if item is apart[0] else [item])]
+    return found
+
+
+def _read_by_same(tree: Tree, repeat: Item, items: list[Item]) -> bool:
+    """Whether the same items read every round; others may read the last one as well.
+
+    Folding takes it for the same if each round has a reader of its own. It is not, if these are boxes of their own.
+    """
+    size = repeat.stop - repeat.start
+    reads = tree.by_source[tree.first_read[repeat.start] : tree.first_read[repeat.end]]
+    source, target = tree.source[reads], tree.target[reads]
+    inside = (target >= repeat.end) & (target < items[-1].end)
+    source, target, output = source[inside] - repeat.start, target[inside], tree.output[reads][inside]
+    reader = np.searchsorted([item.start for item in items], target, side="right")
+    rows: list[set[tuple[int, int, int]]] = [set() for _ in range(repeat.repeat)]
+    for at, number, one in zip(source.tolist(), output.tolist(), reader.tolist(), strict=True):
+        rows[at // size].add((at % size, number, one))
+    return all(row == rows[0] for row in rows[:-1]) and rows[0] <= rows[-1]
+
+
+def _unfolded(repeat: Item, rounds: list[Item]) -> list[Item]:
+    start, end = repeat.start, repeat.end
+    repeat.repeat, repeat.alike_only = 1, False  # it may be the first of its own rounds
+    return [one for one in rounds if start <= one.start < end]
 
 
 def _gathered(kind: str, parts: list[Item], name: str = "") -> Item:
