@@ -463,12 +463,12 @@ def _side_by_side(tree: Tree, items: list[Item], period: int, folds: list[Item])
     """
     start, size, most = items[0].start, items[period - 1].end - items[0].start, len(items) // period
     edges = slice(tree.first_edge[start], tree.first_edge[start + size * most])
-    source, target = tree.source[edges], tree.target[edges]
+    source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
     unit = (target - start) // size
     begin = start + unit * size
     within = source >= begin
     source = np.where(within, source, _first_rounds(source, folds))
-    rows = np.stack([target - begin, np.where(within, source - begin, source - _FAR)], axis=1)
+    rows = np.stack([target - begin, np.where(within, source - begin, source - _FAR), output], axis=1)
     count = _alike(rows, unit, most)  # the first reads none of the others, so none does
     leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
     source, target, output = tree.source[leaving], tree.target[leaving], tree.output[leaving]
