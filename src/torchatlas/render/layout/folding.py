@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -358,13 +358,14 @@ def side_by_side_folded(tree: Tree, items: list[Item], keys: Array, *, with_call
     if with_calls:
         can_begin &= _calling(items, periods)
     folds: list[Item] = []
+    counted = partial(_side_by_side, begin=items[0].start)
 
     def repeat(at: int, lengths: list[int]) -> tuple[Item | None, int]:
         times, period = 1, 1
         for length in lengths:
             most = 1 + int(runs[length - 1, at]) // length
             if most * length > times * period:
-                count = _longest(_side_by_side, tree, items, at, length, most, folds)
+                count = _longest(counted, tree, items, at, length, most, folds)
                 if count > 1 and count * length > times * period:
                     times, period = count, length
         if times == 1:
@@ -455,20 +456,23 @@ def _iteration_keys(tree: Tree, items: list[Item]) -> Array:
     return np.array(found, np.int64)
 
 
-def _side_by_side(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> int:
+def _side_by_side(tree: Tree, items: list[Item], period: int, folds: list[Item], begin: int = 0) -> int:
     """How many of the units from the first on read the same and are read by the same, and by no other of them; the last
     may be read by more.
 
-    What reads them may also be one thing for each, at equal distances: those may be side by side themselves.
+    What reads them may also be one thing for each, at equal distances: those may be side by side themselves. They may
+    read different tensors of one op, as of foreach kernels, unless it lies before `begin`, outside of their group:
+    a line to another round would enter the group and end there.
     """
     start, size, most = items[0].start, items[period - 1].end - items[0].start, len(items) // period
     edges = slice(tree.first_edge[start], tree.first_edge[start + size * most])
     source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
     unit = (target - start) // size
-    begin = start + unit * size
-    within = source >= begin
+    first = start + unit * size
+    within = source >= first
+    tensor = np.where(source < begin, output, 0)
     source = np.where(within, source, _first_rounds(source, folds))
-    rows = np.stack([target - begin, np.where(within, source - begin, source - _FAR), output], axis=1)
+    rows = np.stack([target - first, np.where(within, source - first, source - _FAR), tensor], axis=1)
     count = _alike(rows, unit, most)  # the first reads none of the others, so none does
     leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
     source, target, output = tree.source[leaving], tree.target[leaving], tree.output[leaving]
