@@ -120,6 +120,9 @@ const KINDS: Record<string, string> = {
   segment: "segment",
   leaf: "repeat",
   module: "module",
+  iteration: "iteration",
+  group: "parameter group",
+  update: "update",
 };
 
 function measured(app: App, item: Item): [string, string][] {

@@ -1,6 +1,7 @@
 /** The bar above: where one is, search, colours, phases; and the buttons on the graph. */
 
 import type { App } from "../app";
+import type { Item } from "../model/outline";
 import { changed, type State } from "../state/store";
 import { h, replace } from "./dom";
 import type { GraphCanvas } from "./graph_canvas";
@@ -80,7 +81,11 @@ function heatChoice(app: App): HTMLElement {
 }
 
 function laneChoice(app: App): HTMLElement | null {
-  const lanes = app.outline.children(app.outline.root, new Map()).filter((item) => item.kind === "lane");
+  const inside = (item: Item) => app.outline.children(item, new Map());
+  // Of a script the phases lie in its iterations.
+  const lanes = inside(app.outline.root)
+    .flatMap((item) => (item.kind === "iteration" ? inside(item) : [item]))
+    .filter((item) => item.kind === "lane");
   const names = [...new Set(lanes.map((lane) => lane.title))];
   if (names.length < 2) return h("span");
   const buttons = names.map((name) =>
