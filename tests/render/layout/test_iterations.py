@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from render.graphs import Sketch
@@ -74,6 +76,18 @@ def test_equal_iterations_are_one_after_the_first_that_builds_the_model() -> Non
     assert (labels.title(first), labels.title(others)) == ("iteration 0", "iterations 1 … 9")
     assert labels.subtitle(others).endswith("ops each")
     assert titles(outline, others) == ["forward", "backward", "optimizer"]
+
+
+def test_room_does_not_grow_with_the_numbers_of_iterations() -> None:
+    graph = script(3)
+    wanted = [row[0] for row in iterations(outlined(graph))]
+    graph.columns["node_iteration"] = graph.columns["node_iteration"] + np.int32(10**7)
+    tracemalloc.start()
+    found = iterations(outlined(graph))
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [row[0] for row in found] == wanted
+    assert peak_bytes < 8 * 10**7  # a number for each iteration since the beginning
 
 
 def test_one_iteration_has_no_frame_of_its_own() -> None:

@@ -264,7 +264,7 @@ def test_every_edge_is_accounted_for_once(picture: Picture) -> None:
 
 def careless(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a version that folded whatever is equal."""
-    monkeypatch.setattr(folding, "_in_a_row", lambda tree, items, period, folds: len(items) // period)
+    monkeypatch.setattr(folding, "rounds_in_a_row", lambda tree, items, period, folds: len(items) // period)
 
 
 def lost(sketch: Sketch) -> list[str]:
@@ -349,7 +349,7 @@ def test_rounds_that_are_wired_alike_hide_nothing() -> None:
 )
 def test_dense_folds_that_hide_something_are_found(how: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a version that folded what is nearly dense."""
-    monkeypatch.setattr(folding, "_densely", lambda tree, items, period, folds: len(items) // period)
+    monkeypatch.setattr(folding, "rounds_in_a_dense_block", lambda tree, items, period, folds: len(items) // period)
     sketch = Sketch()
     made = [sketch.input("x", (2, 8))]
     for number in range(6):

@@ -17,7 +17,7 @@ import numpy as np
 
 from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.nouns import NodeKind, OperationType
-from torchatlas.render.layout import folding, optimizers
+from torchatlas.render.layout import folding, optimizers, repeat_keys
 from torchatlas.render.layout.text_fitting import shared_start
 from torchatlas.render.layout.tree import LANES, Tree
 
@@ -240,7 +240,7 @@ class Outline:
         for is_small, run in runs:
             parts += self._with_idle_gathered(self._connected(run)) if is_small else [[item] for item in run]
         if sum(len(part) > 1 for part in parts) > 2:  # else there are no rounds
-            parts = _cut_at_rounds(parts, folding.but_for_numbers(self.tree, items).tolist())
+            parts = _cut_at_rounds(parts, repeat_keys.keys_but_for_numbers(self.tree, items).tolist())
         found: list[Item] = []
         for part in parts:
             found += self._closed(part)

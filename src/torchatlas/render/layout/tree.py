@@ -256,9 +256,10 @@ def _belated(graph: Graph, is_op: Array, lane: Array, iteration: Array, edges: _
     count, called = len(graph), graph.columns["node_call"] >= 0
     if not count or not iteration.any():
         return np.zeros(count, bool)
-    first_call = np.full(int(iteration.max()) + 1, count)
-    np.minimum.at(first_call, iteration[called], np.flatnonzero(called))
-    late = is_op & (iteration > 0) & (lane == 0) & (np.arange(count) < first_call[iteration])
+    different, which = np.unique(iteration, return_inverse=True)  # a file may begin with iteration 2,000,000,000
+    first_call = np.full(len(different), count)
+    np.minimum.at(first_call, which[called], np.flatnonzero(called))
+    late = is_op & (iteration > 0) & (lane == 0) & (np.arange(count) < first_call[which])
     before = iteration[edges.target] - iteration[edges.source]
     from_op = is_op[edges.source]
     late[edges.target[from_op & (lane[edges.source] > 0)]] = False

@@ -1,0 +1,179 @@
+"""Edges of items that follow each other -> how many of them, from the first on, are wired alike.
+
+A round is as many items as a repeat has in its body. `items` are whole rounds, `period` is the number
+of items in each, and `folds` are repeats that were folded before: which of their rounds is read does not matter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchatlas.graph.columns import Array
+from torchatlas.render.layout.tree import Tree
+
+if TYPE_CHECKING:
+    from torchatlas.render.layout.outline import Item
+
+FEWEST_DENSE = 4  # so many modules of which each reads all before it
+_FAR = 1 << 40  # beyond every leaf: marks what comes from outside of the rounds
+
+
+def rounds_in_a_row(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> int:
+    """How many of the equal units from the first on are wired alike, within and to each other and to the rest.
+
+    Equal items may be joined differently, and hashes do not tell f(a, b) from f(b, a): every edge is looked at, in the
+    order of its reader's inputs.
+    """
+    start, size, most = items[0].start, items[period - 1].end - items[0].start, len(items) // period
+    bounds = tree.first_edge[start : start + size * most + 1 : size]  # edges are in order of their targets
+    edges, each = slice(bounds[0], bounds[-1]), np.diff(bounds)
+    source, output = tree.source[edges], tree.output[edges]
+    unit = np.repeat(np.arange(most), each)
+    begin = start + unit * size
+    far = _first_rounds(source, folds) + _FAR
+    # From itself 0 or more, from the one before less, from elsewhere far.
+    code = np.where((source >= begin - size) & (source >= start), source - begin, far)
+    rows = np.empty((len(source), 3), np.int64)
+    rows[:, 0], rows[:, 1], rows[:, 2] = tree.target[edges] - begin, code, output
+    first = each[0]
+    count = 1 + _alike(rows[first:], unit[first:] - 1, most - 1)
+    if count < 2 or not _begins_alike(rows[:first], rows[first : first + each[1]], size):
+        return 1
+    return _send_alike(tree, start, size, count)
+
+
+def _begins_alike(first: Array, second: Array, size: int) -> bool:
+    """Whether the first unit reads what all read, and in the place of what others get from the one before anything.
+
+    Rows of what units read: where, from where, and which output.
+    """
+    odd = np.bincount(first[:, 0], minlength=size) != np.bincount(second[:, 0], minlength=size)
+    one, other = first[~odd[first[:, 0]]], second[~odd[second[:, 0]]]
+    given_instead = (other[:, 1] < 0) & (one[:, 1] >= _FAR)
+    if not ((one == other).all(axis=1) | given_instead).all():
+        return False
+    # A first state may also be a parameter, which no edge leads from, or written in parts, from each of which one does.
+    one, other = first[odd[first[:, 0]]], second[odd[second[:, 0]]]
+    carried = set(other[other[:, 1] < 0, 0].tolist())
+    given, shared = set(map(tuple, one.tolist())), set(map(tuple, other[other[:, 1] >= 0].tolist()))
+    return shared <= given and all(row[0] in carried and row[1] >= _FAR for row in given - shared)
+
+
+def _send_alike(tree: Tree, start: int, size: int, count: int) -> int:
+    """How many units from the first on send the same to the same, beyond the next unit; the last may send more."""
+    leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
+    source, target, output = tree.source[leaving], tree.target[leaving], tree.output[leaving]
+    unit = (source - start) // size
+    rows = np.stack([source - start - unit * size, target, output], axis=1)
+    far = target >= start + (unit + 2) * size
+    alike = _alike(rows[far], unit[far], count)
+    sent = set(map(tuple, rows[far & (unit == 0)].tolist()))
+    if alike < count:
+        after = (unit == alike) & (target >= start + (alike + 1) * size)
+        alike += sent <= set(map(tuple, rows[after].tolist()))
+    # What all send far away goes beyond the last, not to one of the units themselves. Of two units that are read
+    # together, as in x + f(x), neither is a repeat of the other.
+    beyond = all(where >= start + size * alike for _, where, _ in sent)
+    return alike if beyond and (not sent or alike > 2) else 1
+
+
+def rounds_side_by_side(tree: Tree, items: list[Item], period: int, folds: list[Item], begin: int = 0) -> int:
+    """How many of the units from the first on read the same and are read by the same, and by no other of them; the last
+    may be read by more.
+
+    What reads them may also be one thing for each, at equal distances: those may be side by side themselves. They may
+    read different tensors of one op, as of foreach kernels, unless it lies before `begin`, outside of their group:
+    a line to another round would enter the group and end there.
+    """
+    start, size, most = items[0].start, items[period - 1].end - items[0].start, len(items) // period
+    edges = slice(tree.first_edge[start], tree.first_edge[start + size * most])
+    source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
+    unit = (target - start) // size
+    first = start + unit * size
+    within = source >= first
+    tensor = np.where(source < begin, output, 0)
+    source = np.where(within, source, _first_rounds(source, folds))
+    rows = np.stack([target - first, np.where(within, source - first, source - _FAR), tensor], axis=1)
+    count = _alike(rows, unit, most)  # the first reads none of the others, so none does
+    leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
+    source, target, output = tree.source[leaving], tree.target[leaving], tree.output[leaving]
+    unit = (source - start) // size
+    far = target >= start + (unit + 1) * size
+    source, target, output, unit = source[far], target[far], output[far], unit[far]
+    step = int(target[unit == 1][0] - target[unit == 0][0]) if (unit == 0).any() and (unit == 1).any() else 0
+    rows = np.stack([source - start - unit * size, target - step * unit, output], axis=1)
+    alike = _alike(rows, unit, count)
+    if alike == count - 1:  # the last may be read by others as well, as the loss of the last batch is
+        alike += set(map(tuple, rows[unit == 0].tolist())) <= set(map(tuple, rows[unit == alike].tolist()))
+    return min(count, alike)
+
+
+def rounds_in_a_dense_block(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> int:
+    """How many of the units from the first on read what the one before reads, and that one, and are read by the same.
+
+    With one link left out, or one unit that is read elsewhere, the box would tell what is not so.
+    """
+    start, size, most = items[0].start, items[period - 1].stop - items[0].start, len(items) // period
+    edges = slice(tree.first_edge[start], tree.first_edge[start + size * most])
+    source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
+    unit = (target - start) // size
+    begin = start + unit * size
+    code = np.where(source >= begin, source - begin, _first_rounds(source, folds) + _FAR)
+    rows = np.stack([target - begin, code, output], axis=1)
+    new = (source >= begin - size) & (source >= start) & (source < begin)
+    links = np.stack([target - begin, source - begin, output], axis=1)[new]
+    count = 1 + _alike(links, unit[new] - 1, most - 1)
+    old = ~new & (unit > 0)
+    count = min(count, 1 + _same_rows(rows[old], unit[old] - 1, rows[unit < most - 1], unit[unit < most - 1], most - 1))
+    while count >= FEWEST_DENSE:  # fewer have more readers: those that are left out
+        alike = _read_alike(tree, start, size, count)
+        if alike == count:
+            return count
+        count = alike
+    return 1
+
+
+def _read_alike(tree: Tree, start: int, size: int, count: int) -> int:
+    """How many of the units from the first on are read by the same beyond the last; that one may have more readers."""
+    leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
+    leaving = leaving[tree.target[leaving] >= start + size * count]
+    unit = (tree.source[leaving] - start) // size
+    rows = np.stack([tree.source[leaving] - start - unit * size, tree.target[leaving], tree.output[leaving]], axis=1)
+    alike = _alike(rows, unit, count)
+    if alike == count - 1:
+        alike += set(map(tuple, rows[unit == 0].tolist())) <= set(map(tuple, rows[unit == alike].tolist()))
+    return alike
+
+
+def _first_rounds(leaves: Array, folds: list[Item]) -> Array:
+    """Leaves of folded repeats as the same ones of the first round: it does not matter which of many alike is read."""
+    if not folds:
+        return leaves
+    start, stop, end = (np.array(column) for column in zip(*((f.start, f.stop, f.end) for f in folds), strict=True))
+    at = np.searchsorted(start, leaves, side="right") - 1
+    inside = (at >= 0) & (leaves < end[at])
+    return np.where(inside, start[at] + (leaves - start[at]) % (stop - start)[at], leaves)
+
+
+def _same_rows(rows: Array, unit: Array, others: Array, other_unit: Array, units: int) -> int:
+    """How many units from the first on have the same rows here and there."""
+    counts, other_counts = (np.bincount(each, minlength=units)[:units] for each in (unit, other_unit))
+    differ = np.flatnonzero(counts != other_counts)
+    same = int(differ[0]) if len(differ) else units
+    until = int(counts[:same].sum())
+    differ = np.flatnonzero((rows[:until] != others[:until]).any(axis=1))
+    return int(unit[differ[0]]) if len(differ) else same
+
+
+def _alike(rows: Array, unit: Array, units: int) -> int:
+    """How many units from the first on have the same rows as the first."""
+    counts = np.bincount(unit, minlength=units)[:units]
+    differ = np.flatnonzero(counts != counts[0])
+    same = int(differ[0]) if len(differ) else units
+    if not counts[0]:
+        return same
+    block = rows[: same * counts[0]].reshape(same, int(counts[0]), -1)
+    differ = np.flatnonzero((block != block[0]).any(axis=(1, 2)))
+    return int(differ[0]) if len(differ) else same
