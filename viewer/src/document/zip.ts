@@ -7,6 +7,7 @@ const END = 0x06054b50,
   ENTRY = 0x02014b50,
   LOCAL = 0x04034b50;
 const MOST_MEMBERS = 2000;
+const MOST_BYTES = 1_000_000_000; // beyond it, a tab of a browser may run out of memory
 
 /** The members of a zip by name. Nothing is read beyond what the file holds, whatever its fields claim. `isChecked`
  * compares checksums too, which tells a flipped bit: for bytes that did not come out of gzip, which has its own. */
@@ -44,14 +45,26 @@ export function unzip(bytes: Uint8Array, isChecked = true): Map<string, Uint8Arr
   return members;
 }
 
-/** Unpack gzip. */
-export async function gunzip(bytes: Uint8Array): Promise<Uint8Array> {
+/** Unpack gzip, up to so many bytes: a small file can unpack to a thousand times its size. */
+export async function gunzip(bytes: Uint8Array, most = MOST_BYTES): Promise<Uint8Array> {
+  const parts: BlobPart[] = [];
+  let size = 0;
   try {
-    const stream = new Blob([bytes as BlobPart]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return new Uint8Array(await new Response(stream).arrayBuffer());
+    const reader = new Blob([bytes as BlobPart]).stream().pipeThrough(new DecompressionStream("gzip")).getReader();
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      size += part.value.length;
+      if (size > most) {
+        await reader.cancel();
+        break;
+      }
+      parts.push(part.value as BlobPart);
+    }
   } catch (error) {
     throw new DamagedFile("The file is damaged: what gzip packed cannot be unpacked.", { cause: error });
   }
+  if (size > most)
+    throw new DamagedFile(`The file unpacks to more than ${most / 1e6} MB. No page of ours is as large.`);
+  return new Uint8Array(await new Blob(parts).arrayBuffer());
 }
 
 function findEnd(view: DataView): number {

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { readAtlas } from "../../src/document/document";
-import { DamagedFile, unzip, zip } from "../../src/document/zip";
+import { DamagedFile, gunzip, unzip, zip } from "../../src/document/zip";
 import { type Entry, gzip, makeZip } from "./files";
 
 const BOTH: Entry[] = [
@@ -69,3 +69,9 @@ function flipped(bytes: Uint8Array, data: string): Uint8Array {
   bytes[new TextDecoder("latin1").decode(bytes).indexOf(data)]! ^= 4;
   return bytes;
 }
+
+test("what gzip packed is unpacked up to a limit", async () => {
+  const packed = await gzip(new Uint8Array(1000));
+  expect((await gunzip(packed, 1000)).length).toBe(1000);
+  await expect(gunzip(packed, 999)).rejects.toThrow("unpacks to more than");
+});

@@ -92,6 +92,9 @@ class GraphKept(Diagnosis):
         super().__init__(visit)
         self._graphs: list[MarkedRoot] = []
         self._calls: dict[Where, CallsOfLine] = {}
+        # A first forward pass may call one cell hundreds of times. Before any backward pass, nobody can tell that from
+        # an evaluation, and to look who holds the results takes a second.
+        self._trains = False
         self._reported: set[Where | SourceLine | None] = set()
         self._held: dict[Where, tuple[Finding, int, int]] = {}  # by line: what was reported, of how many, and the most
         self._stepped: list[weakref.ref[Any]] = []  # the optimizers that stepped in this iteration
@@ -100,6 +103,11 @@ class GraphKept(Diagnosis):
         self._steps: list[int] = []
 
     def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None:
+        if not self._trains:
+            self._trains = True
+            for calls in self._calls.values():
+                if not calls.used and len(calls.alive) > calls.most:
+                    self._look_at(calls)
         for loss in backward.losses:
             if loss.grad_fn is not None and backward.line is not None:
                 self._mark(loss.grad_fn, backward.line, None)
@@ -114,7 +122,7 @@ class GraphKept(Diagnosis):
             self._mark(node, line, calls)
         if not calls.used:
             calls.alive.append(self._graphs[-1].alive)
-            if len(calls.alive) > calls.most:
+            if self._trains and len(calls.alive) > calls.most:
                 self._look_at(calls)
 
     def _mark(self, node: Any, line: Where, calls: CallsOfLine | None) -> None:
