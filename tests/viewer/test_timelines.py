@@ -11,6 +11,8 @@ from torch import nn
 
 import torchatlas as atlas
 from torchatlas.graph import Graph
+from torchatlas.render.viewer.document import document
+from torchatlas.render.viewer.page import PageDocument, page
 from torchatlas.units import format_bytes
 
 MEMORY = """() => {
@@ -241,3 +243,23 @@ def test_two_fingers_zoom(page_of) -> None:
     nodes = page.evaluate("torchatlas.app.graph.count")
     assert high - low == pytest.approx(nodes / 4, rel=0.1)
     assert (low + high) / 2 == pytest.approx(nodes / 2, rel=0.2)
+
+
+def test_the_steps_of_a_run(page_of, tmp_path) -> None:
+    columns = {"number": [10, 11, 12], "wall_ns": [10**6, 2 * 10**6, 10**6], "loss": [2.0, float("nan"), None]}
+    given = {"columns": columns, "shown": 12, "changes": {11: "batch 8 -> <b>4</b>"}}
+    path = tmp_path / "run.html"
+    path.write_bytes(page([PageDocument("run", document(training_step(), steps=given))], title="run"))
+    opened = page_of(path)
+    shown(opened, "steps")
+    words = opened.locator(".steps .headline")
+    assert words.inner_text() == "step 12, one of 3 · 1.00 ms · the graph above is of this step"
+    opened.locator(".chart canvas").focus()
+    opened.keyboard.press("ArrowLeft")
+    assert words.inner_text() == (
+        "step 11, one of 3 · 2.00 ms · loss nan · its graph: run.graph(11).show()"
+        " · another structure than before: batch 8 -> <b>4</b>"
+    )
+    box = opened.locator(".chart canvas").bounding_box()
+    opened.mouse.click(box["x"] + 97, box["y"] + 20)
+    assert words.inner_text().startswith("step 10, one of 3 · 1.00 ms · loss 2")

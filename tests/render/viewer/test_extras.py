@@ -282,3 +282,46 @@ def test_equal_graphs_and_refusals() -> None:
     assert page["changed"] == page["only_a"] == page["only_b"] == []
     with pytest.raises(InvalidInputError, match="other= takes a Graph to compare with, not str"):
         document(step(), other="other.atlas")
+
+
+# -- steps of a run ----------------------------------------------------------------------------------------------------
+
+
+def table(**more: Any) -> dict[str, Any]:
+    return {"number": [3, 4], "wall_ns": [10, 20], "structure": [0, 1], "in_full": [False, True], **more}
+
+
+def test_the_steps_of_a_run() -> None:
+    given = {"columns": table(loss=[math.nan, 2.5], norm=[None, math.inf], empty=[None, None]), "shown": 4}
+    found = read(step(), steps={**given, "changes": {4: "batch 8 -> 4"}})["steps.json"]
+    assert found == {
+        "shown": 4,
+        "numbers": [3, 4],
+        "changes": [[4, "batch 8 -> 4"]],
+        "rows": [
+            {"name": "wall_ns", "unit": "ns", "values": [10, 20]},
+            {"name": "loss", "unit": "", "values": ["nan", 2.5]},
+            {"name": "norm", "unit": "", "values": [None, "inf"]},
+        ],
+    }
+
+
+def test_of_very_many_steps_the_last_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchatlas.render.viewer.sections.steps.MOST_STEPS", 1)
+    found = read(step(), steps={"columns": table()})
+    assert found["steps.json"]["numbers"] == [4]
+    assert "the last 1" in " ".join(found["info.json"]["left_out"])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (7, "takes the table of a run"),
+        ({"columns": {"number": [1]}}, "takes the table of a run"),
+        ({"columns": table(loss=[1.0])}, "differ in length"),
+        ({"columns": table(loss=["low", "high"])}, "'low', which is no number"),
+    ],
+)
+def test_a_bad_table_of_steps(given: Any, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        document(step(), steps=given)

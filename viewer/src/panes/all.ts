@@ -9,6 +9,7 @@ import type { PaneMaker } from "./pane";
 import { player } from "./player";
 import { roofline } from "./roofline";
 import { searchPane } from "./search";
+import { stepsPane } from "./steps";
 import { table } from "./table";
 import { time } from "./time";
 import { tree } from "./tree";
@@ -26,6 +27,7 @@ export const PANES: readonly PaneMaker[] = [
   roofline,
   table,
   player,
+  stepsPane,
   groupLanes,
   compare,
 ];

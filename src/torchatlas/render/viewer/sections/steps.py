@@ -1,0 +1,60 @@
+"""The steps of a run around the step that a page shows -> their numbers by column."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchatlas.errors import InvalidInputError
+from torchatlas.render.viewer.sections.registered import Members, section
+from torchatlas.render.viewer.subject import Subject
+
+MOST_STEPS = 100_000
+_UNITS = {"wall_ns": "ns", "peak_bytes": "bytes"}  # of columns that the viewer knows; what was logged has none
+_NOT_DRAWN = {"number", "start_ns", "structure", "ops", "changed", "finished", "in_full"}
+
+
+@section("steps", "steps")
+def steps(subject: Subject) -> Members:
+    """`steps` is a mapping: "columns" {name: numbers}, "shown" the number of the step that the graph is of, "changes"
+    {number: what changed in words}. Columns are of equal length; "number" and "wall_ns" are needed."""
+    given = subject.extras.get("steps")
+    if given is None:
+        return {}
+    columns = given["columns"] if isinstance(given, Mapping) and "columns" in given else None
+    if not isinstance(columns, Mapping) or not {"number", "wall_ns"} <= columns.keys():
+        raise InvalidInputError("steps= takes the table of a run; save its page with run.save('run.html').")
+    if len({len(column) for column in columns.values()}) != 1:
+        raise InvalidInputError("steps=: the columns differ in length.")
+    count = len(columns["number"])
+    if count > MOST_STEPS:
+        subject.left_out.append(
+            f"Of {count:,} steps the page shows the last {MOST_STEPS:,}. run.columns holds all of them."
+        )
+    kept = {name: column[-MOST_STEPS:] for name, column in columns.items()}
+    return {
+        "steps.json": {
+            "shown": given.get("shown"),
+            "changes": [[int(number), str(words)] for number, words in given.get("changes", {}).items()],
+            "numbers": [int(number) for number in kept["number"]],
+            "rows": [
+                {"name": name, "unit": _UNITS.get(name, ""), "values": _values(name, column)}
+                for name, column in kept.items()
+                if name not in _NOT_DRAWN and any(one is not None for one in column)
+            ],
+        }
+    }
+
+
+def _values(name: str, column: Sequence[Any]) -> list[float | str | None]:
+    """Numbers; None where one is not known. NaN and infinities, which JSON has not, as text: they are looked for."""
+    found: list[float | str | None] = []
+    for one in column:
+        if one is None:
+            found.append(None)
+        elif isinstance(one, (int, float)):
+            found.append(one if math.isfinite(one) else str(float(one)))
+        else:
+            raise InvalidInputError(f"steps=: column {name!r} holds {one!r}, which is no number.")
+    return found
