@@ -9,7 +9,7 @@ import pytest
 import support
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path) -> list[tuple[int, str]]:
@@ -18,7 +18,10 @@ def blocks(page: Path) -> list[tuple[int, str]]:
 
 
 STARTING = ("distributed.md", "pipeline.md")  # other processes, or threads of torch that talk to them
-RUN = [pytest.param(page, id=page.name, marks=[pytest.mark.child] * (page.name in STARTING)) for page in PAGES]
+RUN = [
+    pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.child] * (page.name in STARTING))
+    for page in PAGES
+]
 NEEDED = {"distributed.md": "fake-collectives"}  # a row of docs/versions.md, by the page whose code needs it
 
 
@@ -35,7 +38,7 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
         exec(compile(padded, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
