@@ -18,6 +18,7 @@ from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.row_schema import (
     RECOMPUTING,
+    Died,
     NodeRow,
     OpRow,
     Plan,
@@ -82,7 +83,8 @@ class Decoder:
     def run(self) -> None:
         rows, states, end = self.recorder.rows, self.states, self._end
         events: dict[type, Callable[[Any, int], None]] = {
-            weakref.ref: states.storage_died,
+            weakref.ref: states.reference_died,
+            Died: states.storage_died,
             Resized: states.storage_resized,
             ResizedEarly: states.storage_resized_early,
             Reshaped: states.tensor_reshaped,

@@ -177,14 +177,14 @@ class Watch:
         self.recorder.numbers.after_resize(storage)
 
     def join_thread(self, cell: Cell, thread: threading.Thread) -> tuple[Cell, Any]:
-        """Count what a new thread runs to the call that started it. Returns the thread's cell and its dispatch mode."""
+        """Count what a new thread runs to the call that started it. Returns the thread's cell and its recorder."""
         fork = self.recorder.fork()
         self._forks.append(fork)
         owner = self.owners[self.call_owner[cell[0]]] if cell[0] >= 0 else None
         path, root, kind = (owner.path, owner.root, owner.type) if owner is not None else ("", -1, "")
         self.owners.append(Owner(weakref.ref(thread), kind, path, root, "thread", thread.name, next_sequence_nr()))
         fork.current[0] = self._call(len(self.owners) - 1, cell[0])
-        return fork.current, fork.mode
+        return fork.current, fork
 
     @never_compiled
     def _call(self, owner: int, outer: int) -> int:

@@ -32,8 +32,6 @@ from torchatlas.torch_private import (
     inductor_backend,
     inductor_graph,
     never_compiled,
-    push_mode,
-    remove_mode,
     tensor_data,
 )
 
@@ -285,14 +283,14 @@ def _patch_threads() -> None:
             _INHERITED.pop(thread, None)  # it may not have started
 
     def bootstrap_joined(thread: threading.Thread) -> None:
-        modes = _joined(thread, _INHERITED.pop(thread, ()))  # all that may be kept for as long as the thread runs
-        for mode in modes:
-            push_mode(mode)
+        forks = _joined(thread, _INHERITED.pop(thread, ()))  # all that may be kept for as long as the thread runs
+        for fork in forks:
+            fork.attach()
         try:
             bootstrap(thread)
         finally:
-            for mode in reversed(modes):
-                remove_mode(mode)
+            for fork in reversed(forks):
+                fork.detach()
             with _LOCK:
                 _WATCHES.pop(threading.get_ident(), None)
 
@@ -334,17 +332,17 @@ def _in_scheduler() -> bool:
 
 
 def _joined(thread: threading.Thread, watches: Watches) -> list[Any]:
-    """Let a new thread, which is the calling one, be part of the recordings; the dispatch modes to enter."""
-    entries, modes = [], []
+    """Let a new thread, which is the calling one, be part of the recordings; their recorders for this thread."""
+    entries, forks = [], []
     for watch, outer in watches:
-        cell, mode = watch.join_thread(outer, thread)
+        cell, fork = watch.join_thread(outer, thread)
         entries.append((watch, cell))
-        if mode is not None:
-            modes.append(mode)
+        if fork is not None:
+            forks.append(fork)
     if entries:
         with _LOCK:
             _WATCHES[threading.get_ident()] = tuple(entries)
-    return modes
+    return forks
 
 
 def _pace_collector() -> None:
