@@ -32,6 +32,7 @@ def capture(
     repeat: int = 1,
     kwargs: dict[str, Any] | None = None,
     track_tensor_ops: bool = True,
+    native: bool | None = None,
     **model_kwargs: Any,
 ) -> Graph:
     """Run a model or function and return the graph of what happened.
@@ -39,7 +40,7 @@ def capture(
     `backward=True` runs backward from `loss(outputs)`, by default the sum of the floating outputs; an `optimizer`
     (an instance, or a function of the parameters) takes a step after it. `fake=True` computes and allocates nothing;
     the model may then also live on the meta device or be a function that builds one. `values` keeps what every node
-    produced, and `track_tensor_ops=False` records module calls only, as in `recording`.
+    produced, `track_tensor_ops=False` records module calls only, and `native` chooses the recorder, as in `recording`.
 
     For times that can be believed, `warmup` runs come first and leave no trace, then it is recorded `repeat` times:
     times are medians over these runs, `node.time_spread_ns` their spread, and `graph.timing` tells what a whole run
@@ -66,12 +67,12 @@ def capture(
             whole(mode),
         ):
             model, args, call_kwargs, optimizer = faked(mode, model, args, call_kwargs, optimizer)
-            step = _Step(model, args, call_kwargs, backward, loss, optimizer)
+            step = _Step(model, args, call_kwargs, backward, loss, optimizer, native)
             graph: Graph = step.recorded(None, track_tensor_ops, None).graph
         without_pretence(graph)
         return graph
     check_call(model, args, call_kwargs)
-    step = _Step(model, args, call_kwargs, backward, loss, optimizer)
+    step = _Step(model, args, call_kwargs, backward, loss, optimizer, native)
     copied = not track_tensor_ops or repeat > 1  # runs that nothing records: nobody sees what they write to
     with Restorer(model, (args, call_kwargs), optimizer, whole=copied) as restorer:
         return Runs(
@@ -92,6 +93,7 @@ class _Step:
     backward: bool
     loss: Callable[[Any], torch.Tensor] | None
     optimizer: Any
+    native: bool | None
 
     @property
     def module(self) -> nn.Module | None:
@@ -100,7 +102,9 @@ class _Step:
     def recorded(self, values: str | None, track_tensor_ops: bool, restorer: Restorer | None) -> Any:
         """Run it once under a recording, which is returned."""
         if track_tensor_ops:
-            session: Any = Recording(self.module, values=values, only_inputs=True, guard=restorer)
+            session: Any = Recording(
+                self.module, values=values, native=self.native, only_inputs=True, guard=restorer
+            )
         else:
             session = recording(self.module, track_tensor_ops=False)
         optimizer = _made(self.optimizer, self.module)

@@ -54,6 +54,7 @@ class Recorder:
     """One recording. `start` and `stop` put it on and off the dispatcher of this thread."""
 
     kind = "python"
+    taken_over: list[str] = []  # noqa: RUF012  # why another recorder took over in the middle
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Recorder:
         self._kept_codes: list[types.CodeType] = []
         self._guard, self._keep = guard, keep
         self._around = around  # wraps the recording function of every operator
+        self._extend: Any = self.rows.extend
         self.environment = self._make_environment()
         self._mode = _Mode(self)
         self._parent: Recorder | None = None
@@ -197,6 +199,9 @@ class Recorder:
             self.plans.append(plan)
             return len(self.plans) - 1
 
+    def _note_handled(self, name: str) -> None:
+        self.handled.append(name)
+
     def before_resize(self, storage: Any) -> None:
         """A storage is about to be resized without an op: what is in it may be lost."""
         if self._guard is not None:
@@ -241,14 +246,14 @@ class Recorder:
             # Not the exception itself: it holds the frames, and they hold tensors.
             main = self._parent or self
             main.failure = (name, id(error), describe_error(error), call, code, instruction)
-            self.handled.append(name)
+            self._note_handled(name)
 
         return {
             "OMITTED": OMITTED,
             "classify": classify,
             "current": self.current,
             "current_node": current_autograd_node,
-            "extend": self.rows.extend,
+            "extend": self._extend,
             "failed": failed,
             "forget": numbers.forget,
             "frame_at": sys._getframe,

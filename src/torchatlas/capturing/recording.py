@@ -332,6 +332,8 @@ class Recording(Shown, Bracket["Recording"]):
         native = self._recorder.kind == "native"
         if not native and (graph.columns["node_phase"] == PHASES.index(Phase.BACKWARD)).any():
             notes.append(_SUMS_OUT_OF_PLACE)
+        if native and (reasons := self._recorder.taken_over):
+            notes.append(f"the recorder in Python took over from the native one in the middle: {', '.join(dict.fromkeys(reasons))}")
         if self._taken_over:
             notes.append(f"recorded by the recorder in Python, not the native one: {self._taken_over}")
         if self.failure is not None:

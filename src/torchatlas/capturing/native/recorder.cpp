@@ -2,8 +2,8 @@
 //
 // torch calls `enter` and `leave` around every call of an operator (at::RecordFunction), also around those that a kernel
 // makes for itself. An op is recorded where a dispatch mode of Python would have seen it, and only there:
-//   transparent   composite operators, and calls that autocast, torch.func, a dispatch mode or a wrapper subclass takes
-//                 over: what they call is looked at, they themselves leave no row
+//   transparent   composite operators, and calls that autocast, a dispatch mode or a wrapper subclass takes over: what they
+//                 call is looked at, they themselves leave no row
 //   hidden        what the kernel of a recorded op calls; but not what its autograd kernel calls before it
 // Rows are kept as numbers (Row, tokens) and become Python objects when somebody asks for them (`drain`).
 //
@@ -49,11 +49,12 @@ constexpr int kSlots = 16;         // recordings at once
 constexpr size_t kPolledPerOp = 64;  // storages without an allocator that reports, looked at after each op
 constexpr int kUser = 0, kSkip = 1, kRecomputes = 2;  // of code: frames.code_kind, and a checkpoint's own function
 
-const DispatchKeySet kTakesOver({
-    DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::Functionalize, DispatchKey::FuncTorchBatched,
-    DispatchKey::FuncTorchGradWrapper, DispatchKey::FuncTorchDynamicLayerFrontMode,
+const DispatchKeySet kTransforms({
+    DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper, DispatchKey::FuncTorchDynamicLayerFrontMode,
     DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::FuncTorchVmapMode, DispatchKey::Batched,
     DispatchKey::VmapMode, DispatchKey::BatchedNestedTensor});
+const DispatchKeySet kPython({DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::Functionalize});
+const DispatchKeySet kTakesOver = kTransforms | kPython;
 const DispatchKeySet kAutograd(DispatchKey::AutogradFunctionality);
 const DispatchKeySet kUnusual = DispatchKeySet({DispatchKey::Sparse, DispatchKey::SparseCsr, DispatchKey::NestedTensor,
                                                DispatchKey::Quantized});
@@ -269,7 +270,7 @@ std::atomic<uint64_t> generations{0};
 
 struct Recorder {
   // The Python side, set once
-  Ref describe, classify, odd, structure, opaque, omitted, place, events, guard, before, after, error;
+  Ref describe, classify, odd, structure, opaque, omitted, place, events, take_over, guard, before, after, error;
   Cell* cell = nullptr;  // of the thread that began
 
   std::mutex mutex;
@@ -550,7 +551,7 @@ struct Recorder {
       }
     } else if (value.isInt()) {
       int64_t number = value.toInt();
-      if (number == number * 8 / 8) put(kInt, number); else keep(kValue, value);
+      if (std::abs(number / 2) < int64_t{1} << 58) put(kInt, number); else keep(kValue, value);
     } else if (value.isBool()) {
       put(kBool, value.toBool());
     } else if (value.isList() && holds_tensors(value)) {
@@ -608,11 +609,15 @@ struct Recorder {
     bool needs = false, grad = at::GradMode::is_enabled();
     for (size_t i = 0; i < inputs.size(); ++i) look_at(inputs[i], keys, needs, i >= op->positional);
     auto effective = (keys | tls.included_) - tls.excluded_;
+    if (effective.has_any(kTransforms)) {  // torch.func hands ops on without calling them anew
+      Gil gil;
+      return call(me, take_over, Ref(Py_BuildValue("(s)", "a transform of torch.func ran")));
+    }
     Frame& frame = push(fn, me);
-    bool is_composite = composite(op, keys);
+    bool is_composite = effective.has_any(kAutograd) && composite(op, keys);
     frame.composite = me.depth > 1 ? me.frames[me.depth - 2].composite : nullptr;
     if (is_composite && !frame.composite) frame.composite = op;
-    if (is_composite || effective.has_any(kTakesOver) || autocast_takes(op, effective)) {
+    if (is_composite || effective.has_any(kPython) || autocast_takes(op, effective)) {
       frame.kind = Frame::Transparent;
       return;
     }
@@ -634,6 +639,7 @@ struct Recorder {
     }
     {
       Lock lock(mutex);
+      aside ? poll_all() : poll(kPolledPerOp);
       for (size_t i = 0; i < inputs.size(); ++i) {
         if (is_there(row, i)) encode(inputs[i], frame, true, lock);
       }
@@ -677,7 +683,6 @@ struct Recorder {
       }
       if (after) call_after(me, frame, fn.outputs());
       Lock lock(mutex);
-      aside ? poll_all() : poll(kPolledPerOp);
       row.tokens = tokens.size(), row.values = values.size();
       row.token_count = static_cast<uint32_t>(frame.tokens.size());
       row.allocated = allocated, row.peak = row_peak;
@@ -1046,6 +1051,7 @@ struct Recorder {
     std::vector<IValue> its_values;
     {
       Lock lock(mutex);
+      poll(polled.size());
       if (rows.empty()) return true;
       taken.swap(rows), its_tokens.swap(tokens), its_values.swap(values);
       rows.reserve(std::min<size_t>(taken.size(), 1 << 16));
@@ -1243,23 +1249,24 @@ struct Core {
 
 Recorder& of(PyObject* self) { return *reinterpret_cast<Core*>(self)->recorder; }
 
-std::array<Ref*, 12> references(Recorder& r) {
-  return {&r.describe, &r.classify, &r.odd, &r.structure, &r.opaque, &r.omitted,
-          &r.place, &r.events, &r.guard, &r.before, &r.after, &r.error};
+std::array<Ref*, 13> references(Recorder& r) {
+  return {&r.describe, &r.classify, &r.odd, &r.structure, &r.opaque, &r.omitted, &r.place,
+          &r.events, &r.take_over, &r.guard, &r.before, &r.after, &r.error};
 }
 
 PyObject* core_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"describe", "classify", "odd", "structure", "opaque", "omitted",
-                                "place", "events", "guard", "before", "after", nullptr};
-  PyObject* given[11];
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOOO", const_cast<char**>(names), &given[0], &given[1], &given[2],
-                                   &given[3], &given[4], &given[5], &given[6], &given[7], &given[8], &given[9], &given[10])) {
+                                "place", "events", "take_over", "guard", "before", "after", nullptr};
+  PyObject* given[12];
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOOOO", const_cast<char**>(names), &given[0], &given[1], &given[2],
+                                   &given[3], &given[4], &given[5], &given[6], &given[7], &given[8], &given[9], &given[10],
+                                   &given[11])) {
     return nullptr;
   }
   auto* self = reinterpret_cast<Core*>(type->tp_alloc(type, 0));
   self->recorder = new Recorder();
   auto all = references(*self->recorder);
-  for (int i = 0; i < 11; ++i) {
+  for (int i = 0; i < 12; ++i) {
     if (given[i] != Py_None) *all[i] = Ref(Py_NewRef(given[i]));
   }
   return reinterpret_cast<PyObject*>(self);

@@ -30,11 +30,13 @@ from torchatlas.torch_private import (
     dispatch_mode_stack,
     functorch_depth,
     next_sequence_nr,
+    push_mode,
     pytree,
 )
 
 _EVENTS = (Died, Resized, Reshaped)  # in the order of Row::Kind
 _RECOMPUTES = 2
+_NEVER_DISPATCHED = frozenset({"aten.detach_.default"})  # done by autograd itself: no dispatch mode sees it
 _NOT_HERE, _ON, _BELOW = range(3)  # what Core.place says
 _MOST_IDLE = 4
 _MOST_KEPT = 2048
@@ -69,15 +71,18 @@ class NativeRecorder(Recorder):
             omitted=OMITTED,
             place=PLACE,
             events=_EVENTS,
+            take_over=self._take_over,
             guard=guard,
             before=None,
             after=None,
         )
         self._written: list[Any] = []  # see `rows`
-        self._core_threads = 0
+        self._raised: list[str] = []  # operators that raised in the dispatch mode
+        self.taken_over: list[str] = []  # why the recorder in Python took over in the middle; see `_take_over`
         super().__init__(guard=guard)
         self.current: Any = module.Cell(self._core)
-        self.environment["current"] = self.current
+        self._extend = self._extend_after_core
+        self.environment = self._make_environment()
 
     @classmethod
     def take(cls) -> NativeRecorder:
@@ -87,13 +92,13 @@ class NativeRecorder(Recorder):
             return cls(build.load())
 
     def release(self) -> None:
-        self._written.clear()
-        self.numbers.clear()
-        self.metadata.clear()
+        for container in (self._written, self.numbers, self.metadata, self._raised, self.taken_over):
+            container.clear()  # type: ignore[attr-defined]
         self.current[:], self.end = (-1, None), None
         _, codes, layouts, _ = self._core.counts()
         self._core.release(True)
-        if self._guard is None and not self._forked and len(_IDLE) < _MOST_IDLE and max(codes, layouts) <= _MOST_KEPT:
+        ours_alone = self._guard is None and not self._forked and not self._mode.over
+        if ours_alone and len(_IDLE) < _MOST_IDLE and max(codes, layouts) <= _MOST_KEPT:
             _IDLE.append(self)
 
     # -- rows --------------------------------------------------------------------------------------------------------
@@ -126,6 +131,8 @@ class NativeRecorder(Recorder):
         self.began_ns, self.first_sequence_nr = self._module.clock_ns(), next_sequence_nr()
 
     def stop(self) -> None:
+        if self.taken_over:
+            super().stop()
         self._core.stop()
         self.end = len(self.rows)
         self.metadata["allocated_peak_bytes"] = self._core.counts()[3]
@@ -138,11 +145,24 @@ class NativeRecorder(Recorder):
 
     def take_off(self) -> None:
         """After a backward pass in which the recording ended: torch has put its callback back."""
+        super().take_off()
         if self.end is not None:
             self._core.detach()
 
     def paused(self) -> AbstractContextManager[None]:
         return _paused(self._core)
+
+    def _take_over(self, reason: str) -> None:
+        """From here on, in this thread, the dispatch mode records: called by the recorder in C++ in the middle of a run.
+
+        Its rows follow what was recorded so far, with the same numbers.
+        """
+        self._core.pause(1)
+        self.taken_over.append(reason)
+        push_mode(self._mode)
+
+    def _extend_after_core(self, row: Any) -> None:
+        self.rows.extend(row)
 
     # -- threads -----------------------------------------------------------------------------------------------------
 
@@ -152,7 +172,8 @@ class NativeRecorder(Recorder):
         vars(fork).update(vars(self))
         fork.current = self._module.Cell(self._core)
         fork._parent = self
-        fork.environment = {**self.environment, "current": fork.current}
+        fork.environment = fork._make_environment()
+        fork._mode = type(self._mode)(fork)
         return fork
 
     def attach(self) -> None:
@@ -169,13 +190,18 @@ class NativeRecorder(Recorder):
     @property
     def handled(self) -> list[str]:  # type: ignore[override]
         failures, _, _ = self._core.failures()
-        return [self.plans[number].name for number, *_ in failures]
+        return [*(self.plans[number].name for number, *_ in failures), *self._raised]
 
     @handled.setter
     def handled(self, names: list[str]) -> None: ...
 
+    def _note_handled(self, name: str) -> None:
+        self._raised.append(name)
+
     def failure_of(self, error: BaseException) -> tuple[str, str, int, types.CodeType | None, int] | None:
         """The exception becomes a Python object after the op has left: it is known by the frame that called the op."""
+        if (found := super().failure_of(error)) is not None:
+            return found
         failures, innermost, instruction = self._core.failures()
         chain: BaseException | None = error
         while chain is not None and failures:
@@ -198,7 +224,7 @@ class NativeRecorder(Recorder):
             plan = plan_for(operator)
         except (AttributeError, RuntimeError):  # known to the dispatcher alone
             plan = Plan(None, f"{space}.{rest}.{overload or 'default'}", others=(0,), readable=False)
-        if plan.bookkeeping:
+        if plan.bookkeeping or plan.name in _NEVER_DISPATCHED:
             return -1, True, False, False, (), (), (), (), (), (), 0, 0, 0
         number = self.add_plan(plan)
         schema = getattr(plan.operator, "_schema", None)
