@@ -83,6 +83,10 @@ class Watch:
     _forks: list[Recorder] = field(default_factory=list)  # of the recorder, one per thread that joined
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def touches_nodes(self) -> bool:
+        return self.recorder.touches_nodes
+
     def start(self) -> None:
         note_process(self.recorder.metadata)
         self.named = self.model is not None

@@ -46,6 +46,9 @@ _NO_FRAME = "<frozen importlib._bootstrap>"  # Python leaves such frames out whe
 class Watcher(Protocol):
     """A recording as the patches see it."""
 
+    @property
+    def touches_nodes(self) -> bool: ...  # True if Python asks for every op which node of autograd runs
+
     def module_called(self, inner: Any, cell: Cell, module: Any, args: Any, kwargs: Any) -> Any: ...
     def backward_called(self, inner: Any, cell: Cell, tensors: Any, args: Any, kwargs: Any) -> Any: ...
     def graph_called(self, inner: Any, cell: Cell, graph: Any, args: Any, kwargs: Any) -> Any: ...
@@ -180,7 +183,7 @@ def _watch_engine() -> None:
     passes: dict[int, DeepPasses] = {}  # by thread
 
     def around(run: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _here() and functorch_depth() == 0:
+        if any(watch.touches_nodes for watch, _ in _here()) and functorch_depth() == 0:
             keeps_graph, creates_graph = (*args, None, None)[1:3]
             roots = [root for output in outputs if (root := _root(output)) is not None]
             here = passes.setdefault(threading.get_ident(), DeepPasses())

@@ -54,6 +54,8 @@ class Recorder:
     """One recording. `start` and `stop` put it on and off the dispatcher of this thread."""
 
     kind = "python"
+    knows_views = False  # whether rows tell writes to views from others: WRITES_VIEW
+    touches_nodes = True  # Python asks for every op which node of autograd runs: see deep_graphs.py
     taken_over: list[str] = []  # noqa: RUF012  # why another recorder took over in the middle
 
     def __init__(

@@ -37,19 +37,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("CXX", raising=False)
     use_source(TINY % "", tmp_path, monkeypatch)
     yield tmp_path / "cache" / "native"
-    forget()
+    build.forget()
 
 
 def use_source(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = folder / "recorder.cpp"
     source.write_text(text)
     monkeypatch.setattr(build, "SOURCE", source)
-    forget()
-
-
-def forget() -> None:
-    build._loaded.cache_clear()
-    build.build_key.cache_clear()
+    build.forget()
 
 
 def test_built_once_then_loaded(cache: Path) -> None:
@@ -74,7 +69,7 @@ def test_another_source_or_torch_is_another_build(tmp_path: Path, monkeypatch: p
     assert build.build_path() != first
     assert build.load() is None
     shutil.copy(first, build.build_path())  # renamed by somebody
-    forget()
+    build.forget()
     assert build.load() is None
     assert "another torch, Python or source" in build.status().reason
 

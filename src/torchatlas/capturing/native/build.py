@@ -89,7 +89,7 @@ def build(*, again: bool = False) -> Path:
         _compile(made)
         _try_in_a_child(made)
         os.replace(made, target)  # whole or not at all, also if two processes build at once
-    _loaded.cache_clear()
+    forget()
     return target
 
 
@@ -98,8 +98,14 @@ def remove() -> list[Path]:
     found = sorted(cache_folder().glob(f"{_NAME}-*"))
     for path in found:
         path.unlink(missing_ok=True)
-    _loaded.cache_clear()
+    forget()
     return found
+
+
+def forget() -> None:
+    """Look anew for a build when one is next asked for."""
+    _loaded.cache_clear()
+    build_key.cache_clear()
 
 
 def cache_folder() -> Path:

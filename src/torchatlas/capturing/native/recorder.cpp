@@ -37,6 +37,36 @@ PyObject* THPVariable_Wrap(const at::TensorBase& tensor);  // of torch/csrc/auto
 
 namespace {
 
+// torch's CPU allocator reports that memory was freed only if it was allocated while somebody listened, else it prints a
+// warning at every thousandth time. So memory from before is entered into its table when it is first met, and its count is
+// kept away from a thousand. The members are private; naming them in a template argument is allowed.
+template <auto Mutex, auto Sizes, auto Allocated, auto Count>
+struct Opened {
+  friend auto reporter_members() { return std::make_tuple(Mutex, Sizes, Allocated, Count); }
+};
+auto reporter_members();
+template struct Opened<&c10::ProfiledCPUMemoryReporter::mutex_, &c10::ProfiledCPUMemoryReporter::size_table_,
+                       &c10::ProfiledCPUMemoryReporter::allocated_, &c10::ProfiledCPUMemoryReporter::log_cnt_>;
+
+void enter_in_table(void* data, size_t bytes, std::vector<void*>& entered) {
+  auto [mutex, sizes, allocated, count] = reporter_members();
+  auto& reporter = c10::profiledCPUMemoryReporter();
+  std::lock_guard<std::mutex> lock(reporter.*mutex);
+  if ((reporter.*sizes).emplace(data, bytes).second) reporter.*allocated += bytes, entered.push_back(data);
+}
+
+void take_from_table(const std::vector<void*>& entered) {
+  auto [mutex, sizes, allocated, count] = reporter_members();
+  auto& reporter = c10::profiledCPUMemoryReporter();
+  std::lock_guard<std::mutex> lock(reporter.*mutex);
+  for (void* data : entered) {
+    auto found = (reporter.*sizes).find(data);
+    if (found != (reporter.*sizes).end()) reporter.*allocated -= found->second, (reporter.*sizes).erase(found);
+  }
+}
+
+void keep_quiet() { c10::profiledCPUMemoryReporter().*std::get<3>(reporter_members()) = 1; }
+
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 using c10::IValue;
@@ -238,7 +268,8 @@ struct Cell {
 struct Frame {  // a call that has begun
   enum Kind : uint8_t { Recorded, Transparent, Step } kind;
   bool autograd;  // its autograd kernel runs first
-  int below, uncaught, views_written;
+  bool writes_view;
+  int below, uncaught;
   const at::RecordFunction* fn;
   const Operator* composite;
   Plan* plan;
@@ -284,6 +315,7 @@ struct Recorder {
   ska::flat_hash_map<c10::StorageImpl*, Live> live;
   ska::flat_hash_map<void*, c10::StorageImpl*> by_data;
   std::vector<c10::StorageImpl*> polled;          // whose end no allocator reports
+  std::vector<void*> entered;                     // into the table of torch's allocator
   std::vector<std::pair<WeakImpl, int32_t>> lone;  // tensors that stand for their memory
   size_t poll_at = 0, sweep_at = 4096;
   std::vector<int64_t> layout_pool;  // dimensions, sizes, strides
@@ -359,6 +391,7 @@ struct Recorder {
       if (std::find(polled.begin(), polled.end(), memory) == polled.end()) polled.push_back(memory);
       return;
     }
+    if (entry.external) enter_in_table(entry.data, memory->nbytes(), entered);
     auto [found, is_new] = by_data.emplace(entry.data, memory);
     if (!is_new && found->second != memory) {
       auto older = live.find(found->second);
@@ -643,9 +676,10 @@ struct Recorder {
       for (size_t i = 0; i < inputs.size(); ++i) {
         if (is_there(row, i)) encode(inputs[i], frame, true, lock);
       }
-      if (row.needs && frame.plan->writes) note_views(op, frame, inputs);
+      if (row.needs && frame.plan->writes) note_views(frame, inputs);
       row_peak = allocated;
     }
+    keep_quiet();
     if (op->changes_layout && !inputs.empty() && inputs[0].isTensor()) frame.relaid.push_back(inputs[0].toTensor());
     for (size_t i = op->positional; i < inputs.size(); ++i) {  // out=
       if (op->arguments[i].written) each_tensor(inputs[i], [&](const at::Tensor& t) { frame.relaid.push_back(t); });
@@ -669,7 +703,8 @@ struct Recorder {
     if (frame.plan->number < 0) return;
     Row& row = frame.row;
     row.end = ended;
-    if (!row.in_backward || row.grad) row.next_nr = at::sequence_number::peek() - frame.views_written;
+    if (!row.in_backward || row.grad) row.next_nr = at::sequence_number::peek() - 2 * frame.writes_view;
+    if (row.needs && frame.writes_view) row.needs = 2;
     if (std::uncaught_exceptions() > frame.uncaught) {
       Lock lock(mutex);
       relay(frame, lock);
@@ -703,7 +738,7 @@ struct Recorder {
     if (me.depth == static_cast<int>(me.frames.size())) me.frames.emplace_back();
     Frame& frame = me.frames[me.depth++];
     frame.fn = &fn;
-    frame.views_written = 0;
+    frame.writes_view = false;
     frame.tokens.clear();
     frame.values.clear();
     frame.relaid.clear();
@@ -746,10 +781,10 @@ struct Recorder {
     return !keys.empty() && op->handle.hasKernelForDispatchKey(keys.highestPriorityTypeId());
   }
 
-  // A write to a view, or to what has views, gives autograd's numbers to more nodes than one, just after the op.
-  void note_views(const Operator* op, Frame& frame, c10::ArrayRef<const IValue> inputs) {
+  // Autograd makes two more nodes just after a write to a view: CopySlices for the whole, and a new one for the view.
+  static void note_views(Frame& frame, c10::ArrayRef<const IValue> inputs) {
     for (int64_t target : frame.plan->targets) {
-      each_tensor(inputs[target], [&](const at::Tensor& tensor) { frame.views_written += 2 * tensor.is_view(); });
+      each_tensor(inputs[target], [&](const at::Tensor& tensor) { frame.writes_view |= tensor.is_view(); });
     }
   }
 
@@ -1075,7 +1110,7 @@ struct Recorder {
       add(Py_NewRef(row.code ? reinterpret_cast<PyObject*>(row.code) : Py_None));
       add(PyLong_FromLong(row.code ? row.instruction : 0));
       add(row.grad == 2 ? PyLong_FromLong(2) : PyBool_FromLong(row.grad));
-      add(PyBool_FromLong(row.needs));
+      add(row.needs == 2 ? PyLong_FromLong(2) : PyBool_FromLong(row.needs));
       const int64_t* token = its_tokens.data() + row.tokens;
       const IValue* kept = its_values.data() + row.values;
       Ref numbers(plan.readable ? nullptr : PyList_New(0));
@@ -1339,6 +1374,7 @@ PyObject* core_start(PyObject* self, PyObject* cell) {
     r.slot = slot, r.generation = ++generations, r.cell = reinterpret_cast<Cell*>(cell), r.aside = 0;
     slots[slot].store(&r);
     attach(&r, r.cell);
+    keep_quiet();
     Py_RETURN_TRUE;
   }
   Py_RETURN_FALSE;
@@ -1349,6 +1385,7 @@ PyObject* core_stop(PyObject* self, PyObject*) {
   end_recording(r);
   Lock lock(r.mutex);
   r.poll_all();
+  take_from_table(std::exchange(r.entered, {}));
   return none();
 }
 

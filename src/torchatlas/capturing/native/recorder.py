@@ -59,6 +59,8 @@ class NativeRecorder(Recorder):
     """One recording by the recorder in C++."""
 
     kind = "native"
+    knows_views = True
+    touches_nodes = False
 
     def __init__(self, module: Any, *, guard: Callable[[Any], None] | None = None) -> None:
         self._module = module
