@@ -41,8 +41,8 @@ def record(specimen: Specimen, how: str, native: bool) -> atlas.Graph:
 def relative_numbers(graph: atlas.Graph) -> list[int]:
     """Autograd's numbers, counted in every thread from the first that was used: they go on from run to run."""
     numbers, threads = graph.columns["node_sequence_nr"], graph.columns["node_thread"]
-    first = {t: min((n for n in numbers[threads == t] if n >= 0), default=0) for t in set(threads.tolist())}
     own = graph.columns["node_forward"] < 0  # a backward node has the number of its forward node, of whichever thread
+    first = {t: min((n for n in numbers[own & (threads == t)] if n >= 0), default=0) for t in set(threads.tolist())}
     return [int(n - first[t]) if n >= 0 and o else -1 for n, t, o in zip(numbers, threads, own, strict=True)]
 
 
@@ -58,6 +58,7 @@ def column_differences(one: atlas.Graph, other: atlas.Graph) -> list[str]:
 
 # -- without the named differences ---------------------------------------------------------------------------------------
 
+UNSAFE = re.compile(r"aten\.(_unsafe_view|unsafe_split\w*)\.")  # "writes to views": what autograd takes for no view
 ALIAS, DETACH = "aten._reshape_alias.default", "aten.detach.default"
 SYNONYMS = {  # "ways that torch takes only with a dispatch mode": the name of both here
     "aten._index_put_impl.default": "aten.index_put.default",
@@ -66,16 +67,12 @@ SYNONYMS = {  # "ways that torch takes only with a dispatch mode": the name of b
 }
 
 
-def alike(graph: atlas.Graph, value: int) -> int:
-    """The value that a view is exactly the same as; -1 if there is none."""
-    other = int(graph.columns["value_view_of"][value])
-    names = ("value_storage", "value_layout", "value_offset", "value_version")
-    return other if other >= 0 and all(graph.columns[n][other] == graph.columns[n][value] for n in names) else -1
-
-
 def canonical(graph: atlas.Graph) -> list[tuple[Any, ...]]:
     """The nodes of a graph, each with what it takes and makes, in a form that hides the named differences."""
     renamed: dict[int, Any] = {}  # value -> what it is called here
+    alike: dict[Any, Any] = {}  # of views that are the same, a later op may be said to take either
+    columns = [graph.columns[f"value_{name}"] for name in ("storage", "layout", "offset", "version")]
+    links = not any(UNSAFE.search(str(value.producer)) for node in graph.nodes for value in node.inputs)
     places: dict[int, int] = {}  # node -> its position here
     rows: list[tuple[Any, ...]] = []
 
@@ -93,6 +90,8 @@ def canonical(graph: atlas.Graph) -> list[tuple[Any, ...]]:
         arguments = str(node.arguments)
         if operation == ALIAS:  # "a view by another name"
             operation, arguments = "aten.view.default", re.sub(r", \[[^\]]*\]\)$", ")", arguments)
+        if operation == "aten._index_put_impl_.default":
+            arguments = re.sub(r", True, True\)$", ", True)", arguments)
         operation = re.sub(r"^(aten\.\w+?)_\.", r"\1.", operation)  # "sums in place"
         operation = SYNONYMS.get(operation, operation)
         if operation == "aten.clone.default" and str(node.inputs[0].producer).find("aten._conj.default") > 0:
@@ -102,14 +101,13 @@ def canonical(graph: atlas.Graph) -> list[tuple[Any, ...]]:
         inputs = () if made else tuple(name_of(value) for value in node.inputs)
         place = places[node.id] = len(rows)
         for index, output in enumerate(node.outputs):
-            same = alike(graph, output.id)  # of two views that are the same, a later op may be said to take either
-            renamed[output.id] = (place, index) if same < 0 else renamed.get(same, (place, index))
+            renamed[output.id] = alike.setdefault(tuple(column[output.id] for column in columns), (place, index))
         layouts = tuple((tuple(v.shape), str(v.dtype)) for v in node.outputs)
         forward = int(graph.columns["node_forward"][node.id])
         forward_place = None if forward < 0 else places.get(forward, "detached")
         rows.append(
             (operation, "" if made else arguments, inputs, layouts, node.phase.value, node.scope.path, str(node.source), node.iteration)
-            + (forward_place,)
+            + ((forward_place,) if links else ())
         )
     return rows
 
