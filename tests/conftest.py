@@ -15,8 +15,9 @@ _EMPTY_CACHE = tempfile.TemporaryDirectory(prefix="torchatlas-cache-")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(children.plugin(), "children")
-    # Tests use the recorder in Python unless they say otherwise, whatever the user has built.
-    os.environ["TORCHATLAS_CACHE"] = _EMPTY_CACHE.name
+    # Tests use the recorder in Python unless they say otherwise, whatever the user has built. All of them can be run
+    # with the native one by naming a cache that holds a build.
+    os.environ["TORCHATLAS_CACHE"] = os.environ.get("TORCHATLAS_TEST_CACHE", _EMPTY_CACHE.name)
 
 
 @pytest.fixture(autouse=True)

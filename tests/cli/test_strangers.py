@@ -52,6 +52,7 @@ QUIET = {
 }
 WITHOUT = {
     "demo": "runs a model of ours, and writes files named by us",
+    "native": "builds code of ours, and names files that we name",
     "selftest": "runs models of ours, and names nothing else",
 }
 

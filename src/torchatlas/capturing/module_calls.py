@@ -151,9 +151,8 @@ class Watch:
         known = self._graphs.get(id(graph))
         if known is None or known[0]() is not graph:
             known = self._graphs[id(graph)] = weakref.ref(graph), f"{compiled.GRAPH}.{len(self._graphs)}"
-        recorder = next((fork for fork in self._forks if fork.current is cell), self.recorder)
         run, (inputs,) = functools.partial(inner, graph), args
-        return compiled.run_as_one(recorder, known[1], run, inputs, graph.mutated_input_idxs)
+        return compiled.run_as_one(self._recorder_of(cell), known[1], run, inputs, graph.mutated_input_idxs)
 
     @compiled_inside
     def backward_called(self, inner: Any, cell: Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
@@ -168,6 +167,14 @@ class Watch:
         node = current_autograd_node()
         if node is not None and recomputing():
             self.recorder.rows.append(Recomputed(node._sequence_nr()))
+
+    def function_operator_called(self, inner: Any, cell: Cell, operator: Any, args: Any, kwargs: Any) -> Any:
+        """An operator that runs functions, as torch.cond: only a dispatch mode sees it as one op."""
+        with self._recorder_of(cell).in_python(f"{operator} takes functions"):
+            return inner(operator, *args, **kwargs)
+
+    def _recorder_of(self, cell: Cell) -> Recorder:
+        return next((fork for fork in self._forks if fork.current is cell), self.recorder)
 
     def scheduler_stepped(self, scheduler: Any) -> None: ...
 

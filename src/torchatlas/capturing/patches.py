@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.autograd import profiler
 from torch.compiler import is_compiling
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -25,12 +26,15 @@ from torchatlas.capturing import pausing
 from torchatlas.capturing.deep_graphs import DeepPasses
 from torchatlas.torch_private import (
     CompilersGraph,
+    HigherOrderOperator,
     compiled_inside,
     compilers_module_call,
+    dispatch_mode_stack,
     engine_runs,
     functorch_depth,
     inductor_backend,
     inductor_graph,
+    native_recorders,
     never_compiled,
     tensor_data,
 )
@@ -52,6 +56,7 @@ class Watcher(Protocol):
     def module_called(self, inner: Any, cell: Cell, module: Any, args: Any, kwargs: Any) -> Any: ...
     def backward_called(self, inner: Any, cell: Cell, tensors: Any, args: Any, kwargs: Any) -> Any: ...
     def graph_called(self, inner: Any, cell: Cell, graph: Any, args: Any, kwargs: Any) -> Any: ...
+    def function_operator_called(self, inner: Any, cell: Cell, operator: Any, args: Any, kwargs: Any) -> Any: ...
     def may_have_recomputed(self) -> None: ...
     def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]: ...
     def step_ends(self, cell: Cell, optimizer: Any) -> None: ...
@@ -107,6 +112,9 @@ def _install() -> None:
         _UNDO.append(register_optimizer_step_pre_hook(_step_begins).remove)
         _UNDO.append(register_optimizer_step_post_hook(_step_ends).remove)
         _patch_schedulers()
+        if native_recorders:
+            _patch_profiler()
+            _patch_function_operators()
         _pace_collector()
     except BaseException:  # something that this torch does not have
         _take_away()
@@ -324,6 +332,46 @@ def _patch_schedulers() -> None:
 @functools.cache  # one for all: the compiler keeps every code that it is told of
 def _without_frame(code: types.CodeType) -> types.CodeType:
     return code.replace(co_filename=_NO_FRAME)
+
+
+def _patch_profiler() -> None:
+    """The native recorder listens to the allocator in the place that torch's profiler needs: it steps aside for it."""
+
+    def before(original: Any) -> Any:
+        def begin(*args: Any, **kwargs: Any) -> Any:
+            for module in native_recorders:
+                module.step_aside()
+            return original(*args, **kwargs)
+
+        return begin
+
+    def after(original: Any) -> Any:
+        def end(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            finally:
+                for module in native_recorders:
+                    module.step_back()
+
+        return end
+
+    for name in ("_prepare_profiler", "_enable_profiler"):
+        _replace(profiler, name, before(getattr(profiler, name)))
+    _replace(profiler, "_disable_profiler", after(profiler._disable_profiler))
+
+
+def _patch_function_operators() -> None:
+    """Operators that run functions do not pass the dispatcher in C++ as one call."""
+    original: Any = HigherOrderOperator.__call__
+
+    def call(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
+        inner = original
+        if not is_compiling() and not dispatch_mode_stack():
+            for watch, cell in _here():
+                inner = _within(watch.function_operator_called, inner, cell)
+        return inner(operator, *args, **kwargs)
+
+    _replace(HigherOrderOperator, "__call__", compiled_inside(call))
 
 
 def _in_scheduler() -> bool:

@@ -166,6 +166,10 @@ class Recorder:
         fork._mode = _Mode(fork)
         return fork
 
+    def in_python(self, reason: str) -> AbstractContextManager[None]:
+        """A context in which the dispatch mode records; that of this recorder always does."""
+        return contextlib.nullcontext()
+
     def attach(self) -> None:
         """Record what this thread runs: called in a new thread, with a fork."""
         push_mode(self._mode)

@@ -222,7 +222,7 @@ struct Plan {  // what Python knows of an operator; see NativeRecorder.describe
 };
 
 struct Row {
-  enum Kind : uint8_t { Op, Died, Resized, Reshaped } kind;
+  enum Kind : uint8_t { Op, Died, Resized, Reshaped, Pending } kind;  // Pending: see `has_run`
   uint8_t grad, needs, in_backward, given;
   int32_t call, instruction;
   uint64_t present, backward_nr, next_nr;  // `present`: which keyword-only arguments are there
@@ -276,6 +276,8 @@ struct Frame {  // a call that has begun
   Row row;
   std::vector<int64_t> tokens;
   std::vector<IValue> values;
+  int64_t row_at;  // where its row will be, if its place is taken already; see `has_run`
+  c10::SmallVector<int32_t, 2> made;  // tensors that it must have made
   c10::SmallVector<at::TensorBase, 2> relaid;  // arguments that may have another layout afterwards
   PyCodeObject* innermost;  // of all frames, not only the user's
   int innermost_instruction;
@@ -306,6 +308,7 @@ struct Recorder {
 
   std::mutex mutex;
   std::vector<Row> rows;
+  int64_t first_row = 0;  // how many were drained before
   std::vector<int64_t> tokens;
   std::vector<IValue> values;
   std::vector<TensorRow> tensors;
@@ -673,6 +676,7 @@ struct Recorder {
     {
       Lock lock(mutex);
       aside ? poll_all() : poll(kPolledPerOp);
+      if (frame.below >= 0) has_run(me.frames[frame.below], inputs, lock);
       for (size_t i = 0; i < inputs.size(); ++i) {
         if (is_there(row, i)) encode(inputs[i], frame, true, lock);
       }
@@ -705,7 +709,8 @@ struct Recorder {
     row.end = ended;
     if (!row.in_backward || row.grad) row.next_nr = at::sequence_number::peek() - 2 * frame.writes_view;
     if (row.needs && frame.writes_view) row.needs = 2;
-    if (std::uncaught_exceptions() > frame.uncaught) {
+    bool raised = std::uncaught_exceptions() > frame.uncaught;
+    if (raised && frame.row_at < 0) {
       Lock lock(mutex);
       relay(frame, lock);
       failures.push_back(row);
@@ -714,16 +719,21 @@ struct Recorder {
       {
         Lock lock(mutex);
         relay(frame, lock);
+        if (raised) for (int32_t number : frame.made) frame.tokens.push_back(number * 8 + kTensor);
         for (const IValue& value : fn.outputs()) encode(value, frame, false, lock, row.op->promises ? 0 : -1);
       }
-      if (after) call_after(me, frame, fn.outputs());
+      if (after && !raised) call_after(me, frame, fn.outputs());
       Lock lock(mutex);
       row.tokens = tokens.size(), row.values = values.size();
       row.token_count = static_cast<uint32_t>(frame.tokens.size());
       row.allocated = allocated, row.peak = row_peak;
       tokens.insert(tokens.end(), frame.tokens.begin(), frame.tokens.end());
       for (IValue& value : frame.values) values.push_back(std::move(value));
-      rows.push_back(row);
+      if (frame.row_at >= first_row) {
+        rows[frame.row_at - first_row] = row;
+      } else {
+        rows.push_back(row);
+      }
       ++ops;
     }
     frame.relaid.clear();
@@ -739,10 +749,29 @@ struct Recorder {
     Frame& frame = me.frames[me.depth++];
     frame.fn = &fn;
     frame.writes_view = false;
+    frame.row_at = -1;
+    frame.made.clear();
     frame.tokens.clear();
     frame.values.clear();
     frame.relaid.clear();
     return frame;
+  }
+
+  // Hooks on what an op saves for backward run inside of it. If one takes a tensor that nobody has made, the op has made it:
+  // its row comes first, though the rest of it is only known when the op ends. An exception in a hook, as that by which a
+  // checkpoint stops recomputing, is none of the op's.
+  void has_run(Frame& outer, c10::ArrayRef<const IValue> inputs, Lock& lock) {
+    for (const IValue& value : inputs) {
+      each_tensor(value, [&](const at::Tensor& tensor) {
+        auto* impl = tensor.unsafeGetTensorImpl();
+        if (!is_plain(impl) || impl->is_wrapped_number() || find(impl)) return;
+        if (live.count(impl->unsafe_storage().unsafeGetStorageImpl())) return;
+        outer.made.push_back(number_of(tensor, false, lock));
+        if (outer.row_at >= 0) return;
+        outer.row_at = first_row + static_cast<int64_t>(rows.size());
+        event(Row::Pending, 0);
+      });
+    }
   }
 
   static bool is_there(const Row& row, size_t argument) {
@@ -1087,13 +1116,17 @@ struct Recorder {
     {
       Lock lock(mutex);
       poll(polled.size());
-      if (rows.empty()) return true;
+      bool running = slot >= 0 && slots[slot].load() == this;
+      auto pending = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.kind == Row::Pending; });
+      if (rows.empty() || (running && pending != rows.end())) return true;  // later
       taken.swap(rows), its_tokens.swap(tokens), its_values.swap(values);
+      first_row += static_cast<int64_t>(taken.size());
       rows.reserve(std::min<size_t>(taken.size(), 1 << 16));
     }
     auto add = [&](PyObject* item) { PyList_Append(list, item); Py_DECREF(item); };
     std::vector<PyObject*> arguments;
     for (const Row& row : taken) {
+      if (row.kind == Row::Pending) continue;  // the recording ended inside of it
       if (row.kind != Row::Op) {
         PyObject* kind = PyTuple_GET_ITEM(events.object, row.kind - 1);
         add(row.kind == Row::Died ? PyObject_CallFunction(kind, "L", row.start)
@@ -1326,7 +1359,7 @@ void forget_all(Recorder& r, bool codes_too) {
     r.rows.clear(), r.tokens.clear(), r.values.clear(), r.storages.clear(), r.known.clear(), r.live.clear();
     r.by_data.clear(), r.polled.clear(), r.lone.clear(), r.failures.clear();
     tensors.swap(r.tensors);
-    r.tensors_drained = r.storages_drained = r.ops = 0;
+    r.tensors_drained = r.storages_drained = r.ops = 0, r.first_row = 0;
     r.allocated = r.peak = r.row_peak = 0;
     r.failed_in = nullptr;
     if (codes_too) {

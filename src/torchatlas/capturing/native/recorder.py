@@ -6,6 +6,7 @@ Python notes itself (a result that was returned, a checkpoint that recomputes) a
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import types
@@ -32,6 +33,7 @@ from torchatlas.torch_private import (
     next_sequence_nr,
     push_mode,
     pytree,
+    remove_mode,
 )
 
 _EVENTS = (Died, Resized, Reshaped)  # in the order of Row::Kind
@@ -73,14 +75,16 @@ class NativeRecorder(Recorder):
             omitted=OMITTED,
             place=PLACE,
             events=_EVENTS,
-            take_over=self._take_over,
+            take_over=self.take_over,
             guard=guard,
             before=None,
             after=None,
         )
         self._written: list[Any] = []  # see `rows`
+        self._switched = False  # whether the dispatch mode records this thread
+        self._by_thread: dict[int, NativeRecorder] = {}  # the forks of other threads
         self._raised: list[str] = []  # operators that raised in the dispatch mode
-        self.taken_over: list[str] = []  # why the recorder in Python took over in the middle; see `_take_over`
+        self.taken_over: list[str] = []  # why the recorder in Python took over in the middle; see `take_over`
         super().__init__(guard=guard)
         self.current: Any = module.Cell(self._core)
         self._extend = self._extend_after_core
@@ -96,7 +100,7 @@ class NativeRecorder(Recorder):
     def release(self) -> None:
         for container in (self._written, self.numbers, self.metadata, self._raised, self.taken_over):
             container.clear()  # type: ignore[attr-defined]
-        self.current[:], self.end = (-1, None), None
+        self.current[:], self.end, self.failure, self._switched = (-1, None), None, None, False
         _, codes, layouts, _ = self._core.counts()
         self._core.release(True)
         ours_alone = self._guard is None and not self._forked and not self._mode.over
@@ -133,7 +137,7 @@ class NativeRecorder(Recorder):
         self.began_ns, self.first_sequence_nr = self._module.clock_ns(), next_sequence_nr()
 
     def stop(self) -> None:
-        if self.taken_over:
+        if self._switched:
             super().stop()
         self._core.stop()
         self.end = len(self.rows)
@@ -154,14 +158,33 @@ class NativeRecorder(Recorder):
     def paused(self) -> AbstractContextManager[None]:
         return _paused(self._core)
 
-    def _take_over(self, reason: str) -> None:
-        """From here on, in this thread, the dispatch mode records: called by the recorder in C++ in the middle of a run.
+    def take_over(self, reason: str) -> None:
+        """From here on, in this thread, the dispatch mode records: also called by the recorder in C++.
 
         Its rows follow what was recorded so far, with the same numbers.
         """
-        self._core.pause(1)
+        here = self._by_thread.get(threading.get_ident(), self)
+        if here.is_on() and not here._switched:
+            here._switched = True
+            self._core.pause(1)
+            self.taken_over.append(reason)
+            push_mode(here._mode)
+
+    def in_python(self, reason: str) -> AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._switched or not self.is_on() else self._in_python(reason)
+
+    @bracketed
+    def _in_python(self, reason: str) -> Iterator[None]:
+        self._switched = True
         self.taken_over.append(reason)
+        self._core.pause(1)
         push_mode(self._mode)
+        try:
+            yield
+        finally:
+            remove_mode(self._mode)
+            self._core.pause(-1)
+            self._switched = False
 
     def _extend_after_core(self, row: Any) -> None:
         self.rows.extend(row)
@@ -174,18 +197,20 @@ class NativeRecorder(Recorder):
         vars(fork).update(vars(self))
         fork.current = self._module.Cell(self._core)
         fork._parent = self
+        fork._switched = False
         fork.environment = fork._make_environment()
         fork._mode = type(self._mode)(fork)
         return fork
 
     def attach(self) -> None:
+        self._by_thread[threading.get_ident()] = self
         self._core.attach(self.current)
 
     def detach(self) -> None:
+        self._by_thread.pop(threading.get_ident(), None)
         self._core.detach()
-
-    def silence(self) -> None:
-        """Nothing to do: a callback of a recording that has ended does nothing."""
+        if self._mode in dispatch_mode_stack():
+            super().detach()
 
     # -- failures ----------------------------------------------------------------------------------------------------
 
