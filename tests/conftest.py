@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-
 _EMPTY_CACHE = tempfile.TemporaryDirectory(prefix="torchatlas-cache-")
 
 

@@ -102,6 +102,7 @@ __all__ = [
     "UninitializedTensor",
     "applying_frames",
     "aside",
+    "compilations",
     "compiled_inside",
     "compilers_module_call",
     "current_autograd_node",
@@ -249,6 +250,11 @@ def compilers_module_call(function: Any) -> None:
     for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
         if (module := _sys.modules.get(name)) is not None:
             module.unpatched_nn_module_call_impl = function  # type: ignore[attr-defined]
+
+
+def compilations() -> Any:
+    """Where torch.compile takes functions to call when it begins and ends to compile; None while it is not loaded."""
+    return getattr(_sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
 
 
 def inductor_graph() -> Any:

@@ -102,9 +102,7 @@ class _Step:
     def recorded(self, values: str | None, track_tensor_ops: bool, restorer: Restorer | None) -> Any:
         """Run it once under a recording, which is returned."""
         if track_tensor_ops:
-            session: Any = Recording(
-                self.module, values=values, native=self.native, only_inputs=True, guard=restorer
-            )
+            session: Any = Recording(self.module, values=values, native=self.native, only_inputs=True, guard=restorer)
         else:
             session = recording(self.module, track_tensor_ops=False)
         optimizer = _made(self.optimizer, self.module)

@@ -27,6 +27,7 @@ from torchatlas.capturing.deep_graphs import DeepPasses
 from torchatlas.torch_private import (
     CompilersGraph,
     HigherOrderOperator,
+    compilations,
     compiled_inside,
     compilers_module_call,
     dispatch_mode_stack,
@@ -115,6 +116,7 @@ def _install() -> None:
         if native_recorders:
             _patch_profiler()
             _patch_function_operators()
+            _watch_compilations()
         _pace_collector()
     except BaseException:  # something that this torch does not have
         _take_away()
@@ -357,7 +359,7 @@ def _patch_profiler() -> None:
 
     for name in ("_prepare_profiler", "_enable_profiler"):
         _replace(profiler, name, before(getattr(profiler, name)))
-    _replace(profiler, "_disable_profiler", after(profiler._disable_profiler))
+    _replace(profiler, "_disable_profiler", after(getattr(profiler, "_disable_profiler")))  # noqa: B009
 
 
 def _patch_function_operators() -> None:
@@ -372,6 +374,24 @@ def _patch_function_operators() -> None:
         return inner(operator, *args, **kwargs)
 
     _replace(HigherOrderOperator, "__call__", compiled_inside(call))
+
+
+def _watch_compilations() -> None:
+    """What torch.compile runs in order to compile is no part of the program. Dispatch modes are told so by torch."""
+    handler, (module,) = compilations(), native_recorders
+    if handler is None:
+        return
+
+    def begins(args: Any) -> None:
+        module.look_away(module.looking_away() + 1)
+
+    def ends(args: Any) -> None:
+        module.look_away(max(module.looking_away() - 1, 0))
+
+    _UNDO.append(lambda: handler.remove_start_callback(begins))
+    handler.register_start_callback(begins)
+    _UNDO.append(lambda: handler.remove_end_callback(ends))
+    handler.register_end_callback(ends)
 
 
 def _in_scheduler() -> bool:

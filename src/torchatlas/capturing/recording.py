@@ -102,7 +102,8 @@ class Recording(Shown, Bracket["Recording"]):
 
     def _make_recorder(self) -> Recorder:
         guard = None if self._guard is None else self._guard.before_write
-        plain = self._values is self._replay is self._after_op is self._around is None
+        watched = (self._values, self._replay, self._after_op, self._around)
+        plain = all(each is None for each in watched)
         recorder: Recorder
         if self._native is not False and plain and (module := native_module(required=bool(self._native))) is not None:
             from torchatlas.capturing.native.recorder import NativeRecorder
@@ -333,7 +334,8 @@ class Recording(Shown, Bracket["Recording"]):
         if not native and (graph.columns["node_phase"] == PHASES.index(Phase.BACKWARD)).any():
             notes.append(_SUMS_OUT_OF_PLACE)
         if native and (reasons := self._recorder.taken_over):
-            notes.append(f"the recorder in Python took over from the native one in the middle: {', '.join(dict.fromkeys(reasons))}")
+            why = ", ".join(dict.fromkeys(reasons))
+            notes.append(f"the recorder in Python took over from the native one in the middle: {why}")
         if self._taken_over:
             notes.append(f"recorded by the recorder in Python, not the native one: {self._taken_over}")
         if self.failure is not None:

@@ -1,4 +1,4 @@
-"""Law 13: the native recorder and the one in Python give the same graph, but for the differences that docs/native.md names.
+"""Law 13: both recorders give the same graph, but for the differences that docs/native.md names.
 
 Where a graph holds none of them, every column but times is the same. Else both are compared in a form in which the
 named differences are gone: by rule, never by model.
@@ -35,7 +35,7 @@ def record(specimen: Specimen, how: str, native: bool) -> atlas.Graph:
     return graph
 
 
-# -- every column --------------------------------------------------------------------------------------------------------
+# -- every column ------------------------------------------------------------------------------------------------------
 
 
 def relative_numbers(graph: atlas.Graph) -> list[int]:
@@ -56,7 +56,7 @@ def column_differences(one: atlas.Graph, other: atlas.Graph) -> list[str]:
     return found + ["node_sequence_nr"] * (relative_numbers(one) != relative_numbers(other))
 
 
-# -- without the named differences ---------------------------------------------------------------------------------------
+# -- without the named differences ------------------------------------------------------------------------------------
 
 UNSAFE = re.compile(r"aten\.(_unsafe_view|unsafe_split\w*)\.")  # "writes to views": what autograd takes for no view
 ALIAS, DETACH = "aten._reshape_alias.default", "aten.detach.default"
@@ -106,7 +106,16 @@ def canonical(graph: atlas.Graph) -> list[tuple[Any, ...]]:
         forward = int(graph.columns["node_forward"][node.id])
         forward_place = None if forward < 0 else places.get(forward, "detached")
         rows.append(
-            (operation, "" if made else arguments, inputs, layouts, node.phase.value, node.scope.path, str(node.source), node.iteration)
+            (
+                operation,
+                "" if made else arguments,
+                inputs,
+                layouts,
+                node.phase.value,
+                node.scope.path,
+                str(node.source),
+                node.iteration,
+            )
             + ((forward_place,) if links else ())
         )
     return rows

@@ -17,6 +17,7 @@
 #include <ATen/record_function.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/Device.h>
@@ -75,6 +76,7 @@ using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorIm
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 using Lock = std::unique_lock<std::mutex>;
 
+constexpr auto kFake = c10::impl::TorchDispatchModeKey::FAKE;
 constexpr int kSlots = 16;         // recordings at once
 constexpr size_t kPolledPerOp = 64;  // storages without an allocator that reports, looked at after each op
 constexpr int kUser = 0, kSkip = 1, kRecomputes = 2;  // of code: frames.code_kind, and a checkpoint's own function
@@ -332,6 +334,7 @@ struct Recorder {
   int failed_at = 0;
   int64_t allocated = 0, peak = 0, row_peak = 0;
   std::atomic<int> aside{0};  // a profiler listens to the allocator in our place
+  std::atomic<bool> deaf{false};  // it did so at some time, so the peak is unknown
 
   int slot = -1;
   uint64_t generation = 0;
@@ -367,11 +370,13 @@ struct Recorder {
         std::equal(strides.begin(), strides.end(), at + 1 + at[0]);
   }
 
+  static void* data_of(c10::StorageImpl* memory) { return memory->_mutable_data_ptr_no_checks().get(); }
+
   Live& storage_of(c10::StorageImpl* memory, bool external, int64_t bytes = -1) {
     auto found = live.find(memory);
     if (found != live.end()) {
       if (found->second.weak.use_count() > 0) {
-        if (found->second.data != memory->data()) watch_end(memory, found->second);  // resized
+        if (found->second.data != data_of(memory)) watch_end(memory, found->second);  // resized
         return found->second;
       }
       died(found->second);  // whoever freed it did not say so
@@ -387,9 +392,9 @@ struct Recorder {
 
   // The allocator says when its memory is freed; all other memory has to be looked at.
   void watch_end(c10::StorageImpl* memory, Live& entry) {
-    entry.data = memory->mutable_data_ptr().get();
+    entry.data = data_of(memory);
     bool reported = entry.data && memory->device().is_cpu() &&
-        memory->data_ptr().get_deleter() == c10::GetDefaultCPUAllocator()->raw_deleter();
+        memory->_mutable_data_ptr_no_checks().get_deleter() == c10::GetDefaultCPUAllocator()->raw_deleter();
     if (!reported) {
       if (std::find(polled.begin(), polled.end(), memory) == polled.end()) polled.push_back(memory);
       return;
@@ -563,7 +568,7 @@ struct Recorder {
     auto entry = live.find(memory);
     if (entry == live.end() || entry->second.weak.use_count() == 0) return;
     event(Row::Resized, entry->second.number, static_cast<int64_t>(memory->nbytes()));
-    if (entry->second.data != memory->data()) watch_end(memory, entry->second);
+    if (entry->second.data != data_of(memory)) watch_end(memory, entry->second);
   }
 
   // -- arguments and results -> tokens; with the mutex --
@@ -645,9 +650,13 @@ struct Recorder {
     bool needs = false, grad = at::GradMode::is_enabled();
     for (size_t i = 0; i < inputs.size(); ++i) look_at(inputs[i], keys, needs, i >= op->positional);
     auto effective = (keys | tls.included_) - tls.excluded_;
-    if (effective.has_any(kTransforms)) {  // torch.func hands ops on without calling them anew
+    // torch.func hands ops on without calling them anew, and what computes the shapes of fake tensors is no op.
+    const char* reason = effective.has_any(kTransforms) ? "a transform of torch.func ran"
+        : tls.included_.has(DispatchKey::Python) && c10::impl::TorchDispatchModeTLS::get_mode(kFake) ? "fake tensors ran"
+                                                                                                     : nullptr;
+    if (reason) {
       Gil gil;
-      return call(me, take_over, Ref(Py_BuildValue("(s)", "a transform of torch.func ran")));
+      return call(me, take_over, Ref(Py_BuildValue("(s)", reason)));
     }
     Frame& frame = push(fn, me);
     bool is_composite = effective.has_any(kAutograd) && composite(op, keys);
@@ -1274,7 +1283,7 @@ void listen(Recorder* recorder, Local& me) {
   auto* outer = dynamic_cast<Listener*>(top);
   me.blind = (top && !outer) || !put_aside.empty();
   if (me.blind) {
-    ++recorder->aside;
+    ++recorder->aside, recorder->deaf = true;
   } else {
     auto listener = std::make_shared<Listener>(recorder->slot, recorder->generation, outer);
     c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, listener);
@@ -1404,7 +1413,7 @@ PyObject* core_start(PyObject* self, PyObject* cell) {
   std::lock_guard<std::mutex> lock(mutex);
   for (int slot = 0; slot < kSlots; ++slot) {
     if (slots[slot].load()) continue;
-    r.slot = slot, r.generation = ++generations, r.cell = reinterpret_cast<Cell*>(cell), r.aside = 0;
+    r.slot = slot, r.generation = ++generations, r.cell = reinterpret_cast<Cell*>(cell), r.aside = 0, r.deaf = false;
     slots[slot].store(&r);
     attach(&r, r.cell);
     keep_quiet();
@@ -1606,7 +1615,7 @@ PyObject* core_release(PyObject* self, PyObject* codes_too) {
 PyObject* core_counts(PyObject* self, PyObject*) {  // ops, code objects, layouts, the allocator's peak
   Recorder& r = of(self);
   Lock lock(r.mutex);
-  return Py_BuildValue("(nnnL)", r.ops, r.codes.size(), r.layouts.size(), static_cast<long long>(r.peak));
+  return Py_BuildValue("(nnnL)", r.ops, r.codes.size(), r.layouts.size(), r.deaf ? -1ll : static_cast<long long>(r.peak));
 }
 
 PyMethodDef core_methods[] = {
@@ -1700,7 +1709,7 @@ PyObject* step_aside(PyObject*, PyObject*) {  // a profiler is about to take our
   for (auto* top = Listener::top(); dynamic_cast<Listener*>(top); top = Listener::top()) {
     put_aside.push_back(c10::ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE));
     auto* listener = static_cast<Listener*>(top);
-    if (Recorder* r = slots[listener->slot].load(); r && r->generation == listener->generation) ++r->aside;
+    if (Recorder* r = slots[listener->slot].load(); r && r->generation == listener->generation) ++r->aside, r->deaf = true;
   }
   return none();
 }

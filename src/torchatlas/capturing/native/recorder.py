@@ -99,7 +99,7 @@ class NativeRecorder(Recorder):
 
     def release(self) -> None:
         for container in (self._written, self.numbers, self.metadata, self._raised, self.taken_over):
-            container.clear()  # type: ignore[attr-defined]
+            container.clear()
         self.current[:], self.end, self.failure, self._switched = (-1, None), None, None, False
         _, codes, layouts, _ = self._core.counts()
         self._core.release(True)
@@ -110,7 +110,7 @@ class NativeRecorder(Recorder):
     # -- rows --------------------------------------------------------------------------------------------------------
 
     @property
-    def rows(self) -> list[Any]:  # type: ignore[override]
+    def rows(self) -> list[Any]:
         """What happened so far. Whoever appends to it does so after what the recorder in C++ has seen until now."""
         self._core.drain(self._written)
         return self._written
@@ -141,7 +141,8 @@ class NativeRecorder(Recorder):
             super().stop()
         self._core.stop()
         self.end = len(self.rows)
-        self.metadata["allocated_peak_bytes"] = self._core.counts()[3]
+        peak = self._core.counts()[3]
+        self.metadata["allocated_peak_bytes"] = peak if peak >= 0 else None  # unknown while a profiler listened
 
     def is_on(self) -> bool:
         return bool(self._core.place() != _NOT_HERE)
@@ -215,7 +216,7 @@ class NativeRecorder(Recorder):
     # -- failures ----------------------------------------------------------------------------------------------------
 
     @property
-    def handled(self) -> list[str]:  # type: ignore[override]
+    def handled(self) -> list[str]:
         failures, _, _ = self._core.failures()
         return [*(self.plans[number].name for number, *_ in failures), *self._raised]
 
@@ -316,12 +317,11 @@ class NativeNumbers(TensorNumbers):
     def __init__(self, core: Any, recorder: NativeRecorder) -> None:
         self._core = core
         super().__init__(recorder._written)
-        self._drain = lambda: core.drain(self._rows)
         self._tensors: list[Any] = []
         self._storages: list[Any] = []
 
     @property
-    def tensors(self) -> list[Any]:  # type: ignore[override]
+    def tensors(self) -> list[Any]:
         self._core.tensors(self._tensors)
         return self._tensors
 
@@ -329,7 +329,7 @@ class NativeNumbers(TensorNumbers):
     def tensors(self, rows: list[Any]) -> None: ...
 
     @property
-    def storages(self) -> list[Any]:  # type: ignore[override]
+    def storages(self) -> list[Any]:
         self._core.storages(self._storages)
         return self._storages
 
@@ -338,7 +338,7 @@ class NativeNumbers(TensorNumbers):
 
     def clear(self) -> None:
         for container in (self._tensors, self._storages, self.resized_early, self._strangers):
-            container.clear()  # type: ignore[attr-defined]
+            container.clear()
 
     def _define(self) -> None:
         number, base = self._core.number, torch.Tensor
@@ -354,7 +354,8 @@ class NativeNumbers(TensorNumbers):
                 return register(out)
             return [results(item) for item in out] if isinstance(out, (list, tuple)) else None
 
-        self.find, self.register, self.made_without_memory = (lambda key: None), register, register
+        self.find: Any = lambda key: None
+        self.register, self.made_without_memory = register, register
         self.number_of, self.number_of_result, self.results = number_of, register, results
 
     def known_number(self, tensor: Any) -> int | None:
@@ -388,5 +389,5 @@ class NativeNumbers(TensorNumbers):
         self._core.note_size(storage._cdata)
 
     def _log(self, event: Any) -> None:
-        self._drain()
+        self._core.drain(self._rows)
         self._rows.append(event)
