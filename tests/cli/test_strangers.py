@@ -51,6 +51,7 @@ QUIET = {
     "verify": "counts; only what differs is named",
 }
 WITHOUT = {
+    "completion": "prints a script of click's, with our name in it",
     "demo": "runs a model of ours, and writes files named by us",
     "selftest": "runs models of ours, and names nothing else",
 }

@@ -16,6 +16,7 @@ import numpy as np
 from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.analysis.storages import peak_of
 from torchatlas.analysis.totals import memory_usage
+from torchatlas.calls import explains_arguments
 from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
@@ -77,7 +78,7 @@ class BatchPeak(Report):
         0 when none fits, None when every one does.
         """
         growth, (low, high) = self.high - self.low, self.batches
-        limit_bytes = min(byte_limit(limit) if isinstance(limit, str) else int(limit), _COUNTABLE)
+        limit_bytes = min(byte_limit(limit, least=0), _COUNTABLE)
         if (np.maximum(self.low, self.high)[growth <= 0] > limit_bytes).any():
             return 0
         growing = growth > 0
@@ -111,6 +112,7 @@ class BatchPeak(Report):
 
 
 @old_arguments(sizes="batches")
+@explains_arguments
 def peak_for_batch(
     captured: Callable[[int], Graph] | Mapping[int, Graph], batches: Sequence[int] = (2, 3, 4)
 ) -> BatchPeak:
@@ -121,13 +123,21 @@ def peak_for_batch(
     and is called for each of `batches`; or the graphs themselves, by batch size. Lines are drawn through the smallest
     and the largest size; the others check them, and `notes` say where they were off.
     """
+    if not isinstance(captured, Mapping) and (not callable(captured) or hasattr(captured, "forward")):
+        raise InvalidInputError(
+            f"peak_for_batch takes a function that captures a batch of a given size, not {type(captured).__name__}: "
+            "peak_for_batch(lambda batch: atlas.capture(model, torch.empty(batch, 3, 224, 224), backward=True, "
+            "fake=True))."
+        )
     graphs = dict(captured) if isinstance(captured, Mapping) else {_positive(size): captured(size) for size in batches}
     graphs = {size: graphs[size] for size in sorted(graphs, key=_positive)}
     if len(graphs) < 2:
         raise InvalidInputError(f"Two different batch sizes are needed to see how memory grows; got {list(graphs)}.")
     for size, graph in graphs.items():
         if not isinstance(graph, Graph):
-            raise InvalidInputError(f"The capture at batch size {size} is a {type(graph).__name__}, not a Graph.")
+            raise InvalidInputError(
+                f"The capture at batch size {size} is {type(graph).__name__}, not a Graph: return atlas.capture(...)."
+            )
     measured = {size: peak_of(graph) for size, graph in graphs.items()}
     (first, *between, last), notes = graphs, []
     alike = all(_same_operations(graphs[first], graphs[size]) for size in graphs)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.execute.node_values import NodeIO, NodeValues
@@ -115,6 +116,7 @@ class RunComparison(Shown):
         return [node for node in self.nodes if id(node) in shown]
 
 
+@explains_arguments
 def compare_runs(
     one: TracedModel,
     other: Any,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import NodeNotFoundError
 from torchatlas.escapes import clean
 from torchatlas.graph import formats, identity
@@ -25,7 +26,7 @@ from torchatlas.graph.scopes import ScopeTree
 from torchatlas.graph.shown import Shown
 from torchatlas.graph.subgraph import induced
 from torchatlas.graph.timing import Measured, Timing
-from torchatlas.registry import did_you_mean
+from torchatlas.registry import did_you_mean, member
 from torchatlas.sections import Section
 
 if TYPE_CHECKING:
@@ -143,10 +144,11 @@ class Graph:
                 raise NodeNotFoundError(f"module {name!r} returns what {len(made)} nodes make; name one: {several}.")
             return self[made[0]]
         if node is None:
-            known = [*self.index.by_name, *self.scopes]
-            raise NodeNotFoundError(f"no node or module is named {name!r}{did_you_mean(name, known)}")
+            hint = did_you_mean(name, [*self.index.by_name, *self.scopes]) or ". graph.nodes lists them."
+            raise NodeNotFoundError(f"no node or module is named {name!r}{hint}")
         return GraphNode(self, node)
 
+    @explains_arguments
     def where(
         self,
         predicate: Callable[[GraphNode], bool] | None = None,
@@ -160,21 +162,23 @@ class Graph:
     ) -> list[GraphNode]:
         """The nodes that meet every condition, in execution order.
 
-        `operation` is a full name (aten.add.Tensor) or a short one (add); `scope` includes everything below it.
+        `operation` is a full name (aten.add.Tensor) or a short one (add); `scope` includes everything below it, and a
+        module that the graph does not have is an error.
         """
         columns, tables = self.columns, self.tables
         keep = np.ones(len(self), bool)
         if kind is not None:
-            keep &= columns["node_kind"] == KINDS.index(NodeKind(kind))
+            keep &= columns["node_kind"] == KINDS.index(member(NodeKind, kind))
         if phase is not None:
-            keep &= columns["node_phase"] == PHASES.index(Phase(phase))
+            keep &= columns["node_phase"] == PHASES.index(member(Phase, phase))
         if operation is not None:
             wanted = [op.name == operation or short_name(op.name) == operation for op in tables.operations]
             keep &= np.array(wanted or [False])[columns["node_operation"]]
         if operation_type is not None:
-            category = OperationType(operation_type)
+            category = member(OperationType, operation_type)
             keep &= np.array([op.type == category for op in tables.operations] or [False])[columns["node_operation"]]
         if scope is not None:
+            scope = self.scopes[scope].path
             inside = [not scope or path == scope or path.startswith(scope + ".") for path in self.index.paths]
             keep &= np.array(inside)[self.index.path_of_call[columns["node_call"]]]
         if iteration is not None:
@@ -186,6 +190,7 @@ class Graph:
         """Every node after all it depends on: execution order is such an order."""
         return list(self.nodes)
 
+    @explains_arguments
     def subgraph(self, nodes: Iterable[GraphNode | str | int] | None = None, *, scope: str | None = None) -> Graph:
         """The chosen nodes (or those of a scope) with the edges among them, as a graph of its own."""
         if nodes is None:

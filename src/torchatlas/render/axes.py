@@ -79,8 +79,6 @@ def paper(size: Any) -> Sheet:
 
 def plottable(graph: Graph) -> Graph:
     """The graph, if anything ran in it."""
-    if not isinstance(graph, Graph):
-        raise InvalidInputError(f"a plot takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...).")
     if not operations_mask(graph).any():
         raise AnalysisError(
             "Nothing ran in this graph, so there is nothing to plot. Capture a model: atlas.capture(...)."
