@@ -78,7 +78,7 @@ class BatchPeak(Report):
         0 when none fits, None when every one does.
         """
         growth, (low, high) = self.high - self.low, self.batches
-        limit_bytes = min(byte_limit(limit, least=0), _COUNTABLE)
+        limit_bytes = min(byte_limit(limit) if isinstance(limit, str) else int(limit), _COUNTABLE)
         if (np.maximum(self.low, self.high)[growth <= 0] > limit_bytes).any():
             return 0
         growing = growth > 0
