@@ -1,4 +1,4 @@
-"""Which operators were traced and replayed: the zoo and the architectures -> the tables of docs/supported-operations.md.
+"""Which operators were traced and replayed: the zoo and architectures -> the tables of docs/supported-operations.md.
 
     python benchmarks/supported.py
 
@@ -124,7 +124,8 @@ def page(traced: Counter[str], replayed: Counter[str]) -> str:
     groups: dict[str, list[str]] = defaultdict(list)
     for name in sorted({*traced, *replayed}):
         groups[operation_type(name).value].append(name)
-    lines = [PAGE.read_text("utf-8").partition(FOUND)[0] + FOUND, f"{len(traced)} operators were traced, {len(replayed)} replayed.", ""]
+    above = PAGE.read_text("utf-8").partition(FOUND)[0]
+    lines = [above + FOUND, f"{len(traced)} operators were traced, {len(replayed)} replayed.", ""]
     for kind, names in sorted(groups.items()):
         lines += [f"## {kind}", "", "| operator | traced | replayed |", "|---|---|---|"]
         lines += [f"| `{name}` | {traced[name] or ''} | {replayed[name] or ''} |" for name in names]
