@@ -51,6 +51,9 @@ def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         unknown = next((key for key in kwargs if key not in signature.parameters), None)
         if unknown is not None:
             return f"{name}() has no argument {unknown!r}{did_you_mean(unknown, own) or f'. It has {_listed(own)}.'}"
+        owner, _, method = name.rpartition(".")
+        if owner and args and type(args[0]).__name__ != owner:
+            return f"{method} is called on an object: {owner}().{method}{_short(signature)}, with parentheses."
         return f"{name}(): {error}. Call it as {name}{_short(signature)}."
     return None
 

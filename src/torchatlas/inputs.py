@@ -146,9 +146,12 @@ def advice(error: BaseException, model: Any, inputs: Any) -> str | None:
             return f"{name} is a {kind}, not a tensor: pass torch.as_tensor(...) of it."
     for name, item in inputs.items():
         if isinstance(item, (list, tuple)) and isinstance(error, (TypeError, AttributeError)):
-            several = any(isinstance(part, torch.Tensor) for part in item)
-            how = "one by one, with a star: *inputs" if several else "as a tensor: torch.tensor(...) of it"
-            return f"{name} is a {type(item).__name__}: pass what is in it {how}."
+            if any(isinstance(part, torch.Tensor) for part in item):
+                return f"{name} is a {type(item).__name__}: pass what is in it one by one, with a star: *inputs."
+            shape = all(isinstance(part, int) for part in item) and f", or for a shape torch.randn({tuple(item)})"
+            return f"{name} is a {type(item).__name__}: pass torch.tensor(...) of it{shape or ''}."
+        if item is None and isinstance(error, (TypeError, AttributeError)):
+            return f"{name} is None: did the function that makes it return anything?"
     meta = [name for name, tensor in tensors.items() if tensor.device.type == "meta"]
     homes = {str(tensor.device) for tensor in weights}
     if "meta" in homes or meta:

@@ -129,6 +129,7 @@ def peak_for_batch(
             "peak_for_batch(lambda batch: atlas.capture(model, torch.empty(batch, 3, 224, 224), backward=True, "
             "fake=True))."
         )
+    batches = [batches] if isinstance(batches, int) else batches
     graphs = dict(captured) if isinstance(captured, Mapping) else {_positive(size): captured(size) for size in batches}
     graphs = {size: graphs[size] for size in sorted(graphs, key=_positive)}
     if len(graphs) < 2:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -67,6 +67,8 @@ def capture(
         raise InvalidInputError(
             f"loss= takes a function of the outputs, not {type(loss).__name__}: loss=lambda out: out.square().mean()."
         )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InvalidInputError(f"kwargs= takes a dictionary of keyword arguments, not {type(kwargs).__name__}.")
     if not (fake and not isinstance(model, nn.Module)):  # a function that builds a model is asked for nothing
         check_keywords(capture, model, model_kwargs)
     call_kwargs = {**(kwargs or {}), **model_kwargs}

@@ -174,7 +174,9 @@ class TracedModel(Shown):
         """
         graph = Graph.load(path)
         if not holds_program(graph):
-            raise FileFormatError(f"{path}: this is a graph and no traced model; Graph.load reads it.")
+            raise FileFormatError(
+                f"{path}: this is a graph and no traced model, which atlas.trace(...).save writes; Graph.load reads it."
+            )
         return cls.of_graph(graph, path, model=model, allow=allow)
 
     @classmethod

@@ -96,6 +96,10 @@ def save(graph: Any, path: Path, suffix: str | None = None, **options: Any) -> P
 
 def load(path: Path) -> Any:
     """Read by suffix."""
+    if path.is_dir():
+        raise FileSystemError(f"{path} is a folder: name a file in it, or look at all of them: torchatlas view {path}")
+    if not path.suffix and not path.exists():
+        raise FileSystemError(f"There is no file or folder {path}. The path is relative to {Path.cwd()}.")
     reader = _by_suffix(READERS, path)
     try:
         return reader(path)

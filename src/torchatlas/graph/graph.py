@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 import numpy as np
 
 from torchatlas.calls import explains_arguments
-from torchatlas.errors import NodeNotFoundError
+from torchatlas.errors import InvalidInputError, NodeNotFoundError
 from torchatlas.escapes import clean
 from torchatlas.graph import formats, identity
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, Array, Tables, empty_columns
@@ -54,7 +54,8 @@ class Rows(Shown, Sequence[Item], Generic[Item]):
             return [self._make(self._graph, row) for row in range(*position.indices(self._count))]
         row = operator.index(position)
         if not -self._count <= row < self._count:
-            raise IndexError(f"{self._make.__name__} {row} of {self._count}")
+            noun = self._make.__name__.removeprefix("Graph").lower()
+            raise IndexError(f"there is no {noun} {row}: this graph has {self._count:,}, from 0 on")
         return self._make(self._graph, row % self._count)
 
     def __iter__(self) -> Iterator[Item]:
@@ -165,6 +166,11 @@ class Graph:
         `operation` is a full name (aten.add.Tensor) or a short one (add); `scope` includes everything below it, and a
         module that the graph does not have is an error.
         """
+        if predicate is not None and not callable(predicate):
+            raise InvalidInputError(
+                f"where takes a function of a node, or conditions by name, not {predicate!r}: "
+                f"where(operation={str(predicate)!r}), or where(scope={str(predicate)!r})."
+            )
         columns, tables = self.columns, self.tables
         keep = np.ones(len(self), bool)
         if kind is not None:
@@ -195,6 +201,10 @@ class Graph:
         """The chosen nodes (or those of a scope) with the edges among them, as a graph of its own."""
         if nodes is None:
             chosen = {node.id for node in self.where(scope=scope or "")}
+        elif isinstance(nodes, (str, GraphNode)):
+            raise InvalidInputError(
+                f"subgraph takes several nodes, not {nodes!r}: a list of them, or a module by scope=."
+            )
         else:
             chosen = {node.id if isinstance(node, GraphNode) else self[node].id for node in nodes}
         return induced(self, np.array(sorted(chosen), np.int64))

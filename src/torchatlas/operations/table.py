@@ -105,7 +105,7 @@ def register_operator(
     """
     from torchatlas.operations.formulas import FORMULAS
 
-    full = dotted(name)
+    full = dotted(str(name))  # also an operator itself, torch.ops.mylib.scan
     if not re.fullmatch(r"[^\s.]+(?:\.[^\s.]+)+", full):
         raise ValueError(f"cannot register {name!r}: expected 'namespace::name' or 'package.Class'")
     if category is None and formula is None:

@@ -75,6 +75,7 @@ class ConcurrencyAnalyzer:
     def __repr__(self) -> str:
         return f"<ConcurrencyAnalyzer by {self.by}, for {', '.join(map(str, self.workers))} workers>"
 
+    @explains_arguments
     def analyze(self, report: PartitionReport) -> ConcurrencyReport:
         """Stages, widths, critical path, slack and speed-ups of a partition."""
         if not isinstance(report, PartitionReport):

@@ -68,6 +68,7 @@ class GraphPartitioner:
         strategy = self.strategy if self.groups is None else "groups"
         return f"<GraphPartitioner by {strategy}, for {clean(self.device.name)!r}>"
 
+    @explains_arguments
     def partition(self, x: Any, /, *args: Any, **kwargs: Any) -> PartitionReport:
         """Cut up `x`: a torch.fx.GraphModule after ShapeProp, a TracedModel, a Graph, or the path of a saved one.
 

@@ -129,7 +129,7 @@ def pipeline_stages(
     limit_bytes = None if limit is None else byte_limit(limit)
     ops = np.flatnonzero(found.is_op)
     if not isinstance(stages, int) or stages < 1:
-        raise InvalidInputError(f"stages={stages!r} is no number of stages.")
+        raise InvalidInputError(f"stages={stages!r} is no number of stages; pass a whole number from 1 on.")
     if stages > len(ops):
         raise InvalidInputError(f"stages={stages}, but there are {len(ops)} operations to divide among them.")
     places = _places(ops, begins)
