@@ -25,11 +25,10 @@ def main() -> None:
             os.chdir(folder)
             namespace: dict[str, object] = {"__name__": "page"}
             for block in re.finditer(r"^```python\n(.*?)^```", text, re.S | re.M):
-                above = text[: block.start()].count("\n") + 1  # lines keep their numbers: the code asks for its own text
+                above = text[: block.start()].count("\n") + 1  # a page asks torchatlas for the text of its own lines
                 exec(compile("\n" * above + block[1], str(page), "exec"), namespace)
             for name in names:
                 (HERE / "pictures" / name).write_bytes(Path(name).read_bytes())
-                print(f"{page.name}: {name}")
             os.chdir(HERE)
 
 
