@@ -38,7 +38,7 @@ def instances_of(kind: type[_Kind]) -> list[_Kind]:
     kinds = {kind}
     pending: list[type] = [kind]
     while pending:
-        new = set(type.__subclasses__(pending.pop())) - kinds
+        new: set[type] = set(type.__subclasses__(pending.pop())) - kinds
         kinds |= new
         pending += new
     return [item for item in gc.get_objects() if type(item) in kinds]
