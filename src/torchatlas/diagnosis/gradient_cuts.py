@@ -96,7 +96,7 @@ class GradientCuts(DataFlow):
     def cuts_of_loss(self, storage: int, leaves: Collection[int]) -> list[GraphNode]:
         """The ops that cut a loss off from what carries gradients, the last first. `leaves` are storages."""
         before = self.before(self.last_writer(storage))
-        program = self.is_program  # an update by hand leads from the loss to an earlier backward pass: that cuts nothing
+        program = self.is_program  # updates by hand lead from the loss to an earlier backward pass, which cuts nothing
         cuts = [n for n in before if program[n] and not self._carries[n] and self._takes_gradients(n, leaves)]
         if not cuts:
             others = np.flatnonzero(self.is_program & ~self._carries).tolist()
