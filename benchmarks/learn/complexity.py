@@ -1,7 +1,8 @@
 """Measure how the cost of autograd grows with the graph: python benchmarks/learn/complexity.py [--write]
 
-Chains of n small ops, in torch's own engine. Prints the table of docs/learn/summary.md, section 11; --write puts it there
-and draws docs/learn/pictures/complexity.svg and memory.svg. It takes about a minute. The figures are those of one machine.
+Chains of n small ops, in torch's own engine. Prints the table of docs/learn/summary.md, section 11; --write puts it
+there and draws docs/learn/pictures/complexity.svg and memory.svg. It takes a few minutes. The figures are those of one
+machine.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from torchatlas.units import format_bytes, format_ns
 
 DOCS = Path(__file__).parents[2] / "docs" / "learn"
 BEGIN, END = "<!-- complexity: begin -->", "<!-- complexity: end -->"
-SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
+SIZES = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000)
 WIDE = 8  # edges of each node of the graph with many edges
-ROUNDS = 5
+ROUNDS = 4
 
 
 def chain(n: int, numbers: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -125,11 +126,6 @@ def memories() -> list[Curve]:
     ]
 
 
-def per_node(curve: Curve, say: Callable[[float], str]) -> str:
-    n, value = curve.points[-1]
-    return say(value / n)
-
-
 def table(time_curves: list[Curve], memory_curves: list[Curve]) -> str:
     building, narrow, wide, skipped, running = time_curves
     saved, process = memory_curves
@@ -143,15 +139,17 @@ def table(time_curves: list[Curve], memory_curves: list[Curve]) -> str:
         ("saved tensors, 1 KiB by each node", "O(n) of what they weigh", saved, format_bytes),
     ]
     version = torch.__version__.split("+")[0]
+    machine = f"one machine ({platform.machine()}, one thread)"
     lines = [
-        f"Measured with torch {version} on one machine ({platform.machine()}, one thread), n up to {SIZES[-1]:,}.",
+        f"Measured with torch {version} on {machine}, n from {SIZES[0]:,} to {SIZES[-1]:,}.",
         "",
-        "| what | grows as | fitted exponent of n | for each node |",
-        "|---|---|---|---|",
+        "| what | grows as | fitted exponent of n | for each node, smallest n | largest n |",
+        "|---|---|---|---|---|",
     ]
     for what, grows, curve, say in rows:
-        each = f"{format_ns(curve.points[-1][1])} in all" if say is None else per_node(curve, say)
-        lines.append(f"| {what} | {grows} | {curve.exponent:.2f} | {each} |")
+        ends = curve.points[0], curve.points[-1]
+        each = [f"{format_ns(value)} in all" if say is None else say(value / n) for n, value in ends]
+        lines.append(f"| {what} | {grows} | {curve.exponent:.2f} | {' | '.join(each)} |")
     return "\n".join(lines)
 
 
@@ -167,24 +165,13 @@ def main() -> None:
         return
     note = f"torch {torch.__version__.split('+')[0]}, one machine, least of several rounds; the slope is the exponent"
     below = "n, nodes of the graph"
-    said = draw(
-        time_curves,
-        "Time against the size of the graph",
-        "straight lines: powers of n",
-        (below, "time"),
-        format_ns,
-        note,
-    )
-    (DOCS / "pictures" / "complexity.svg").write_text(said)
-    said = draw(
-        memory_curves,
-        "Memory against the size of the graph",
-        "while the graph is alive",
-        (below, "bytes"),
-        format_bytes,
-        note,
-    )
-    (DOCS / "pictures" / "memory.svg").write_text(said)
+    drawn = {
+        "complexity": (time_curves, "Time against the size of the graph", "processor time", "time", format_ns),
+        "memory": (memory_curves, "Memory against the size of the graph", "while it lives", "bytes", format_bytes),
+    }
+    for name, (curves, title, subtitle, beside, say) in drawn.items():
+        svg = draw(curves, title, subtitle, (below, beside), say, note)
+        (DOCS / "pictures" / f"{name}.svg").write_text(svg)
     page = DOCS / "summary.md"
     before, rest = page.read_text().split(BEGIN)
     page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")

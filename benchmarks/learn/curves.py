@@ -64,7 +64,7 @@ def draw(
     side_title(canvas, top + 16, axes[1])
     side_axis(canvas, area, side, ticks, say)
     base_axis(canvas, area, base, log_ticks(*across, 8), lambda n: f"{n:,.0f}", axes[0])
-    for colour, curve in zip(COLOURS, curves, strict=False):
+    for colour, curve in coloured:
         places = [(base(x), side(y)) for x, y in curve.points]
         canvas.polyline(places, stroke=colour, stroke_width=2)
         for (x, y), (n, value) in zip(places, curve.points, strict=True):
