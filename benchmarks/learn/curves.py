@@ -51,9 +51,8 @@ def draw(
 ) -> str:
     """The curves as SVG. `axes` are the titles below and beside; `say` writes a number of the axis beside."""
     canvas = open_page(title, subtitle, *size, theme="light")
-    entries = [
-        (colour, f"{curve.name}: n^{curve.exponent:.2f}") for colour, curve in zip(COLOURS, curves, strict=False)
-    ]
+    coloured = list(zip(COLOURS, curves, strict=False))
+    entries = [(colour, f"{curve.name}: n^{curve.exponent:.2f}") for colour, curve in coloured]
     top = legend(canvas, entries, HEADING)
     everything = [point for curve in curves for point in curve.points]
     across = log_span(min(x for x, _ in everything), max(x for x, _ in everything))
