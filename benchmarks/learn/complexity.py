@@ -100,6 +100,10 @@ def resident_bytes(n: int) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent).stdout)
 
 
+def megabytes(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:,.3g}"
+
+
 def measured(name: str, measure: Callable[[int], int], sizes: tuple[int, ...] = SIZES, rounds: int = ROUNDS) -> Curve:
     """The least of several rounds for each size, round by round: what a busy machine adds is left out."""
     measure(sizes[0])  # warm up
@@ -149,6 +153,8 @@ def table(time_curves: list[Curve], memory_curves: list[Curve]) -> str:
     for what, grows, curve, say in rows:
         ends = curve.points[0], curve.points[-1]
         each = [f"{format_ns(value)} in all" if say is None else say(value / n) for n, value in ends]
+        if (ends[0][0], ends[1][0]) != (SIZES[0], SIZES[-1]):
+            what += f" (n from {ends[0][0]:,} to {ends[1][0]:,})"
         lines.append(f"| {what} | {grows} | {curve.exponent:.2f} | {' | '.join(each)} |")
     return "\n".join(lines)
 
@@ -167,7 +173,7 @@ def main() -> None:
     below = "n, nodes of the graph"
     drawn = {
         "complexity": (time_curves, "Time against the size of the graph", "processor time", "time", format_ns),
-        "memory": (memory_curves, "Memory against the size of the graph", "while it lives", "bytes", format_bytes),
+        "memory": (memory_curves, "Memory against the size of the graph", "while it lives", "megabytes", megabytes),
     }
     for name, (curves, title, subtitle, beside, say) in drawn.items():
         svg = draw(curves, title, subtitle, (below, beside), say, note)
