@@ -1,0 +1,111 @@
+"""A decoded step -> what is needed to read further steps of its structure without decoding them, and to tell it apart."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from torchatlas.capturing.step_rows import StepRows
+from torchatlas.graph import Graph, GraphNode, NodeKind
+from torchatlas.graph.columns import KINDS, Array
+from torchatlas.graph.identity import structural_hash
+
+MOST_MODULES = 24  # that have a time of their own: as many as a plot can tell apart
+OUTSIDE, OTHERS = "(no module)", "(other modules)"
+_MOST_WORDS = 4  # of what is different
+
+
+@dataclass(frozen=True)
+class KnownStructure:
+    """One structure of a run."""
+
+    number: int
+    hash: str
+    ops: int
+    modules: tuple[str, ...]  # the columns of times
+    module_of_op: Array  # positions in `modules`
+    live_bytes: Array  # after every op, if nothing had died
+    operations: Counter[str]
+    inputs: dict[str, str]  # name -> dtype and shape
+
+    def times(self, rows: StepRows) -> dict[str, int]:
+        """How long the ops of each module took."""
+        sums = np.bincount(self.module_of_op, rows.times_ns, len(self.modules))
+        return {name: int(time) for name, time in zip(self.modules, sums.tolist(), strict=True)}
+
+    def peak_bytes(self, rows: StepRows) -> int | None:
+        """The most that was alive after any op of a step of this structure."""
+        if not len(self.live_bytes):
+            return None
+        return int((self.live_bytes - rows.freed_bytes()).max())
+
+
+def structure_of(graph: Graph, rows: StepRows, number: int, key: str, level: int) -> KnownStructure:
+    """The structure that a step has; `level` says how deep modules are told apart."""
+    columns, index = graph.columns, graph.index
+    is_op = columns["node_kind"] == KINDS.index(NodeKind.OP)
+    paths = [at_level(path, level) for path in index.paths]
+    names = tuple(dict.fromkeys(paths))
+    of_path = np.array([names.index(path) for path in paths], np.int64)
+    live = columns["node_memory_bytes"][is_op]
+    operations = [graph.tables.operations[row].name for row in columns["node_operation"][is_op].tolist()]
+    return KnownStructure(
+        number=number,
+        hash=key,
+        ops=len(operations),
+        modules=names,
+        module_of_op=of_path[index.path_of_call[columns["node_call"][is_op]]],
+        live_bytes=live + rows.freed_bytes() if len(live) and live.min() >= 0 else live[:0],
+        operations=Counter(operations),
+        inputs={node.name: _layouts(node) for node in graph.where(kind=NodeKind.INPUT)},
+    )
+
+
+def _layouts(node: GraphNode) -> str:
+    values = [value for value in node.outputs if value is not None]
+    return ", ".join(f"{value.dtype}[{', '.join(map(str, value.shape))}]" for value in values)
+
+
+def structure_hash(graph: Graph) -> str:
+    """As `graph.hash`, but for the real numbers that ops take: a learning rate that falls makes no other structure."""
+    arguments = [json.dumps(json.loads(text, parse_float=lambda _: 0.0)) for text in graph.tables.arguments]
+    return structural_hash(Graph(graph.columns, replace(graph.tables, arguments=arguments), source=graph.source))
+
+
+def difference(before: KnownStructure, after: KnownStructure) -> str:
+    """In a few words, what is different."""
+    words = [
+        f"input {name} {before.inputs[name]} -> {layout}"
+        for name, layout in after.inputs.items()
+        if name in before.inputs and before.inputs[name] != layout
+    ]
+    more, fewer = after.operations - before.operations, before.operations - after.operations
+    words += [f"{count:+,} {name}" for name, count in more.most_common()]
+    words += [f"{-count:+,} {name}" for name, count in fewer.most_common()]
+    if after.ops != before.ops and len(words) > 1:
+        words.insert(0, f"{before.ops:,} -> {after.ops:,} ops")
+    if not words:
+        return "the same operations on other tensors, or in another order"
+    return ", ".join(words[:_MOST_WORDS]) + (" ..." if len(words) > _MOST_WORDS else "")
+
+
+def module_level(paths: Sequence[str]) -> int:
+    """The deepest level at which there are no more modules than have times of their own."""
+    deepest = max((path.count(".") + 1 for path in paths), default=1)
+    level = 1
+    while level < deepest and len({at_level(path, level + 1) for path in paths}) <= MOST_MODULES:
+        level += 1
+    return level
+
+
+def at_level(path: str, level: int) -> str:
+    """The module at a level that a module lies in.
+
+    >>> at_level("blocks.0.mlp.up", 2), at_level("head", 2), at_level("", 2)
+    ('blocks.0', 'head', '(no module)')
+    """
+    return ".".join(path.split(".")[:level]) or OUTSIDE
