@@ -1,7 +1,7 @@
 """Times and memory of a step on an accelerator, by torch's device-generic API: torch.Event and torch.accelerator.
 
-What ran on a GPU is still running when the host has gone on, so a step has a time on the device beside its wall time: the
-time between two events that are recorded into the current stream. No event is waited for before the figures are
+What ran on a GPU is still running when the host has gone on, so a step has a time on the device beside its wall time:
+the time between two events that are recorded into the current stream. No event is waited for before the figures are
 written. The allocator is asked how much is allocated and how much has been at most; its counters are left as they are,
 since the program may read and reset them itself.
 """

@@ -15,6 +15,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -226,7 +227,7 @@ def add_columns(path: Path, columns: dict[str, list[Number]], more: dict[str, li
     for name, column in columns.items():
         column += [_number(path, name, one) for one in more[name]] if name in more else [None] * count
     numbers = columns["number"][max(before - 1, 0) :]
-    for one, following in zip(numbers, numbers[1:], strict=False):
+    for one, following in pairwise(numbers):
         if not isinstance(one, int) or not isinstance(following, int) or following <= one:
             raise FileFormatError(f"{path}: steps {one} and {following} follow each other.")
     if not isinstance(numbers[0], int) or numbers[0] < 0:

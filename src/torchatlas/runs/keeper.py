@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from torchatlas.capturing.recording import Recording
 from torchatlas.capturing.step_rows import StepRows, step_rows
 from torchatlas.graph import Graph
+from torchatlas.graph.columns import Array
 from torchatlas.runs.device import Reading
 from torchatlas.runs.folder import (
     MOST_COLUMNS,
@@ -27,13 +29,23 @@ from torchatlas.runs.folder import (
     columns_line,
     make_folder,
 )
-from torchatlas.runs.structure import OTHERS, KnownStructure, difference, module_level, structure_hash, structure_of
+from torchatlas.runs.structure import (
+    OTHERS,
+    KnownStructure,
+    allocated_bytes,
+    at_level,
+    difference,
+    module_level,
+    peak_bytes,
+    structure_hash,
+    structure_of,
+)
 
 FLUSH_S = 5.0  # between two flushes; longer where flushing takes long
 _FLUSH_SHARE = 50  # a flush takes at most this part of the time
 MOST_PENDING = 10_000  # steps whose figures wait to be written
 MOST_STRUCTURES = 100  # that are decoded and kept: more take memory, and every new one takes time
-_MOST_SIGNATURES = 100_000
+_MOST_SIGNATURES = 1000  # several may have one structure: a gradient was there before the step, or was not
 _MOST_NOT_FINITE = 3  # steps with a loss or gradient that is not finite, kept in full
 _MOST_MODULE_COLUMNS = (MOST_COLUMNS - 100) // 2
 
@@ -77,7 +89,7 @@ class Keeper:
         self._rows: list[dict[str, Number]] = []
         self._devices: list[tuple[dict[str, Number], Reading]] = []
         self._structures: list[KnownStructure] = []
-        self._by_signature: dict[tuple[int, ...], KnownStructure] = {}
+        self._by_signature: dict[tuple[int, ...], tuple[KnownStructure, Array | None]] = {}
         self._before: KnownStructure | None = None  # of the step before
         self._level: int | None = None
         self._modules: dict[str, None] = {}
@@ -89,13 +101,13 @@ class Keeper:
     def take(self, step: RecordedStep) -> None:
         """Keep a step. Writes to the disk from time to time."""
         rows = step_rows(step.recording)
-        structure = self._structure(step, rows) if step.finished else None
+        structure, allocated = self._structure(step, rows) if step.finished else (None, None)
         row = dict(step.figures)
         row |= {"number": step.number, "finished": step.finished, "ops": len(rows.times_ns)}
         if len(rows.times_ns):
             row["ops_ns"] = int(rows.times_ns.sum())
         if structure is not None:
-            row |= {"structure": structure.number, "peak_bytes": structure.peak_bytes(rows)}
+            row |= {"structure": structure.number, "peak_bytes": peak_bytes(allocated, rows)}
             row |= self._by_module("time_ns", structure.times(rows))
         elif not step.finished:
             row["peak_bytes"] = self._graph(step).peak_bytes
@@ -112,32 +124,32 @@ class Keeper:
         if due or len(self._rows) >= MOST_PENDING:
             self.flush()
 
-    def _structure(self, step: RecordedStep, rows: StepRows) -> KnownStructure | None:
-        """The structure of a step; None if it is one too many."""
-        known = self._by_signature.get(rows.signature)
-        if known is not None:
-            return known
+    def _structure(self, step: RecordedStep, rows: StepRows) -> tuple[KnownStructure | None, Array | None]:
+        """The structure of a step, None if it is one too many, and what its ops allocate."""
+        found = self._by_signature.get(rows.signature)
+        if found is not None:
+            return found
         if len(self._structures) >= MOST_STRUCTURES:
             self.note(
-                f"more than {MOST_STRUCTURES} structures: further ones are not kept, and their steps have no structure, "
-                "peak or times by module in the table. Steps of many sizes, such as sentences of any length, do this."
+                f"more than {MOST_STRUCTURES} structures: further ones are not kept; their steps have no structure, no"
+                " peak and no times by module in the table. Inputs of many sizes, such as sentences, do this."
             )
-            return None
+            return None, None
         graph = self._graph(step)
         key = structure_hash(graph)
         known = next((one for one in self._structures if one.hash == key), None)
         if known is None:
             if self._level is None:
                 self._level = module_level([*graph.index.paths])
-            known = structure_of(graph, rows, len(self._structures), key, self._level)
+            known = structure_of(graph, len(self._structures), key, self._level)
             words = "" if self._before is None else difference(self._before, known)
             graph.save(self.folder / STRUCTURES / f"{key}.atlas")
             self._journal.append([Structure(known.number, key, step.number, known.ops, words)])
             self._structures.append(known)
         if len(self._by_signature) >= _MOST_SIGNATURES:
             self._by_signature.clear()
-        self._by_signature[rows.signature] = known
-        return known
+        found = self._by_signature[rows.signature] = known, allocated_bytes(graph, rows)
+        return found
 
     def _graph(self, step: RecordedStep) -> Graph:
         graph = step.recording.graph
@@ -158,8 +170,6 @@ class Keeper:
         return found
 
     def _at_level(self, norms: dict[str, float]) -> dict[str, float]:
-        from torchatlas.runs.structure import at_level
-
         found: dict[str, float] = {}
         for path, norm in norms.items():
             key = at_level(path, self._level or 1)
@@ -223,10 +233,8 @@ class Keeper:
         """After a method has raised: say so in the journal, if it can still be written."""
         self._rows.clear()
         self._last.clear()
-        try:
+        with contextlib.suppress(OSError, ValueError):
             self._journal.append([End("stopped", text, time.time())])
-        except (OSError, ValueError):
-            pass
         self._journal.close()
 
 

@@ -65,7 +65,9 @@ def recording(
     if wrong and every is None:
         raise InvalidInputError(f"{wrong[0]}= is for whole runs; say which steps to record: every=1, or every=100.")
     if wrong:
-        raise InvalidInputError(f"{wrong[0]}= is for one graph, and every={every!r} records a whole run: leave one out.")
+        raise InvalidInputError(
+            f"{wrong[0]}= is for one graph, and every={every!r} records a whole run: leave one out."
+        )
     if every is None:
         options: dict[str, Any] = {"track_timing": track_timing, "track_memory": track_memory, "values": values}
         return one_graph(model, track_tensor_ops=track_tensor_ops, **options)

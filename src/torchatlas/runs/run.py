@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torchatlas.render.drawing import Drawing
 
 _SLOW, _LARGE = 1.5, 1.05  # times the median of its structure
+_RARE = 0.05  # of all steps: a structure of fewer makes a step stand out
 _LEAST_ALIKE = 5  # steps, before one of them can stand out
 
 
@@ -174,13 +175,14 @@ class Run(Shown):
         return self.steps.at(places)
 
     def odd(self) -> StepTable:
-        """The steps that stand out, and why: another structure, a long time or much memory for their structure, a loss
-        or gradient that is not finite, no end."""
+        """The steps that stand out, and why: a structure that few have, a long time or much memory for a structure, a
+        loss or gradient that is not finite, no end."""
         reasons: dict[int, list[str]] = {}
-        numbers = self.steps.numbers
-        place_of = {number: at for at, number in enumerate(numbers)}
-        for number, words in self.changes.items():
-            reasons.setdefault(place_of[number], []).append(f"another structure: {words}")
+        for rare in self._rare():
+            for at, number in enumerate(self._column("structure")):
+                if number == rare.number:
+                    words = f"structure {rare.number}, of {rare.count:,} of {len(self):,} steps"
+                    reasons.setdefault(at, []).append(f"{words}: {rare.change}" if rare.change else words)
         for name, factor, say in (("wall_ns", _SLOW, format_ns), ("peak_bytes", _LARGE, format_bytes)):
             for at, figure, usual in self._outstanding(name, factor):
                 what = "took" if name == "wall_ns" else "peak of"
@@ -194,6 +196,10 @@ class Run(Shown):
                 reasons.setdefault(at, []).append("did not end")
         places = sorted(reasons)
         return self.steps.at(places, ["; ".join(reasons[at]) for at in places])
+
+    def _rare(self) -> list[RunStructure]:
+        """Structures of few steps."""
+        return [one for one in self.structures if 0 < one.count < _RARE * len(self)]
 
     def _outstanding(self, name: str, factor: float) -> Iterator[tuple[int, float, float]]:
         """Places of steps with a figure far above the median of their structure: place, figure, median."""
@@ -219,9 +225,7 @@ class Run(Shown):
         """A pandas.DataFrame with one row per recorded step."""
         return self.steps.to_pandas()
 
-    def plot(
-        self, kind: str = "time", *, width: int = 1200, height: int = 700, theme: str = "light"
-    ) -> Drawing:
+    def plot(self, kind: str = "time", *, width: int = 1200, height: int = 700, theme: str = "light") -> Drawing:
         """Plot over steps: "time", the time by module ("modules"), "memory", the "loss", or gradient norms
         ("gradients"). Thin lines mark where the structure changed."""
         from torchatlas.runs.plots import plot_run
@@ -280,7 +284,9 @@ class Run(Shown):
         if walls:
             cost = [float(one) for one in self._column("unrecorded_ns") if one is not None]
             beside = f", {format_ns(statistics.median(cost))} without recording" if cost else ""
-            lines.append(f"a step takes {format_ns(statistics.median(walls))} (the median){beside}")
+            lines.append(
+                f"a step takes {format_ns(statistics.median(walls))} while recorded (median of {len(walls):,}){beside}"
+            )
         losses = [one for one in self._column("loss") if one is not None]
         if losses:
             lines.append(f"loss {losses[0]:.4g} -> {losses[-1]:.4g}")

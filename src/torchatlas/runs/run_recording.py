@@ -7,6 +7,7 @@ in here ends the recording and never the program.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -153,9 +154,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
 
         model = "" if self.model is None else type(self.model).__name__
         version = torch.__version__.partition("+")[0]
-        return Beginning(
-            FORMAT, VERSION, __version__, version, model, self.every, self.keep, self.last, time.time()
-        )
+        return Beginning(FORMAT, VERSION, __version__, version, model, self.every, self.keep, self.last, time.time())
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         was_running = self._state == "running" and self._process == os.getpid()
@@ -317,9 +316,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
 
     def _is_here(self) -> bool:
         """True in the thread and process that began the run, while it is recorded."""
-        return (
-            self._state == "running" and self._thread == threading.get_ident() and self._process == os.getpid()
-        )
+        return self._state == "running" and self._thread == threading.get_ident() and self._process == os.getpid()
 
     def _listen(self, wanted: bool) -> None:
         if wanted and not self._listens:
@@ -345,10 +342,8 @@ class RunRecording(Shown, Bracket["RunRecording"]):
                 self._keeper.abandon(text)
         finally:
             self.notes.append(text)
-            try:
+            with contextlib.suppress(RuntimeWarning):  # if warnings are errors in this program, ours must not end it
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
-            except RuntimeWarning:
-                pass  # warnings are errors in this program, and ours must not become one of its own: `notes` has it
 
     def _note(self, text: str) -> None:
         self.notes.append(text)

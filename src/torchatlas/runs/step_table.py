@@ -85,7 +85,7 @@ class StepTable(Shown):
         return target
 
     def _sections(self) -> Iterator[Section]:
-        yield Lines([f"{len(self):,} step{'s' * (len(self) != 1)}"])
+        yield Lines([f"{len(self):,} step{'s' * (len(self) != 1)}, each timed once, while recorded"])
         if len(self):
             yield self.table()
 
@@ -95,9 +95,7 @@ class StepTable(Shown):
         shown = list(range(count)) if count <= _MOST_ROWS else [*range(half), *range(count - half, count)]
         names = [name for name in _FIRST if any(one is not None for one in self.columns.get(name, ()))]
         names += [
-            name
-            for name in self.columns
-            if name not in (*_FIRST, "start_ns", "ops_ns", "finished") and ":" not in name
+            name for name in self.columns if name not in (*_FIRST, "start_ns", "ops_ns", "finished") and ":" not in name
         ]
         rows = [[figure(name, self.columns[name][at]) for name in names] for at in shown]
         headings = [f">{_TITLES.get(name) or in_words(name)}" for name in names]

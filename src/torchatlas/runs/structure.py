@@ -1,8 +1,9 @@
-"""A decoded step -> what is needed to read further steps of its structure without decoding them, and to tell it apart."""
+"""A decoded step -> its structure: what it takes to read further steps of it without decoding, and to tell it apart."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from torchatlas.capturing.step_rows import StepRows
-from torchatlas.graph import Graph, GraphNode, NodeKind
+from torchatlas.graph import Graph, NodeKind
 from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.identity import structural_hash
 
@@ -28,8 +29,8 @@ class KnownStructure:
     ops: int
     modules: tuple[str, ...]  # the columns of times
     module_of_op: Array  # positions in `modules`
-    live_bytes: Array  # after every op, if nothing had died
-    operations: Counter[str]
+    operations: tuple[str, ...]  # of every op
+    results: tuple[str, ...]  # of every op, dtypes and shapes
     inputs: dict[str, str]  # name -> dtype and shape
 
     def times(self, rows: StepRows) -> dict[str, int]:
@@ -37,37 +38,45 @@ class KnownStructure:
         sums = np.bincount(self.module_of_op, rows.times_ns, len(self.modules))
         return {name: int(time) for name, time in zip(self.modules, sums.tolist(), strict=True)}
 
-    def peak_bytes(self, rows: StepRows) -> int | None:
-        """The most that was alive after any op of a step of this structure."""
-        if not len(self.live_bytes):
-            return None
-        return int((self.live_bytes - rows.freed_bytes()).max())
+
+def allocated_bytes(graph: Graph, rows: StepRows) -> Array | None:
+    """What would be alive after each op if nothing had died; equal for all steps with the same signature."""
+    live = graph.columns["node_memory_bytes"][graph.columns["node_kind"] == KINDS.index(NodeKind.OP)]
+    return live + rows.freed_bytes() if len(live) and live.min() >= 0 else None
 
 
-def structure_of(graph: Graph, rows: StepRows, number: int, key: str, level: int) -> KnownStructure:
+def peak_bytes(allocated: Array | None, rows: StepRows) -> int | None:
+    """The most that was alive after any op of a step."""
+    return None if allocated is None else int((allocated - rows.freed_bytes()).max())
+
+
+def structure_of(graph: Graph, number: int, key: str, level: int) -> KnownStructure:
     """The structure that a step has; `level` says how deep modules are told apart."""
     columns, index = graph.columns, graph.index
     is_op = columns["node_kind"] == KINDS.index(NodeKind.OP)
     paths = [at_level(path, level) for path in index.paths]
     names = tuple(dict.fromkeys(paths))
     of_path = np.array([names.index(path) for path in paths], np.int64)
-    live = columns["node_memory_bytes"][is_op]
     operations = [graph.tables.operations[row].name for row in columns["node_operation"][is_op].tolist()]
+    results = [_results(graph, node) for node in np.flatnonzero(is_op).tolist()]
     return KnownStructure(
         number=number,
         hash=key,
         ops=len(operations),
         modules=names,
         module_of_op=of_path[index.path_of_call[columns["node_call"][is_op]]],
-        live_bytes=live + rows.freed_bytes() if len(live) and live.min() >= 0 else live[:0],
-        operations=Counter(operations),
-        inputs={node.name: _layouts(node) for node in graph.where(kind=NodeKind.INPUT)},
+        operations=tuple(operations),
+        results=tuple(map(sys.intern, results)),
+        inputs={node.name: _results(graph, node.id) for node in graph.where(kind=NodeKind.INPUT)},
     )
 
 
-def _layouts(node: GraphNode) -> str:
-    values = [value for value in node.outputs if value is not None]
-    return ", ".join(f"{value.dtype}[{', '.join(map(str, value.shape))}]" for value in values)
+def _results(graph: Graph, node: int) -> str:
+    """The dtypes and shapes of what a node makes."""
+    columns = graph.columns
+    values = columns["output_value"][columns["output_ptr"][node] : columns["output_ptr"][node + 1]].tolist()
+    layouts = [graph.tables.layouts[columns["value_layout"][value]] for value in values if value >= 0]
+    return ", ".join(f"{layout.dtype}[{', '.join(map(str, layout.shape))}]" for layout in layouts)
 
 
 def structure_hash(graph: Graph) -> str:
@@ -83,14 +92,26 @@ def difference(before: KnownStructure, after: KnownStructure) -> str:
         for name, layout in after.inputs.items()
         if name in before.inputs and before.inputs[name] != layout
     ]
-    more, fewer = after.operations - before.operations, before.operations - after.operations
-    words += [f"{count:+,} {name}" for name, count in more.most_common()]
-    words += [f"{-count:+,} {name}" for name, count in fewer.most_common()]
+    ops, ops_before = Counter(after.operations), Counter(before.operations)
+    words += [f"{count:+,} {name}" for name, count in (ops - ops_before).most_common()]
+    words += [f"{-count:+,} {name}" for name, count in (ops_before - ops).most_common()]
     if after.ops != before.ops and len(words) > 1:
         words.insert(0, f"{before.ops:,} -> {after.ops:,} ops")
     if not words:
-        return "the same operations on other tensors, or in another order"
+        words = [_first_difference(before, after)]
     return ", ".join(words[:_MOST_WORDS]) + (" ..." if len(words) > _MOST_WORDS else "")
+
+
+def _first_difference(before: KnownStructure, after: KnownStructure) -> str:
+    """Where two structures of equally many ops part."""
+    for at, (old, new) in enumerate(zip(before.operations, after.operations, strict=True)):
+        module = after.modules[after.module_of_op[at]]
+        place = "" if module == OUTSIDE else f" in {module}"
+        if old != new:
+            return f"op {at:,}{place} is {new}, not {old}"
+        if before.results[at] != after.results[at]:
+            return f"{new}{place} makes {after.results[at] or 'nothing'}, not {before.results[at] or 'nothing'}"
+    return "the same ops on other tensors"
 
 
 def module_level(paths: Sequence[str]) -> int:
