@@ -86,6 +86,7 @@ class Keeper:
         self._keeps_all = beginning.keep == "full"
         self._last: deque[_Kept] = deque()
         self._most_last = beginning.last
+        self._old: list[Path] = []  # steps in full that are no longer among the last
         self._rows: list[dict[str, Number]] = []
         self._devices: list[tuple[dict[str, Number], Reading]] = []
         self._structures: list[KnownStructure] = []
@@ -187,11 +188,9 @@ class Keeper:
             self._write(kept)
         self._last.append(kept)
         while len(self._last) > self._most_last:
-            self._forget(self._last.popleft())
-
-    def _forget(self, kept: _Kept) -> None:
-        if kept.step is None and not kept.stays:
-            self._file(kept).unlink(missing_ok=True)
+            old = self._last.popleft()
+            if old.step is None and not old.stays:
+                self._old.append(self._file(old))
 
     # -- the disk ------------------------------------------------------------------------------------------------------
 
@@ -220,6 +219,8 @@ class Keeper:
         self._rows.clear()
         for kept in self._last:
             self._write(kept)
+        while self._old:  # not before others are there
+            self._old.pop().unlink(missing_ok=True)
         self._flushed_at = time.monotonic()
         self._pause_s = max(FLUSH_S, _FLUSH_SHARE * (self._flushed_at - began))
 

@@ -222,14 +222,13 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         now = time.perf_counter_ns()
         recording, self._recording = self._recording, None
         if recording is None:
-            self._unrecorded_ns += now - self._step_began_ns
-            self._unrecorded += 1
+            self._end_unrecorded()
         else:
             recording._ended_ns = now
             recording._close(None)
             assert self._keeper is not None
             self._keeper.take(self._recorded_step(recording, now, finished))
-        self._number += 1
+            self._number += 1
         self._begin_step()
 
     def _recorded_step(self, recording: Recording, now: int, finished: bool) -> RecordedStep:
@@ -255,7 +254,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Before an optimizer's step: its gradients are complete. And see to it that our other hook is the last one:
         it begins and ends recordings, which adds and removes hooks, and torch is going through them then."""
-        if not self._is_here():
+        if not self._is_here() or (self._recording is None and not self._begins_next):
             return
         with self._guarded():
             hook = self._hooks[1]
@@ -264,6 +263,24 @@ class RunRecording(Shown, Bracket["RunRecording"]):
                 self._hooks[1] = optimizers.register_optimizer_step_post_hook(self._after_step)
             if self.gradients and self._recording is not None:
                 self._measure_gradients(optimizer, self._recording)
+
+    @property
+    def _begins_next(self) -> bool:
+        """True if the step after the one that runs is to be recorded."""
+        return (self._number + 1) % self.every == 0
+
+    def _ends_step(self, optimizer: Any) -> bool:
+        """True if a step of this optimizer, which is known, ends a step of the run."""
+        return (
+            self._newest is not None and self._newest() is optimizer and not self._by_hand and not self._always_listens
+        )
+
+    def _end_unrecorded(self) -> None:
+        now = time.perf_counter_ns()
+        self._unrecorded_ns += now - self._step_began_ns
+        self._unrecorded += 1
+        self._number += 1
+        self._step_began_ns = now
 
     def _measure_gradients(self, optimizer: Any, recording: Recording) -> None:
         try:
@@ -277,6 +294,9 @@ class RunRecording(Shown, Bracket["RunRecording"]):
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._is_here():
             return
+        if self._recording is None and not self._begins_next and self._ends_step(optimizer):
+            self._end_unrecorded()  # what most steps of a long run are
+            return
         with self._guarded():
             if optimizer not in self._optimizers:
                 self._optimizers.add(optimizer)
@@ -286,7 +306,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
             if current_autograd_node() is not None:  # a hook of a gradient runs it: the step ends with backward
                 self._ends_after_backward = self._always_listens = True
                 self._listen(True)
-            elif self._newest() is optimizer:
+            elif self._ends_step(optimizer):
                 self._end_step()
 
     def after_backward(self, tensors: Any) -> None:
