@@ -104,7 +104,7 @@ def test_figures_are_those_of_the_decoded_step() -> None:
 
 
 def test_gradient_norms_are_those_before_the_step() -> None:
-    model, optimizer, step = trained()
+    model, _, step = trained()
     with atlas.recording(model, every=1, gradients=True) as run:
         step()
         norms = {
@@ -293,7 +293,7 @@ def test_a_loss_that_is_not_finite_stays() -> None:
 
 
 def test_an_exception_leaves_the_step_that_raised() -> None:
-    model, optimizer, step = trained()
+    model, _, step = trained()
 
     def failing() -> None:
         for at in range(5):
@@ -307,19 +307,24 @@ def test_an_exception_leaves_the_step_that_raised() -> None:
     assert found.ended == "failed"
     assert found.steps["finished"] == [True, True, True, True, False]
     assert "ended early at step 4: RuntimeError" in found.notes[0]
-    with (
-        pytest.raises(KeyboardInterrupt),
-        atlas.recording(model, every=1, path="interrupted.atlas", last=0),
-    ):
+
+    def interrupted() -> None:
         step()
         model(torch.ones(2, 8)).sum()
         raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), atlas.recording(model, every=1, path="interrupted.atlas", last=0):
+        interrupted()
     found = loaded("interrupted.atlas")
     assert found.steps["finished"] == [True, False]
     assert len(found.graph(1).where(kind="op")) == 8
-    with pytest.raises(ValueError, match="off"), atlas.recording(model, every=9, path="off.atlas"):
+
+    def fail() -> None:
         step()
         raise ValueError("off")
+
+    with pytest.raises(ValueError, match="off"), atlas.recording(model, every=9, path="off.atlas"):
+        fail()
     assert "step 1, which was not recorded: ValueError: off" in loaded("off.atlas").notes[0]
 
 
@@ -373,11 +378,14 @@ def test_our_own_failure_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) ->
     def fail(*args: Any) -> None:
         raise ZeroDivisionError("ours")
 
-    with pytest.warns(RuntimeWarning, match="ZeroDivisionError: ours"), atlas.recording(model, every=1) as run:
+    def program() -> None:
         step()
         monkeypatch.setattr(keeper, "step_rows", fail)
         for _ in range(3):
             step()
+
+    with pytest.warns(RuntimeWarning, match="ZeroDivisionError: ours"), atlas.recording(model, every=1) as run:
+        program()
     assert run.notes
     assert loaded(run.path).ended == "stopped"
 
@@ -402,7 +410,7 @@ def test_gradients_without_a_norm_are_no_reason_to_stop(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("every", [1, 2])
 def test_the_program_computes_what_it_computes_alone(every: int) -> None:
     def program() -> list[torch.Tensor]:
-        model, optimizer, step = trained(torch.optim.Adam)
+        model, _, step = trained(torch.optim.Adam)
         model.insert(1, nn.Dropout(0.5))
         for _ in range(5):
             step()

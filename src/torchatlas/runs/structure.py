@@ -16,7 +16,7 @@ from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.identity import structural_hash
 
 MOST_MODULES = 24  # that have a time of their own: as many as a plot can tell apart
-OUTSIDE, OTHERS = "(no module)", "(other modules)"
+OUTSIDE, OTHERS = "(top level)", "(other modules)"
 _MOST_WORDS = 4  # of what is different
 
 
@@ -127,6 +127,6 @@ def at_level(path: str, level: int) -> str:
     """The module at a level that a module lies in.
 
     >>> at_level("blocks.0.mlp.up", 2), at_level("head", 2), at_level("", 2)
-    ('blocks.0', 'head', '(no module)')
+    ('blocks.0', 'head', '(top level)')
     """
     return ".".join(path.split(".")[:level]) or OUTSIDE
