@@ -21,7 +21,7 @@ from torchatlas.render.viewer.content import Viewed, page_of, viewed
 from torchatlas.render.viewer.opening import open_in_browser, redirecting_page, temporary_page
 from torchatlas.render.viewer.server import CaptureServer
 from torchatlas.runs.folder import is_run
-from torchatlas.runs.page import run_page
+from torchatlas.runs.page import run_page, shown_step
 from torchatlas.runs.run import Run as RecordedRun
 
 MOST_INLINE_BYTES = 64_000_000  # of a graph's columns: a page of more takes a browser long to read
@@ -106,7 +106,7 @@ def _view_run(
     run: RecordedRun, output: Path | None, step: int | None, title: str, no_browser: bool, as_json: bool
 ) -> None:
     with progress("writing the page"):
-        number = run.shown_step(step)
+        number = shown_step(run, step)
         data = run_page(run, step=number, title=title)
         path = temporary_page(data, title or run.path.name) if output is None else _written(data, output)
     opened = not no_browser and open_in_browser(path.resolve().as_uri())

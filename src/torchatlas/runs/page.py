@@ -6,16 +6,23 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from torchatlas.errors import FileSystemError
+from torchatlas.errors import AnalysisError, FileSystemError
 from torchatlas.files import replacing
 from torchatlas.render.viewer.content import Viewed, graph_name, page_of
 from torchatlas.render.viewer.opening import open_in_browser, temporary_page
 from torchatlas.runs.run import Run
 
 
+def shown_step(run: Run, step: int | None) -> int:
+    """The number of the step whose graph a page shows: the last, unless another is asked for."""
+    if not len(run):
+        raise AnalysisError(f"{run.path} holds no step, so there is nothing to show.")
+    return run.steps.numbers[-1] if step is None else step
+
+
 def run_page(run: Run, *, step: int | None = None, title: str = "") -> bytes:
     """The page of a run."""
-    number = run.shown_step(step)
+    number = shown_step(run, step)
     graph = run.graph(number)
     columns = {name: column for name, column in run.columns.items() if ":" not in name}  # by module: see run.plot
     steps: dict[str, Any] = {"columns": columns, "shown": number, "changes": run.changes}

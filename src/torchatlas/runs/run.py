@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchatlas.errors import AnalysisError, FileFormatError, InvalidInputError, NodeNotFoundError
+from torchatlas.errors import FileFormatError, InvalidInputError, NodeNotFoundError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import as_path, check_folder, suffix_of
@@ -172,7 +174,7 @@ class Run(Shown):
         """The steps that took longest, the slowest first."""
         times = [(-1 if wall is None else wall, -at) for at, wall in enumerate(self._column("wall_ns"))]
         places = [-at for wall, at in sorted(times, reverse=True)[: max(count, 0)] if wall >= 0]
-        return self.steps.at(places)
+        return self.steps._at(places)
 
     def odd(self) -> StepTable:
         """The steps that stand out, and why: a structure that few have, a long time or much memory for a structure, a
@@ -188,14 +190,14 @@ class Run(Shown):
                 what = "took" if name == "wall_ns" else "peak of"
                 reasons.setdefault(at, []).append(f"{what} {say(figure)}; {say(usual)} is usual")
         for name in ("loss", "gradient_norm"):
-            for at, one in enumerate(self._column(name)):
-                if isinstance(one, float) and (one != one or abs(one) == float("inf")):
-                    reasons.setdefault(at, []).append(f"{name.replace('_', ' ')} is {one}")
+            for at, count, one in _not_finite(self._column(name)):
+                words = f"{name.replace('_', ' ')} is {one}" + (f", for {count:,} steps" if count > 1 else "")
+                reasons.setdefault(at, []).append(words)
         for at, finished in enumerate(self._column("finished")):
             if finished is False:
                 reasons.setdefault(at, []).append("did not end")
         places = sorted(reasons)
-        return self.steps.at(places, ["; ".join(reasons[at]) for at in places])
+        return self.steps._at(places, ["; ".join(reasons[at]) for at in places])
 
     def _rare(self) -> list[RunStructure]:
         """Structures of few steps."""
@@ -251,12 +253,6 @@ class Run(Shown):
 
         return show_page(self, step=step, title=title)
 
-    def shown_step(self, step: int | None) -> int:
-        """The number of the step whose graph a page shows."""
-        if not len(self):
-            raise AnalysisError(f"{self.path} holds no step, so there is nothing to show.")
-        return self.steps.numbers[-1] if step is None else step
-
     def to_dict(self) -> dict[str, Any]:
         """What the run is, as JSON can hold it."""
         walls = [one for one in self._column("wall_ns") if one is not None]
@@ -303,9 +299,19 @@ class Run(Shown):
                 below=f"{len(self._structures) - 10:,} more in run.structures" if len(self._structures) > 10 else "",
             )
         if len(odd := self.odd()):
-            table = odd.table()
+            table = odd._table()
             yield Lines([f"{len(odd):,} step{'s' * (len(odd) != 1)} that stand{'s' * (len(odd) == 1)} out (run.odd())"])
             yield table
+
+
+def _not_finite(column: list[Number]) -> Iterator[tuple[int, int, float]]:
+    """Where a column begins to be NaN or infinite, for how long, and what it is first."""
+    first = 0
+    for is_odd, group in groupby(column, key=lambda one: isinstance(one, float) and not math.isfinite(one)):
+        items = list(group)
+        if is_odd:
+            yield first, len(items), float(items[0] or 0)
+        first += len(items)
 
 
 def _numbers(numbers: list[int]) -> str:

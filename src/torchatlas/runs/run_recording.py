@@ -309,7 +309,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
             elif self._ends_step(optimizer):
                 self._end_step()
 
-    def after_backward(self, tensors: Any) -> None:
+    def _after_backward(self, tensors: Any) -> None:
         """Backward was called in the program, and is over."""
         if not self._is_here():
             return
@@ -321,7 +321,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
                 self._ends_after_backward = False
                 self._end_step()
 
-    def before_call(self) -> None:
+    def _before_call(self) -> None:
         """The program is about to call a module, from outside of any."""
         if self._recording is not None and self._recording.length > MOST_OPS and self._is_here():
             with self._guarded():
@@ -446,12 +446,12 @@ class _Listener:
     @never_compiled
     def _arrives(self) -> None:
         if (run := self._run()) is not None:
-            run.before_call()
+            run._before_call()
 
     def backward_called(self, inner: Any, cell: patches.Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
         result = inner(tensors, *args, **kwargs)
         if (run := self._run()) is not None:
-            run.after_backward(tensors)
+            run._after_backward(tensors)
         return result
 
     def graph_called(self, inner: Any, cell: patches.Cell, graph: Any, args: Any, kwargs: Any) -> Any:

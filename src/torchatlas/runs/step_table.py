@@ -51,7 +51,7 @@ class StepTable(Shown):
         """The numbers of the steps."""
         return [int(number) for number in self.columns.get("number", ()) if number is not None]
 
-    def at(self, places: Sequence[int], reasons: Sequence[str] | None = None) -> StepTable:
+    def _at(self, places: Sequence[int], reasons: Sequence[str] | None = None) -> StepTable:
         """The rows at some places."""
         return StepTable({name: [column[at] for at in places] for name, column in self.columns.items()}, reasons)
 
@@ -87,9 +87,9 @@ class StepTable(Shown):
     def _sections(self) -> Iterator[Section]:
         yield Lines([f"{len(self):,} step{'s' * (len(self) != 1)}, each timed once, while recorded"])
         if len(self):
-            yield self.table()
+            yield self._table()
 
-    def table(self) -> Table:
+    def _table(self) -> Table:
         """The rows for people; of many those at both ends."""
         count, half = len(self), _MOST_ROWS // 2
         shown = list(range(count)) if count <= _MOST_ROWS else [*range(half), *range(count - half, count)]

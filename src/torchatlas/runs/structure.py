@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -32,6 +33,10 @@ class KnownStructure:
     operations: tuple[str, ...]  # of every op
     results: tuple[str, ...]  # of every op, dtypes and shapes
     inputs: dict[str, str]  # name -> dtype and shape
+
+    @cached_property
+    def modules_that_ran(self) -> list[str]:
+        return [self.modules[at] for at in dict.fromkeys(self.module_of_op.tolist())]
 
     def times(self, rows: StepRows) -> dict[str, int]:
         """How long the ops of each module took."""
@@ -92,6 +97,8 @@ def difference(before: KnownStructure, after: KnownStructure) -> str:
         for name, layout in after.inputs.items()
         if name in before.inputs and before.inputs[name] != layout
     ]
+    words += [f"{name} runs" for name in after.modules_that_ran if name not in before.modules_that_ran]
+    words += [f"{name} does not run" for name in before.modules_that_ran if name not in after.modules_that_ran]
     ops, ops_before = Counter(after.operations), Counter(before.operations)
     words += [f"{count:+,} {name}" for name, count in (ops - ops_before).most_common()]
     words += [f"{-count:+,} {name}" for name, count in (ops_before - ops).most_common()]
