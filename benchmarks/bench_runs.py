@@ -66,6 +66,7 @@ def measure(name: str, make: Callable[[], Step], steps: int, every: int, folder:
             recorded.append(timed(step))
             alone.append(eager())
             if at in (steps // 10, steps - 1):
+                run.flush()  # figures that wait to be written take memory as well, for five seconds
                 resident.append(resident_bytes() or 0)
     eager.end()
     ratios = [a / b for a, b in zip(recorded, alone, strict=True)]

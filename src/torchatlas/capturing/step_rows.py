@@ -16,14 +16,14 @@ import numpy as np
 from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.recording import Recording
-from torchatlas.capturing.row_schema import OpRow, Plan, ResizedEarly, Returned, StorageRow, TensorRow
+from torchatlas.capturing.row_schema import Died, OpRow, Plan, ResizedEarly, Returned, StorageRow, TensorRow
 from torchatlas.graph.columns import Array
 
 _FIXED = len(OpRow._fields)
 _START, _END, _BACKWARD, _CALL, _GRAD_MODE = map(
     OpRow._fields.index, ("start_ns", "end_ns", "backward_nr", "call", "grad_mode")
 )
-_REFERENCE, _BYTES = map(StorageRow._fields.index, ("reference", "bytes"))
+_NUMBER, _REFERENCE, _BYTES = map(StorageRow._fields.index, ("number", "reference", "bytes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,9 @@ def _read(recorder: Recorder, watch: Watch) -> StepRows:
     forms = [_form(plan) for plan in recorder.plans]
     width = len(StorageRow._fields)
     storages = list(recorder.numbers.storages)
-    size_of = {
-        id(reference): max(size, 0)
-        for reference, size in zip(storages[_REFERENCE::width], storages[_BYTES::width], strict=False)
-    }
+    numbers, references, sizes = (storages[at::width] for at in (_NUMBER, _REFERENCE, _BYTES))
+    size_of = dict(zip(numbers, sizes, strict=False))
+    size_of_reference = dict(zip(map(id, references), sizes, strict=False))
     keys: list[int] = []
     times: list[int] = []
     freed: list[tuple[int, int]] = []
@@ -78,7 +77,9 @@ def _read(recorder: Recorder, watch: Watch) -> StepRows:
             at = stop
         else:
             if type(head) is weakref.ref:
-                freed.append((len(times), size_of.get(id(head), 0)))
+                freed.append((len(times), max(size_of_reference.get(id(head), 0), 0)))
+            elif isinstance(head, Died):
+                freed.append((len(times), max(size_of.get(head.storage, 0), 0)))
             elif isinstance(head, Returned):
                 keys.append(hash(("returned", *head.tensors, head.arguments)))
             elif isinstance(head, ResizedEarly):
@@ -89,7 +90,7 @@ def _read(recorder: Recorder, watch: Watch) -> StepRows:
     signature = (
         hash(tuple(keys)),
         hash(_tensors(recorder)),
-        hash(tuple(storages[_BYTES::width])),
+        hash(tuple(sizes)),
         hash((tuple(watch.call_owner), tuple(watch.call_parent))),
         hash(tuple([(owner.path, owner.type, owner.kind, owner.root) for owner in watch.owners])),
     )

@@ -180,15 +180,6 @@ class Run(Shown):
         """The steps that stand out, and why: a structure that few have, a long time or much memory for a structure, a
         loss or gradient that is not finite, no end."""
         reasons: dict[int, list[str]] = {}
-        for rare in self._rare():
-            for at, number in enumerate(self._column("structure")):
-                if number == rare.number:
-                    words = f"structure {rare.number}, of {rare.count:,} of {len(self):,} steps"
-                    reasons.setdefault(at, []).append(f"{words}: {rare.change}" if rare.change else words)
-        for name, factor, say in (("wall_ns", _SLOW, format_ns), ("peak_bytes", _LARGE, format_bytes)):
-            for at, figure, usual in self._outstanding(name, factor):
-                what = "took" if name == "wall_ns" else "peak of"
-                reasons.setdefault(at, []).append(f"{what} {say(figure)}; {say(usual)} is usual")
         for name in ("loss", "gradient_norm"):
             for at, count, one in _not_finite(self._column(name)):
                 words = f"{name.replace('_', ' ')} is {one}" + (f", for {count:,} steps" if count > 1 else "")
@@ -196,6 +187,15 @@ class Run(Shown):
         for at, finished in enumerate(self._column("finished")):
             if finished is False:
                 reasons.setdefault(at, []).append("did not end")
+        for name, factor, say in (("wall_ns", _SLOW, format_ns), ("peak_bytes", _LARGE, format_bytes)):
+            for at, figure, usual in self._outstanding(name, factor):
+                what = "took" if name == "wall_ns" else "peak of"
+                reasons.setdefault(at, []).append(f"{what} {say(figure)}; {say(usual)} is usual")
+        for rare in self._rare():
+            for at, number in enumerate(self._column("structure")):
+                if number == rare.number:
+                    words = f"structure {rare.number}, of {rare.count:,} of {len(self):,} steps"
+                    reasons.setdefault(at, []).append(f"{words}: {rare.change}" if rare.change else words)
         places = sorted(reasons)
         return self.steps._at(places, ["; ".join(reasons[at]) for at in places])
 

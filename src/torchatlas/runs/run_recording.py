@@ -25,6 +25,7 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 from torchatlas.capturing import patches, pausing
+from torchatlas.capturing import recording as recording_of
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, InvalidModelError, StateError
 from torchatlas.escapes import clean
@@ -200,8 +201,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
     def _begin_step(self) -> None:
         if self._number % self.every == 0:
             self._listen(True)
-            recording = Recording(self.model)
-            recording.start()
+            recording = recording_of(self.model).start()
             self._recording = recording
             self._lower(recording)
             self._meter.begin()
