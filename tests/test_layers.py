@@ -28,6 +28,7 @@ LAYERS = [
     {"pipeline"},
     {"export"},
     {"render"},
+    {"runs"},
     {"compat"},
     {"demo", "checkpoint_plans"},
     {"selftest", "types"},

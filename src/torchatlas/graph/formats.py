@@ -96,6 +96,11 @@ def save(graph: Any, path: Path, suffix: str | None = None, **options: Any) -> P
 
 def load(path: Path) -> Any:
     """Read by suffix."""
+    if (path / "run.jsonl").is_file():  # see runs/folder.py
+        raise FileFormatError(
+            f"{path} is a recorded run, which holds many graphs: atlas.load({str(path)!r}).graph(step) is one of them, "
+            f"and so is each file in {path / 'steps'}."
+        )
     if path.is_dir():
         raise FileSystemError(f"{path} is a folder: name a file in it, or look at all of them: torchatlas view {path}")
     if not path.suffix and not path.exists():
