@@ -1,0 +1,151 @@
+"""examples/*.py -> notebooks that have been run, and pages that show code and output.
+
+A cell ends where a top-level statement is followed by a blank line and its neighbour is no definition of the same run;
+a comment above it goes with it. All cells of a notebook run in one namespace of a forked process: torch is imported
+once for all of them, and none sees the tensors of another.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sitegen.promised import ROOT
+
+EXAMPLES = ROOT / "examples"
+
+
+@dataclass
+class Example:
+    name: str
+    title: str  # the first line of its docstring
+    cells: list[str]
+    outputs: list[str]
+    as_script: bool  # it starts itself as another process, which a notebook cannot
+
+    def notebook(self) -> str:
+        """The notebook as a file holds it, in nbformat 4.5."""
+        cells: list[dict[str, Any]] = [
+            {"cell_type": "markdown", "id": "title", "metadata": {}, "source": f"# {self.title}"}
+        ]
+        for number, (code, output) in enumerate(zip(self.cells, self.outputs, strict=True), 1):
+            stream = [{"output_type": "stream", "name": "stdout", "text": output}] if output else []
+            cells.append(
+                {
+                    "cell_type": "code",
+                    "id": f"cell-{number}",
+                    "metadata": {},
+                    "execution_count": number,
+                    "source": code,
+                    "outputs": stream,
+                }
+            )
+        kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+        metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+        return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": cells}, indent=1)
+
+    def page(self) -> str:
+        lines = ["---", f"title: {self.name.replace('_', ' ').capitalize()}", "---", f"# {self.title}", "", f"`python examples/{self.name}.py`, as it ran when these pages were built."]
+        if not self.as_script:
+            lines[-1] += f" [As a notebook]({self.name}.ipynb)."
+        for code, output in zip(self.cells, self.outputs, strict=True):
+            lines += ["", f"```python\n{code}\n```"]
+            lines += ["", f"```text {{ .output }}\n{output.rstrip()}\n```"] if output.strip() else []
+        return "\n".join(lines) + "\n"
+
+
+def examples() -> Iterator[Example]:
+    """Every example, run."""
+    import torch  # noqa: F401  # before the processes are forked
+
+    import torchatlas as atlas
+
+    atlas.capture(torch.nn.Linear(2, 2), torch.ones(1, 2))  # what a first capture imports, likewise
+    for path in sorted(EXAMPLES.glob("*.py")):
+        yield run(path)
+
+
+def run(path: Path) -> Example:
+    title, cells = split(path.read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        if as_script := "__file__" in path.read_text():
+            outputs = [""] * (len(cells) - 1) + [_run_script(path, folder)]
+        else:
+            outputs = _run_cells(path, cells, folder)
+    # Folders of this machine say nothing to a reader, and the next build has others.
+    outputs = [text.replace(folder, "").replace(f"{EXAMPLES}/", "").replace(f"{ROOT}/", "") for text in outputs]
+    return Example(path.stem, title, cells, outputs, as_script)
+
+
+def split(source: str) -> tuple[str, list[str]]:
+    """The title of an example, from its docstring, and its cells."""
+    module = ast.parse(source)
+    lines = source.splitlines()
+    title = (ast.get_docstring(module) or "").splitlines()[0].removesuffix(".")
+    cells: list[str] = []
+    begin = module.body[0].end_lineno or 1
+    for statement, following in zip(module.body[1:], [*module.body[2:], None], strict=True):
+        end = statement.end_lineno or statement.lineno
+        if following is None:
+            cells.append("\n".join(lines[begin:]))
+        elif not isinstance(statement, ast.Import | ast.ImportFrom) and re.match(r"\s*$", lines[end]):
+            cells.append("\n".join(lines[begin:end]))
+            begin = end
+        elif not isinstance(following, ast.Import | ast.ImportFrom) and isinstance(
+            statement, ast.Import | ast.ImportFrom
+        ):
+            cells.append("\n".join(lines[begin:end]))
+            begin = end
+    return title, [cell.strip("\n") for cell in cells]
+
+
+def _run_script(path: Path, folder: str) -> str:
+    done = subprocess.run([sys.executable, str(path)], cwd=folder, capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        raise RuntimeError(f"{path.name} failed:\n{done.stderr}")
+    return done.stdout
+
+
+def _run_cells(path: Path, cells: list[str], folder: str) -> list[str]:
+    """What each cell printed, run in a forked process."""
+    result = Path(folder) / ".outputs.json"
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chdir(folder)
+            result.write_text(json.dumps(_outputs(path, cells)))
+        except BaseException:
+            result.write_text(json.dumps(traceback.format_exc()))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    outputs = json.loads(result.read_text())
+    if isinstance(outputs, str):
+        raise RuntimeError(f"{path.name} failed:\n{outputs}")
+    return list(outputs)
+
+
+def _outputs(path: Path, cells: list[str]) -> list[str]:
+    sys.argv = [str(path)]
+    namespace: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
+    source, outputs, line = path.read_text(), [], 0
+    for cell in cells:
+        line = source.index(cell, line)
+        padded = "\n" * source[:line].count("\n") + cell  # so that lines are those of the file
+        printed = io.StringIO()
+        with redirect_stdout(printed), redirect_stderr(printed):
+            exec(compile(padded, str(path), "exec"), namespace)
+        outputs.append(printed.getvalue())
+    return outputs
