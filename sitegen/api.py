@@ -29,7 +29,7 @@ HIDDEN_BASES = ("Shown", "ShownPart", "Report", "Printable", "Bracket", "tuple")
 
 
 def subject_of(name: Name) -> str:
-    if inspect.ismodule(name.item) or inspect.isclass(name.item) and issubclass(name.item, errors.AtlasError):
+    if inspect.ismodule(name.item) or (inspect.isclass(name.item) and issubclass(name.item, errors.AtlasError)):
         return "errors"
     where = inspect.unwrap(name.item).__module__.removeprefix("torchatlas").removeprefix(".") + "."
     rooms = [(room, subject) for subject, (_, given) in SUBJECTS.items() for room in given]

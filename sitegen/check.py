@@ -25,7 +25,7 @@ class Page(HTMLParser):
         for name, value in attrs:
             if name in ("id", "name") and value:
                 self.ids.add(value)
-            elif name in ("src", "srcset", "data", "poster") and value or (tag, name) in LOADED and value:
+            elif (name in ("src", "srcset", "data", "poster") and value) or ((tag, name) in LOADED and value):
                 self.loads.append(value or "")
             elif name == "href" and value:
                 self.links.append(value)

@@ -9,7 +9,7 @@ This is a real file, as `graph.save("step.html")` writes it: one training step o
 were built. Click on a module to open it, on an op to see its line of code, shapes, time and memory; type in the search
 field; drag to move and scroll to zoom. [Open it in a page of its own](live/step.html).
 
-<iframe src="live/step.html" title="The viewer with a training step of a small GPT" class="live" loading="lazy"></iframe>
+<iframe src="live/step.html" title="The viewer: a training step of a small GPT" class="live" loading="lazy"></iframe>
 
 [What can I do in the viewer?](viewer.md) explains every pane. The same file for a model of yours:
 

@@ -1,7 +1,6 @@
 """examples/*.py -> notebooks that have been run, and pages that show code and output.
 
-A cell ends where a top-level statement is followed by a blank line and its neighbour is no definition of the same run;
-a comment above it goes with it. All cells of a notebook run in one namespace of a forked process: torch is imported
+All imports are one cell; then a cell ends where a top-level statement is followed by a blank line. All cells of a notebook run in one namespace of a forked process: torch is imported
 once for all of them, and none sees the tensors of another.
 """
 
@@ -11,7 +10,6 @@ import ast
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +23,7 @@ from typing import Any
 from sitegen.promised import ROOT
 
 EXAMPLES = ROOT / "examples"
+_IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 @dataclass
@@ -57,7 +56,14 @@ class Example:
         return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": cells}, indent=1)
 
     def page(self) -> str:
-        lines = ["---", f"title: {self.name.replace('_', ' ').capitalize()}", "---", f"# {self.title}", "", f"`python examples/{self.name}.py`, as it ran when these pages were built."]
+        lines = [
+            "---",
+            f"title: {self.name.replace('_', ' ').capitalize()}",
+            "---",
+            f"# {self.title}",
+            "",
+            f"`python examples/{self.name}.py`, as it ran when these pages were built.",
+        ]
         if not self.as_script:
             lines[-1] += f" [As a notebook]({self.name}.ipynb)."
         for code, output in zip(self.cells, self.outputs, strict=True):
@@ -68,7 +74,7 @@ class Example:
 
 def examples() -> Iterator[Example]:
     """Every example, run."""
-    import torch  # noqa: F401  # before the processes are forked
+    import torch  # before the processes are forked
 
     import torchatlas as atlas
 
@@ -97,15 +103,10 @@ def split(source: str) -> tuple[str, list[str]]:
     cells: list[str] = []
     begin = module.body[0].end_lineno or 1
     for statement, following in zip(module.body[1:], [*module.body[2:], None], strict=True):
-        end = statement.end_lineno or statement.lineno
-        if following is None:
-            cells.append("\n".join(lines[begin:]))
-        elif not isinstance(statement, ast.Import | ast.ImportFrom) and re.match(r"\s*$", lines[end]):
-            cells.append("\n".join(lines[begin:end]))
-            begin = end
-        elif not isinstance(following, ast.Import | ast.ImportFrom) and isinstance(
-            statement, ast.Import | ast.ImportFrom
-        ):
+        end = len(lines) if following is None else statement.end_lineno or statement.lineno
+        imports = isinstance(statement, _IMPORTS), isinstance(following, _IMPORTS)
+        blank_line_after = following is not None and not lines[end].strip()
+        if following is None or (imports[0] and not imports[1]) or (not imports[0] and blank_line_after):
             cells.append("\n".join(lines[begin:end]))
             begin = end
     return title, [cell.strip("\n") for cell in cells]

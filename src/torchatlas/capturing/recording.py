@@ -110,9 +110,21 @@ class Recording(Shown, Bracket["Recording"]):
         self._graph: Graph | None = None
 
     def start(self) -> Recording:
+        """Begin to record, as entering the `with` block does.
+
+        Raises:
+            StateError: It was started before.
+        """
         return self.__enter__()
 
     def stop(self, error: BaseException | None = None) -> None:
+        """End the recording, as leaving the `with` block does.
+
+        Args:
+            error: The exception that ended the code, if one did: the graph then says where.
+        Raises:
+            StateError: It does not run.
+        """
         with signals_deferred():
             self._stop(error)
 
@@ -197,6 +209,7 @@ class Recording(Shown, Bracket["Recording"]):
 
     @property
     def running(self) -> bool:
+        """Whether it records at this moment."""
         return self._state == "running"
 
     def _sections(self) -> Iterator[Section]:
@@ -355,10 +368,27 @@ def recording(
 ) -> Recording:
     """Record any code: `with atlas.recording(model) as rec: ...`, then `rec.graph`.
 
-    The code has exactly the effects it has alone. `model` names the modules; without it they are named after their
-    class. With `track_tensor_ops=False` only module calls are recorded, at almost no cost. `values` keeps what every
-    node produced: "all" the tensors, "stats" their minimum, maximum, mean, deviation and count of non-finite numbers;
-    "replay" keeps what `atlas.verify` needs to run it all again.
+    The code has exactly the effects that it has alone. After an exception `rec.graph` holds what ran until then.
+
+    Args:
+        model: Names the modules by their paths; without it they are named after their class.
+        track_tensor_ops: False records module calls only, at almost no cost.
+        track_timing: Measure how long each op takes.
+        track_memory: Follow which tensors are alive.
+        values: Keep what every node made: "all" the tensors, "stats" their minimum, maximum, mean, deviation and count
+            of non-finite numbers, "replay" what `atlas.verify` needs to run it all again. None keeps nothing.
+    Returns:
+        A Recording, to be entered by `with` or begun by its `start()`.
+    Raises:
+        InvalidInputError: `values` is none of these words.
+        InvalidModelError: `model` is not a module.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> with atlas.recording() as rec:
+        ...     (x * 2).sum().backward()
+        >>> [node.name for node in rec.graph.where(phase="forward", kind="op")]
+        ['mul', 'sum']
     """
     if not track_tensor_ops:
         from torchatlas.capturing.modules_only import ModulesOnlyRecording
