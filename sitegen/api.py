@@ -62,7 +62,7 @@ def addresses() -> dict[str, str]:
             known[f"atlas.{name.name}"] = address
         for member in name.members:
             has_heading = member.is_method and member is not name.constructor
-            place = f"{page}#{target}.{member.name}" if has_heading else address
+            place = f"{page}#{target}.{member.name.strip('_')}" if has_heading else address
             known[f"{name.name}.{member.name}"] = place
             if name.module == "torchatlas":
                 known[f"atlas.{name.name}.{member.name}"] = place
@@ -164,7 +164,7 @@ def _method(owner: Name, member: Member) -> Iterator[str]:
     if member.name in DUNDER:
         argument = re.search(r"\((\w*)", member.text)[1]  # type: ignore[index]
         heading = DUNDER[member.name].format(variable, argument)
-    yield f"### `{heading}` {{ #{owner.name}.{member.name} }}"
+    yield f"### `{heading}` {{ #{owner.name}.{member.name.strip('_')} }}"
     yield ""
     yield _code(_wrapped(re.sub(r"^(classmethod|staticmethod) ", "", member.text)))
     yield ""
@@ -273,5 +273,6 @@ def errors_page() -> str:
         doc = parsed(member.doc)
         bases = re.search(r"\((.*)\)", member.text)[1]  # type: ignore[index]
         lines += ["", f"## {member.name} {{ #{member.name} }}", "", f"`{member.name}({bases})`", ""]
-        lines += [_body(doc.text), "", _body(doc.example)]
+        is_code = doc.example.startswith(">>>")
+        lines += [_body(doc.text), "", _body(doc.example) if is_code else f"```text\n{doc.example}\n```"]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,8 @@
 """examples/*.py -> notebooks that have been run, and pages that show code and output.
 
-All imports are one cell; then a cell ends where a top-level statement is followed by a blank line. All cells of a notebook run in one namespace of a forked process: torch is imported
-once for all of them, and none sees the tensors of another.
+All imports are one cell; then a cell ends where a top-level statement is followed by a blank line. The cells of a
+notebook run in one namespace of a forked process: torch is imported once for all of them, and none sees the tensors of
+another.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from sitegen.promised import ROOT
 
 EXAMPLES = ROOT / "examples"
 _IMPORTS = (ast.Import, ast.ImportFrom)
+AT_ONCE = 2  # examples that run at the same time
 
 
 @dataclass
@@ -79,20 +81,15 @@ def examples() -> Iterator[Example]:
     import torchatlas as atlas
 
     atlas.capture(torch.nn.Linear(2, 2), torch.ones(1, 2))  # what a first capture imports, likewise
-    for path in sorted(EXAMPLES.glob("*.py")):
-        yield run(path)
+    waiting, running = sorted(EXAMPLES.glob("*.py")), []
+    while waiting or running:
+        while waiting and len(running) < AT_ONCE:
+            running.append(_Run(waiting.pop(0)))
+        yield running.pop(0).finished()
 
 
 def run(path: Path) -> Example:
-    title, cells = split(path.read_text())
-    with tempfile.TemporaryDirectory() as folder:
-        if as_script := "__file__" in path.read_text():
-            outputs = [""] * (len(cells) - 1) + [_run_script(path, folder)]
-        else:
-            outputs = _run_cells(path, cells, folder)
-    # Folders of this machine say nothing to a reader, and the next build has others.
-    outputs = [text.replace(folder, "").replace(f"{EXAMPLES}/", "").replace(f"{ROOT}/", "") for text in outputs]
-    return Example(path.stem, title, cells, outputs, as_script)
+    return _Run(path).finished()
 
 
 def split(source: str) -> tuple[str, list[str]]:
@@ -112,30 +109,50 @@ def split(source: str) -> tuple[str, list[str]]:
     return title, [cell.strip("\n") for cell in cells]
 
 
-def _run_script(path: Path, folder: str) -> str:
-    done = subprocess.run([sys.executable, str(path)], cwd=folder, capture_output=True, text=True, timeout=120)
-    if done.returncode:
-        raise RuntimeError(f"{path.name} failed:\n{done.stderr}")
-    return done.stdout
+class _Run:
+    """An example that runs in a process of its own, in a folder of its own."""
 
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.title, self.cells = split(path.read_text())
+        self.folder = tempfile.TemporaryDirectory()
+        self.result = Path(self.folder.name) / ".outputs.json"
+        self.script: subprocess.Popen[str] | None = None
+        if "__file__" in path.read_text():
+            self.script = subprocess.Popen(
+                [sys.executable, str(path)], cwd=self.folder.name, stdout=subprocess.PIPE, text=True
+            )
+        elif not (child := os.fork()):
+            self._run_cells()
+        else:
+            self.child = child
 
-def _run_cells(path: Path, cells: list[str], folder: str) -> list[str]:
-    """What each cell printed, run in a forked process."""
-    result = Path(folder) / ".outputs.json"
-    child = os.fork()
-    if child == 0:
+    def _run_cells(self) -> None:
+        """In the child: leave what each cell printed, or how one failed, in a file."""
         try:
-            os.chdir(folder)
-            result.write_text(json.dumps(_outputs(path, cells)))
+            os.chdir(self.folder.name)
+            self.result.write_text(json.dumps(_outputs(self.path, self.cells)))
         except BaseException:
-            result.write_text(json.dumps(traceback.format_exc()))
+            self.result.write_text(json.dumps(traceback.format_exc()))
         finally:
             os._exit(0)
-    os.waitpid(child, 0)
-    outputs = json.loads(result.read_text())
-    if isinstance(outputs, str):
-        raise RuntimeError(f"{path.name} failed:\n{outputs}")
-    return list(outputs)
+
+    def finished(self) -> Example:
+        with self.folder:
+            if self.script is not None:
+                printed, _ = self.script.communicate(timeout=120)
+                outputs = [""] * (len(self.cells) - 1) + [printed]
+                failure = f"exit code {self.script.returncode}" if self.script.returncode else ""
+            else:
+                os.waitpid(self.child, 0)
+                found = json.loads(self.result.read_text())
+                outputs, failure = ([], found) if isinstance(found, str) else (found, "")
+        if failure:
+            raise RuntimeError(f"{self.path.name} failed:\n{failure}")
+        # Folders of this machine say nothing to a reader, and the next build has others.
+        for folder in (f"{self.folder.name}/", f"{EXAMPLES}/", f"{ROOT}/"):
+            outputs = [text.replace(folder, "") for text in outputs]
+        return Example(self.path.stem, self.title, self.cells, outputs, self.script is not None)
 
 
 def _outputs(path: Path, cells: list[str]) -> list[str]:

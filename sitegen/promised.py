@@ -9,7 +9,7 @@ import io
 import re
 import tokenize
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class Name:
         return next((member for member in self.members if member.name in ("__init__", "__new__")), None)
 
 
+@cache
 def promised_names() -> list[Name]:
     """All entries of api.txt, in its order."""
     names: list[Name] = []
@@ -96,6 +97,7 @@ def _member(owner: Name, text: str) -> Member:
     return Member(name, text, None, field_comments(owner.item).get(name, ""))
 
 
+@cache
 def field_comments(cls: type) -> dict[str, str]:
     """What a class says of its fields: the comment that ends the line of each, or the comment lines above it."""
     comments: dict[str, str] = {}
