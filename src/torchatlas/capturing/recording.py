@@ -366,30 +366,7 @@ def recording(
     track_memory: bool = True,
     values: str | None = None,
 ) -> Recording:
-    """Record any code: `with atlas.recording(model) as rec: ...`, then `rec.graph`.
-
-    The code has exactly the effects that it has alone. After an exception `rec.graph` holds what ran until then.
-
-    Args:
-        model: Names the modules by their paths; without it they are named after their class.
-        track_tensor_ops: False records module calls only, at almost no cost.
-        track_timing: Measure how long each op takes.
-        track_memory: Follow which tensors are alive.
-        values: Keep what every node made: "all" the tensors, "stats" their minimum, maximum, mean, deviation and count
-            of non-finite numbers, "replay" what `atlas.verify` needs to run it all again. None keeps nothing.
-    Returns:
-        A Recording, to be entered by `with` or begun by its `start()`.
-    Raises:
-        InvalidInputError: `values` is none of these words.
-        InvalidModelError: `model` is not a module.
-    Example:
-        >>> import torch, torchatlas as atlas
-        >>> x = torch.ones(3, requires_grad=True)
-        >>> with atlas.recording() as rec:
-        ...     (x * 2).sum().backward()
-        >>> [node.name for node in rec.graph.where(phase="forward", kind="op")]
-        ['mul', 'sum']
-    """
+    """Record one graph; `torchatlas.recording` says what the arguments mean, and also records whole runs."""
     if not track_tensor_ops:
         from torchatlas.capturing.modules_only import ModulesOnlyRecording
 
