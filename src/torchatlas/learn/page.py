@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from torchatlas.errors import CaptureError
 from torchatlas.graph import Phase
 from torchatlas.learn.lesson import Kind, Lesson
 from torchatlas.learn.runner import Runner, run_program, silenced
@@ -42,7 +43,7 @@ def _with_backward(lesson: Lesson) -> tuple[Any, dict[str, Any], int | None]:
     outcome = runner.run(lesson.page)
     graph = runner.namespace.get("graph")
     if not outcome.as_expected or graph is None:
-        raise RuntimeError(f"The page of the lesson {lesson.name} could not be made: {outcome.printed.strip()}")
+        raise CaptureError(f"The page of the lesson {lesson.name} could not be made: {outcome.printed.strip()}")
     backward, moment = (runner.namespace.get(name) for name in ("backward", "moment"))
     node = None if moment is None else graph[moment].id
     return graph, {} if backward is None else {"backward": backward}, node
@@ -56,18 +57,17 @@ def _with_findings(lesson: Lesson) -> tuple[Any, dict[str, Any], int | None]:
     visit, record = doctor(), recording()
     with suppress(Exception), silenced(), record, visit:  # a broken program may raise: the graph up to there is shown
         run_program(lesson, lesson.step(Kind.BROKEN))
+    if not visit.findings:
+        raise CaptureError(f"The page of the lesson {lesson.name} could not be made: the doctor finds nothing.")
     return record.graph, {"findings": visit.findings}, _pinned(record.graph, visit.findings)
 
 
 def _pinned(graph: Any, findings: Any) -> int | None:
-    """The first node of the first line that the doctor names."""
-    lines = [line for finding in findings for line in finding.lines]
-    at_lines = (node.id for line in lines for node in graph.nodes if _line(node) == line)
-    return next(at_lines, None)
+    """The first node that a finding is pinned to."""
+    from torchatlas.render.viewer.sections.findings import Places
 
-
-def _line(node: Any) -> tuple[str, int] | None:
-    return None if node.source is None else (node.source.file, node.source.line)
+    places = Places(graph)
+    return next((node for finding in findings for node in places.nodes(finding)), None)
 
 
 def _fragment(graph: Any, node: int | None, has_steps: bool) -> str:
@@ -75,6 +75,7 @@ def _fragment(graph: Any, node: int | None, has_steps: bool) -> str:
     if node is None:
         return "pane=backward" if has_steps else ""
     backward = [each.id for each in graph.nodes[node].backward_nodes]
-    moment = node if has_steps or graph.nodes[node].phase is Phase.BACKWARD else next(iter(backward), None)
+    played = has_steps or graph.nodes[node].phase in (Phase.BACKWARD, Phase.RECOMPUTE)
+    moment = node if played else next(iter(backward), None)
     at_moment = {} if moment is None else {"pane": "backward", "moment": moment}
     return urlencode({**at_moment, "select": f"n{node}"})

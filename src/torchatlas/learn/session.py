@@ -60,7 +60,7 @@ class Session:
         question = step.question or (_WHICH_LINE if step.kind is Kind.BROKEN else "")
         if question:
             self.show(shown.prose(question, "bold"))
-        if self.ask is None:
+        if self.ask is None or not (question or step.expected):
             return ""
         return self.ask("your answer (Enter: just see): " if question else "Enter runs it: ").strip()
 
@@ -70,7 +70,7 @@ class Session:
         if outcome.findings is not None:
             if outcome.findings:
                 self.show(shown.line("The doctor says:"))
-                self.show(shown.printed(str(outcome.findings)))
+                self.show(shown.printed("\n".join(map(str, outcome.findings))))
             else:
                 self.show(shown.line("The doctor finds nothing."))
         if answer and (step.question or step.kind is Kind.BROKEN):

@@ -6,6 +6,7 @@ import difflib
 import io
 import keyword
 import re
+import textwrap
 import token
 import tokenize
 from collections.abc import Callable, Iterator
@@ -17,7 +18,6 @@ from torchatlas.learn.record import Record
 from torchatlas.tables import Column, Printable, StyledLine, cell_len, cut, table_lines
 
 WIDEST = 88  # cells of a line of text: longer ones are hard to read
-_WORD = re.compile(r"\S+")
 _INDENT = "    "
 _CODE, _COMMENT, _STRING, _OUTPUT = "bold", "dim", "green", "cyan"
 
@@ -121,8 +121,15 @@ def changes(before: str, after: str) -> Piece:
 
 
 def printed(text: str) -> Piece:
-    """What code printed."""
-    return Piece(lambda width: iter([[("  │ ", "dim"), (row, _OUTPUT)] for row in clean_text(text.rstrip()).split("\n")]))
+    """What code printed. Lines that are too long go on in the next, as far in as they began."""
+
+    def lines(width: int) -> Iterator[StyledLine]:
+        for row in clean_text(text.rstrip()).split("\n"):
+            indent = row[: len(row) - len(row.lstrip())]
+            for part in textwrap.wrap(row, max(width - 4, 20), subsequent_indent=f"{indent}  ") or [""]:
+                yield [("  │ ", "dim"), (part, _OUTPUT)]
+
+    return Piece(lines)
 
 
 def _highlighted(text: str) -> list[StyledLine]:
