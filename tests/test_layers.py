@@ -29,7 +29,7 @@ LAYERS = [
     {"render"},
     {"compat"},
     {"demo", "checkpoint_plans"},
-    {"selftest", "types"},
+    {"selftest", "types", "learn"},
     {"cli"},
     {"__main__"},
 ]

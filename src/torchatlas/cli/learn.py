@@ -20,7 +20,7 @@ FAILED = 1
 @click.argument("lesson", required=False, metavar="[LESSON]")
 @click.option("--all", "through", is_flag=True, help="Run through without asking; without LESSON: every lesson.")
 @click.option("--page", is_flag=True, help="Only write the lesson's page of the viewer, and open it.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Where to write the page (.html).")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write the page here (.html) and keep it.")
 @click.option("--no-browser", is_flag=True, help="Open no browser; print where the page is.")
 @click.option("--reset", is_flag=True, help="Forget that LESSON was done; without LESSON: all.")
 @verb
@@ -35,10 +35,10 @@ def command(
 ) -> None:
     """Learn how graphs and backward work, and what goes wrong in training.
 
-    Without LESSON the lessons are listed. A lesson is run by its name or number, or as a file of your own (.md). It shows
+    Without LESSON the lessons are listed. LESSON is a name, a number of the list, or a file of your own (.md). It shows
     code, asks what it prints, runs it on the installed torch, and compares. Enter just shows; Ctrl-C leaves.
 
-    Without a terminal nobody is asked, as with --all. Exit code 1: something that was printed is not what the lesson says.
+    Without a terminal nobody is asked, as with --all. Exit code 1: not all that was printed is what the lesson says.
 
     \b
     torchatlas learn
@@ -103,6 +103,7 @@ def _print_reset(gone: list[str], record: Any, as_json: bool) -> None:
 
 
 def _run_with_questions(lesson: Any, record: Any) -> None:
+    from torchatlas.learn.catalogue import lessons
     from torchatlas.learn.runner import undisturbed
     from torchatlas.learn.session import Session
 
@@ -112,7 +113,8 @@ def _run_with_questions(lesson: Any, record: Any) -> None:
     try:
         with undisturbed():
             session.walk()
-            record.add(lesson.name, session.right, session.asked)
+            if lesson in lessons():  # of a file that somebody writes there is nothing to keep
+                record.add(lesson.name, session.right, session.asked)
             _print_end(lesson, session)
     except (KeyboardInterrupt, EOFError):
         echo(f"\nLeft before the end. To start again: torchatlas learn {lesson.name}")
@@ -169,7 +171,7 @@ def _run_to_json(lesson: Any) -> None:
     from torchatlas.learn.catalogue import lessons
     from torchatlas.learn.runner import Runner, undisturbed
 
-    found = []
+    found: list[dict[str, Any]] = []
     for each in lessons() if lesson is None else [lesson]:
         with undisturbed():
             outcomes = Runner(each).run_all()

@@ -8,9 +8,9 @@
     page.py          Lesson -> a page of the viewer, and the link that opens it at the right moment
     record.py        which lessons were done: a small file in the user's state folder
 
-A lesson is one Markdown file. A teacher writes it in any editor, it reads well where it lies, and nothing has to be told of
-it: the folder is listed. (A Python file with cells was the other choice. Its texts would be comments, and what a block
-must print would need a syntax of its own; Markdown has fences for both.)
+A lesson is one Markdown file. A teacher writes it in any editor, it reads well where it lies, and nothing has to be
+told of it: the folder is listed. (The other choice was a Python file with cells. Its texts would be comments, and what
+a block must print would need a syntax of its own; Markdown has fences for both.)
 
     # The title
     minutes: 3
@@ -28,11 +28,15 @@ must print would need a syntax of its own; Markdown has fences for both.)
     ```
 
 - A step is text, then a block of code, then a block with what it prints. Blocks share one namespace, as in a notebook.
-- A quotation (`>`) before a block is the question. A block without one is run when the learner presses Enter.
-- What is printed must be what the lesson says, or a test fails; `...` stands for anything, as in doctests. An exception is
-  printed as its last line (`RuntimeError: ...`), a warning likewise.
+- A quotation (`>`) before a block is the question. A block without one is run when the learner presses Enter; one
+  that prints nothing is run at once.
+- What is printed must be what the lesson says, or a test fails; `...` stands for anything, as in doctests. An exception
+  is printed as its last line (`RuntimeError: ...`), and a warning likewise.
+- Text after the last block is what to take along.
 - ```` ```python page ```` is not shown. It is run for the page: it sets `graph`, and may set `backward` (a recording of
   backward) and `moment` (the name of the node to open the page at).
-- A lesson of the doctor has `finds: KEY` in its head and two blocks, ```` ```python broken ```` and
+- A lesson on a fault has `finds: KEY` in its head and two blocks, ```` ```python broken ```` and
   ```` ```python mended ````. Both are whole programs; the doctor must find KEY in the first and nothing in the second.
+
+`torchatlas learn my_lesson.md` runs a lesson that is still being written.
 """

@@ -6,11 +6,11 @@ import re
 from enum import StrEnum
 
 _WORD = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|[^\W\d]\w*", re.IGNORECASE)
+_BACKWARD = re.compile(r"backward\d+$")  # MulBackward0 is mul
 _DECORATION = frozenset(("tensor", "torch", "size"))  # tensor([2., 3.]) is 2, 3
-_SAME: dict[str, str | float] = {
-    **{word: float(number) for number, word in enumerate("zero one two three four five six seven eight nine ten".split())},
-    **{"once": 1.0, "twice": 2.0, "yes": "true", "no": "false"},
-}
+_NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_SAME: dict[str, str | float] = {"once": 1.0, "twice": 2.0, "yes": "true", "no": "false"}
+_SAME |= {word: float(number) for number, word in enumerate(_NUMBERS)}
 _FAILS = ("error", "raise", "fail", "refuse", "exception", "crash")  # how people say that code will not work
 _FEW = 12  # words: a longer output nobody predicts to the letter
 
@@ -28,6 +28,9 @@ def compare(answer: str, printed: str) -> Verdict:
 
     >>> compare("2, 3", "tensor([2., 3.])"), compare("none", "None"), compare("4", "tensor(4.5)")
     (<Verdict.RIGHT: 'right'>, <Verdict.RIGHT: 'right'>, <Verdict.WRONG: 'wrong'>)
+
+    >>> compare("exp", "ExpBackward0")
+    <Verdict.RIGHT: 'right'>
 
     Of an error it is enough to say that there is one.
 
@@ -55,7 +58,7 @@ def compare_line(answer: str, lines: set[int]) -> Verdict:
 
 
 def _words(text: str) -> list[str | float]:
-    found = [word.lower() for word in _WORD.findall(text)]
+    found = [_BACKWARD.sub("", word.lower()) for word in _WORD.findall(text)]
     return [_number(word) for word in found if word not in _DECORATION]
 
 

@@ -64,7 +64,7 @@ def read_lesson(path: Path) -> Lesson:
         if isinstance(error, FileSystemError):
             raise
         raise FileSystemError(f"Cannot read {path}: {error.strerror or error}.") from error
-    return _Parser(path, text.splitlines()).lesson()
+    return _Parser(path, text.replace("\r\n", "\n").split("\n")).lesson()
 
 
 class _Parser:

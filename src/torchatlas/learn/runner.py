@@ -42,7 +42,7 @@ class Runner:
         if step.kind is not Kind.CODE:
             return self._run_program(step)
         begin = len(self._lines)
-        self._lines += [*step.code.splitlines(), ""]
+        self._lines += [*step.code.split("\n"), ""]
         file = _known_to_python(f"{self.lesson.name}.py", self._lines)
         printed = io.StringIO()
         try:
@@ -74,21 +74,21 @@ class Runner:
 
 def run_program(lesson: Lesson, step: Step) -> None:
     """Run a program for the doctor as a script of its own, not-zeroed-broken.py."""
-    lines = step.code.splitlines()
+    lines = step.code.split("\n")
     file = _known_to_python(f"{lesson.name}-{step.kind.removeprefix('python ')}.py", lines)
     exec(compile(step.code, file, "exec"), _new_namespace())
 
 
 def changed_lines(broken: str, mended: str) -> set[int]:
-    """The lines of a program that its mended form changes, counted from 1; where it adds some, the line before these.
+    """The lines of a program that its mended form changes, counted from 1; where it adds some, the lines around these.
 
-    >>> sorted(changed_lines("a\\nb\\nc", "a\\nx\\nc\\nd"))
-    [2, 3]
+    >>> sorted(changed_lines("a\\nb\\nc\\nd", "a\\nx\\nc\\nnew\\nd"))
+    [2, 3, 4]
     """
     found: set[int] = set()
-    for kind, first, last, _, _ in SequenceMatcher(None, broken.splitlines(), mended.splitlines()).get_opcodes():
+    for kind, first, last, _, _ in SequenceMatcher(None, broken.split("\n"), mended.split("\n")).get_opcodes():
         if kind == "insert":
-            found.add(first)
+            found |= {first, first + 1}
         elif kind != "equal":
             found |= set(range(first + 1, last + 1))
     return found
@@ -127,7 +127,7 @@ def silenced() -> AbstractContextManager[None]:
 def _written_to(printed: io.StringIO) -> Iterator[None]:
     """Collect what code prints. Warnings are printed, too: "UserWarning: ..."."""
 
-    def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         printed.write(f"{category.__name__}: {_first_line(message)}\n")
 
     with warnings.catch_warnings(), redirect_stdout(printed):

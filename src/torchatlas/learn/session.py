@@ -11,7 +11,7 @@ from torchatlas.learn.answers import Verdict, compare, compare_line
 from torchatlas.learn.lesson import Kind, Lesson, Step
 from torchatlas.learn.runner import Outcome, Runner, changed_lines
 
-_WHICH_LINE = "Which line is at fault?"
+_WHICH_LINE = "Which line is wrong, or where is one missing? Its number:"
 
 
 @dataclass
@@ -29,27 +29,24 @@ class Session:
     def walk(self) -> None:
         """From the first step to the last."""
         runner = Runner(self.lesson)
-        steps = self.lesson.steps
-        with_code = [step for step in steps if step.kind is not Kind.TEXT]
-        for step in steps:
-            self.show("")
-            if step.kind is not Kind.TEXT:
-                self.show(shown.rule(f"{with_code.index(step) + 1} of {len(with_code)}"))
-            else:
-                self.show(shown.rule("to take along"))
+        parts = sum(_prints(step) for step in self.lesson.steps)
+        number, begins = 1, True
+        for step in self.lesson.steps:
+            if begins:
+                self.show("")
+                self.show(shown.rule("to take along" if step.kind is Kind.TEXT else f"{number} of {parts}"))
             if step.text:
                 self.show(shown.prose(step.text))
-                self.show("")
-            if step.kind is not Kind.TEXT:
-                self._show_code(step)
-                answer = self._answer(step)
-                outcome = runner.run(step)
-                self._show_outcome(step, outcome, answer)
-            else:
-                outcome = runner.run(step)
+            answer = self._answer(step)
+            outcome = runner.run(step)
+            self._show_outcome(step, outcome, answer)
             self.outcomes.append(outcome)
+            begins = _prints(step)  # a block that prints nothing prepares the next
+            number += begins
 
     def _show_code(self, step: Step) -> None:
+        if step.text:
+            self.show("")
         if step.kind is Kind.MENDED:
             self.show(shown.changes(self.lesson.step(Kind.BROKEN).code, step.code))
         else:
@@ -57,10 +54,14 @@ class Session:
         self.show("")
 
     def _answer(self, step: Step) -> str:
+        """Show the code of a step and ask about it. Empty if there is no question, or no answer."""
+        if step.kind is Kind.TEXT:
+            return ""
+        self._show_code(step)
         question = step.question or (_WHICH_LINE if step.kind is Kind.BROKEN else "")
         if question:
             self.show(shown.prose(question, "bold"))
-        if self.ask is None or not (question or step.expected):
+        if self.ask is None or not _prints(step):
             return ""
         return self.ask("your answer (Enter: just see): " if question else "Enter runs it: ").strip()
 
@@ -99,10 +100,16 @@ class Session:
     def _show_difference(self, step: Step, outcome: Outcome) -> None:
         import torch
 
-        self.show(shown.line(f"This is not what the lesson says. torch {torch.__version__} may differ here.", "bold red"))
+        self.show(
+            shown.line(f"The lesson says something else; it may not hold for torch {torch.__version__}.", "bold red")
+        )
         expected = step.expected or "(nothing)"
         if outcome.findings is not None:
             keys = self.lesson.finds if step.kind is Kind.BROKEN else "no finding"
             expected = f"{expected}\nthe doctor: {keys}"
         self.show(shown.line("It says:"))
         self.show(shown.printed(expected))
+
+
+def _prints(step: Step) -> bool:
+    return step.kind is not Kind.TEXT and (step.expected is not None or bool(step.question))

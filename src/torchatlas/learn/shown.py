@@ -1,4 +1,4 @@
-"""What a terminal shows of a lesson: text, code, what was printed, the list of lessons; as plain lines or with styles."""
+"""What a terminal shows of a lesson: text, code, what was printed, the list of lessons; plain, or with styles."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Piece(Printable):
 
 
 def prose(text: str, style: str = "") -> Piece:
-    """Paragraphs and lists, wrapped; what stands in backticks is bold."""
+    """Paragraphs and lists, wrapped; what stands in backticks is bold, and keeps them: a name may be the word `a`."""
     return Piece(lambda width: _prose_lines(clean_text(text), min(width, WIDEST), style))
 
 
@@ -71,12 +71,11 @@ def _words(text: str, style: str) -> Iterator[StyledLine]:
     inside = False
     for word in text.split():
         pieces: StyledLine = []
-        for at, part in enumerate(word.split("`")):
-            inside = inside != bool(at)  # each backtick turns it
+        for part in re.split("(`)", word):
             if part:
-                pieces.append((part, _CODE if inside else style))
-        if pieces:
-            yield pieces
+                pieces.append((part, _CODE if inside or part == "`" else style))
+            inside = inside != (part == "`")
+        yield pieces
 
 
 def line(text: str, style: str = "") -> Piece:
@@ -113,7 +112,8 @@ def changes(before: str, after: str) -> Piece:
             if at < 2:  # the names of two files
                 continue
             if each.startswith("@@"):
-                yield [("  ⋮", "dim")] if at > 2 else []
+                if at > 2:
+                    yield [("  ⋮", "dim")]
             else:
                 yield [(f"  {each[:1]} {each[1:]}", styles.get(each[:1], ""))]
 
@@ -181,12 +181,13 @@ def lesson_list(record: Record) -> Piece:
             numbers = range(count + 1, count + 1 + len(listed))
             count += len(listed)
             longest = max(len(lesson.name) for lesson in lessons())
-            if folder != next(iter(FOLDERS)):
+            if numbers[0] > 1:
                 yield []
+            yield [(heading, "bold")]
             yield from table_lines(
                 [
-                    Column("", [str(number) for number in numbers], style="dim"),
-                    Column(heading[:longest], [lesson.name.ljust(longest) for lesson in listed], right=False),
+                    Column("", [f"{number:2}" for number in numbers], style="dim"),
+                    Column("lesson", [lesson.name.ljust(longest) for lesson in listed], right=False),
                     Column("what it is about", [lesson.title for lesson in listed], right=False, readable=20, leaves=1),
                     Column("min", [str(lesson.minutes) for lesson in listed]),
                     Column("done", ["✓" if lesson.name in record else "" for lesson in listed], style="green"),
