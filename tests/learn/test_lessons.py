@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import linecache
+import os
+import re
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -18,6 +20,8 @@ from torchatlas.learn import catalogue, page
 from torchatlas.learn.catalogue import lesson_named, lessons
 from torchatlas.learn.lesson import Kind, Lesson
 from torchatlas.learn.runner import Runner, undisturbed
+from torchatlas.learn.session import Session
+from torchatlas.tables import Printable
 
 # The rest of the faults are marked slow: together they take twenty seconds.
 QUICK = (
@@ -152,3 +156,33 @@ def test_a_lesson_leaves_torch_as_it_was() -> None:
     assert torch.is_grad_enabled()
     assert torch.get_default_dtype() is torch.float32
     assert linecache.getline("no-gradient-broken.py", 1) == "import torch\n"  # for tracebacks and pages
+
+
+# -- the page of the documentation -------------------------------------------------------------------------------------
+
+LESSONS_PAGE = Path(__file__).parents[2] / "docs" / "learn" / "lessons.md"
+SHOWN = "order-of-backward"
+
+
+def test_the_documentation_lists_and_shows_the_real_lessons() -> None:
+    """Rewritten by TORCHATLAS_OVERWRITE_GOLDEN=1: the table between its heading and the next text, and the lesson."""
+    rows = ["| lesson | what it is about | minutes |", "|---|---|---|"]
+    rows += [f"| `{lesson.name}` | {lesson.title} | {lesson.minutes} |" for lesson in lessons()]
+    shown = list[str]()
+    with undisturbed():
+        Session(lesson_named(SHOWN), lambda piece: shown.append(_text(piece)), None).walk()
+    lines = "\n".join(shown).strip().split("\n")
+    parts = [at for at, line in enumerate(lines) if line.startswith("── ")]
+    sample = "\n".join(f"    {line}".rstrip() for line in lines[: parts[2]]).rstrip()  # two parts of it
+    table = "\n".join(rows)
+    text = LESSONS_PAGE.read_text("utf-8")
+    if os.environ.get("TORCHATLAS_OVERWRITE_GOLDEN"):
+        text = re.sub(r"(?<=\n\n)(TABLE|\| lesson \|.*?)(?=\n\n)", lambda _: table, text, flags=re.DOTALL)
+        text = re.sub(r"(?<=\n\n)(LESSON|    ── .*?)(?=\n\n\S)", lambda _: sample, text, flags=re.DOTALL)
+        LESSONS_PAGE.write_text(text, "utf-8")
+    assert f"\n\n{table}\n\n" in text
+    assert f"\n\n{sample}\n\n" in text
+
+
+def _text(piece: object) -> str:
+    return piece.to_text(88) if isinstance(piece, Printable) else str(piece)
