@@ -190,8 +190,8 @@ def test_a_terminal(state: Path, tmp_path: Path) -> None:
 
     assert whole.count("Right.") == 2
     assert "Not so: you said 7." in whole
-    assert "Done. 2 of 3 answers were right." in whole
-    assert re.search(r"Look at it in a browser: file:///\S+", whole)
+    assert "Done. Right: 2 of 3." in whole
+    assert re.search(r"Look at it in a browser:\n  file:///\S+", whole)
     assert "Next: torchatlas learn who-made-this-tensor" in whole
     assert "\x1b[1m" in whole
     assert whole.endswith("-- ended with0")

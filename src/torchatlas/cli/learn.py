@@ -108,7 +108,8 @@ def _run_with_questions(lesson: Any, record: Any) -> None:
     from torchatlas.learn.session import Session
 
     _print_title(lesson)
-    echo("Say what will be printed, or press Enter to just see it. Ctrl-C leaves.")
+    wanted = "which line is wrong" if lesson.finds else "what will be printed"
+    echo(f"Say {wanted}, or press Enter to just see it. Ctrl-C leaves.")
     session = Session(lesson, print_styled, _read_line)
     try:
         with undisturbed():
@@ -138,10 +139,10 @@ def _print_title(lesson: Any) -> None:
 def _print_end(lesson: Any, session: Any) -> None:
     from torchatlas.learn.catalogue import lessons
 
-    score = f" {session.right} of {session.asked} answers were right." if session.asked else ""
+    score = f" Right: {session.right} of {session.asked}." if session.asked else ""
     echo(f"\nDone.{score}")
     if (path_and_link := _page_of(lesson, None)) is not None:
-        echo(f"Look at it in a browser: {path_and_link[1]}")
+        echo(f"Look at it in a browser:\n  {path_and_link[1]}")
     names = [each.name for each in lessons()]
     if lesson.name in names[:-1]:
         echo(f"Next: torchatlas learn {names[names.index(lesson.name) + 1]}")
