@@ -18,6 +18,7 @@ from torchatlas.learn.record import Record
 from torchatlas.tables import Column, Printable, StyledLine, cell_len, cut, table_lines
 
 WIDEST = 88  # cells of a line of text: longer ones are hard to read
+_WORD = re.compile(r"(?:[^\s`]|`[^`]*`|`)+")  # code in backticks stays on one line
 _INDENT = "    "
 _CODE, _COMMENT, _STRING, _OUTPUT = "bold", "dim", "green", "cyan"
 
@@ -69,7 +70,7 @@ def _wrapped(text: str, width: int, style: str) -> Iterator[StyledLine]:
 def _words(text: str, style: str) -> Iterator[StyledLine]:
     """Words, each in pieces with a style: a word may be code in part."""
     inside = False
-    for word in text.split():
+    for word in _WORD.findall(text):
         pieces: StyledLine = []
         for part in re.split("(`)", word):
             if part:
