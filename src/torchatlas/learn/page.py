@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from torchatlas.errors import CaptureError
-from torchatlas.graph import Phase
+from torchatlas.graph import OperationType, Phase
 from torchatlas.learn.lesson import Kind, Lesson
 from torchatlas.learn.runner import Runner, run_program, silenced
 
@@ -74,8 +74,8 @@ def _fragment(graph: Any, node: int | None, has_steps: bool) -> str:
     """A node is selected; the player stands there, or where its gradient is computed, if there is such a moment."""
     if node is None:
         return "pane=backward" if has_steps else ""
-    backward = [each.id for each in graph.nodes[node].backward_nodes]
+    computing = [each for each in graph.nodes[node].backward_nodes if each.operation_type is not OperationType.VIEW]
     played = has_steps or graph.nodes[node].phase in (Phase.BACKWARD, Phase.RECOMPUTE)
-    moment = node if played else next(iter(backward), None)
+    moment = node if played else next((each.id for each in computing), None)
     at_moment = {} if moment is None else {"pane": "backward", "moment": moment}
     return urlencode({**at_moment, "select": f"n{node}"})
