@@ -27,6 +27,7 @@ LAYERS = [
     {"pipeline"},
     {"export"},
     {"render"},
+    {"runs"},
     {"compat"},
     {"demo", "checkpoint_plans"},
     {"selftest", "types", "learn"},

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from torchatlas.autograd.lifecycle import lifecycle
     from torchatlas.autograd.print_graph import print_graph
     from torchatlas.autograd.record_backward import record_backward, recording_backward
-    from torchatlas.capturing import capture, recording
+    from torchatlas.capturing import capture
     from torchatlas.capturing.fx import from_fx
     from torchatlas.checkpoint_plans import checkpoint_plan
     from torchatlas.compat import (
@@ -100,6 +100,8 @@ if TYPE_CHECKING:
     from torchatlas.render.picture import draw
     from torchatlas.render.plots import plot
     from torchatlas.render.viewer.opening import view
+    from torchatlas.runs.recording import recording
+    from torchatlas.runs.run import Run
 else:
     # Whatever needs torch, or is large: looking at a saved graph should not wait for it.
     __getattr__, __dir__ = lazy_names(
@@ -114,7 +116,7 @@ else:
             "autograd.lifecycle": "lifecycle",
             "autograd.record_backward": "record_backward recording_backward",
             "autograd.print_graph": "print_graph",
-            "capturing": "capture recording",
+            "capturing": "capture",
             "capturing.fx": "from_fx",
             "checkpoint_plans": "checkpoint_plan",
             "compat": "ComputationalGraphTracker analyze_computational_graph make_dot track_computational_graph",
@@ -133,17 +135,23 @@ else:
             "render.plots": "plot",
             "render.module_table": "module_bars module_table",
             "render.viewer.opening": "view",
+            "runs.recording": "recording",
         },
     )
 
 
 def load(
     path: str | os.PathLike[str], *, model: nn.Module | None = None, allow: Iterable[str] = ()
-) -> Graph | TracedModel:
-    """Read what a file holds: a Graph, or a TracedModel that was saved. Nothing in a file is ever executed.
+) -> Graph | TracedModel | Run:
+    """Read what a file holds: a Graph, or a TracedModel that was saved; of a folder, the Run that was recorded there.
+    Nothing in a file is ever executed.
 
     `model` and `allow` are for traced models; see `TracedModel.load`. `Graph.load` reads the graph of either.
     """
+    if isinstance(path, (str, os.PathLike)) and os.path.isdir(path):
+        from torchatlas.runs.run import Run
+
+        return Run.load(path)
     graph = Graph.load(path)
     if "program" not in graph.metadata:
         return graph

@@ -27,9 +27,10 @@ def graph_text(
     model: nn.Module | None = None,
     most: int = _MOST_LINES,
 ) -> str:
-    """A line per node: what it is, the shape that arrives at it, what it saved; its next nodes follow.
+    """The tensor's shape, its `grad_fn`, and a line per node below it: its name, the shape that arrives, what it saved.
 
-    They are indented where there are several. A node that several lead to is written out once.
+    A single next node stands right below its node; several are indented. A node that several lead to is written out
+    once, and is "(above)" from then on.
     """
     if not isinstance(indent, int):
         raise InvalidInputError(
@@ -42,17 +43,18 @@ def graph_text(
     seen: set[Any] = set()
     single = isinstance(tensor, torch.Tensor)
     if single:
-        lines.append(f"tensor {shape_text(tensor)} {str(tensor.dtype).removeprefix('torch.')}")
-    stack = [(root, 1 if single else 0) for root in reversed(list(dict.fromkeys(roots)))]
+        lines.append(f"Tensor shape: {shape_text(tensor)} {str(tensor.dtype).removeprefix('torch.')}")
+    stack = [(root, 0) for root in reversed(list(dict.fromkeys(roots)))]
     while stack and len(lines) < most:
         node, depth = stack.pop()
+        start = f"{'  ' * depth}↑ " if depth else "grad_fn: "
         if node in seen:
-            lines.append(f"{'  ' * depth}{_title(node, names)} (above)")
+            lines.append(f"{start}{_title(node, names)} (above)")
             continue
         seen.add(node)
-        lines.append(f"{'  ' * depth}{_described(node, names)}")
+        lines.append(f"{start}{_described(node, names)}")
         following = [target for target, _ in node.next_functions if target is not None]
-        deeper = depth + (len(following) > 1)  # a chain goes straight down
+        deeper = max(depth + (len(following) > 1), 1)  # a chain goes straight down
         stack += [(target, deeper) for target in reversed(following)]
     if stack:
         lines.append(f"... {counted(len(found.nodes) - len(seen), 'more node')}")

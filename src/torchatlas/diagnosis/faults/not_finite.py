@@ -118,7 +118,8 @@ class NotFinite(Diagnosis):
             (*where, *backward.lines),
             _why(origins),
             "keep the argument in range (clamp, eps inside log, sqrt and divisions, log_softmax instead of "
-            "log(softmax), masked rows left out), or look at the data",
+            "log(softmax), masked rows left out), or look at the data; if weights have grown from step to step, lower "
+            "the learning rate or clip gradients",
         )
 
     def _in_backward(self, backward: BackwardPass) -> Finding:
