@@ -27,9 +27,10 @@ LAYERS = [
     {"pipeline"},
     {"export"},
     {"render"},
+    {"runs"},
     {"compat"},
     {"demo", "checkpoint_plans"},
-    {"selftest", "types"},
+    {"selftest", "types", "learn"},
     {"cli"},
     {"__main__"},
 ]

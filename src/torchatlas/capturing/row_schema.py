@@ -17,7 +17,7 @@ seen; every other row refers to it by that number.
                        arguments and the keyword arguments if the operator has any, then the results. The int is
                        the number of a Plan, which knows how many entries follow (`Plan.tail` reads them)
     a weak reference   its storage died (the weak reference appends itself)
-    an event           one object: Resized, ResizedEarly, Reshaped, Recomputed or Returned, below
+    an event           one object: Died, Resized, ResizedEarly, Reshaped, Recomputed or Returned, below
 
 An entry for a tensor argument is a tensor's number; None; a list of entries for a list of tensors; or `(scalar,)`
 where Python passed a number for a tensor. Results are a number, None, or nested lists of numbers. Of an operator whose
@@ -88,6 +88,12 @@ class StorageRow(NamedTuple):
     reference: Any  # weak
     bytes: Any  # -1: unknown
     device: Any
+
+
+class Died(NamedTuple):
+    """A storage died. For recorders that have no weak reference to tell."""
+
+    storage: int
 
 
 class Resized(NamedTuple):

@@ -81,6 +81,11 @@ def save(graph: Any, path: Path, suffix: str | None = None, **options: Any) -> P
 def load(path: Path) -> Any:
     """Read by suffix."""
     reader = _by_suffix(READERS, path)
+    if (path / "run.jsonl").is_file():  # see runs/folder.py
+        raise FileFormatError(
+            f"{path} is a recorded run, which holds many graphs: atlas.load({str(path)!r}).graph(step) is one of them, "
+            f"and so is each file in {path / 'steps'}."
+        )
     try:
         return reader(path)
     except OSError as error:
