@@ -60,6 +60,7 @@ class CheckpointChoice(Report):
 
     @property
     def paths(self) -> tuple[str, ...]:
+        """The paths of the modules."""
         return tuple(one.path for one in self.modules)
 
     @property
@@ -69,6 +70,7 @@ class CheckpointChoice(Report):
 
     @property
     def elementwise_flops(self) -> int:
+        """Other arithmetic that is computed again."""
         return sum(one.elementwise_flops for one in self.modules)
 
     @property
@@ -77,6 +79,7 @@ class CheckpointChoice(Report):
         return sum(one.seconds for one in self.modules)
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         plain = ("limit_bytes", "plain_peak_bytes", "peak_bytes", "by", "work", "step_work", "exact", "least_work")
         more = ("candidates", "tried", "flops", "elementwise_flops", "seconds")
         return {
