@@ -31,7 +31,7 @@ LAYERS = [
     {"runs"},
     {"compat"},
     {"demo", "checkpoint_plans"},
-    {"selftest", "types"},
+    {"selftest", "types", "learn"},
     {"cli"},
     {"__main__"},
 ]

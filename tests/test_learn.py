@@ -58,15 +58,13 @@ def quotes() -> Iterator[tuple[Path, str]]:
     for page in PAGES:
         source = None
         for line in page.read_text().splitlines():
-            cells = (
-                re.split(r"(?<!\\) \| ", line.removeprefix("| ").removesuffix(" |")) if line.startswith("| ") else []
-            )
+            cells = line.removeprefix("| ").removesuffix(" |").split(" | ") if line.startswith("| ") else []
             if not line.startswith("|"):
                 source = None
             elif cells and (link := re.match(r"\[\w+\.py\]\((.+?\.py)\)", cells[0])):
                 source = (page.parent / link[1]).resolve()
             elif cells and source is not None:
-                yield source, cells[0].removeprefix("`").removesuffix("`").replace("\\|", "|")
+                yield source, cells[0].removeprefix("`").removesuffix("`")
 
 
 def test_quoted_code_is_in_the_source() -> None:

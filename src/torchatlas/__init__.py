@@ -146,10 +146,31 @@ else:
 def load(
     path: str | os.PathLike[str], *, model: nn.Module | None = None, allow: Iterable[str] = ()
 ) -> Graph | TracedModel | Run:
-    """Read what a file holds: a Graph, or a TracedModel that was saved; of a folder, the Run that was recorded there.
+    """Read what a file holds: a graph, or a traced model that was saved; of a folder, the run that was recorded there.
+
     Nothing in a file is ever executed.
 
-    `model` and `allow` are for traced models; see `TracedModel.load`. `Graph.load` reads the graph of either.
+    `Graph.load` reads the graph of either.
+
+    Args:
+        path: A file that `Graph.save` or `TracedModel.save` wrote: .atlas, .json, or a page of the viewer (.html); or
+            the folder of a recorded run.
+        model: The model whose weights a traced model takes, if it was saved without them.
+        allow: Operators that a traced model may run although nobody reviewed them: names ("my_ops.scale.default") or
+            namespaces ("my_ops"). For files that you trust; see SECURITY.md.
+    Returns:
+        A Graph, a TracedModel if the file holds one, or the Run of a folder.
+    Raises:
+        FileSystemError: The file cannot be read.
+        FileFormatError: The file is damaged, or not of the format that its suffix says.
+        NewerVersionError: A newer torchatlas wrote it.
+    Example:
+        >>> import tempfile, torch, torchatlas as atlas
+        >>> graph = atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = atlas.load(graph.save(f"{folder}/linear.atlas"))
+        >>> again.identical(graph)
+        True
     """
     if isinstance(path, (str, os.PathLike)) and os.path.isfile(os.path.join(path, "run.jsonl")):
         from torchatlas.runs.run import Run

@@ -61,6 +61,7 @@ class CheckpointChoice(Report):
 
     @property
     def paths(self) -> tuple[str, ...]:
+        """The paths of the modules."""
         return tuple(one.path for one in self.modules)
 
     @property
@@ -70,6 +71,7 @@ class CheckpointChoice(Report):
 
     @property
     def elementwise_flops(self) -> int:
+        """Other arithmetic that is computed again."""
         return sum(one.elementwise_flops for one in self.modules)
 
     @property
@@ -78,6 +80,7 @@ class CheckpointChoice(Report):
         return sum(one.seconds for one in self.modules)
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         plain = ("limit_bytes", "plain_peak_bytes", "peak_bytes", "by", "work", "step_work", "exact", "least_work")
         more = ("candidates", "tried", "flops", "elementwise_flops", "seconds")
         return {

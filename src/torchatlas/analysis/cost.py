@@ -57,6 +57,7 @@ class Amount(ShownPart):
 
     @property
     def bytes(self) -> int:
+        """Read and written together."""
         return self.bytes_read + self.bytes_written
 
     @property
@@ -68,6 +69,7 @@ class Amount(ShownPart):
         return sum_of((self, other))
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         names = ["operations", "macs", "flops", "elementwise_flops", "bytes_read", "bytes_written"]
         names += ["saved_for_backward_bytes", "arithmetic_intensity"]
         found = {name: getattr(self, name) for name in names}
@@ -92,6 +94,7 @@ class NodeCost(ShownPart):
 
     @property
     def flops(self) -> int | None:
+        """Of matmul-like work: two per multiply-add; None if unknown."""
         return None if self.macs is None else 2 * self.macs
 
     def _headline(self) -> str:
@@ -119,18 +122,22 @@ class CostReport(Shown):
 
     @property
     def device(self) -> Device:
+        """The profile that best times are for."""
         return self.roofline.device
 
     @property
     def macs(self) -> int:
+        """Multiply-adds of matmul-like work."""
         return self.total.macs
 
     @property
     def flops(self) -> int:
+        """Of matmul-like work: two per multiply-add."""
         return self.total.flops
 
     @property
     def elementwise_flops(self) -> int:
+        """All arithmetic that is not matmul-like."""
         return self.total.elementwise_flops
 
     @property
@@ -162,7 +169,15 @@ class CostReport(Shown):
         return work, counts.bytes[moves].astype(float)
 
     def node(self, node: GraphNode | str | int) -> NodeCost:
-        """What one node takes."""
+        """What one node takes.
+
+        Args:
+            node: The node, its name or its id.
+        Returns:
+            A NodeCost; what is unknown is None.
+        Raises:
+            NodeNotFoundError: There is no such node.
+        """
         found = node if isinstance(node, GraphNode) else self.graph[node]
         counts, best = self.counts, float(self.roofline.seconds[found.id])
         bound, measured = int(self.roofline.bound[found.id]), found.time_ns
@@ -186,7 +201,16 @@ class CostReport(Shown):
         )
 
     def top(self, number: int = 10, by: str = "seconds") -> list[NodeCost]:
-        """The most expensive operations: by "seconds" at best, "macs", "elementwise_flops", "bytes" or "time_ns"."""
+        """The most expensive operations.
+
+        Args:
+            number: How many.
+            by: "seconds" at best, "macs", "elementwise_flops", "bytes" or "time_ns".
+        Returns:
+            The costs, the largest first.
+        Raises:
+            InvalidInputError: `by` is none of these, or `number` is negative.
+        """
         columns: dict[str, Callable[[], Array]] = {
             "seconds": lambda: np.nan_to_num(self.roofline.seconds),
             "macs": lambda: self.counts.macs,
@@ -251,11 +275,24 @@ def cost(
 ) -> CostReport:
     """What a graph costs: multiply-adds, other arithmetic, bytes and the best time on a device.
 
-    `device` is a name ("a100-80gb"), a Device, "here" to measure this machine, or None for a generic profile.
-    Symbolic sizes are those of the traced example unless `sizes` says otherwise: sizes={"s0": 256}.
-
-    A model comes with `inputs` (a tensor, a tuple of positional arguments or a dictionary of keyword arguments) and is
-    run once. In eval mode it runs as inference, without autograd; `gradients=True` runs it with autograd on.
+    Args:
+        graph: A graph, or a model together with `inputs`.
+        device: The profile that best times are for: a name ("a100-80gb"), a Device, "here" to measure this machine, or
+            None for a generic one.
+        sizes: Numbers for symbolic sizes, such as {"s0": 256}; without, those of the traced example.
+        inputs: What to run a model with, once: a tensor, a tuple of positional or a dictionary of keyword arguments.
+        gradients: Whether a model runs with autograd on; None: only in training mode.
+    Returns:
+        A CostReport: totals, and the same by phase, module, operation and bound. Print it.
+    Raises:
+        InvalidInputError: A model comes without inputs, a graph with some, or it has no symbolic size of that name.
+        UnknownNameError: There is no device profile of that name.
+        AnalysisError: A formula failed on a node.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> report = atlas.cost(torch.nn.Linear(4, 2, bias=False), "a100-80gb", inputs=torch.ones(8, 4))
+        >>> report.macs, report.flops
+        (64, 128)
     """
     if inputs is not None and not isinstance(graph, Graph):
         graph = captured_for_cost(graph, inputs, gradients)

@@ -37,7 +37,13 @@ class Device(Shown):
     source: str
 
     def flops_for(self, dtype: str) -> float:
-        """The rate of matmul-like work; a dtype the data sheet does not name runs as float32."""
+        """The rate of matmul-like work.
+
+        Args:
+            dtype: The short name of a dtype, such as "bfloat16".
+        Returns:
+            FLOPs per second; a dtype that the data sheet does not name runs as float32.
+        """
         return self.flops.get(dtype) or self.flops["float32"]
 
     def _sections(self) -> Iterator[Section]:

@@ -59,6 +59,7 @@ class TensorMemory(Report):
         return clean(f"{self.name}: {format_bytes(self.bytes)}, {self.category.replace('_', ' ')}, {tensor}")
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return {**fields_as_json(self), "source": as_json(self.source)}
 
 
@@ -74,6 +75,7 @@ class ModuleMemory(Report):
     categories: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return fields_as_json(self, leave_out=("path",))
 
     def _headline(self) -> str:
@@ -143,8 +145,22 @@ class MemoryReport(Shown):
 def memory(graph: GraphLike, *, top: int = 10) -> MemoryReport:
     """What fills memory, when it is fullest, and what that is made of.
 
-    `top` says how many tensors `largest` and `longest_held` list. Bytes are those of the tensors: what kernels take
-    and give back inside, and what an allocator rounds up or keeps, is not in them.
+    Bytes are those of the tensors: what kernels take and give back inside, and what an allocator rounds up or keeps, is
+    not in them.
+
+    Args:
+        graph: A graph for which memory was followed.
+        top: How many tensors `largest` and `longest_held` list.
+    Returns:
+        A MemoryReport: the peak by category, module, line and device. Print it.
+    Raises:
+        InvalidInputError: `graph` is not a graph, or `top` no number from 0.
+        AnalysisError: Memory was not followed when the graph was recorded: `track_memory=False`.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> report = atlas.memory(atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4), backward=True))
+        >>> report.by_category["parameters"], report.by_category["gradients"]
+        (40, 40)
     """
     graph = as_graph(graph, "memory")
     if isinstance(top, bool) or not isinstance(top, int) or top < 0:

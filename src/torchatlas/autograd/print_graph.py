@@ -72,9 +72,26 @@ def print_graph(
     model: nn.Module | None = None,
     most: int = _MOST_LINES,
 ) -> str:
-    """Print the autograd graph behind a tensor, of at most `most` nodes, and return the text.
+    """Print the autograd graph behind a tensor as an indented list, and return the text.
 
-    `model` or `params` name the leaves.
+    Args:
+        tensor: The tensor to begin at.
+        indent: How far the text is indented, in steps of two spaces.
+        params: Names of leaves: a dictionary from name to tensor, or `model.named_parameters()`.
+        model: Names the leaves as the model does.
+        most: The most nodes to print; a line says how many were left out.
+    Returns:
+        What was printed.
+    Raises:
+        InvalidInputError: It is no tensor, or `indent` or `most` is no whole number.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> text = atlas.print_graph((x * 2).sum(), params={"x": x})
+        Tensor shape: [] float32
+        grad_fn: SumBackward0 #... []
+          ↑ MulBackward0 #... [3]; saved other (8 B)
+          ↑ AccumulateGrad x [3]
     """
     text = graph_text(tensor, indent, params=params, model=model, most=most)
     sys.stdout.write(f"{text}\n")

@@ -46,18 +46,44 @@ def capture(
 ) -> Graph:
     """Run a model or function and return the graph of what happened.
 
-    `backward=True` runs backward from `loss(outputs)`, by default the sum of the floating outputs; an `optimizer`
-    (an instance, or a function of the parameters) takes a step after it. `fake=True` computes and allocates nothing;
-    the model may then also live on the meta device or be a function that builds one. `values` keeps what every node
-    produced, and `track_tensor_ops=False` records module calls only, as in `recording`.
+    Parameters, buffers, gradients, optimizer state, random numbers and flags are afterwards as before, also after an
+    error. What the program itself raises comes through unchanged. With `repeat` above 1, times are medians over these
+    runs: `node.time_spread_ns` is their spread, and `graph.timing` tells what a whole run took, also without recording.
+    Every run begins in the same state; parameters, buffers and inputs are copied for that.
 
-    For times that can be believed, `warmup` runs come first and leave no trace, then it is recorded `repeat` times:
-    times are medians over these runs, `node.time_spread_ns` their spread, and `graph.timing` tells what a whole run
-    took, also without recording. Every run begins in the same state; with `repeat` above 1 parameters, buffers and
-    inputs are copied for that. `values` are those of the last run.
-
-    Arguments whose names collide with these go in `kwargs={...}`. Parameters, buffers, gradients, optimizer state,
-    random numbers and flags are afterwards as before.
+    Args:
+        model: What to run: a module, or any callable. With `fake=True` also a function that builds a module.
+        *args: The positional arguments to run it with.
+        backward: Also run backward, from `loss(outputs)`.
+        loss: A function from the outputs to the tensor that backward begins at; by default the sum of the floating
+            outputs that require a gradient. Giving one asks for backward.
+        optimizer: Takes a step after backward: an instance, or a function of the parameters such as
+            `torch.optim.AdamW`. Giving one asks for backward.
+        fake: Compute and allocate nothing: shapes, memory and structure are real, times and numbers are absent. The
+            model may then live on the meta device.
+        values: Keep what every node made: "all" the tensors, "stats" their minimum, maximum, mean, deviation and count
+            of non-finite numbers, "replay" what `atlas.verify` needs. None keeps nothing; of several runs, the last.
+        warmup: Runs before the first recorded one. They leave no trace.
+        repeat: How often it is recorded, for times that can be believed.
+        kwargs: Keyword arguments of the model whose names are also names of this function.
+        track_tensor_ops: False records module calls only, at almost no cost.
+        **model_kwargs: All other keyword arguments of the model.
+    Returns:
+        The graph of the (last) run.
+    Raises:
+        InvalidModelError: `model` is nothing that can be run, such as a class or a state dict.
+        InvalidInputError: The arguments do not fit the signature of the model, or two arguments of this function
+            contradict each other.
+        CaptureError: Backward was asked for and no output requires a gradient; or, with `fake`, the program reads the
+            numbers of a tensor.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+        >>> graph = atlas.capture(model, torch.ones(2, 4), optimizer=torch.optim.SGD)
+        >>> [node.name for node in graph.where(kind="op", scope="0", phase="forward")]
+        ['0.t', '0.addmm']
+        >>> {str(node.phase) for node in graph.where(kind="op")} == {"forward", "backward", "optimizer"}
+        True
     """
     if not callable(model):
         raise InvalidModelError(

@@ -115,9 +115,21 @@ class Recording(Shown, Bracket["Recording"]):
         self._graph: Graph | None = None
 
     def start(self) -> Recording:
+        """Begin to record, as entering the `with` block does.
+
+        Raises:
+            StateError: It was started before.
+        """
         return self.__enter__()
 
     def stop(self, error: BaseException | None = None) -> None:
+        """End the recording, as leaving the `with` block does.
+
+        Args:
+            error: The exception that ended the code, if one did: the graph then says where.
+        Raises:
+            StateError: It does not run.
+        """
         with signals_deferred():
             self._stop(error)
 
@@ -202,6 +214,7 @@ class Recording(Shown, Bracket["Recording"]):
 
     @property
     def running(self) -> bool:
+        """Whether it records at this moment."""
         return self._state == "running"
 
     def _sections(self) -> Iterator[Section]:
@@ -359,13 +372,7 @@ def recording(
     track_memory: bool = True,
     values: str | None = None,
 ) -> Recording:
-    """Record any code: `with atlas.recording(model) as rec: ...`, then `rec.graph`.
-
-    The code has exactly the effects it has alone. `model` names the modules; without it they are named after their
-    class. With `track_tensor_ops=False` only module calls are recorded, at almost no cost. `values` keeps what every
-    node produced: "all" the tensors, "stats" their minimum, maximum, mean, deviation and count of non-finite numbers;
-    "replay" keeps what `atlas.verify` needs to run it all again.
-    """
+    """Record one graph; `torchatlas.recording` says what the arguments mean, and also records whole runs."""
     if not track_tensor_ops:
         from torchatlas.capturing.modules_only import ModulesOnlyRecording
 

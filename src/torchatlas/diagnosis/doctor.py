@@ -30,12 +30,25 @@ def doctor(
     """What is wrong with a training step, or with a loss before backward runs.
 
     `with atlas.doctor() as visit:` watches any code, one step or a whole training, and changes nothing that it does.
-    `atlas.doctor(loss)` looks at the graph behind a loss, or several, and runs nothing: with a `model` it finds
-    parameters that get no gradient; `forward`, a recording of the forward pass, gives the lines. Both return a Visit:
-    print it, iterate over it, or ask for its `findings`.
+    `atlas.doctor(loss)` looks at the graph behind a loss and runs nothing. A comment in a line of the program, `#
+    atlas: ignore not-zeroed`, leaves out what is found there.
 
-    `only` names the fault to look for, or several; `ignore` those to leave out. A comment in a line of the program,
-    `# atlas: ignore not-zeroed`, does the same for what is found there.
+    Args:
+        losses: One loss, or several, to look behind; None watches a `with` block.
+        model: The model: its parameters that get no gradient are found, and names are its names.
+        forward: A recording of the forward pass, which gives the lines of what lies behind a loss.
+        only: The key of the fault to look for, or several; None looks for all.
+        ignore: Keys of faults to leave out.
+    Returns:
+        A Visit: print it, iterate over it, or ask for its `findings`.
+    Raises:
+        InvalidInputError: `losses` are no tensors, or arguments contradict each other.
+        UnknownNameError: There is no fault of that key; the message lists near ones.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model, x = torch.nn.Linear(4, 2), torch.ones(1, 4)
+        >>> atlas.doctor((model.weight.detach() @ x.T).sum() + model.bias.sum(), model=model).keys
+        ['no-gradient']
     """
     only = [only] if isinstance(only, str) else only
     ignored = [ignore] if isinstance(ignore, str) else list(ignore or ())

@@ -175,5 +175,5 @@ def cut_by(node: GraphNode) -> Where:
         return Where("cut by item(): a Python number has no gradient", node.source)
     made = [value.dtype for value in node.outputs]
     if made and not any(dtype.startswith(("float", "bfloat", "complex")) for dtype in made):
-        return at(f"cut by a result of {made[0]}:", node)
+        return at(f"cut because {made[0]} has no gradient:", node)
     return at(_DISABLED, node)

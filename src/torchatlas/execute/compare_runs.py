@@ -42,6 +42,7 @@ class NodeDifference(ShownPart):
 
     @property
     def same(self) -> bool:
+        """Whether it made the same in both runs, within the tolerances."""
         return not self.differing and not self.reason
 
     def __str__(self) -> str:
@@ -67,6 +68,7 @@ class RunComparison(Shown):
 
     @property
     def same(self) -> bool:
+        """Whether no node differs."""
         return self.first is None
 
     @property
@@ -78,6 +80,7 @@ class RunComparison(Shown):
         return self.same
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return {
             "one": self.one,
             "other": self.other,
@@ -129,9 +132,27 @@ def compare_runs(
 ) -> RunComparison:
     """Run a traced model and another one on the same input, and say where they first differ.
 
-    The other is a traced model; a dtype or a device, to which a copy of the model and the input are moved; or anything
-    that can be called, a compiled or quantized model say, of which only the outputs are compared. By default every bit
-    counts; numbers of different dtypes are compared as they are. NaN equals NaN.
+    Numbers of different dtypes are compared as they are. NaN equals NaN.
+
+    Args:
+        one: The traced model.
+        other: Another traced model; a dtype or a device, to which a copy of the model and the input are moved; or
+            anything that can be called, such as a compiled or quantized model, of which only the outputs are compared.
+        *args: The input of both.
+        rtol: The relative difference up to which numbers count as the same; 0 asks for the same bits.
+        atol: The absolute difference that is added to it.
+        kwargs: Keyword arguments of the model whose names are also names of this function.
+        **model_kwargs: All other keyword arguments of the model.
+    Returns:
+        A RunComparison: every node that both have, `first` and `worst` among those that differ.
+    Raises:
+        InvalidInputError: `other` is nothing that can be run.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model, x = torch.nn.Linear(4, 2), torch.randn(3, 4)
+        >>> traced = atlas.trace(model, x)
+        >>> atlas.compare_runs(traced, model, x).same, atlas.compare_runs(traced, torch.bfloat16, x).same
+        (True, False)
     """
     if not isinstance(one, TracedModel):
         raise InvalidInputError(

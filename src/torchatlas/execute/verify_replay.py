@@ -84,10 +84,24 @@ class Verification(Shown):
 
 @explains_arguments
 def verify(graph: GraphLike, *, allow: Iterable[str] = ()) -> Verification:
-    """Run a graph captured with values="replay" once more and compare all it computes with the capture, bit for bit.
+    """Run a graph captured with `values="replay"` once more and compare all it computes with the capture, bit for bit.
 
-    A graph from a file runs only operators that were reviewed (SECURITY.md); `allow` adds others by name
-    ("my_ops.scale.default"), or all of a namespace ("my_ops"), for files that you trust.
+    Args:
+        graph: The graph, recorded here or read from a file.
+        allow: Operators that a graph from a file may run although nobody reviewed them: names ("my_ops.scale.default")
+            or namespaces ("my_ops"). For files that you trust; see SECURITY.md.
+    Returns:
+        A Verification, which is true if all is equal; `first_difference` names the first op that is not.
+    Raises:
+        StateError: The graph was not captured with `values="replay"`.
+        NotAvailableError: The graph is no run.
+        FileFormatError: A graph from a file asks for an operator that nobody reviewed.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> graph = atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4), backward=True, values="replay")
+        >>> proof = atlas.verify(graph)
+        >>> bool(proof), proof.replayed == proof.ops
+        (True, True)
     """
     graph = as_graph(graph, "verify")
     program, tally = ReplayProgram(graph, allow), _Tally(graph)

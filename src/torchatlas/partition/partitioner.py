@@ -35,13 +35,24 @@ _WHY_APART = {
 class GraphPartitioner:
     """Cuts computations into subgraphs.
 
-    `strategy` is "fusion" (what one kernel can compute, by the bytes that need not move), "op" (each operation by
-    itself) or "module" (calls of modules `depth` levels down); or pass `groups`, your own, as names of nodes. `device`
-    is a profile that bounds and times are for, as `atlas.cost` takes it: None is one generic accelerator.
-    `on_chip_bytes` is how much of an intermediate result one kernel can hold; None is the device's cache.
-
-    A model in eval mode is partitioned as inference: it runs without autograd, which would copy what operators in place
-    overwrite. `gradients=True` runs it with autograd on, `False` never; None leaves it to the mode of the model.
+    Args:
+        strategy: "fusion" (what one kernel can compute, by the bytes that need not move), "op" (each operation by
+            itself) or "module" (calls of modules `depth` levels down).
+        device: The profile that bounds and times are for, as for `atlas.cost`; None is one generic accelerator.
+        groups: Subgraphs of your own instead of a strategy: names of nodes, by name of the subgraph or as lists.
+        depth: How many levels down the strategy "module" cuts.
+        on_chip_bytes: How much of an intermediate result one kernel can hold; None is the device's cache.
+        gradients: Whether a plain model runs with autograd on, which copies what operators in place overwrite; None
+            leaves it to the mode of the model: in eval mode it is partitioned as inference.
+    Raises:
+        InvalidInputError: An argument is none of these, or two contradict each other.
+        UnknownNameError: There is no device profile of that name.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> report = atlas.GraphPartitioner().partition(model, torch.ones(1, 4))
+        >>> [subgraph.pattern for subgraph in report]
+        ['matmul+activation', 'matmul']
     """
 
     @explains_arguments
@@ -70,10 +81,20 @@ class GraphPartitioner:
 
     @explains_arguments
     def partition(self, x: Any, /, *args: Any, **kwargs: Any) -> PartitionReport:
-        """Cut up `x`: a torch.fx.GraphModule after ShapeProp, a TracedModel, a Graph, or the path of a saved one.
+        """Cut up a computation.
 
-        A plain model is taken with example inputs, `partition(model, *inputs)`: it is traced by torch.fx, else by
-        torch.export, else it is run; the report says which, and why the others did not work.
+        Args:
+            x: A torch.fx.GraphModule after ShapeProp, a TracedModel, a Graph, or the path of a saved one; or a plain
+                model with example inputs, which is traced by torch.fx, else by torch.export, else run: the report says
+                which.
+            *args: Example inputs of a plain model.
+            **kwargs: Those that are passed by keyword.
+        Returns:
+            A PartitionReport: every operation is in exactly one subgraph. Print it.
+        Raises:
+            AnalysisError: There is no operation to cut up.
+            InvalidModelError: `x` is none of these.
+            InvalidInputError: A plain model comes without inputs, or a GraphModule without shapes.
         """
         units, front_end, origin, attempts = opened(x, args, kwargs, self.gradients)
         found = ledger(units.graph, self.device)

@@ -53,12 +53,14 @@ class Stage(Report):
 
     @property
     def memory_bytes(self) -> int:
+        """Weights, and activations alive at once."""
         return self.weight_bytes + self.activation_bytes
 
     def _headline(self) -> str:
         return clean(f"{self.number}: {len(self.ops):,} ops from {self.first}, {format_seconds(self.seconds)} at best")
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return {**fields_as_json(self), "memory_bytes": self.memory_bytes}
 
 
@@ -90,6 +92,7 @@ class PipelinePlan(Report):
         return sum(costs) / len(costs) / self.bottleneck if self.bottleneck else 1.0
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         found = fields_as_json(self, ("stages", "graph", "origin"))
         found |= {"balance": self.balance, "memory_limit": self.limit_bytes}  # the last is an old name
         return found | {"cuts": list(self.cuts), "stages": as_json(self.stages)}
@@ -113,10 +116,27 @@ def pipeline_stages(
 ) -> PipelinePlan:
     """Cut a traced model, a graph or a saved one into stages for as many devices.
 
-    `by` says what the worst stage should have least of: "time" (best seconds on `device`, and what it receives and
-    sends at `bandwidth` bytes per second), "flops" or "memory" (weights, and activations alive at once). No stage
-    takes more than `limit`, in bytes or as text such as "16GiB". `bandwidth` is the device's link unless it
-    is given. `begins` are the ids of the operations that a stage may begin with; all unless they are given.
+    Args:
+        x: A traced model, a graph, or the path of a saved one.
+        stages: How many stages.
+        by: What the worst stage should have least of: "time" (best seconds on `device`, sending and receiving
+            included), "flops" or "memory" (weights, and activations alive at once).
+        bandwidth: Bytes per second between stages; None takes the link of the device.
+        limit: The memory that a stage may take at most, in bytes or as text such as "16GiB".
+        device: The device profile, as for `atlas.cost`.
+        sizes: Numbers for symbolic sizes, as for `atlas.cost`.
+        begins: Ids of the operations that a stage may begin with; None allows all.
+    Returns:
+        A PipelinePlan: its stages with their figures, where to cut, how even they are. Print it.
+    Raises:
+        InvalidInputError: An argument is none of these, or there are more stages than operations.
+        AnalysisError: There is no cut that keeps each stage below `limit`.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+        >>> plan = atlas.pipeline_stages(atlas.capture(model, torch.ones(8, 64)), stages=2, by="flops")
+        >>> len(plan.stages), plan.balance
+        (2, 1.0)
     """
     check_choice("by", by, MEASURES)
     graph, origin = graph_in(x), None

@@ -62,10 +62,12 @@ class ModuleBars(Printable):
 
     @property
     def title(self) -> str:
+        """The first line."""
         return self.table.title
 
     @cached_property
     def rows(self) -> tuple[BarRow, ...]:
+        """The modules with their shares."""
         amounts = [getattr(row.total, _FIGURES[self.by]) for row in self.table.rows]
         return tuple(
             BarRow(
@@ -76,11 +78,18 @@ class ModuleBars(Printable):
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """What a reader must know before trusting a number."""
         times = (f"time: {self.table.times}",) if self.by == "time" else ()
         return (*times, *self.table.notes)
 
     def lines(self, width: int) -> Iterator[StyledLine]:
-        """The text with its styles, line by line."""
+        """The text with its styles, line by line.
+
+        Args:
+            width: No line is wider.
+        Returns:
+            The lines.
+        """
         rows = self.rows
         yield [(cut(clean(f"{self.title}, by {self.by}"), width), "bold")]
         yield []

@@ -68,15 +68,37 @@ def draw(
 ) -> Picture:
     """Draw a graph so that it fits a page and can be read: what does not fit is closed into boxes, never shrunk.
 
-    The page has `width` x `height` pixels (1600 x 1200) or, on paper, a `size`: "column" (3.4 inches wide), "full" (7),
-    another width in inches, each as high as what is drawn needs, up to 9; or (width, height) in inches. No text is
-    smaller than `font_size`: 9 pixels, on paper 6 points. No box is lower than `node_size` pixels. `title` is the
-    model's class unless given; None leaves the heading out, as `legend` and `footer` leave out what is below.
-    `color_by` is "type" or a measure: time, memory, flops, intensity, gradient. `critical_path` marks the heaviest
-    chain, by time where it was measured, or by what it names (flops, bytes, count). `view="modules"` opens modules only
-    for the sake of others in them and closes ops between modules into one box; an op on its own stays where lines meet
-    it, as the add of a residual does. `depth` is how many levels of modules are shown at most. Lines lead "down" or,
-    by `direction`, "right". `phases` chooses what is drawn, such as ("forward",); by default everything.
+    Args:
+        graph: The graph.
+        width: The page's width in pixels; 1600 unless given.
+        height: Its height in pixels; 1200 unless given.
+        size: The page on paper instead: "column" (3.4 inches wide), "full" (7), another width in inches, each as high
+            as what is drawn needs, up to 9; or (width, height) in inches.
+        font_size: No text is smaller: 9 pixels unless given, on paper 6 points.
+        node_size: No box is lower, in pixels.
+        theme: "light" or "dark".
+        title: The heading; "" is the model's class, None leaves it out.
+        legend: Whether the colours are explained below.
+        footer: Whether the last line says what the graph is and what is not shown.
+        color_by: "type", or a measure: "time", "memory", "flops", "intensity", "gradient".
+        critical_path: Marks the heaviest chain: True by time where it was measured, or "flops", "bytes", "count".
+        view: "ops", or "modules", which opens modules only for other modules in them and closes the ops between them
+            into one box; an op on its own stays where lines meet it, as the add of a residual does.
+        depth: How many levels of modules are shown at most.
+        direction: Where lines lead: "down" or "right".
+        phases: The phases to draw, such as ("forward",); None draws all.
+    Returns:
+        A Picture: a notebook shows it, `save(path)` writes .svg, .png or .pdf.
+    Raises:
+        InvalidInputError: An argument is none of these, or the page is too small to show anything.
+        UnknownNameError: There is no such measure to colour by.
+        AnalysisError: The graph does not hold what `color_by` or `critical_path` asks for.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> graph = atlas.capture(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()), torch.ones(2, 4))
+        >>> picture = atlas.draw(graph, width=400, height=500)
+        >>> picture.svg[:4], picture.width, picture.smallest_text >= 9
+        ('<svg', 400, True)
     """
     graph = as_graph(graph, "draw")
     _check(node_size, view, title, direction)

@@ -74,11 +74,26 @@ def plot(
     theme: str = "light",
     device: Device | str | None = None,
 ) -> Drawing:
-    """Plot the memory over a run ("memory"), ops under the roofs of a `device` ("roofline"), the time by type of op
-    ("time"), or the norms of gradients by depth ("gradients").
+    """Plot figures of a graph: memory over a run, the roofline, time by type of op, or norms of gradients by depth.
 
-    It has `width` x `height` pixels (1200 x 700) or, on paper, a `size`: "column" (3.4 inches wide), "full" (7), or
-    inches: a width, or (width, height).
+    Args:
+        graph: The graph.
+        kind: "memory", "roofline", "time" or "gradients"; the last needs a graph captured with `values="stats"`.
+        width: The width in pixels; 1200 unless given.
+        height: The height in pixels; 700 unless given.
+        size: The page on paper instead: "column" (3.4 inches wide), "full" (7), a width in inches, or (width, height).
+        theme: "light" or "dark".
+        device: The device profile of the roofline, as for `atlas.cost`.
+    Returns:
+        A Drawing: a notebook shows it, `save(path)` writes .svg, .png or .pdf.
+    Raises:
+        InvalidInputError: There is no plot of that kind, or arguments contradict each other.
+        AnalysisError: The graph does not hold what the plot shows.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> graph = atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4), backward=True)
+        >>> atlas.plot(graph, "memory", width=600, height=400).svg[:4]
+        '<svg'
     """
     if kind not in KINDS:
         hint = did_you_mean(str(kind), KINDS) or "."

@@ -12,6 +12,19 @@ from torchatlas.render.viewer.content import Viewed, graph_name, page_of
 from torchatlas.render.viewer.opening import open_in_browser, temporary_page
 from torchatlas.runs.run import Run
 
+_COLUMNS = (  # in the order of the timeline; figures by module are for run.plot
+    "number",
+    "wall_ns",
+    "unrecorded_ns",
+    "device_ns",
+    "loss",
+    "gradient_norm",
+    "peak_bytes",
+    "process_bytes",
+    "device_bytes",
+    "device_peak_bytes",
+)
+
 
 def shown_step(run: Run, step: int | None) -> int:
     """The number of the step whose graph a page shows: the last, unless another is asked for."""
@@ -24,7 +37,7 @@ def run_page(run: Run, *, step: int | None = None, title: str = "") -> bytes:
     """The page of a run."""
     number = shown_step(run, step)
     graph = run.graph(number)
-    columns = {name: column for name, column in run.columns.items() if ":" not in name}  # by module: see run.plot
+    columns = {name: run.columns[name] for name in _COLUMNS if name in run.columns}
     steps: dict[str, Any] = {"columns": columns, "shown": number, "changes": run.changes}
     name = run.path.name
     return page_of([Viewed(graph, name or graph_name(graph), {"steps": steps})], title=title)

@@ -72,8 +72,8 @@ class KeptState(Diagnosis):
                 "kept-state",
                 "a state is carried over with its graph, so that backward goes through all earlier iterations",
                 (*carried.made_by, carried.line),
-                "it was not detached: the graph grows, each pass takes longer, and its gradients are of parameters "
-                "that steps have changed since",
+                "it was not detached: the graph grows, each pass takes longer, and its older part was computed with "
+                "parameters that steps have changed since",
                 "detach the state at the start of each iteration (hidden = hidden.detach()), and leave out "
                 "retain_graph=True",
                 max(carried.most, 1),
