@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.record_op import plan_for
 from torchatlas.capturing.replaying import leaves_of, written_tensors
 from torchatlas.capturing.tensor_bytes import NO_DIGEST, fingerprint
@@ -19,6 +20,7 @@ from torchatlas.execute.replay import OpLocation, ReplayObserver, ReplayProgram,
 from torchatlas.execute.replay_data import array
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
+from torchatlas.graph.given import GraphLike, as_graph
 from torchatlas.graph.shown import Shown
 from torchatlas.sections import Lines, Section
 
@@ -80,7 +82,8 @@ class Verification(Shown):
         return {"verified": bool(self), **asdict(self)}
 
 
-def verify(graph: Graph, *, allow: Iterable[str] = ()) -> Verification:
+@explains_arguments
+def verify(graph: GraphLike, *, allow: Iterable[str] = ()) -> Verification:
     """Run a graph captured with `values="replay"` once more and compare all it computes with the capture, bit for bit.
 
     Args:
@@ -100,6 +103,7 @@ def verify(graph: Graph, *, allow: Iterable[str] = ()) -> Verification:
         >>> bool(proof), proof.replayed == proof.ops
         (True, True)
     """
+    graph = as_graph(graph, "verify")
     program, tally = ReplayProgram(graph, allow), _Tally(graph)
     program.run(tally)
     return Verification(
