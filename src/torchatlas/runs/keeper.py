@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchatlas.capturing.recording import Recording
-from torchatlas.capturing.step_rows import StepRows, step_rows
+from torchatlas.capturing.step_rows import StepReader, StepRows
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.runs.device import Reading
@@ -88,6 +88,7 @@ class Keeper:
         self._most_last = beginning.last
         self._old: list[Path] = []  # steps in full that are no longer among the last
         self._rows: list[dict[str, Number]] = []
+        self._reader = StepReader()
         self._devices: list[tuple[dict[str, Number], Reading]] = []
         self._structures: list[KnownStructure] = []
         self._by_signature: dict[tuple[int, ...], tuple[KnownStructure, Array | None]] = {}
@@ -101,7 +102,7 @@ class Keeper:
 
     def take(self, step: RecordedStep) -> None:
         """Keep a step. Writes to the disk from time to time."""
-        rows = step_rows(step.recording)
+        rows = self._reader.read(step.recording)
         structure, allocated = self._structure(step, rows) if step.finished else (None, None)
         row = dict(step.figures)
         row |= {"number": step.number, "finished": step.finished, "ops": len(rows.times_ns)}

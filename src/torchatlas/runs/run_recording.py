@@ -430,6 +430,8 @@ def _gradient_norms(optimizer: Any, names: dict[int, str]) -> dict[str, float]:
 class _Listener:
     """Tells a run of backward passes and of modules that the program calls; see capturing/patches.py."""
 
+    touches_nodes = False  # of autograd
+
     def __init__(self, run: RunRecording) -> None:
         self._run = weakref.ref(run)
 
