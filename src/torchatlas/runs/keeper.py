@@ -9,6 +9,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torchatlas.capturing.recording import Recording
 from torchatlas.capturing.step_rows import StepReader, StepRows
@@ -96,6 +97,7 @@ class Keeper:
         self._before: KnownStructure | None = None  # of the step before
         self._level: int | None = None
         self._modules: dict[str, None] = {}
+        self._last_peak: tuple[Any, int | None] = None, None
         self._not_finite = 0
         self._flushed_at, self._pause_s = -math.inf, FLUSH_S
 
@@ -110,7 +112,7 @@ class Keeper:
         if len(rows.times_ns):
             row["ops_ns"] = int(rows.times_ns.sum())
         if structure is not None:
-            row |= {"structure": structure.number, "peak_bytes": peak_bytes(allocated, rows)}
+            row |= {"structure": structure.number, "peak_bytes": self._peak(allocated, rows)}
             row |= self._by_module("time_ns", structure.times(rows))
         elif not step.finished:
             row["peak_bytes"] = self._graph(step).peak_bytes
@@ -126,6 +128,13 @@ class Keeper:
         due = time.monotonic() - self._flushed_at >= self._pause_s
         if due or len(self._rows) >= MOST_PENDING:
             self.flush()
+
+    def _peak(self, allocated: Array | None, rows: StepRows) -> int | None:
+        """The peak of a step; mostly that of the step before, since the same dies at the same moments."""
+        key = rows.signature, rows.freed
+        if self._last_peak[0] != key:
+            self._last_peak = key, peak_bytes(allocated, rows)
+        return self._last_peak[1]
 
     def _structure(self, step: RecordedStep, rows: StepRows) -> tuple[KnownStructure | None, Array | None]:
         """The structure of a step, None if it is one too many, and what its ops allocate."""

@@ -316,12 +316,15 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         """Backward was called in the program, and is over."""
         if not self._is_here():
             return
-        with self._guarded():
-            if self._recording is not None:
+        if self._recording is not None:
+            try:
                 with self._recording.paused():
                     self._loss = _scalar(tensors)
-            if self._ends_after_backward and current_autograd_node() is None:
-                self._ends_after_backward = False
+            except Exception as error:
+                self._give_up(error)
+        if self._ends_after_backward and current_autograd_node() is None:
+            self._ends_after_backward = False
+            with self._guarded():
                 self._end_step()
 
     def _before_call(self) -> None:
