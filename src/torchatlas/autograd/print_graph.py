@@ -74,7 +74,7 @@ def print_graph(
 
     Args:
         tensor: The tensor to begin at.
-        indent: How many spaces the first line begins with.
+        indent: How far the text is indented, in steps of two spaces.
         params: Names of leaves: a dictionary from name to tensor, or `model.named_parameters()`.
         model: Names the leaves as the model does.
         most: The most nodes to print; a line says how many were left out.
@@ -86,10 +86,10 @@ def print_graph(
         >>> import torch, torchatlas as atlas
         >>> x = torch.ones(3, requires_grad=True)
         >>> text = atlas.print_graph((x * 2).sum(), params={"x": x})
-        tensor [] float32
-          SumBackward0 #... []
-          MulBackward0 #... [3]; saved other (8 B)
-          AccumulateGrad x [3]
+        Tensor shape: [] float32
+        grad_fn: SumBackward0 #... []
+          ↑ MulBackward0 #... [3]; saved other (8 B)
+          ↑ AccumulateGrad x [3]
     """
     text = graph_text(tensor, indent, params=params, model=model, most=most)
     sys.stdout.write(f"{text}\n")

@@ -93,7 +93,10 @@ def _updates_by_hand(graph: LossGraph, loss: torch.Tensor) -> list[Where]:
 
 
 def lines_of_new_loss(graph: LossGraph, loss: torch.Tensor) -> list[Where]:
-    """The lines that cut off a loss which is itself a leaf, and the one that made it."""
+    """The lines that cut off a loss, and the one that made it: of a loss that is itself a leaf, or was computed from
+    numbers. Nothing of one that was computed from a leaf of another optimizer, or of none."""
     cuts = _cuts_of(graph, loss)
+    if not cuts and not loss.is_leaf:
+        return []
     made = [place for place in _made_at(graph, loss) if place.source not in [each.source for each in cuts]]
     return [*cuts, *made, *graph.lines]

@@ -77,7 +77,7 @@ def without_gradient(
             cause = causes.setdefault(key, ([], [], _NOT_IN_LOSS, _USE_IT))
         else:
             why = _NEVER if loss.recorded.is_whole else _NOT_LATELY
-            fix = "call the module in forward; or remove or freeze it"
+            fix = "compute the loss from it (call its module in forward); or remove or freeze it"
             cause = causes.setdefault("never", ([], list(loss.lines), why, fix))
         cause[0].append(name)
     for key, (last, *uses) in ends.items():
