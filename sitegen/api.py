@@ -127,7 +127,10 @@ def described(name: Name) -> str:
     lines += _doc(doc, name.item)
     fields = [member for member in name.members if not member.is_method]
     if fields:
-        lines += ["| member | type | what it is |" if not _is_enum(name) else "| member | value | |", "|---|---|---|"]
+        lines += [
+            "| member | type | what it is |" if not _is_enum(name) else "| member | value | meaning |",
+            "|---|---|---|",
+        ]
         lines += [_row(member, _is_enum(name)) for member in fields]
         lines.append("")
     for member in name.members:
@@ -175,7 +178,7 @@ def _doc(doc: Docstring, item: object = None) -> Iterator[str]:
     yield _body(doc.text)
     yield ""
     if doc.args:
-        yield "| parameter | |"
+        yield "| parameter | meaning |"
         yield "|---|---|"
         for name, text in doc.args.items():
             yield f"| `{name}` | {_cell(text)} |"

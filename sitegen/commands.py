@@ -47,7 +47,7 @@ def _verb(command: click.Command, context: click.Context) -> list[str]:
             found = command.get_command(context, one)
             if found is not None and not found.hidden:
                 rows.append(f"| `{one}` | {_cell(found.get_short_help_str(limit=200))} |")
-    return [*lines, "", "| option | |", "|---|---|", *rows]
+    return [*lines, "", "| option | meaning |", "|---|---|", *rows]
 
 
 def _help(text: str) -> str:

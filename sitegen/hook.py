@@ -72,7 +72,13 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if path not in _made:
         markdown = links.relinked(markdown, path, lambda file: None)
     markdown = re.sub(r"^(<!-- .*? -->)\n(?=\|)", r"\1\n\n", markdown, flags=re.M)  # a table begins a paragraph
+    # Code hosts take \\| in a cell's code for a bar; Python-Markdown takes a bar there for what it is.
+    markdown = re.sub(r"^\|.*\|$", lambda row: re.sub(r"`[^`]+`", _bars, row[0]), markdown, flags=re.M)
     return re.sub(r"^```python\n(?=>>>)", "```pycon\n", markdown, flags=re.M)
+
+
+def _bars(code: re.Match[str]) -> str:
+    return code[0].replace("\\|", "|")
 
 
 def on_post_build(config: MkDocsConfig) -> None:

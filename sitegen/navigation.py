@@ -14,8 +14,8 @@ def completed(nav: Any, pages: list[str]) -> Any:
     def entries(entry: Any) -> list[Any]:
         if isinstance(entry, dict):
             ((title, below),) = entry.items()
-            below = [found for one in below for found in entries(one)] if isinstance(below, list) else below
-            return [{title: below}] if below else []
+            found = [one for entry in ([below] if isinstance(below, str) else below) for one in entries(entry)]
+            return [{title: found[0] if isinstance(below, str) else found}] if found else []
         if entry.endswith("?"):
             return [entry[:-1]] if entry[:-1] in pages else []
         if entry.endswith("*"):

@@ -73,9 +73,13 @@ def test_links_lead_to_the_pages_of_the_site() -> None:
 
 
 def test_the_navigation_takes_what_there_is() -> None:
-    nav = [{"Start": ["index.md", "later.md?"]}, {"Learn": ["learn/a.md", "learn/*"]}, {"Gone": ["gone.md?"]}]
+    nav = [
+        {"Start": ["index.md", {"Soon": "later.md?"}]},
+        {"Learn": [{"A": "learn/a.md?"}, "learn/*"]},
+        {"Gone": ["gone.md?"]},
+    ]
     pages = ["index.md", "learn/a.md", "learn/b.md", "learn/deep/c.md"]
-    assert completed(nav, pages) == [{"Start": ["index.md"]}, {"Learn": ["learn/a.md", "learn/b.md"]}]
+    assert completed(nav, pages) == [{"Start": ["index.md"]}, {"Learn": [{"A": "learn/a.md"}, "learn/b.md"]}]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

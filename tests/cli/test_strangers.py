@@ -48,6 +48,7 @@ NEEDED = {
 }
 QUIET = {
     "checkpoint": "a step too small for anything to be named",
+    "record": "counts steps and names the folder, which the user chose",
     "validate": "torch.fx refuses such names",
     "verify": "counts; only what differs is named",
 }

@@ -29,7 +29,7 @@ class Session:
     def walk(self) -> None:
         """From the first step to the last."""
         runner = Runner(self.lesson)
-        parts = sum(_prints(step) for step in self.lesson.steps)
+        parts = max(sum(_prints(step) for step in self.lesson.steps), 1)
         number, begins = 1, True
         for step in self.lesson.steps:
             if begins:

@@ -12,7 +12,6 @@ from torchatlas.render.viewer.content import Viewed, graph_name, page_of
 from torchatlas.render.viewer.opening import open_in_browser, temporary_page
 from torchatlas.runs.run import Run
 
-
 _COLUMNS = (  # in the order of the timeline; figures by module are for run.plot
     "number",
     "wall_ns",
