@@ -108,6 +108,9 @@ SHOWN = {
     "render/plots.py": "plot of time",
     "render/roofline.py": "roofline",
     "render/text.py": "summary",
+    "runs/plots.py": "a step of a run, timed once, or the median of all",
+    "runs/run.py": "a step of a run, timed once, or the median of all",
+    "runs/step_table.py": "a step of a run, timed once",
     "units.py": "",
 }
 

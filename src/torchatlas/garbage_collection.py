@@ -1,11 +1,14 @@
-"""Pausing Python's garbage collector."""
+"""Pausing Python's garbage collector, and finding objects with it."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import TypeVar
 
 from torchatlas.interrupts import bracketed
+
+_Kind = TypeVar("_Kind")
 
 
 @bracketed
@@ -25,3 +28,17 @@ def collection_paused() -> Iterator[None]:
                 gc.freeze()
                 gc.unfreeze()  # puts them with the oldest
             gc.enable()
+
+
+def instances_of(kind: type[_Kind]) -> list[_Kind]:
+    """All objects of a class or its subclasses that the collector knows.
+
+    A program may hold millions of objects, so each is asked for nothing but its class.
+    """
+    kinds = {kind}
+    pending: list[type] = [kind]
+    while pending:
+        new: set[type] = set(type.__subclasses__(pending.pop())) - kinds
+        kinds |= new
+        pending += new
+    return [item for item in gc.get_objects() if type(item) in kinds]

@@ -34,6 +34,9 @@ from torchatlas.render.bars import ModuleBars
 from torchatlas.render.drawing import Drawing
 from torchatlas.render.module_table import ModuleRow, ModuleTable
 from torchatlas.render.picture import Picture
+from torchatlas.runs.run import Run, RunStructure
+from torchatlas.runs.run_recording import RunRecording
+from torchatlas.runs.step_table import StepTable
 
 __all__ = [
     "Amount",
@@ -80,11 +83,15 @@ __all__ = [
     "PipelinePlan",
     "PipelineRun",
     "Recording",
+    "Run",
     "RunComparison",
+    "RunRecording",
+    "RunStructure",
     "Scope",
     "Severity",
     "SourceLine",
     "Stage",
+    "StepTable",
     "Stop",
     "Storage",
     "Subgraph",

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from torchatlas.cli._graph import GraphSource, Run, run_options
-from torchatlas.cli._options import device_option, echo, print_result, progress, verb
+from torchatlas.cli._options import complete_files, device_option, echo, print_result, progress, verb
 from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
 from torchatlas.files import open_to_read, replacing
 from torchatlas.graph.formats import check_folder, suffix_of
@@ -20,12 +20,15 @@ from torchatlas.render.viewer.captures import Captures
 from torchatlas.render.viewer.content import Viewed, page_of, viewed
 from torchatlas.render.viewer.opening import open_in_browser, redirecting_page, temporary_page
 from torchatlas.render.viewer.server import CaptureServer
+from torchatlas.runs.folder import is_run
+from torchatlas.runs.page import run_page, shown_step
+from torchatlas.runs.run import Run as RecordedRun
 
 MOST_INLINE_BYTES = 64_000_000  # of a graph's columns: a page of more takes a browser long to read
 
 
 @click.command()
-@click.argument("files", nargs=-1, metavar="[FILE|TARGET|FOLDER]...")
+@click.argument("files", nargs=-1, metavar="[FILE|TARGET|FOLDER]...", shell_complete=complete_files)
 @run_options
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Write the page here (.html) and keep it.")
 @click.option(
@@ -35,6 +38,7 @@ MOST_INLINE_BYTES = 64_000_000  # of a graph's columns: a page of more takes a b
 )
 @device_option
 @click.option("--title", default="", help="The heading.  [default: the name of the file or of the model's class]")
+@click.option("--step", type=int, metavar="N", help="Of a run: the step whose graph is shown.  [default: the last]")
 @click.option("--no-browser", is_flag=True, help="Open no browser; print where the page is.")
 @verb
 def command(
@@ -44,6 +48,7 @@ def command(
     overlay: Path | None,
     device: str | None,
     title: str,
+    step: int | None,
     no_browser: bool,
     as_json: bool,
 ) -> None:
@@ -52,7 +57,8 @@ def command(
     One FILE or TARGET (as for `torchatlas capture`) is one page that asks for nothing but itself; two are compared.
     Without any, the viewer is empty, and .atlas and .json files can be dropped onto it.
 
-    A FOLDER is watched: the captures in it are listed beside the viewer, as they come and change. For that, and for
+    The folder of a recorded run is one page: the graph of a step, and a timeline of all steps. Any other
+    FOLDER is watched: the captures in it are listed beside the viewer, as they come and change. For that, and for
     graphs too large for one page, a server runs on this machine alone, until Ctrl-C.
 
     \b
@@ -60,9 +66,18 @@ def command(
     torchatlas view before.atlas after.atlas
     torchatlas view models.gpt:build --inputs int64:2,16 --backward -o gpt.html
     torchatlas view runs/
+    torchatlas view run.atlas --step 120
     """
     _check(output)
     extras: dict[str, Any] = {"overlay": None if overlay is None else _numbers(overlay), "device": device}
+    runs = [item for item in files if is_run(Path(item))]
+    if runs:
+        if len(files) > 1 or run.options or any(extras.values()):
+            raise click.UsageError(f"{runs[0]} is a run, which is shown by itself, without other options than -o.")
+        _view_run(RecordedRun.load(runs[0]), output, step, title, no_browser, as_json)
+        return
+    if step is not None:
+        raise click.UsageError("--step is for a recorded run: torchatlas view run.atlas --step 120.")
     folders = [item for item in files if Path(item).is_dir()]
     if folders:
         if len(files) > 1 or output is not None or run.options:
@@ -85,6 +100,18 @@ def command(
     opened = not no_browser and open_in_browser(path.resolve().as_uri())
     text = f"{'opened' if opened else 'written'}: {path}"
     print_result({"file": str(path), "graphs": len(shown), "opened": opened}, text, as_json)
+
+
+def _view_run(
+    run: RecordedRun, output: Path | None, step: int | None, title: str, no_browser: bool, as_json: bool
+) -> None:
+    with progress("writing the page"):
+        number = shown_step(run, step)
+        data = run_page(run, step=number, title=title)
+        path = temporary_page(data, title or run.path.name) if output is None else _written(data, output)
+    opened = not no_browser and open_in_browser(path.resolve().as_uri())
+    text = f"{'opened' if opened else 'written'}: {path}"
+    print_result({"file": str(path), "steps": len(run), "shown": number, "opened": opened}, text, as_json)
 
 
 def _viewed(item: str, run: Run, as_json: bool) -> list[Viewed]:

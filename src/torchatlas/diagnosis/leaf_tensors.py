@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import weakref
 from collections import deque
@@ -15,6 +14,7 @@ from torch import nn
 
 from torchatlas.capturing.tensors import shape_of
 from torchatlas.diagnosis.variable_names import items_in_containers, names_of_models_and_tensors
+from torchatlas.garbage_collection import instances_of
 
 _TORCHS = frozenset(vars(nn.Module()))  # attributes that every module has
 _DEEPEST = 3  # containers in containers
@@ -123,7 +123,7 @@ class Leaves:
 
     def _learn(self, roots: Collection[nn.Module], variables: dict[int, str]) -> None:
         """Find the parameters of all modules there are: one that is never called has parameters, too."""
-        modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module) and "_modules" in vars(item)]
+        modules = [item for item in instances_of(nn.Module) if "_modules" in vars(item)]
         # torch.export wraps a model that is traced in a module of its own (`_export_root`), which no program knows of.
         modules = [module for module in modules if not type(module).__module__.startswith("torch.export")]
         inside = {id(child) for module in modules for child in module._modules.values()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterable, Iterator
 
@@ -19,6 +18,7 @@ from torchatlas.diagnosis.leaf_tensors import Leaf
 from torchatlas.diagnosis.numeric_checks import is_zero
 from torchatlas.diagnosis.parameter_changes import Snapshot
 from torchatlas.diagnosis.variable_names import name_of
+from torchatlas.garbage_collection import instances_of
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.names import short_name
 
@@ -94,8 +94,8 @@ class UnsteppedLeaves:
             self._held = self._find_optimizer(leaves)
 
     def _find_optimizer(self, leaves: list[torch.Tensor]) -> tuple[str, list[str]] | None:
-        for item in gc.get_objects():
-            if not issubclass(type(item), torch.optim.Optimizer) or "param_groups" not in vars(item):
+        for item in instances_of(torch.optim.Optimizer):
+            if "param_groups" not in vars(item):  # it is being made
                 continue
             mine = {id(each) for group in item.param_groups for each in group["params"]}
             held = [leaf for leaf in leaves if id(leaf) in mine]

@@ -11,7 +11,16 @@ import type { Pane } from "./pane";
 const MARGIN = { left: 96, right: 14, top: 6, bottom: 20 };
 const GAP = 10; // between rows
 const LEAST_HEIGHT = 38; // of a row
-const TITLES: Record<string, string> = { wall_ns: "time", peak_bytes: "peak memory" };
+const TITLES: Record<string, string> = {
+  wall_ns: "time",
+  unrecorded_ns: "unrecorded",
+  device_ns: "on device",
+  peak_bytes: "peak memory",
+  process_bytes: "process",
+  device_bytes: "device",
+  device_peak_bytes: "device peak",
+  gradient_norm: "gradients",
+};
 
 export function stepsPane(app: App): Pane {
   const found = stepsOf(app.graph.document);
@@ -76,7 +85,8 @@ class StepsPane {
         value = row.values[place]!;
       if (!odd && Number.isNaN(value)) return [];
       const raw = this.steps.rows.find((one) => one.name === row.name)!.values[place];
-      return [`${row.unit ? "" : `${row.name} `}${odd ? String(raw) : formatted(row, value)}`];
+      const title = row.name === "wall_ns" ? "" : `${TITLES[row.name] ?? row.name} `;
+      return [title + (odd ? String(raw) : formatted(row, value))];
     });
   }
 

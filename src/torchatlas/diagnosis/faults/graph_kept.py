@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from torchatlas.diagnosis.history import running_line
 from torchatlas.diagnosis.loss_graph import short
 from torchatlas.diagnosis.numeric_checks import tensors_in
 from torchatlas.diagnosis.variable_names import names_of
+from torchatlas.garbage_collection import instances_of
 from torchatlas.graph import GraphNode, SourceLine
 from torchatlas.torch_private import next_sequence_nr
 from torchatlas.units import format_bytes
@@ -302,7 +302,7 @@ def _root(node: Any) -> tuple[str, int]:
 
 def _with_graph() -> list[torch.Tensor]:
     """Tensors of Python that have a graph."""
-    return list(filter(_has_graph, gc.get_objects()))
+    return list(filter(_has_graph, instances_of(torch.Tensor)))
 
 
 def _has_graph(item: Any) -> bool:

@@ -11,7 +11,6 @@ from torchatlas.render.viewer.sections.registered import Members, section
 from torchatlas.render.viewer.subject import Subject
 
 MOST_STEPS = 100_000
-_UNITS = {"wall_ns": "ns", "peak_bytes": "bytes"}  # of columns that the viewer knows; what was logged has none
 _NOT_DRAWN = {"number", "start_ns", "structure", "ops", "changed", "finished", "in_full"}
 
 
@@ -39,12 +38,17 @@ def steps(subject: Subject) -> Members:
             "changes": [[int(number), str(words)] for number, words in given.get("changes", {}).items()],
             "numbers": [int(number) for number in kept["number"]],
             "rows": [
-                {"name": name, "unit": _UNITS.get(name, ""), "values": _values(name, column)}
+                {"name": name, "unit": _unit(name), "values": _values(name, column)}
                 for name, column in kept.items()
                 if name not in _NOT_DRAWN and any(one is not None for one in column)
             ],
         }
     }
+
+
+def _unit(name: str) -> str:
+    """The unit that the name of a column ends with; other numbers have none."""
+    return next((unit for unit in ("ns", "bytes") if name.endswith(f"_{unit}")), "")
 
 
 def _values(name: str, column: Sequence[Any]) -> list[float | str | None]:
