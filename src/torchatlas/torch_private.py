@@ -121,7 +121,6 @@ __all__ = [
     "is_batched",
     "is_wrapper",
     "make_grads",
-    "native_recorders",
     "never_compiled",
     "next_sequence_nr",
     "no_dispatch_modes",
