@@ -275,7 +275,8 @@ def errors_page() -> str:
     for member in module.members:
         doc = parsed(member.doc)
         bases = re.search(r"\((.*)\)", member.text)[1]  # type: ignore[index]
-        lines += ["", f"## {member.name} {{ #{member.name} }}", "", f"`{member.name}({bases})`", ""]
+        kinds = " and ".join(f"`{base}`" for base in bases.split(", "))
+        lines += ["", f"## {member.name} {{ #{member.name} }}", "", f"*A kind of {kinds}.*", ""]
         is_code = doc.example.startswith(">>>")
         lines += [_body(doc.text), "", _body(doc.example) if is_code else f"```text\n{doc.example}\n```"]
     return "\n".join(lines) + "\n"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 PAGE = """\
+---
+hide: [navigation, toc]
+---
 # Can I try the viewer without installing anything?
 
 This is a real file, as `graph.save("step.html")` writes it: one training step of a small GPT, recorded when these pages

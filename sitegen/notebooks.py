@@ -11,6 +11,7 @@ import ast
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -131,6 +132,7 @@ class _Run:
         """In the child: leave what each cell printed, or how one failed, in a file."""
         try:
             os.chdir(self.folder.name)
+            tempfile.tempdir = self.folder.name
             self.result.write_text(json.dumps(_outputs(self.path, self.cells)))
         except BaseException:
             self.result.write_text(json.dumps(traceback.format_exc()))
@@ -150,8 +152,8 @@ class _Run:
         if failure:
             raise RuntimeError(f"{self.path.name} failed:\n{failure}")
         # Folders of this machine say nothing to a reader, and the next build has others.
-        for folder in (f"{self.folder.name}/", f"{EXAMPLES}/", f"{ROOT}/"):
-            outputs = [text.replace(folder, "") for text in outputs]
+        folders = rf"{self.folder.name}/(?:tmp\w+/)?|{EXAMPLES}/|{ROOT}/"
+        outputs = [re.sub(folders, "", text) for text in outputs]
         return Example(self.path.stem, self.title, self.cells, outputs, self.script is not None)
 
 

@@ -2,18 +2,18 @@
 
     AtlasError                     catch this one to catch them all
     ├── CaptureError               watching, tracing or replaying a program failed
-    ├── AnalysisError              ValueError: a question that this graph, or a formula, has no answer to
+    ├── AnalysisError              ValueError: this graph has no answer to the question
     ├── InvalidModelError          TypeError: not something we can run
     ├── InvalidInputError          TypeError: the inputs do not fit the call
-    │   └── InputMismatchError     RuntimeError: the model began to run, and torch refused their shape or dtype
+    │   └── InputMismatchError     RuntimeError: torch refused their shape or dtype
     ├── UnknownNameError           KeyError: no entry of that name
     │   └── NodeNotFoundError      no such node, value or scope in the graph
     ├── StateError                 RuntimeError: called at the wrong moment
-    ├── PipelineError              RuntimeError: a process of a pipeline failed, died or did not end
+    ├── PipelineError              RuntimeError: a process of a pipeline failed
     ├── NotAvailableError          NotImplementedError: we cannot do this (yet)
     ├── MissingDependencyError     ImportError: an optional package is not installed
-    ├── NotFiniteError             ArithmeticError: a node made NaN or infinity, and was asked not to
-    ├── OutOfMemoryError           MemoryError: the program or its recording did not fit
+    ├── NotFiniteError             ArithmeticError: a node made NaN or infinity
+    ├── OutOfMemoryError           MemoryError: the values of a traced model did not fit
     ├── FileSystemError            OSError: a file could not be read or written
     └── FileFormatError            ValueError: a file is not what its suffix says
         └── NewerVersionError      written by a newer torchatlas
@@ -66,8 +66,7 @@ class CaptureError(AtlasError):
         >>> import torch, torchatlas as atlas
         >>> atlas.trace(torch.nn.Linear(4, 2), torch.ones(1, 5))
         Traceback (most recent call last):
-        torchatlas.errors.CaptureError: torch.export cannot trace Linear: RuntimeError: a and b must have same reduction
-        dim... Follow the path that these inputs take with fallback="capture", or record it with atlas.capture.
+        torchatlas.errors.CaptureError: torch.export cannot trace Linear: ... or record it with atlas.capture.
     """
 
     def __init__(self, *args: object, partial: Any = None) -> None:
