@@ -17,7 +17,19 @@ from torchatlas.graph.given import GraphLike, as_graph
 def gradient_norms(graph: GraphLike) -> dict[str, float]:
     """The L2 norm of each parameter's gradient as backward left it, in the order in which the run uses the parameters.
 
-    NaN stands for a gradient that is not finite. Gradients that were not kept, such as sparse ones, are left out.
+    Args:
+        graph: A graph with backward that kept its values: `capture(model, x, backward=True, values="stats")`; or a file
+            or recording that holds one.
+    Returns:
+        The norms by the names of the parameters. NaN stands for a gradient that is not finite. Gradients that were not
+        kept, such as sparse ones, are left out.
+    Raises:
+        AnalysisError: No gradient was made, or none was kept.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> atlas.gradient_norms(atlas.capture(model, torch.tensor([[3.0, 4.0]]), backward=True, values="stats"))
+        {'weight': 5.0}
     """
     graph = as_graph(graph, "gradient_norms")
     gradients, shapes = gradient_values(graph), parameter_shapes(graph)
