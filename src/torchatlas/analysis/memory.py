@@ -42,9 +42,9 @@ class TensorMemory(Report):
     module: str
     born: GraphNode | None = field(repr=False)  # None: it was there before
     died: GraphNode | None = field(repr=False)  # None: it outlived the recording
-    last_used: GraphNode | None = field(repr=False)
-    read_in_backward: bool
-    lifetime_nodes: int
+    last_used: GraphNode | None = field(repr=False)  # the last node that reads it
+    read_in_backward: bool  # whether backward reads it
+    lifetime_nodes: int  # how many nodes ran while it was alive
     lifetime_ns: int | None  # None where nothing was timed
 
     @property
@@ -105,7 +105,7 @@ class MemoryReport(Shown):
     at_least: bool  # some sizes are unknown, or only module calls were recorded: there may be more
     unknown_storages: int  # in the whole run
     node: GraphNode = field(repr=False)  # right after it the peak is reached
-    peak_by_phase: dict[str, int]
+    peak_by_phase: dict[str, int]  # the most in each phase
     by_category: dict[str, int]
     unknown_by_category: dict[str, int]  # tensors alive at the peak whose size is unknown
     by_device: dict[str, int]
@@ -113,9 +113,9 @@ class MemoryReport(Shown):
     by_line: tuple[LineMemory, ...] = field(repr=False)  # largest first
     largest: tuple[TensorMemory, ...] = field(repr=False)  # alive at the peak
     longest_held: tuple[TensorMemory, ...] = field(repr=False)  # made in the run; by bytes times lifetime
-    usage: MemoryUsage = field(repr=False)
-    live_bytes: Array = field(repr=False)
-    timeline: dict[str, Array] = field(repr=False)
+    usage: MemoryUsage = field(repr=False)  # the figures of the summary
+    live_bytes: Array = field(repr=False)  # after each node
+    timeline: dict[str, Array] = field(repr=False)  # bytes alive after each node, by category
     notes: tuple[str, ...] = field(repr=False)
     graph: Graph = field(repr=False)
     storages: Storages = field(repr=False)

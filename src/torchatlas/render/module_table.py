@@ -89,7 +89,7 @@ class ModuleTable(Printable):
     parameter_bytes: int
     input_bytes: int | None  # None when nothing came in
     peak_bytes: int | None
-    peak_at_least: bool
+    peak_at_least: bool  # some sizes are unknown: there may be more
     times: RunTimes
     notes: tuple[str, ...] = field(repr=False)
 

@@ -37,8 +37,8 @@ class Picture(Drawing):
     """A drawn graph, and what of it is shown."""
 
     smallest_text: float  # in pixels; on paper 96 to an inch
-    boxes: int
-    open_groups: int
+    boxes: int  # how many are drawn
+    open_groups: int  # modules that show what is inside
     scene: Scene = field(repr=False, compare=False)
     outline: Outline = field(repr=False, compare=False)
     fit: Fit = field(repr=False, compare=False)
