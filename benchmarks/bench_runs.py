@@ -25,7 +25,7 @@ import torch
 from programs import Step, lstm_loop, mlp
 
 import torchatlas as atlas
-from torchatlas.runs.keeper import resident_bytes
+from torchatlas.runs.keeper import ResidentMemory
 
 PROGRAMS: dict[str, tuple[Callable[[], Step], int]] = {"mlp": (mlp, 1), "lstm": (lambda: lstm_loop(20), 10)}
 
@@ -58,7 +58,7 @@ def timed(step: Step) -> float:
 
 
 def measure(name: str, make: Callable[[], Step], steps: int, every: int, folder: Path) -> None:
-    eager, step = Beside(make()), make()
+    eager, step, memory = Beside(make()), make(), ResidentMemory()
     for _ in range(20):
         timed(step), eager()
     path = folder / f"{name}-{every}.atlas"
@@ -69,7 +69,7 @@ def measure(name: str, make: Callable[[], Step], steps: int, every: int, folder:
             alone.append(eager())
             if at in (steps // 10, steps - 1):
                 run.flush()  # figures that wait to be written take memory as well, for five seconds
-                resident.append(resident_bytes() or 0)
+                resident.append(memory.bytes() or 0)
     eager.end()
     ratios = [a / b for a, b in zip(recorded, alone, strict=True)]
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

@@ -11,7 +11,7 @@ from torchatlas.errors import AtlasError
 from torchatlas.graph import EdgeKind, Graph, GraphEdge, GraphNode, NodeKind, OperationType, Phase, Role
 from torchatlas.lazy import lazy_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AtlasError",
@@ -43,6 +43,7 @@ __all__ = [
     "errors",
     "formula",
     "from_fx",
+    "gradient_norms",
     "lifecycle",
     "load",
     "make_dot",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from torchatlas.analysis.batch_peak import peak_for_batch
     from torchatlas.analysis.cost import cost
     from torchatlas.analysis.diff import compare
+    from torchatlas.analysis.gradients import gradient_norms
     from torchatlas.analysis.memory import memory
     from torchatlas.autograd.debugger import debug_backward
     from torchatlas.autograd.graph import autograd_graph
@@ -110,6 +112,7 @@ else:
             "analysis.batch_peak": "peak_for_batch",
             "analysis.cost": "cost",
             "analysis.diff": "compare",
+            "analysis.gradients": "gradient_norms",
             "analysis.memory": "memory",
             "autograd.debugger": "debug_backward",
             "autograd.graph": "autograd_graph",
@@ -169,7 +172,7 @@ def load(
         >>> again.identical(graph)
         True
     """
-    if isinstance(path, (str, os.PathLike)) and os.path.isdir(path):
+    if isinstance(path, (str, os.PathLike)) and os.path.isfile(os.path.join(path, "run.jsonl")):
         from torchatlas.runs.run import Run
 
         return Run.load(path)

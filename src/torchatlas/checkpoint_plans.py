@@ -20,15 +20,16 @@ from torchatlas.analysis.checkpoint_choice import (
     nothing_fits,
 )
 from torchatlas.analysis.devices import Device
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing import capture
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import AnalysisError, InvalidModelError, StateError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.graph.shown import Shown, ShownPart
-from torchatlas.inputs import default_loss, named_tensors
+from torchatlas.inputs import check_keywords, default_loss, named_tensors
 from torchatlas.interrupts import Bracket, signals_deferred
-from torchatlas.registry import near_names
+from torchatlas.registry import did_you_mean
 from torchatlas.sections import Lines, Section
 from torchatlas.units import byte_limit, format_bytes
 
@@ -153,6 +154,7 @@ class CheckpointCheck(ShownPart):
         )
 
 
+@explains_arguments
 def checkpoint_plan(
     model: Any,
     *args: Any,
@@ -199,6 +201,8 @@ def checkpoint_plan(
     """
     if not isinstance(model, nn.Module) and not (fake and callable(model)):
         raise InvalidModelError(f"checkpoint_plan takes a torch.nn.Module, not {type(model).__name__}.")
+    if isinstance(model, nn.Module):
+        check_keywords(checkpoint_plan, model, model_kwargs)
     call, exclude, limit_bytes = {**(kwargs or {}), **model_kwargs}, frozenset(exclude), byte_limit(limit)
 
     def captured(paths: tuple[str, ...]) -> Graph:
@@ -293,9 +297,8 @@ class AppliedPlan(Shown, Bracket["AppliedPlan"]):
         chosen = {}
         for path in paths:
             if path not in modules:
-                near = " or ".join(repr(name) for name in near_names(path, modules))
-                hint = f"did you mean {near}?" if near else "apply it to the model that it was made for."
-                raise InvalidModelError(f"This {type(model).__name__} has no module {path!r}; {hint}")
+                hint = did_you_mean(path, modules) or "; apply it to the model that it was made for."
+                raise InvalidModelError(f"This {type(model).__name__} has no module {path!r}{hint}")
             if isinstance(modules[path].__dict__.get("forward"), Checkpointed):
                 raise StateError(f"{path} is checkpointed by a plan already; undo that one first.")
             chosen[path] = modules[path]

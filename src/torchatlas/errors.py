@@ -66,8 +66,7 @@ class CaptureError(AtlasError):
         >>> import torch, torchatlas as atlas
         >>> atlas.trace(torch.nn.Linear(4, 2), torch.ones(1, 5))
         Traceback (most recent call last):
-        torchatlas.errors.CaptureError: torch.export cannot trace Linear: ... Follow the path that
-        these inputs take with fallback="capture", or record it with atlas.capture.
+        torchatlas.errors.CaptureError: torch.export cannot trace Linear: ... or record it with atlas.capture.
     """
 
     def __init__(self, *args: object, partial: Any = None) -> None:

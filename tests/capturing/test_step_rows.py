@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import torchatlas as atlas
-from torchatlas.capturing.step_rows import StepRows, step_rows
+from torchatlas.capturing.step_rows import StepReader, StepRows
 
 X = torch.ones(4, 4)
 
@@ -18,7 +19,7 @@ X = torch.ones(4, 4)
 def rows_of(run: Callable[[], Any], model: nn.Module | None = None) -> StepRows:
     with atlas.recording(model) as rec:
         run()
-    return step_rows(rec)
+    return StepReader().read(rec)
 
 
 def scaled(by: Any) -> Callable[[], Any]:
@@ -56,11 +57,37 @@ def test_modules_are_part_of_a_structure() -> None:
     assert signatures[0] == signatures[1] != signatures[2]
 
 
+def test_steps_are_compared_with_the_last_one_of_their_recorder() -> None:
+    """Read row by row or compared as a whole, the same is told; with a checkpoint, whose events carry numbers."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        checkpoint(model, x, use_reentrant=False).sum().backward()
+        optimizer.step()
+
+    reader, signatures = StepReader(), []
+    for x in [X, X, X, X, X[:2], X, X]:
+        with atlas.recording(model) as rec:
+            step(x)
+        step_rows = [reader.read(rec), StepReader().read(rec)]
+        assert step_rows[0].signature == step_rows[1].signature
+        assert step_rows[0].freed == step_rows[1].freed
+        assert step_rows[0].times_ns.tolist() == step_rows[1].times_ns.tolist()
+        graph = rec.graph
+        assert step_rows[0].times_ns.tolist() == [node.time_ns for node in graph.where(kind="op")]
+        signatures.append(step_rows[0].signature)
+    first, second, *others = signatures  # the first makes the optimizer's state and meets no gradients
+    assert first != second
+    assert [signature == second for signature in others] == [True, True, False, True, True]
+
+
 def test_times_and_what_died_are_those_of_the_graph() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     with atlas.recording(model) as rec:
         model(X).sum().backward()
-    rows = step_rows(rec)
+    rows = StepReader().read(rec)
     graph = rec.graph
     ops = graph.where(kind="op")
     assert rows.times_ns.tolist() == [node.time_ns for node in ops]
@@ -72,9 +99,9 @@ def test_times_and_what_died_are_those_of_the_graph() -> None:
 def test_a_recorder_may_answer_for_itself() -> None:
     with atlas.recording() as rec:
         X + X
-    expected = step_rows(rec)
+    expected = StepReader().read(rec)
     rec._recorder.step_rows = lambda watch: expected  # type: ignore[attr-defined]
     try:
-        assert step_rows(rec) is expected
+        assert StepReader().read(rec) is expected
     finally:
         del rec._recorder.step_rows  # type: ignore[attr-defined]

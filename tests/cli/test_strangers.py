@@ -58,6 +58,7 @@ LESSON = (
     f"```python\nprint({HOSTILE!r})\n```\n\n```text\n...\n```\n"
 )
 WITHOUT = {
+    "completion": "prints a script of click's, with our name in it",
     "demo": "runs a model of ours, and writes files named by us",
     "selftest": "runs models of ours, and names nothing else",
 }

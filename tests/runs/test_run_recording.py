@@ -380,7 +380,7 @@ def test_our_own_failure_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) ->
 
     def program() -> None:
         step()
-        monkeypatch.setattr(keeper, "step_rows", fail)
+        monkeypatch.setattr(keeper.StepReader, "read", fail)
         for _ in range(3):
             step()
 

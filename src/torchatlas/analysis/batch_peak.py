@@ -16,6 +16,7 @@ import numpy as np
 from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.analysis.storages import peak_of
 from torchatlas.analysis.totals import memory_usage
+from torchatlas.calls import explains_arguments
 from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
@@ -129,6 +130,7 @@ class BatchPeak(Report):
 
 
 @old_arguments(sizes="batches")
+@explains_arguments
 def peak_for_batch(
     captured: Callable[[int], Graph] | Mapping[int, Graph], batches: Sequence[int] = (2, 3, 4)
 ) -> BatchPeak:
@@ -152,13 +154,22 @@ def peak_for_batch(
         >>> growth.exact, growth.at(1000) - growth.at(999)
         (True, 512)
     """
+    if not isinstance(captured, Mapping) and (not callable(captured) or hasattr(captured, "forward")):
+        raise InvalidInputError(
+            f"peak_for_batch takes a function that captures a batch of a given size, not {type(captured).__name__}: "
+            "peak_for_batch(lambda batch: atlas.capture(model, torch.empty(batch, 3, 224, 224), backward=True, "
+            "fake=True))."
+        )
+    batches = [batches] if isinstance(batches, int) else batches
     graphs = dict(captured) if isinstance(captured, Mapping) else {_positive(size): captured(size) for size in batches}
     graphs = {size: graphs[size] for size in sorted(graphs, key=_positive)}
     if len(graphs) < 2:
         raise InvalidInputError(f"Two different batch sizes are needed to see how memory grows; got {list(graphs)}.")
     for size, graph in graphs.items():
         if not isinstance(graph, Graph):
-            raise InvalidInputError(f"The capture at batch size {size} is a {type(graph).__name__}, not a Graph.")
+            raise InvalidInputError(
+                f"The capture at batch size {size} is {type(graph).__name__}, not a Graph: return atlas.capture(...)."
+            )
     measured = {size: peak_of(graph) for size, graph in graphs.items()}
     (first, *between, last), notes = graphs, []
     alike = all(_same_operations(graphs[first], graphs[size]) for size in graphs)

@@ -18,13 +18,16 @@ from torchatlas.analysis.node_work import Counts, count
 from torchatlas.analysis.reports import as_json, sum_of
 from torchatlas.analysis.roofline import BOUNDS, Roofline, roofline
 from torchatlas.analysis.totals import run_times
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.formats import imported
+from torchatlas.graph.given import GraphLike, as_graph
 from torchatlas.graph.names import short_name
 from torchatlas.graph.shown import Shown, ShownPart
+from torchatlas.registry import check_choice
 from torchatlas.sections import Lines, Section, Table, text_of
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
 
@@ -215,8 +218,7 @@ class CostReport(Shown):
             "bytes": lambda: self.counts.bytes,
             "time_ns": lambda: self.graph.columns["node_time_ns"],
         }
-        if by not in columns:
-            raise InvalidInputError(f"top(by={by!r}): one of {', '.join(columns)}.")
+        check_choice("by", by, columns)
         column, work = columns[by](), self.counts.flops + self.counts.elementwise_flops + self.counts.bytes
         order = np.lexsort((-work, -column))[:number]  # of equals, the one with more to do
         return [self.node(int(node)) for node in order if column[node] > 0]
@@ -262,8 +264,9 @@ class CostReport(Shown):
         return cost_sections(self)
 
 
+@explains_arguments
 def cost(
-    graph: Graph | nn.Module,
+    graph: GraphLike | nn.Module,
     device: Device | str | None = None,
     *,
     sizes: Mapping[str, int] | None = None,
@@ -273,7 +276,7 @@ def cost(
     """What a graph costs: multiply-adds, other arithmetic, bytes and the best time on a device.
 
     Args:
-        graph: A graph, or a model together with `inputs`.
+        graph: A graph, or a file, recording or traced model that holds one; or a model together with `inputs`.
         device: The profile that best times are for: a name ("a100-80gb"), a Device, "here" to measure this machine, or
             None for a generic one.
         sizes: Numbers for symbolic sizes, such as {"s0": 256}; without, those of the traced example.
@@ -293,13 +296,11 @@ def cost(
     """
     if inputs is not None and not isinstance(graph, Graph):
         graph = captured_for_cost(graph, inputs, gradients)
+    elif hasattr(graph, "forward"):
+        raise InvalidInputError(f"cost takes a {type(graph).__name__} with its inputs: cost(model, inputs=x).")
     elif inputs is not None or gradients is not None:
         raise InvalidInputError("inputs= and gradients= are for a model: a graph was recorded already.")
-    if not isinstance(graph, Graph):
-        raise InvalidInputError(
-            f"cost takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...), "
-            "or pass a model with its inputs: cost(model, inputs=x)."
-        )
+    graph = as_graph(graph, "cost")
     if graph.source == "autograd":
         raise AnalysisError("An autograd graph has no arguments to cost; capture the run instead: atlas.capture(...).")
     profile = device_named(device)

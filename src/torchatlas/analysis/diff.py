@@ -23,10 +23,12 @@ from torchatlas.analysis.time_changes import (
     changed_modules,
     changed_operations,
 )
-from torchatlas.errors import FileFormatError, InvalidInputError
+from torchatlas.calls import explains_arguments
+from torchatlas.errors import FileFormatError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode, Value, formats
 from torchatlas.graph.columns import PHASES
+from torchatlas.graph.given import GraphLike, as_graph
 from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.sections import Lines, Section, Table, text_of
 from torchatlas.units import format_bytes, format_count, format_ns
@@ -118,7 +120,8 @@ class Comparison(Shown):
         return comparison_sections(self)
 
 
-def compare(before: Graph, after: Graph, *, device: Device | str | None = None) -> Comparison:
+@explains_arguments
+def compare(before: GraphLike, after: GraphLike, *, device: Device | str | None = None) -> Comparison:
     """Align two graphs by module and order, and say what is different.
 
     Operations are paired within the same module, phase and iteration. A module under another name counts as removed and
@@ -144,11 +147,9 @@ def compare(before: Graph, after: Graph, *, device: Device | str | None = None) 
     return compared(before, after, device)[0]
 
 
-def compared(before: Graph, after: Graph, device: Device | str | None = None) -> tuple[Comparison, Alignment]:
+def compared(before: GraphLike, after: GraphLike, device: Device | str | None = None) -> tuple[Comparison, Alignment]:
     """What is different, and which nodes are paired."""
-    for graph in (before, after):
-        if not isinstance(graph, Graph):
-            raise InvalidInputError(f"compare takes two Graphs, not {type(graph).__name__}.")
+    before, after = as_graph(before, "compare"), as_graph(after, "compare")
     found = aligned(before, after)
     eager = [None if graph.timing is None else graph.timing.eager for graph in (before, after)]
     costs = cost(before, device), cost(after, device)

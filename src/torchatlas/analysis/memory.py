@@ -12,11 +12,13 @@ from torchatlas.analysis.memory_text import memory_sections
 from torchatlas.analysis.reports import Report, as_json, fields_as_json
 from torchatlas.analysis.storages import KEYS, Storages, peak_of, storages_of
 from torchatlas.analysis.totals import MemoryUsage, memory_usage, operations_mask, run_times
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode, SourceLine
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.formats import imported
+from torchatlas.graph.given import GraphLike, as_graph
 from torchatlas.graph.shown import Shown
 from torchatlas.sections import Section
 from torchatlas.units import format_bytes
@@ -139,14 +141,15 @@ class MemoryReport(Shown):
         return _frame(self)
 
 
-def memory(graph: Graph, *, top: int = 10) -> MemoryReport:
+@explains_arguments
+def memory(graph: GraphLike, *, top: int = 10) -> MemoryReport:
     """What fills memory, when it is fullest, and what that is made of.
 
     Bytes are those of the tensors: what kernels take and give back inside, and what an allocator rounds up or keeps, is
     not in them.
 
     Args:
-        graph: A graph for which memory was followed.
+        graph: A graph, or a file, recording or traced model that holds one.
         top: How many tensors `largest` and `longest_held` list.
     Returns:
         A MemoryReport: the peak by category, module, line and device. Print it.
@@ -159,10 +162,9 @@ def memory(graph: Graph, *, top: int = 10) -> MemoryReport:
         >>> report.by_category["parameters"], report.by_category["gradients"]
         (40, 40)
     """
-    if not isinstance(graph, Graph):
-        raise InvalidInputError(f"memory takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...).")
-    if top < 0:
-        raise InvalidInputError(f"top={top} is not a number of tensors to list.")
+    graph = as_graph(graph, "memory")
+    if isinstance(top, bool) or not isinstance(top, int) or top < 0:
+        raise InvalidInputError(f"top={top!r} is not a number of tensors to list; pass a whole number from 0 on.")
     peak_bytes = peak_of(graph)
     storages, live = storages_of(graph), graph.columns["node_memory_bytes"]
     rows = storages.timeline(len(graph))

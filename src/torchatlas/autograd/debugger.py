@@ -22,6 +22,7 @@ from torchatlas.autograd.check_arguments import (
     Params,
     check_gradients,
     check_outputs,
+    check_scalar,
     counted,
     forward_graph,
     names_by_id,
@@ -31,6 +32,7 @@ from torchatlas.autograd.debug_session import Aborted, Breakpoint, Session
 from torchatlas.autograd.debug_stop import Stop
 from torchatlas.autograd.engine_observer import EngineRun, Gradients, watched
 from torchatlas.autograd.graph_walk import starting_nodes
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
@@ -80,6 +82,7 @@ class Debugger(Shown, Bracket["Debugger"]):
         ['SumBackward0', 'AddmmBackward0', ...] 2.8...
     """
 
+    @explains_arguments
     def __init__(
         self,
         outputs: Any,
@@ -94,6 +97,7 @@ class Debugger(Shown, Bracket["Debugger"]):
     ) -> None:
         outputs, gradients = check_outputs(outputs), check_gradients(gradients, "debug_backward")
         roots = starting_nodes(outputs, "debug_backward")
+        check_scalar(outputs, gradients, "debug_backward")
         self._keep_graph = create_graph if retain_graph is None else retain_graph
         call, names = (outputs, gradients, retain_graph, create_graph), names_by_id(params, model)
         modules = None if model is None else {id(module): path for path, module in model.named_modules()}

@@ -9,6 +9,7 @@ from typing import Any
 
 from torchatlas.autograd.graph_walk import leaf_of, roots_of, sequence_nr, walk
 from torchatlas.autograd.saved_tensors import SavedSlot, is_parameter, saved_by, storage_bytes, storage_key
+from torchatlas.calls import explains_arguments
 from torchatlas.escapes import clean
 from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.sections import Lines, Section, Table
@@ -82,6 +83,7 @@ class Lifecycle(Shown):
         yield Table(["node", "state", "saved", ">holds"], rows, below=below)
 
 
+@explains_arguments
 def lifecycle(tensor: Any) -> Lifecycle:
     """What became of the graph behind a tensor: can backward still run, and how many bytes does it hold?
 

@@ -12,6 +12,7 @@ from torch import nn
 from torchatlas.autograd.check_arguments import Params, counted, names_by_id
 from torchatlas.autograd.graph_walk import leaf_of, roots_of, sequence_nr, walk
 from torchatlas.autograd.saved_tensors import saved_by
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.units import format_bytes
@@ -62,6 +63,7 @@ def graph_text(
     return "\n".join(prefix + line for line in lines)
 
 
+@explains_arguments
 def print_graph(
     tensor: Any,
     indent: int = 0,

@@ -18,6 +18,7 @@ from torchatlas.autograd.check_arguments import (
     check_gradients,
     check_model,
     check_outputs,
+    check_scalar,
     counted,
     forward_graph,
     names_by_id,
@@ -26,6 +27,7 @@ from torchatlas.autograd.engine_observer import EngineRun, Gradients, watched
 from torchatlas.autograd.gradient_statistics import Figures, GradientFigures, has_no_numbers
 from torchatlas.autograd.graph import graph_of_walk, link
 from torchatlas.autograd.graph_walk import Walk, starting_nodes
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.escapes import clean
@@ -361,6 +363,7 @@ def waiting_bytes(graph: Graph) -> Array:
     return np.cumsum(change)[:-1]
 
 
+@explains_arguments
 @bracketed
 def recording_backward(
     model: nn.Module | None = None,
@@ -395,6 +398,7 @@ def recording_backward(
         yield recording
 
 
+@explains_arguments
 def record_backward(
     outputs: Any,
     gradients: Any = None,
@@ -434,6 +438,7 @@ def record_backward(
     """
     outputs, gradients = check_outputs(outputs), check_gradients(gradients, "record_backward")
     starting_nodes(outputs, "record_backward")
+    check_scalar(outputs, gradients, "record_backward")
     if statistics and any(
         isinstance(each, torch.Tensor) and has_no_numbers(each)
         for each in (outputs if isinstance(outputs, (list, tuple)) else [outputs])

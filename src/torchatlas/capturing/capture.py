@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -11,15 +11,25 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.recording import Recording, checked_values, recording
 from torchatlas.capturing.repeated_runs import Runs, check_runs
 from torchatlas.capturing.restore import Restorer
-from torchatlas.errors import InvalidInputError, InvalidModelError
+from torchatlas.errors import CaptureError, InvalidInputError, InvalidModelError
 from torchatlas.graph import Graph
-from torchatlas.inputs import check_call, default_loss
+from torchatlas.inputs import (
+    advice,
+    argument_names,
+    check_call,
+    check_keywords,
+    checked_loss,
+    default_loss,
+    described,
+)
 from torchatlas.interrupts import whole
 
 
+@explains_arguments
 def capture(
     model: Callable[..., Any],
     *args: Any,
@@ -76,7 +86,17 @@ def capture(
         True
     """
     if not callable(model):
-        raise InvalidModelError(f"capture takes a torch.nn.Module or a function, not {type(model).__name__}.")
+        raise InvalidModelError(
+            f"capture takes a torch.nn.Module or a function, not {type(model).__name__}: atlas.capture(model, x)."
+        )
+    if loss is not None and not callable(loss):
+        raise InvalidInputError(
+            f"loss= takes a function of the outputs, not {type(loss).__name__}: loss=lambda out: out.square().mean()."
+        )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InvalidInputError(f"kwargs= takes a dictionary of keyword arguments, not {type(kwargs).__name__}.")
+    if not (fake and not isinstance(model, nn.Module)):  # a function that builds a model is asked for nothing
+        check_keywords(capture, model, model_kwargs)
     call_kwargs = {**(kwargs or {}), **model_kwargs}
     values = checked_values(values)
     check_runs(warmup, repeat, untimed="fake=True" if fake else "")
@@ -139,19 +159,43 @@ class _Step:
 
     def run(self, optimizer: Any, session: Any = None) -> None:
         """Run it once: alone, or under a recording."""
-        with _explained(session), session or nullcontext():
+        with self._explained(session), session or nullcontext():
             if self.module is None and session is not None:
                 session.arrived(self.args, self.kwargs, self.model)
             result = self.model(*self.args, **self.kwargs)
+            _refuse_generator(result, self.model)
             if self.module is None and session is not None:
                 session.left(result)
             if self.backward or self.loss is not None or optimizer is not None:
-                total = self.loss(result) if self.loss is not None else default_loss(result)
+                total = checked_loss(self.loss(result) if self.loss is not None else default_loss(result))
                 total.backward()
                 if optimizer is not None:
                     optimizer.step()
                 del total
             del result
+
+    @contextmanager
+    def _explained(self, session: Any) -> Iterator[None]:
+        """Add to the user's own exception where it happened, and what to do if the inputs explain it."""
+        try:
+            yield
+        except Exception as error:
+            failure = getattr(session, "failure", None)
+            if failure is not None:
+                error.add_note(f"torchatlas was capturing; it happened at {failure.where}")
+            if hint := advice(error, self.model, argument_names(self.model, self.args, self.kwargs)):
+                error.add_note(f"hint: {hint}")
+            raise
+
+
+def _refuse_generator(result: Any, model: Any) -> None:
+    """What a generator computes, it computes when it is read: after the capture."""
+    if isinstance(result, (Generator, AsyncGenerator, Coroutine)):
+        name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "it")
+        raise CaptureError(
+            f"{name} returned a {type(result).__name__}, which computes nothing until it is read. Capture the reading, "
+            "atlas.capture(lambda *args: list(model(*args)), x), or record the loop that reads it with atlas.recording."
+        )
 
 
 def _made(optimizer: Any, model: nn.Module | None) -> Any:
@@ -160,19 +204,7 @@ def _made(optimizer: Any, model: nn.Module | None) -> Any:
         return optimizer
     if not callable(optimizer) or model is None:
         raise InvalidInputError(
-            "optimizer= takes a torch.optim.Optimizer, or with a torch.nn.Module a function of its parameters, "
-            f"not {type(optimizer).__name__}."
+            "optimizer= takes a torch.optim.Optimizer, or with a torch.nn.Module a function of its parameters such as "
+            f"torch.optim.AdamW, not {described(optimizer)}."
         )
     return optimizer(model.parameters())
-
-
-@contextmanager
-def _explained(session: Any) -> Iterator[None]:
-    """Add to the user's own exception where it happened."""
-    try:
-        yield
-    except Exception as error:
-        failure = getattr(session, "failure", None)
-        if failure is not None:
-            error.add_note(f"torchatlas was capturing; it happened at {failure}")
-        raise

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.exported import OpenCalls, source_of
 from torchatlas.capturing.fake import fake_mode, faked, values_refused, without_pretence
 from torchatlas.capturing.recording import Recording
@@ -26,6 +27,7 @@ from torchatlas.inputs import check_call
 from torchatlas.interrupts import whole
 
 
+@explains_arguments
 def from_fx(module: fx.GraphModule, *args: Any, **kwargs: Any) -> Graph:
     """The graph of a `torch.fx.GraphModule`: the operations that its nodes run, in the modules that it was traced from.
 

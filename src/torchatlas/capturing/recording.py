@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.recorded_graph import graph_of
 from torchatlas.capturing.recorded_values import VALUES, ValueRecorder
@@ -34,7 +35,7 @@ from torchatlas.graph.columns import PHASES
 from torchatlas.graph.nouns import OperationType
 from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.graph.timing import Timing
-from torchatlas.inputs import argument_names, mapped_tensors, named_tensors
+from torchatlas.inputs import argument_names, described, mapped_tensors, named_tensors
 from torchatlas.interrupts import Bracket, signals_deferred
 from torchatlas.sections import Lines, Section
 from torchatlas.torch_private import dispatch_mode_stack, fake_tensors_run, never_compiled
@@ -56,10 +57,14 @@ class Failure(ShownPart):
     source: SourceLine | None
     message: str
 
-    def __str__(self) -> str:
+    @property
+    def where(self) -> str:
+        """The operation, its module and the user's line."""
         place = f" in {self.scope}" if self.scope else ""
-        where = clean(f"{self.operation}{place}{f' at {self.source}' if self.source else ''}")
-        return f"{where}: {clean_text(self.message)}"
+        return clean(f"{self.operation}{place}{f' at {self.source}' if self.source else ''}")
+
+    def __str__(self) -> str:
+        return f"{self.where}: {clean_text(self.message)}"
 
     def _headline(self) -> str:
         return str(self).partition("\n")[0]
@@ -81,7 +86,7 @@ class Recording(Shown, Bracket["Recording"]):
         around: Around | None = None,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
-            raise InvalidModelError(f"recording(model) takes a torch.nn.Module, not {type(model).__name__}.")
+            raise InvalidModelError(f"recording(model) takes a torch.nn.Module, not {described(model)}.")
         self.failure: Failure | None = None
         self._values = ValueRecorder(values) if values in ("stats", "all") else None
         self._replay = ReplayKeeper() if values == "replay" else None
@@ -358,6 +363,7 @@ def _portable_structure(tree: Any) -> Any:
     return portable(tree)
 
 
+@explains_arguments
 def recording(
     model: nn.Module | None = None,
     *,

@@ -1,13 +1,15 @@
 """A recorded step -> what can be told of it without decoding: which structure it has, how long its ops took, what died.
 
 Decoding a step takes ten times as long as recording it, and most steps of a run are like one that was decoded before.
-A recorder that can answer for itself has a method `step_rows(watch)`; for the Python recorder its rows are read here.
+A recorder that can answer for itself has a method `step_rows(watch)`; of any other the rows are read here.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +18,7 @@ import numpy as np
 from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.recording import Recording
-from torchatlas.capturing.row_schema import Died, OpRow, Plan, ResizedEarly, Returned, StorageRow, TensorRow
+from torchatlas.capturing.row_schema import Died, OpRow, Plan, Reshaped, Resized, ResizedEarly, Returned, StorageRow
 from torchatlas.graph.columns import Array
 
 _FIXED = len(OpRow._fields)
@@ -43,70 +45,172 @@ class StepRows:
         return total
 
 
-def step_rows(recording: Recording) -> StepRows:
-    """Read a recording that has ended and was not decoded yet."""
-    recorder, watch = recording._recorder, recording._watch
-    own = getattr(recorder, "step_rows", None)
-    rows: StepRows = _read(recorder, watch) if own is None else own(watch)
-    return rows
+class StepReader:
+    """Reads the steps of one run.
+
+    Most steps are like the one before, row by row. So a step is first compared with the last one that the same recorder
+    made: a tuple of the fields that must be equal is compared as a whole, which takes a tenth of reading row by row.
+    """
+
+    def __init__(self) -> None:
+        self._templates: weakref.WeakKeyDictionary[Recorder, _Template] = weakref.WeakKeyDictionary()
+
+    def read(self, recording: Recording) -> StepRows:
+        """Read a recording that has ended and was not decoded yet."""
+        recorder, watch = recording._recorder, recording._watch
+        own = getattr(recorder, "step_rows", None)
+        if own is not None:
+            found: StepRows = own(watch)
+            return found
+        step = _Step(recorder, watch)
+        template = self._templates.get(recorder)
+        rows = None if template is None else template.read(step)
+        if rows is None:
+            template = _Template(step)
+            self._templates[recorder] = template
+            rows = template.first
+        return rows
 
 
-def _read(recorder: Recorder, watch: Watch) -> StepRows:
-    """The structure is what ran, on tensors of which shapes, in which modules. Not part of it: lines, times, sequence
-    numbers, what was freed when, and the value of a number that an op takes (a learning rate changes every step)."""
-    rows, end = recorder.rows, len(recorder.rows) if recorder.end is None else recorder.end
-    forms = [_form(plan) for plan in recorder.plans]
-    width = len(StorageRow._fields)
-    storages = list(recorder.numbers.storages)
-    numbers, references, sizes = (storages[at::width] for at in (_NUMBER, _REFERENCE, _BYTES))
-    size_of = dict(zip(numbers, sizes, strict=False))
-    size_of_reference = dict(zip(map(id, references), sizes, strict=False))
-    keys: list[int] = []
-    times: list[int] = []
-    freed: list[tuple[int, int]] = []
-    at = 0
-    while at < end:
-        head = rows[at]
-        if type(head) is int:
-            form = forms[head]
-            stop = at + form.width
-            fields = form.frozen(rows[at + _FIXED : stop])
-            in_backward = rows[at + _BACKWARD] is not None
-            keys.append(hash((form.name, rows[at + _CALL], in_backward, rows[at + _GRAD_MODE], fields)))
-            times.append(rows[at + _END] - rows[at + _START])
-            at = stop
-        else:
-            if type(head) is weakref.ref:
-                freed.append((len(times), max(size_of_reference.get(id(head), 0), 0)))
-            elif isinstance(head, Died):
-                freed.append((len(times), max(size_of.get(head.storage, 0), 0)))
-            elif isinstance(head, Returned):
-                keys.append(hash(("returned", *head.tensors, head.arguments)))
-            elif isinstance(head, ResizedEarly):
-                keys.append(hash(("resized early", head.bytes)))
+class _Step:
+    """The lists of a recording that has ended. Threads may go on writing to them, after `end`."""
+
+    def __init__(self, recorder: Recorder, watch: Watch) -> None:
+        self.rows: list[Any] = recorder.rows
+        self.end = len(self.rows) if recorder.end is None else recorder.end
+        self.plans = recorder.plans
+        self.tensors = list(recorder.numbers.tensors)
+        width, storages = len(StorageRow._fields), list(recorder.numbers.storages)
+        self.storages, self.references, self.sizes = (storages[at::width] for at in (_NUMBER, _REFERENCE, _BYTES))
+        owners = [(owner.path, owner.type, owner.kind, owner.root) for owner in watch.owners]
+        self.calls = list(watch.call_owner), list(watch.call_parent), owners
+
+    @functools.cached_property
+    def size_of_death(self) -> Callable[[Any], int]:
+        """How many bytes the storage had whose death a row tells."""
+        by_number = dict(zip(self.storages, self.sizes, strict=False))
+        by_reference = dict(zip(map(id, self.references), self.sizes, strict=False))
+
+        def size(row: Any) -> int:
+            found: int = by_number.get(row.storage, 0) if isinstance(row, Died) else by_reference.get(id(row), 0)
+            return max(found, 0)
+
+        return size
+
+    def let_go(self) -> None:
+        """Keep what steps are compared with, and nothing of the recorder's, which will record another one."""
+        self.rows, self.references = [], []
+        del self.size_of_death
+
+
+class _Template:
+    """A step that was read row by row, `first`, and what a step must have in common with it to be of its structure.
+
+    The structure is what ran, on tensors of which shapes, in which modules. Not part of it: lines, times, sequence
+    numbers, what was freed when, and the value of a number that an op takes (a learning rate changes every step).
+    """
+
+    def __init__(self, step: _Step) -> None:
+        self._step = step
+        self._fixed: list[int] = []  # positions of fields that must be equal
+        self._loose: list[tuple[int, _Form, int, Any]] = []  # of those that hold numbers: position, form, field, frozen
+        self._starts: list[int] = []  # of ops
+        self._deaths: list[tuple[int, int]] = []  # position, ops before it
+        self._events: list[tuple[int, int]] = []  # position, hash
+        keys = self._read_rows(step)
+        self._values = _picked(self._fixed, step.rows)
+        owners, parents, modules = step.calls
+        signature = (
+            hash(tuple(keys)),
+            hash(_hashable(step.tensors)),
+            hash(tuple(step.sizes)),
+            hash((tuple(owners), tuple(parents))),
+            hash(tuple(modules)),
+        )
+        self.first = self._told(step, signature)
+        step.let_go()
+
+    def _read_rows(self, step: _Step) -> list[int]:
+        """Note which fields are where. Returns a hash for every row that counts."""
+        rows, forms, keys, at = step.rows, [_form(plan) for plan in step.plans], list[int](), 0
+        while at < step.end:
+            head = rows[at]
+            if type(head) is int:
+                form = forms[head]
+                stop = at + form.width
+                fields = [form.frozen(field, rows[at + _FIXED + field]) for field in range(form.width - _FIXED)]
+                in_backward = rows[at + _BACKWARD] is not None
+                keys.append(hash((form.name, rows[at + _CALL], in_backward, rows[at + _GRAD_MODE], tuple(fields))))
+                self._starts.append(at)
+                self._fixed += (at, at + _CALL, at + _GRAD_MODE) if in_backward else _forward_fields(at)
+                for field, frozen in enumerate(fields):
+                    place = at + _FIXED + field
+                    if form.is_loose(field, rows[place]):
+                        self._loose.append((place, form, field, frozen))
+                    else:
+                        self._fixed.append(place)
+                at = stop
             else:
-                keys.append(hash((type(head).__name__, *head)))
-            at += 1
-    signature = (
-        hash(tuple(keys)),
-        hash(_tensors(recorder)),
-        hash(tuple(sizes)),
-        hash((tuple(watch.call_owner), tuple(watch.call_parent))),
-        hash(tuple([(owner.path, owner.type, owner.kind, owner.root) for owner in watch.owners])),
-    )
-    return StepRows(signature, np.array(times, np.int64), tuple(freed))
+                if type(head) is weakref.ref or isinstance(head, Died):
+                    self._deaths.append((at, len(self._starts)))
+                else:
+                    keys.append(_event_hash(head))
+                    self._events.append((at, keys[-1]))
+                at += 1
+        return keys
+
+    def read(self, step: _Step) -> StepRows | None:
+        """What there is to know of a step like this one; None if it is another."""
+        known, rows = self._step, step.rows
+        if step.end != known.end or step.sizes != known.sizes or step.calls != known.calls:
+            return None
+        if step.tensors != known.tensors or _picked(self._fixed, rows) != self._values:
+            return None
+        if any(form.frozen(field, rows[place]) != frozen for place, form, field, frozen in self._loose):
+            return None
+        if any(type(rows[place]) not in (weakref.ref, Died) for place, _ in self._deaths):
+            return None
+        if any(type(rows[place]) is int or _event_hash(rows[place]) != key for place, key in self._events):
+            return None
+        return self._told(step, self.first.signature)
+
+    def _told(self, step: _Step, signature: tuple[int, ...]) -> StepRows:
+        rows = step.rows
+        times = [rows[at + _END] - rows[at + _START] for at in self._starts]
+        size = step.size_of_death
+        freed = tuple([(count, size(rows[at])) for at, count in self._deaths])
+        return StepRows(signature, np.array(times, np.int64), freed)
 
 
-def _tensors(recorder: Recorder) -> tuple[Any, ...]:
+def _forward_fields(at: int) -> tuple[int, ...]:
+    return at, at + _BACKWARD, at + _CALL, at + _GRAD_MODE
+
+
+def _picked(places: list[int], rows: list[Any]) -> tuple[Any, ...]:
+    if len(places) < 2:
+        return tuple(rows[place] for place in places)
+    found: tuple[Any, ...] = operator.itemgetter(*places)(rows)
+    return found
+
+
+def _event_hash(event: Any) -> int:
+    if isinstance(event, Returned):
+        return hash(("returned", *event.tensors, event.arguments))
+    if isinstance(event, ResizedEarly):
+        return hash(("resized early", event.bytes))
+    if not isinstance(event, (Resized, Reshaped)):  # Recomputed: with a sequence number, which is another every time
+        return hash(type(event).__name__)
+    return hash((type(event).__name__, *event))
+
+
+def _hashable(tensors: list[Any]) -> tuple[Any, ...]:
     """Number, storage, shape, stride, offset and dtype of every tensor that ops took or made."""
+    found = tuple(tensors)
     try:
-        found = tuple(recorder.numbers.tensors)
         hash(found)
-        return found
     except TypeError:  # a shape with symbols in it
-        width = len(TensorRow._fields)
-        rows = recorder.numbers.tensors
-        return tuple(repr(rows[at : at + width]) for at in range(0, len(rows), width))
+        return tuple(map(repr, found))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,27 +220,26 @@ class _Form:
     name: str
     width: int  # of a whole row
     entries: int  # how many tensor arguments
-    only_tensors: bool  # neither other arguments nor lists
     others: bool
     keywords: bool
     numbers: frozenset[int | str]  # arguments that are numbers: positions among the other arguments, names
 
-    def frozen(self, fields: list[Any]) -> tuple[Any, ...]:
-        """What follows the fixed fields, to be hashed: without the values of numbers."""
-        found = tuple(fields)
-        if self.only_tensors and tuple not in map(type, found):
-            return found
-        entries = self.entries
-        result: list[Any] = [_kind(one) if type(one) is tuple else _frozen(one) for one in found[:entries]]
-        if self.others:
-            given = enumerate(found[entries])
-            result.append(tuple([_kind(one) if at in self.numbers else _frozen(one) for at, one in given]))
-            entries += 1
-        if self.keywords:
-            named = found[entries].items()
-            result.append(tuple([(name, _kind(one) if name in self.numbers else _frozen(one)) for name, one in named]))
-        result.append(_frozen(found[-1]))
-        return tuple(result)
+    def frozen(self, field: int, item: Any) -> Any:
+        """A field behind the fixed ones, to be hashed: without the values of numbers."""
+        if field < self.entries:
+            return _kind(item) if type(item) is tuple else _frozen(item)
+        if self.others and field == self.entries:
+            return tuple([_kind(one) if at in self.numbers else _frozen(one) for at, one in enumerate(item)])
+        if self.keywords and field == self.entries + self.others:
+            pairs = item.items()
+            return tuple([(name, _kind(one) if name in self.numbers else _frozen(one)) for name, one in pairs])
+        return _frozen(item)
+
+    def is_loose(self, field: int, item: Any) -> bool:
+        """True for a field that may differ in the value of a number."""
+        if field < self.entries:
+            return type(item) is tuple
+        return field < self.entries + self.others + self.keywords and (bool(self.numbers) or _has_number(item))
 
 
 @functools.lru_cache(4096)  # a plan is made once per process, but for those of compiled graphs
@@ -148,10 +251,8 @@ def _form(plan: Plan) -> _Form:
         numbers |= {at for at, position in enumerate(plan.others) if is_number[position]}
         numbers |= {one.name for one, number in zip(schema.arguments, is_number, strict=True) if number}
     others, keywords = bool(plan.others), plan.has_keywords
-    several = plan.takes_lists or schema is None or len(schema.returns) != 1 or str(schema.returns[0].type) != "Tensor"
     width = _FIXED + plan.entry_count + others + keywords + 1
-    only_tensors = not (others or keywords or several)
-    return _Form(plan.name, width, plan.entry_count, only_tensors, others, keywords, frozenset(numbers))
+    return _Form(plan.name, width, plan.entry_count, others, keywords, frozenset(numbers))
 
 
 _NUMBERS = {"number", "float", "Optional[number]", "Optional[float]", "List[number]", "List[float]"}
@@ -160,6 +261,14 @@ _NUMBERS = {"number", "float", "Optional[number]", "Optional[float]", "List[numb
 def _kind(item: Any) -> Any:
     """What kind of number it is, or how many of which kinds."""
     return tuple([_kind(part) for part in item]) if isinstance(item, (list, tuple)) else type(item).__name__
+
+
+def _has_number(item: Any) -> bool:
+    """True if there is a real number anywhere in an argument."""
+    if isinstance(item, (float, complex)):
+        return True
+    parts = item.values() if isinstance(item, dict) else item if isinstance(item, (list, tuple)) else ()
+    return any(map(_has_number, parts))
 
 
 def _frozen(item: Any) -> Any:

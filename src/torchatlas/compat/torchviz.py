@@ -14,6 +14,7 @@ import torch
 from torchatlas.autograd.check_arguments import names_by_id
 from torchatlas.autograd.graph import graph_of_walk
 from torchatlas.autograd.graph_walk import roots_of, walk
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import FileFormatError, FileSystemError
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import as_path, suffix_of
@@ -116,6 +117,7 @@ class Dot:
         return self._drawn({})._repr_html_()
 
 
+@explains_arguments
 def make_dot(
     var: torch.Tensor | tuple[torch.Tensor, ...],
     params: Mapping[str, torch.Tensor] | None = None,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.calls import explains_arguments
 from torchatlas.diagnosis import faults  # noqa: F401  # registers all diagnoses
 from torchatlas.diagnosis.events import LOSS_CHECKS
 from torchatlas.diagnosis.history import Recorded
@@ -17,6 +18,7 @@ from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
 
 
+@explains_arguments
 def doctor(
     losses: Any = None,
     *,
@@ -56,7 +58,10 @@ def doctor(
         return Visit(model, only, ignored)
     given = [losses] if isinstance(losses, torch.Tensor) else list(losses) if isinstance(losses, Iterable) else []
     if not given or not all(isinstance(loss, torch.Tensor) for loss in given):
-        raise InvalidInputError(f"doctor takes a loss or several, not {type(losses).__name__}: doctor(loss).")
+        how = "doctor(loss, model=model)" if isinstance(losses, nn.Module) else "doctor(loss)"
+        if isinstance(losses, str) and losses.endswith(".py"):
+            how = f"for a script, on the command line, torchatlas doctor {losses}"
+        raise InvalidInputError(f"doctor takes a loss or several, not {type(losses).__name__}: {how}.")
     ignored = [key for key in ignored if LOSS_CHECKS[key] is not None]  # an unknown one is refused
     chosen = [key for key in (LOSS_CHECKS if only is None else only) if key not in ignored]
     graph = LossGraph(given, Recorded(forward, model))

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing import capture
 from torchatlas.execute.traced import TracedModel
 from torchatlas.graph.shown import Shown
@@ -62,6 +63,7 @@ class Compatibility(Shown):
         return asdict(self)
 
 
+@explains_arguments
 def check_compatibility(
     model: Any, *args: Any, kwargs: Mapping[str, Any] | None = None, **model_kwargs: Any
 ) -> Compatibility:

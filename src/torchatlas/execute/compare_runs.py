@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
+from torchatlas.execute.input_checks import usable_device
 from torchatlas.execute.node_values import NodeIO, NodeValues
 from torchatlas.execute.traced import TracedModel, trace
 from torchatlas.graph import GraphNode, OperationType
@@ -118,6 +120,7 @@ class RunComparison(Shown):
         return [node for node in self.nodes if id(node) in shown]
 
 
+@explains_arguments
 def compare_runs(
     one: TracedModel,
     other: Any,
@@ -158,7 +161,14 @@ def compare_runs(
     named = {**(kwargs or {}), **model_kwargs}
     first = one.predict(*args, **named)
     depth = _depths(one)
-    if isinstance(other, (torch.dtype, torch.device, str)):
+    if isinstance(other, str) and isinstance(getattr(torch, other, None), torch.dtype):
+        other = getattr(torch, other)
+    if isinstance(other, str):
+        try:
+            other = usable_device(other)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{other!r} is no dtype, such as 'float16', and {error}") from error
+    if isinstance(other, (torch.dtype, torch.device)):
         model, (other_args, other_named) = copy.deepcopy(one.model).to(other), _moved((args, named), other)
         second = trace(model, *other_args, kwargs=other_named).predict(*other_args, **other_named)
         called = str(other)

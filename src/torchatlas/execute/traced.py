@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.exported import graph_of_export
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import (
@@ -47,6 +48,7 @@ from torchatlas.execute.trace_variant import Variant, node_location, structured
 from torchatlas.execute.value_files import ValueFile
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.shown import Shown
+from torchatlas.inputs import check_keywords
 from torchatlas.progress import Progress
 from torchatlas.sections import Lines, Section, Table
 from torchatlas.torch_private import FakeTensor, export_guards, pytree
@@ -86,6 +88,7 @@ class TracedModel(Shown):
         torch.Size([5, 8])
     """
 
+    @explains_arguments
     def __init__(
         self,
         model: nn.Module,
@@ -202,7 +205,9 @@ class TracedModel(Shown):
         """
         graph = Graph.load(path)
         if not holds_program(graph):
-            raise FileFormatError(f"{path}: this is a graph and no traced model; Graph.load reads it.")
+            raise FileFormatError(
+                f"{path}: this is a graph and no traced model, which atlas.trace(...).save writes; Graph.load reads it."
+            )
         return cls.of_graph(graph, path, model=model, allow=allow)
 
     @classmethod
@@ -360,7 +365,10 @@ class TracedModel(Shown):
         if not everything or callback is not None:
             keep = {found for name in nodes or () for found in variant.fx_names(name)}
         edits: dict[str, Callable[[Any], Any]] = {}
-        for name, change in (edit or {}).items():
+        for name, change in dict[str, Any](edit or {}).items():
+            if not callable(change):
+                kind = type(change).__name__
+                raise InvalidInputError(f"edit[{name!r}] is a {kind}: pass a function of the value, lambda x: 2 * x.")
             edits.update(dict.fromkeys(variant.fx_names(name, edited=True), change))
         watch = None
         if callback is not None:
@@ -558,6 +566,7 @@ class TracedModel(Shown):
             yield Table(["input", ">dim", ">size of the example", "takes", "why"], rows)
 
 
+@explains_arguments
 def trace(
     model: nn.Module,
     *args: Any,
@@ -590,6 +599,7 @@ def trace(
         >>> traced(torch.ones(7, 4)).shape, traced.input_shapes
         (torch.Size([7, 2]), {'input': ('s...', 4)})
     """
+    check_keywords(trace, model, model_kwargs)
     named = {**(kwargs or {}), **model_kwargs}
     return TracedModel(model, args, dynamic_shapes=dynamic_shapes, kwargs=named, fallback=fallback, budget_s=budget_s)
 

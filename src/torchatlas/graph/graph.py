@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from torchatlas.errors import NodeNotFoundError
+from torchatlas.calls import explains_arguments
+from torchatlas.errors import InvalidInputError, NodeNotFoundError
 from torchatlas.escapes import clean
 from torchatlas.graph import formats, identity
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, Array, Tables, empty_columns
@@ -25,7 +26,7 @@ from torchatlas.graph.scopes import ScopeTree
 from torchatlas.graph.shown import Shown
 from torchatlas.graph.subgraph import induced
 from torchatlas.graph.timing import Measured, Timing
-from torchatlas.registry import did_you_mean
+from torchatlas.registry import did_you_mean, member
 from torchatlas.sections import Section
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class Rows(Shown, Sequence[Item], Generic[Item]):
             return [self._make(self._graph, row) for row in range(*position.indices(self._count))]
         row = operator.index(position)
         if not -self._count <= row < self._count:
-            raise IndexError(f"{self._make.__name__} {row} of {self._count}")
+            noun = self._make.__name__.removeprefix("Graph").lower()
+            raise IndexError(f"there is no {noun} {row}: this graph has {self._count:,}, from 0 on")
         return self._make(self._graph, row % self._count)
 
     def __iter__(self) -> Iterator[Item]:
@@ -166,10 +168,11 @@ class Graph:
                 raise NodeNotFoundError(f"module {name!r} returns what {len(made)} nodes make; name one: {several}.")
             return self[made[0]]
         if node is None:
-            known = [*self.index.by_name, *self.scopes]
-            raise NodeNotFoundError(f"no node or module is named {name!r}{did_you_mean(name, known)}")
+            hint = did_you_mean(name, [*self.index.by_name, *self.scopes]) or ". graph.nodes lists them."
+            raise NodeNotFoundError(f"no node or module is named {name!r}{hint}")
         return GraphNode(self, node)
 
+    @explains_arguments
     def where(
         self,
         predicate: Callable[[GraphNode], bool] | None = None,
@@ -189,26 +192,33 @@ class Graph:
             phase: "forward", "backward", "recompute", "optimizer" or "other".
             operation: A full name (aten.add.Tensor) or a short one (add).
             operation_type: The category, such as "matmul".
-            scope: The path of a module; everything below it is included.
+            scope: The path of a module; everything below it is included. One that the graph does not have is an error.
             iteration: The step of a training loop, counted from 0.
         Returns:
             The nodes.
         Raises:
-            ValueError: A word that is no kind, phase or category.
+            AnalysisError: A word that is no kind, phase or category.
+            NodeNotFoundError: A scope that the graph does not have.
         """
+        if predicate is not None and not callable(predicate):
+            raise InvalidInputError(
+                f"where takes a function of a node, or conditions by name, not {predicate!r}: "
+                f"where(operation={str(predicate)!r}), or where(scope={str(predicate)!r})."
+            )
         columns, tables = self.columns, self.tables
         keep = np.ones(len(self), bool)
         if kind is not None:
-            keep &= columns["node_kind"] == KINDS.index(NodeKind(kind))
+            keep &= columns["node_kind"] == KINDS.index(member(NodeKind, kind))
         if phase is not None:
-            keep &= columns["node_phase"] == PHASES.index(Phase(phase))
+            keep &= columns["node_phase"] == PHASES.index(member(Phase, phase))
         if operation is not None:
             wanted = [op.name == operation or short_name(op.name) == operation for op in tables.operations]
             keep &= np.array(wanted or [False])[columns["node_operation"]]
         if operation_type is not None:
-            category = OperationType(operation_type)
+            category = member(OperationType, operation_type)
             keep &= np.array([op.type == category for op in tables.operations] or [False])[columns["node_operation"]]
         if scope is not None:
+            scope = self.scopes[scope].path
             inside = [not scope or path == scope or path.startswith(scope + ".") for path in self.index.paths]
             keep &= np.array(inside)[self.index.path_of_call[columns["node_call"]]]
         if iteration is not None:
@@ -220,6 +230,7 @@ class Graph:
         """Every node after all it depends on: execution order is such an order."""
         return list(self.nodes)
 
+    @explains_arguments
     def subgraph(self, nodes: Iterable[GraphNode | str | int] | None = None, *, scope: str | None = None) -> Graph:
         """The chosen nodes with the edges among them, as a graph of its own.
 
@@ -229,10 +240,15 @@ class Graph:
         Returns:
             The graph.
         Raises:
-            NodeNotFoundError: There is no node of that name.
+            NodeNotFoundError: There is no node of that name, or no module of that path.
+            InvalidInputError: `nodes` is one node, not several.
         """
         if nodes is None:
             chosen = {node.id for node in self.where(scope=scope or "")}
+        elif isinstance(nodes, (str, GraphNode)):
+            raise InvalidInputError(
+                f"subgraph takes several nodes, not {nodes!r}: a list of them, or a module by scope=."
+            )
         else:
             chosen = {node.id if isinstance(node, GraphNode) else self[node].id for node in nodes}
         return induced(self, np.array(sorted(chosen), np.int64))

@@ -38,6 +38,8 @@ def compare(answer: str, printed: str) -> Verdict:
     <Verdict.RIGHT: 'right'>
     """
     given, real = _words(answer), _words(printed)
+    if real and all(isinstance(word, float) for word in real):
+        given = [word for word in given if isinstance(word, float)]  # 8000 bytes is 8000
     if given == real:
         return Verdict.RIGHT
     if real and str(real[0]).endswith("error"):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchatlas.calls import explains_arguments
 from torchatlas.graph.columns import Operation
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import OperationType
@@ -49,6 +50,7 @@ class Operator:
         return self.name in loadable_operators()
 
     @property
+    @explains_arguments
     def formula(self) -> Formula | None:
         """What a call of it costs; None when nobody knows."""
         from torchatlas.operations.formulas import formula_for
@@ -92,6 +94,7 @@ def of(name: str) -> Operator:
     )
 
 
+@explains_arguments
 def register_operator(
     name: str, *, category: OperationType | str | None = None, formula: Formula | None = None
 ) -> None:
@@ -112,7 +115,7 @@ def register_operator(
     """
     from torchatlas.operations.formulas import FORMULAS
 
-    full = dotted(name)
+    full = dotted(str(name))  # also an operator itself, torch.ops.mylib.scan
     if not re.fullmatch(r"[^\s.]+(?:\.[^\s.]+)+", full):
         raise ValueError(f"cannot register {name!r}: expected 'namespace::name' or 'package.Class'")
     if category is None and formula is None:

@@ -11,11 +11,13 @@ import numpy as np
 
 from torchatlas.analysis.path_lengths import heaviest_path, slack_and_remaining
 from torchatlas.analysis.reports import Report, fields_as_json
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph.columns import Array
 from torchatlas.partition.aliases import ConcurrencyNames
 from torchatlas.partition.antichain import widest
 from torchatlas.partition.report import PartitionReport, Subgraph
+from torchatlas.registry import check_choice
 from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import format_count, format_flops, format_ns, format_seconds
 
@@ -75,9 +77,9 @@ class ConcurrencyAnalyzer:
         (2, 1.0)
     """
 
+    @explains_arguments
     def __init__(self, by: str = "flops", workers: int | Iterable[int] = WORKERS) -> None:
-        if by not in WEIGHTS:
-            raise InvalidInputError(f"by={by!r}: one of {', '.join(WEIGHTS)}.")
+        check_choice("by", by, WEIGHTS)
         self.by, self.workers = by, tuple(workers) if isinstance(workers, Iterable) else (workers,)
         if wrong := [one for one in self.workers if not isinstance(one, int) or one < 1]:
             raise InvalidInputError(f"workers={wrong[0]!r} is no number of workers.")
@@ -85,6 +87,7 @@ class ConcurrencyAnalyzer:
     def __repr__(self) -> str:
         return f"<ConcurrencyAnalyzer by {self.by}, for {', '.join(map(str, self.workers))} workers>"
 
+    @explains_arguments
     def analyze(self, report: PartitionReport) -> ConcurrencyReport:
         """Stages, widths, critical path, slack and speed-ups of a partition.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from torchatlas.analysis.autograd_bytes import recorded_with_autograd
 from torchatlas.analysis.devices import Device, device_named
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.partition.front_ends import opened
@@ -20,7 +21,8 @@ from torchatlas.partition.strategies import as_asked, by_module, by_operation
 from torchatlas.partition.subgraphs import Describer
 from torchatlas.partition.traffic import Ledger, ledger, traffic
 from torchatlas.partition.unit_graph import Units
-from torchatlas.registry import near_names
+from torchatlas.registry import check_choice
+from torchatlas.units import byte_limit
 
 STRATEGIES = ("fusion", "op", "module")
 _WHY_APART = {
@@ -53,6 +55,7 @@ class GraphPartitioner:
         ['matmul+activation', 'matmul']
     """
 
+    @explains_arguments
     def __init__(
         self,
         strategy: str = "fusion",
@@ -60,25 +63,23 @@ class GraphPartitioner:
         *,
         groups: Mapping[str, Iterable[str]] | Sequence[Iterable[str]] | None = None,
         depth: int = 2,
-        on_chip_bytes: int | None = None,
+        on_chip_bytes: float | str | None = None,
         gradients: bool | None = None,
     ) -> None:
-        if strategy not in STRATEGIES:
-            near = near_names(strategy, STRATEGIES)
-            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(STRATEGIES)}."
-            raise InvalidInputError(f"strategy={strategy!r}: {hint}")
+        check_choice("strategy", strategy, STRATEGIES)
         if not isinstance(depth, int) or depth < 1:
             raise InvalidInputError(f"depth={depth!r}: modules are a whole number of levels down, at least 1.")
-        if on_chip_bytes is not None and not (isinstance(on_chip_bytes, int) and on_chip_bytes >= 0):
-            raise InvalidInputError(f"on_chip_bytes={on_chip_bytes!r} is no number of bytes.")
         self.strategy, self.groups, self.depth, self.gradients = strategy, groups, depth, gradients
         self.device = device_named(device)
-        self.on_chip_bytes = self.device.cache_bytes if on_chip_bytes is None else on_chip_bytes
+        self.on_chip_bytes = (
+            self.device.cache_bytes if on_chip_bytes is None else byte_limit(on_chip_bytes, "on_chip_bytes", least=0)
+        )
 
     def __repr__(self) -> str:
         strategy = self.strategy if self.groups is None else "groups"
         return f"<GraphPartitioner by {strategy}, for {clean(self.device.name)!r}>"
 
+    @explains_arguments
     def partition(self, x: Any, /, *args: Any, **kwargs: Any) -> PartitionReport:
         """Cut up a computation.
 

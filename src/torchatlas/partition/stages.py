@@ -16,6 +16,7 @@ import numpy as np
 
 from torchatlas.analysis.devices import Device, device_named
 from torchatlas.analysis.reports import Report, as_json, fields_as_json
+from torchatlas.calls import explains_arguments
 from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
@@ -24,8 +25,9 @@ from torchatlas.graph.columns import Array
 from torchatlas.partition.front_ends import graph_in, opened
 from torchatlas.partition.stage_cuts import Balance, Measure, Memory, best_cuts
 from torchatlas.partition.traffic import Ledger, ledger
+from torchatlas.registry import check_choice
 from torchatlas.sections import Lines, Section, Table
-from torchatlas.units import byte_limit, format_bytes, format_flops, format_seconds
+from torchatlas.units import byte_limit, byte_rate, format_bytes, format_flops, format_seconds
 
 MEASURES = ("time", "flops", "memory")
 _MOST_STEPS = 2**27  # stages times places: above that the search would take minutes and a gigabyte; docs/limits.md
@@ -100,12 +102,13 @@ class PipelinePlan(Report):
 
 
 @old_arguments(memory_limit="limit")
+@explains_arguments
 def pipeline_stages(
     x: Any,
     stages: int,
     *,
     by: str = "time",
-    bandwidth: float | None = None,
+    bandwidth: float | str | None = None,
     limit: float | str | None = None,
     device: Device | str | None = None,
     sizes: Mapping[str, int] | None = None,
@@ -135,21 +138,18 @@ def pipeline_stages(
         >>> len(plan.stages), plan.balance
         (2, 1.0)
     """
-    if by not in MEASURES:
-        raise InvalidInputError(f"by={by!r}: one of {', '.join(MEASURES)}.")
+    check_choice("by", by, MEASURES)
     graph, origin = graph_in(x), None
     if graph is None:
         units, _, origin, _ = opened(x, (), {})
         graph = units.graph
     profile = device_named(device)
     found = ledger(graph, profile, sizes)
-    speed = profile.link if bandwidth is None else bandwidth
-    if not (isinstance(speed, (int, float)) and speed > 0):  # nor if it is not a number at all
-        raise InvalidInputError(f"bandwidth={bandwidth!r} is no number of bytes per second.")
+    speed = profile.link if bandwidth is None else byte_rate(bandwidth)
     limit_bytes = None if limit is None else byte_limit(limit)
     ops = np.flatnonzero(found.is_op)
     if not isinstance(stages, int) or stages < 1:
-        raise InvalidInputError(f"stages={stages!r} is no number of stages.")
+        raise InvalidInputError(f"stages={stages!r} is no number of stages; pass a whole number from 1 on.")
     if stages > len(ops):
         raise InvalidInputError(f"stages={stages}, but there are {len(ops)} operations to divide among them.")
     places = _places(ops, begins)

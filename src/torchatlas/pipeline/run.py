@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from torchatlas.analysis.reports import Report, as_json
+from torchatlas.calls import explains_arguments
 from torchatlas.deprecation import old_arguments
 from torchatlas.errors import InvalidInputError, InvalidModelError
 from torchatlas.graph import OperationType
@@ -95,6 +96,7 @@ class PipelineRun(Report):
 
 
 @old_arguments(memory_limit="limit", warm_up="warmup")
+@explains_arguments
 def run_pipeline(
     model: nn.Module,
     *args: Any,

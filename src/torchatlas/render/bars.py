@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torchatlas.analysis.module_figures import NO_MACS
-from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.errors import AnalysisError
 from torchatlas.escapes import clean
 from torchatlas.graph.shown import ShownPart
+from torchatlas.registry import check_choice
 from torchatlas.render import html, module_cells
 from torchatlas.tables import GAP, NARROWEST, Column, Printable, StyledLine, cell_len, cut, note_lines, table_lines
 
@@ -48,8 +49,7 @@ class ModuleBars(Printable):
     by: str
 
     def __post_init__(self) -> None:
-        if self.by not in _FIGURES:
-            raise InvalidInputError(f"module_bars(by={self.by!r}): one of {', '.join(_FIGURES)}.")
+        check_choice("by", self.by, _FIGURES)
         totals = self.table.totals
         if getattr(totals, _FIGURES[self.by]) is not None:
             return

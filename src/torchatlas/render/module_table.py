@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from torchatlas.analysis.module_figures import Figures, OwnFigures, Shape, outputs_by_path
 from torchatlas.analysis.reports import sum_of
 from torchatlas.analysis.totals import RunTimes, memory_usage, run_times
+from torchatlas.calls import explains_arguments
 from torchatlas.deprecation import old_arguments
 from torchatlas.errors import InvalidInputError, MissingDependencyError
 from torchatlas.escapes import clean, encodable
 from torchatlas.graph import Graph, Role, Scope
 from torchatlas.graph.columns import PHASES, ROLES
+from torchatlas.graph.given import GraphLike, as_graph
 from torchatlas.graph.names import origin
 from torchatlas.graph.shown import Shown, facts
 from torchatlas.render import html, module_cells
@@ -155,8 +157,9 @@ class ModuleTable(Printable):
 
 
 @old_arguments(limit="rows")
+@explains_arguments
 def module_table(
-    graph: Graph,
+    graph: GraphLike,
     depth: int | None = None,
     *,
     fold: bool = True,
@@ -166,7 +169,7 @@ def module_table(
     """The modules of a graph as a table: output shape, parameters, multiply-adds, time, memory.
 
     Args:
-        graph: The graph.
+        graph: A graph, or a file, recording or traced model that holds one.
         depth: How many levels of modules to show; what is deeper is in the row above it. None shows as many as fit into
             `rows`.
         fold: Show equal modules as one row; False gives every module a row of its own.
@@ -182,10 +185,7 @@ def module_table(
         >>> table.totals.parameters, table.totals.macs
         (10, 8)
     """
-    if not isinstance(graph, Graph):
-        raise InvalidInputError(
-            f"module_table takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...)."
-        )
+    graph = as_graph(graph, "module_table")
     for name, number, least in (("depth", depth, 0), ("rows", rows, 1)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
             raise InvalidInputError(f"{name}={number!r}: pass a whole number from {least} on, or None.")
@@ -205,8 +205,9 @@ def module_table(
 
 
 @old_arguments(limit="rows")
+@explains_arguments
 def module_bars(
-    graph: Graph,
+    graph: GraphLike,
     by: str = "time",
     depth: int | None = None,
     *,
@@ -217,7 +218,7 @@ def module_bars(
     """The module tree with bars: each module's share of something.
 
     Args:
-        graph: The graph.
+        graph: A graph, or a file, recording or traced model that holds one.
         by: "time", "macs", "memory" (what operations allocated, in all) or "parameters".
         depth: How many levels of modules to show; None shows as many as fit into `rows`.
         fold: Show equal modules as one row.
@@ -234,6 +235,7 @@ def module_bars(
         >>> [row.label for row in atlas.module_bars(graph, by="macs").table.rows]
         ['total', '0', '1']
     """
+    graph = as_graph(graph, "module_bars")
     return ModuleBars(module_table(graph, depth, fold=fold, rows=rows, sizes=sizes), by)
 
 

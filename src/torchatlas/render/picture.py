@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph, Phase
-from torchatlas.registry import near_names
+from torchatlas.graph.given import GraphLike, as_graph
+from torchatlas.registry import check_choice, did_you_mean
 from torchatlas.render.drawing import Drawing
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.opening import LARGEST, Fit, Opener
@@ -44,8 +46,9 @@ class Picture(Drawing):
     fit: Fit = field(repr=False, compare=False)
 
 
+@explains_arguments
 def draw(
-    graph: Graph,
+    graph: GraphLike,
     *,
     width: int | None = None,
     height: int | None = None,
@@ -66,7 +69,7 @@ def draw(
     """Draw a graph so that it fits a page and can be read: what does not fit is closed into boxes, never shrunk.
 
     Args:
-        graph: The graph.
+        graph: A graph, or a file, recording or traced model that holds one.
         width: The page's width in pixels; 1600 unless given.
         height: Its height in pixels; 1200 unless given.
         size: The page on paper instead: "column" (3.4 inches wide), "full" (7), another width in inches, each as high
@@ -97,7 +100,8 @@ def draw(
         >>> picture.svg[:4], picture.width, picture.smallest_text >= 9
         ('<svg', 400, True)
     """
-    _check(graph, node_size, view, title, direction)
+    graph = as_graph(graph, "draw")
+    _check(node_size, view, title, direction)
     page, levels = sheet(width, height, size, font_size), _levels(depth)
     shown = None if phases is None else _phases(graph, phases)
     look = Look(theme_named(theme), title, legend, footer, color_by, critical_path, page, shown)
@@ -192,8 +196,7 @@ def _phases(graph: Graph, names: Iterable[Phase | str]) -> tuple[Phase, ...]:
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
         if name not in known:
-            near = " or ".join(map(repr, near_names(str(name), known)))
-            hint = f"; did you mean {near}?" if near else "."
+            hint = did_you_mean(str(name), known) or "."
             raise InvalidInputError(f"{name!r} is no phase{hint} There are {', '.join(known)}.")
     if not names:
         raise InvalidInputError(f"phases=() leaves nothing to draw; pass some of {', '.join(known)}.")
@@ -219,14 +222,10 @@ def _levels(depth: Any) -> int | None:
     return levels
 
 
-def _check(graph: Any, node_size: Any, view: Any, title: Any, direction: Any) -> None:
-    if not isinstance(graph, Graph):
-        raise InvalidInputError(f"draw takes a Graph, not {type(graph).__name__}: atlas.draw(atlas.capture(model, x)).")
+def _check(node_size: Any, view: Any, title: Any, direction: Any) -> None:
     if isinstance(node_size, bool) or not isinstance(node_size, Real) or not 0 <= float(node_size) <= 2000:
         raise InvalidInputError(f"node_size={node_size!r} is no size for boxes; pass pixels, up to 2,000.")
-    if view not in VIEWS:
-        raise InvalidInputError(f"view={view!r} is not one of {', '.join(map(repr, VIEWS))}.")
-    if direction not in DIRECTIONS:
-        raise InvalidInputError(f"direction={direction!r} is not one of {', '.join(map(repr, DIRECTIONS))}.")
+    check_choice("view", view, VIEWS)
+    check_choice("direction", direction, DIRECTIONS)
     if title is not None and not isinstance(title, str):
         raise InvalidInputError(f"title={title!r} is no text; pass a string, or None for no heading.")

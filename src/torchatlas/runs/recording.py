@@ -7,6 +7,7 @@ from typing import Any, overload
 
 from torch import nn
 
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing import recording as one_graph
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError
@@ -32,6 +33,7 @@ def recording(
     gradients: bool = False,
     path: str | os.PathLike[str] | None = None,
 ) -> RunRecording: ...
+@explains_arguments
 def recording(
     model: nn.Module | None = None,
     *,

@@ -34,7 +34,7 @@ from torchatlas.graph.shown import Shown
 from torchatlas.interrupts import Bracket, signals_deferred
 from torchatlas.runs.device import DeviceMeter
 from torchatlas.runs.folder import FORMAT, VERSION, Beginning, Number, free_path
-from torchatlas.runs.keeper import Keeper, RecordedStep, resident_bytes
+from torchatlas.runs.keeper import Keeper, RecordedStep
 from torchatlas.sections import Lines, Section
 from torchatlas.torch_private import current_autograd_node, dispatch_mode_stack, never_compiled
 
@@ -237,11 +237,12 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         self._begin_step()
 
     def _recorded_step(self, recording: Recording, now: int, finished: bool) -> RecordedStep:
+        assert self._keeper is not None
         figures: dict[str, Number] = {
             "number": self._number,
             "start_ns": self._step_began_ns - self._began_ns,
             "wall_ns": now - self._step_began_ns,
-            "process_bytes": resident_bytes(),
+            "process_bytes": self._keeper.resident.bytes(),
             "loss": self._loss,
         }
         if self._unrecorded:
@@ -261,8 +262,10 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         it begins and ends recordings, which adds and removes hooks, and torch is going through them then."""
         if not self._is_here() or (self._recording is None and not self._begins_next):
             return
+        hook = self._hooks[1]
+        if not self.gradients and next(reversed(optimizers._global_optimizer_post_hooks)) == hook.id:
+            return
         with self._guarded():
-            hook = self._hooks[1]
             if next(reversed(optimizers._global_optimizer_post_hooks)) != hook.id:
                 hook.remove()
                 self._hooks[1] = optimizers.register_optimizer_step_post_hook(self._after_step)
@@ -318,12 +321,15 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         """Backward was called in the program, and is over."""
         if not self._is_here():
             return
-        with self._guarded():
-            if self._recording is not None:
+        if self._recording is not None:
+            try:
                 with self._recording.paused():
                     self._loss = _scalar(tensors)
-            if self._ends_after_backward and current_autograd_node() is None:
-                self._ends_after_backward = False
+            except Exception as error:
+                self._give_up(error)
+        if self._ends_after_backward and current_autograd_node() is None:
+            self._ends_after_backward = False
+            with self._guarded():
                 self._end_step()
 
     def _before_call(self) -> None:
@@ -434,6 +440,8 @@ def _gradient_norms(optimizer: Any, names: dict[int, str]) -> dict[str, float]:
 
 class _Listener:
     """Tells a run of backward passes and of modules that the program calls; see capturing/patches.py."""
+
+    touches_nodes = False  # of autograd
 
     def __init__(self, run: RunRecording) -> None:
         self._run = weakref.ref(run)

@@ -13,6 +13,7 @@ from torch import nn
 
 import torchatlas
 from torchatlas.analysis.totals import operations_of, slowest
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.recording import Recording
 from torchatlas.capturing.repeated_runs import Runs, check_runs
 from torchatlas.capturing.restore import Restorer
@@ -33,6 +34,7 @@ _REFUSALS = re.compile(
 _TOO_LARGE = re.compile(r"DefaultCPUAllocator|not enough memory|out of memory|can't allocate memory", re.IGNORECASE)
 
 
+@explains_arguments
 def track_computational_graph(
     model: nn.Module,
     input_tensor: Any,
@@ -108,6 +110,7 @@ def track_computational_graph(
     return tracker
 
 
+@explains_arguments
 def analyze_computational_graph(
     model: nn.Module, input_tensor: Any, detailed: bool = True, *, warmup: int = 0, repeat: int = 1
 ) -> dict[str, Any]:

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from torchatlas.analysis.totals import summarize
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.recording import Recording, recording
 from torchatlas.capturing.restore import Restorer
-from torchatlas.errors import FileFormatError, InvalidInputError, InvalidModelError, StateError
+from torchatlas.errors import FileFormatError, InvalidModelError, StateError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphEdge, GraphNode, formats
 from torchatlas.graph.formats import as_path, suffix_of
 from torchatlas.interrupts import Bracket, signals_deferred
+from torchatlas.registry import check_choice
 
 if TYPE_CHECKING:
     from torchatlas.render.picture import Picture
@@ -64,6 +66,7 @@ class ComputationalGraphTracker(Bracket["ComputationalGraphTracker"]):
         (False, [(1, 2)])
     """
 
+    @explains_arguments
     def __init__(
         self,
         model: nn.Module,
@@ -249,8 +252,7 @@ class ComputationalGraphTracker(Bracket["ComputationalGraphTracker"]):
         """
         from torchatlas.render.picture import draw
 
-        if renderer not in RENDERERS:
-            raise InvalidInputError(f"renderer={renderer!r} is not one of {', '.join(map(repr, RENDERERS))}.")
+        check_choice("renderer", renderer, RENDERERS)
         return draw(self.graph)
 
     def _wall_seconds(self, recorded: dict[str, Any] | None) -> float:

@@ -15,6 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from torchatlas.calls import explains_arguments
 from torchatlas.files import replacing
 from torchatlas.render.viewer.content import page_of, viewed
 
@@ -22,6 +23,7 @@ _PREFIX = "torchatlas-view-"
 _KEPT_S = 24 * 60 * 60  # a browser reads the file again when its page is reloaded, also after this process has ended
 
 
+@explains_arguments
 def view(
     *items: Any,
     title: str = "",
