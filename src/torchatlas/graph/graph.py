@@ -197,6 +197,7 @@ class Graph:
         Returns:
             The nodes.
         Raises:
+            InvalidInputError: `predicate` is not a function.
             AnalysisError: A word that is no kind, phase or category.
             NodeNotFoundError: A scope that the graph does not have.
         """
