@@ -197,9 +197,9 @@ class Graph:
         Returns:
             The nodes.
         Raises:
+            InvalidInputError: `predicate` is not a function.
             AnalysisError: A word that is no kind, phase or category.
             NodeNotFoundError: A scope that the graph does not have.
-            InvalidInputError: `predicate` is no function.
         """
         if predicate is not None and not callable(predicate):
             raise InvalidInputError(
@@ -241,8 +241,8 @@ class Graph:
         Returns:
             The graph.
         Raises:
-            NodeNotFoundError: There is no node of that name, or no such module.
-            InvalidInputError: `nodes` is one node and not several.
+            NodeNotFoundError: There is no node of that name, or no module of that path.
+            InvalidInputError: `nodes` is one node, not several.
         """
         if nodes is None:
             chosen = {node.id for node in self.where(scope=scope or "")}
