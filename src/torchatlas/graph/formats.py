@@ -84,7 +84,7 @@ def load(path: Path) -> Any:
     if (path / "run.jsonl").is_file():  # see runs/folder.py
         raise FileFormatError(
             f"{path} is a recorded run, which holds many graphs: atlas.load({str(path)!r}).graph(step) is one of them, "
-            f"and so is each file in {path / 'steps'}."
+            f"and so is each file in {path / 'steps'}. torchatlas view {path} shows it."
         )
     try:
         return reader(path)

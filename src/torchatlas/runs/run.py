@@ -24,6 +24,7 @@ from torchatlas.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from torchatlas.render.drawing import Drawing
+    from torchatlas.render.viewer.content import Viewed
 
 _SLOW, _LARGE = 1.5, 1.05  # times the median of its structure
 _RARE = 0.05  # of all steps: a structure of fewer makes a step stand out
@@ -252,6 +253,12 @@ class Run(Shown):
         from torchatlas.runs.page import show_page
 
         return show_page(self, step=step, title=title)
+
+    def _viewed(self) -> Viewed:
+        """What `atlas.view(run)` shows."""
+        from torchatlas.runs.page import viewed_run
+
+        return viewed_run(self)
 
     def to_dict(self) -> dict[str, Any]:
         """What the run is, as JSON can hold it."""
