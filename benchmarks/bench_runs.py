@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 import os
 import queue
-import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from programs import Step, lstm_loop, mlp
 
@@ -62,22 +62,21 @@ def measure(name: str, make: Callable[[], Step], steps: int, every: int, folder:
     for _ in range(20):
         timed(step), eager()
     path = folder / f"{name}-{every}.atlas"
-    alone, recorded, resident = [], [], []
+    alone, recorded, resident = np.zeros(steps), np.zeros(steps), list[int]()
     with atlas.recording(every=every, path=path) as run:
         for at in range(steps):
-            recorded.append(timed(step))
-            alone.append(eager())
+            recorded[at] = timed(step)
+            alone[at] = eager()
             if at in (steps // 10, steps - 1):
                 run.flush()  # figures that wait to be written take memory as well, for five seconds
                 resident.append(memory.bytes() or 0)
     eager.end()
-    ratios = [a / b for a, b in zip(recorded, alone, strict=True)]
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     found = atlas.load(path)
     assert len(found) == run.recorded == -(-steps // every), run.notes
     print(
-        f"| {name} | {every} | {steps:,} | {1e3 * statistics.median(alone):.2f} ms | {statistics.median(ratios):.2f} | "
-        f"{sum(recorded) / sum(alone):.2f} | {size / 1e6:.2f} MB | {(resident[-1] - resident[0]) / 1e6:+.1f} MB |"
+        f"| {name} | {every} | {steps:,} | {1e3 * np.median(alone):.2f} ms | {np.median(recorded / alone):.2f} | "
+        f"{recorded.sum() / alone.sum():.2f} | {size / 1e6:.2f} MB | {(resident[-1] - resident[0]) / 1e6:+.1f} MB |"
     )
 
 
