@@ -64,6 +64,8 @@ class Run(Shown):
     def load(cls, path: str | os.PathLike[str]) -> Run:
         """Read the folder of a run, also while it is recorded. Nothing in it is ever executed."""
         place = as_path(path)
+        if place.is_dir() and not run_folder.is_run(place):
+            raise FileFormatError(f"{place} is a folder, and holds no run: there is no {run_folder.JOURNAL} in it.")
         columns: dict[str, list[Number]] = {}
         structures: list[run_folder.Structure] = []
         notes: list[str] = []
@@ -157,7 +159,7 @@ class Run(Shown):
         if full.is_file():
             return Graph.load(full)
         if step not in numbers:
-            every = f" Every {self.every:,}th step was recorded." if self.every > 1 else ""
+            every = f" One in {self.every:,} was." if self.every > 1 else ""
             raise NodeNotFoundError(f"step {step:,} was not recorded.{every} run.steps.numbers has those that were.")
         number = self._column("structure")[numbers.index(step)]
         if number is None:
@@ -302,7 +304,7 @@ class Run(Shown):
                     [str(one.number), f"{one.step:,}", f"{one.count:,}", f"{one.ops:,}", one.change]
                     for one in self.structures[:10]
                 ],
-                widest=80,
+                widest=100,
                 below=f"{len(self._structures) - 10:,} more in run.structures" if len(self._structures) > 10 else "",
             )
         if len(odd := self.odd()):
