@@ -131,7 +131,7 @@ def test_between_recorded_steps_nothing_is_left_but_two_hooks() -> None:
     found = loaded(run.path)
     assert found.steps.numbers == [0, 3, 6]
     assert [one is not None for one in found.steps["unrecorded_ns"]] == [False, True, True]
-    with pytest.raises(NodeNotFoundError, match="was not recorded. One in 3 was."):
+    with pytest.raises(NodeNotFoundError, match="One in 3 was"):
         found.graph(4)
 
 
