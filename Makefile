@@ -9,9 +9,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 CREATED := $(VENV)/.created
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
+DOCS := $(VENV)/.docs-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all matrix lint types coverage dist viewer viewer-check bench timm clean
+.PHONY: help demo test test-all matrix lint types coverage dist viewer viewer-check bench timm docs clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 15
@@ -72,6 +73,10 @@ viewer-check: $(NODE_MODULES) ## check and test the viewer, and that the shipped
 	  diff --brief --recursive "$$fresh" $(ASSET) || { \
 	  echo "$(ASSET) is not what viewer/src builds. Run 'make viewer' and commit what it changes there."; exit 1; }
 
+docs: $(DOCS) ## build the documentation into site/, and check it: warnings and dead links are errors
+	OMP_NUM_THREADS=1 $(BIN)/python -m sitegen site
+	TORCHATLAS_SITE=site $(BIN)/python -m pytest tests/test_site.py
+
 bench: $(DEV) ## run every benchmarks/bench_*.py
 	@ls benchmarks/bench_*.py >/dev/null 2>&1 || { echo "There are no benchmarks/bench_*.py yet."; exit 1; }
 	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file; done
@@ -81,7 +86,7 @@ timm: $(DEV) ## install timm for benchmarks/verified.py
 	@$(PIP_INSTALL) --no-deps timm
 
 clean: ## remove .venv, caches and build products
-	rm -rf $(VENV) viewer/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) viewer/node_modules build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(CREATED):
@@ -106,6 +111,11 @@ $(DEV): $(RUNTIME)
 	@$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
 	@$(PIP_INSTALL) transformers pillow
 	@$(PIP_INSTALL) --no-deps torchvision
+	@touch $@
+
+$(DOCS): $(DEV)
+	@echo "Installing what builds the documentation into $(VENV)"
+	@$(PIP_INSTALL) --no-build-isolation --editable '.[docs]'
 	@touch $@
 
 # ci: the versions of package-lock.json, which pins by hash.

@@ -1,4 +1,4 @@
-"""Which operators were traced and replayed: the zoo and the architectures -> docs/supported-operations.md.
+"""Which operators were traced and replayed: the zoo and architectures -> the tables of docs/supported-operations.md.
 
     python benchmarks/supported.py
 
@@ -36,15 +36,7 @@ from zoo import ZOO, Specimen, leaves_of, tensors_in
 from benchmarks.architectures import ARCHITECTURES, Architecture, run
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "supported-operations.md"
-INTRODUCTION = """# Which operators were traced and replayed?
-
-This page is what `python benchmarks/supported.py` found; nothing is on it that was not run. "traced" counts programs
-(small models of tests/zoo in training and eval mode, and the [architectures](architectures.md)) that hold the operator
-and, traced once by `atlas.trace`, returned what their model returns. "replayed" counts programs of tests/zoo whose
-capture, a forward pass or a training step with its optimizer, holds it and was verified by `atlas.verify`. Both to the
-bit. An operator that is not here may well work: any that torch.export keeps is traced, and
-[replay.md](replay.md) says which are replayed.
-"""
+FOUND = "\n## What was found\n"  # what stands above it in the page is written by hand
 
 
 class Function(nn.Module):
@@ -132,7 +124,8 @@ def page(traced: Counter[str], replayed: Counter[str]) -> str:
     groups: dict[str, list[str]] = defaultdict(list)
     for name in sorted({*traced, *replayed}):
         groups[operation_type(name).value].append(name)
-    lines = [INTRODUCTION, f"{len(traced)} operators were traced, {len(replayed)} replayed.", ""]
+    above = PAGE.read_text("utf-8").partition(FOUND)[0]
+    lines = [above + FOUND, f"{len(traced)} operators were traced, {len(replayed)} replayed.", ""]
     for kind, names in sorted(groups.items()):
         lines += [f"## {kind}", "", "| operator | traced | replayed |", "|---|---|---|"]
         lines += [f"| `{name}` | {traced[name] or ''} | {replayed[name] or ''} |" for name in names]

@@ -1,4 +1,4 @@
-"""docs/coming-from.md says what every name of three other packages is here: each name on its right side must exist."""
+"""docs/coming-from.md says what the calls of other tools are here: each name on its right side must exist."""
 
 from __future__ import annotations
 
@@ -11,27 +11,36 @@ from typing import Any
 import pytest
 
 import torchatlas as atlas
+from torchatlas import types
 from torchatlas.analysis.roofline import Bound
 from torchatlas.compat.pytorch_graph.tracker import EDGE_KEYS, NODE_KEYS
-from torchatlas.execute.node_values import NodeIO
-from torchatlas.graph import Value
 from torchatlas.partition.aliases import ConcurrencyNames, ParallelismNames, ReportNames, SubgraphNames
-from torchatlas.partition.concurrency import ConcurrencyReport
-from torchatlas.partition.report import Parallelism, PartitionReport, Reason, Subgraph
+from torchatlas.partition.report import Reason
 
 PAGE = (Path(__file__).parent.parent / "docs" / "coming-from.md").read_text()
 CELLS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ")]
 ROWS = [cells for cells in CELLS if cells[0] != "there"]
 CLASSES: dict[str, Any] = {
     **{name: getattr(atlas, name) for name in atlas.__all__},
-    **{one.__name__: one for one in (Bound, NodeIO, Value, ConcurrencyReport, Parallelism)},
-    **{one.__name__: one for one in (PartitionReport, Reason, Subgraph)},
+    **{name: getattr(types, name) for name in types.__all__},
+    **{one.__name__: one for one in (Bound, Reason)},
 }
 HERE = sorted({name for _, here, _ in ROWS for name in re.findall(r"`([^`]+)`", here)})
 
 
 def has(owner: Any, name: str) -> bool:
     return hasattr(owner, name) or name in getattr(owner, "__dataclass_fields__", {})
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        *("torchinfo", "torchviz", "torchview", "torchlens", "Netron", "Model Explorer", "torch.profiler"),
+        *("pytorch-graph", "dl-backtrace", "branes-ai/graphs"),
+    ],
+)
+def test_every_tool_has_a_table(tool: str) -> None:
+    assert re.search(rf"^## {re.escape(tool)}[^\n]*\n+(?:[^#]*\n)?\| there \| here \|", PAGE, re.M)
 
 
 def test_every_row_is_whole() -> None:

@@ -36,9 +36,20 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
             continue  # pytest's own doctest runs these
         padded = "\n" * (line - 1) + code  # so that a traceback points into the page
         exec(compile(padded, str(page), "exec"), namespace)
+    if page.parent == ROOT / "docs/learn/tutorial":  # its pages draw the pictures that they show
+        for name in re.findall(r"\]\(pictures/([^)]+)\)", page.read_text()):
+            again = "this picture is old: python docs/learn/tutorial/pictures.py"
+            assert texts_of(page.parent / "pictures" / name) == texts_of(tmp_path / name), again
+
+
+def texts_of(picture: Path) -> list[str]:
+    """What is written in a picture, wherever it stands; the numbers that export gives to symbols differ by version."""
+    texts = re.findall(r"<text[^>]*>([^<]*)", picture.read_text())
+    return sorted(re.sub(r"\bs\d+\b", "s", text) for text in texts)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)  # in code, layers[0](x) is no link
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", prose):
         assert (page.parent / target).exists(), target

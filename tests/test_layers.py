@@ -13,8 +13,9 @@ import torchatlas
 ROOT = Path(torchatlas.__file__).parent
 LAYERS = [
     {"escapes"},
-    {"errors", "interrupts", "deprecation", "lazy"},
+    {"errors", "interrupts", "deprecation"},
     {"units", "registry", "tables", "garbage_collection", "files", "progress"},
+    {"calls", "lazy"},
     {"sections"},
     {"graph"},
     {"operations", "torch_private", "inputs"},
@@ -30,7 +31,7 @@ LAYERS = [
     {"runs"},
     {"compat"},
     {"demo", "checkpoint_plans"},
-    {"selftest", "types"},
+    {"selftest", "types", "learn"},
     {"cli"},
     {"__main__"},
 ]
@@ -42,6 +43,7 @@ WITHOUT_TORCH = {
     "lazy",
     "units",
     "registry",
+    "calls",
     "tables",
     "garbage_collection",
     "files",

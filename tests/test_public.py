@@ -33,7 +33,17 @@ def test_every_name_is_there_and_documented(module: str, name: str) -> None:
 
 def test_types_are_the_classes_that_functions_return() -> None:
     """Each return annotation of a public function is a public name, or a built-in one."""
-    known = {name for _, name in NAMES} | {"None", "str", "dict", "Any", "Callable", "Formula", "Iterator", "Path"}
+    known = {name for _, name in NAMES} | {
+        "None",
+        "str",
+        "float",
+        "dict",
+        "Any",
+        "Callable",
+        "Formula",
+        "Iterator",
+        "Path",
+    }
     for name in atlas.__all__:
         item = getattr(atlas, name)
         if inspect.isfunction(item):

@@ -11,7 +11,7 @@ from torchatlas.errors import AtlasError
 from torchatlas.graph import EdgeKind, Graph, GraphEdge, GraphNode, NodeKind, OperationType, Phase, Role
 from torchatlas.lazy import lazy_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AtlasError",
@@ -43,6 +43,7 @@ __all__ = [
     "errors",
     "formula",
     "from_fx",
+    "gradient_norms",
     "lifecycle",
     "load",
     "make_dot",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from torchatlas.analysis.batch_peak import peak_for_batch
     from torchatlas.analysis.cost import cost
     from torchatlas.analysis.diff import compare
+    from torchatlas.analysis.gradients import gradient_norms
     from torchatlas.analysis.memory import memory
     from torchatlas.autograd.debugger import debug_backward
     from torchatlas.autograd.graph import autograd_graph
@@ -110,6 +112,7 @@ else:
             "analysis.batch_peak": "peak_for_batch",
             "analysis.cost": "cost",
             "analysis.diff": "compare",
+            "analysis.gradients": "gradient_norms",
             "analysis.memory": "memory",
             "autograd.debugger": "debug_backward",
             "autograd.graph": "autograd_graph",
@@ -143,12 +146,33 @@ else:
 def load(
     path: str | os.PathLike[str], *, model: nn.Module | None = None, allow: Iterable[str] = ()
 ) -> Graph | TracedModel | Run:
-    """Read what a file holds: a Graph, or a TracedModel that was saved; of a folder, the Run that was recorded there.
+    """Read what a file holds: a graph, or a traced model that was saved; of a folder, the run that was recorded there.
+
     Nothing in a file is ever executed.
 
-    `model` and `allow` are for traced models; see `TracedModel.load`. `Graph.load` reads the graph of either.
+    `Graph.load` reads the graph of either.
+
+    Args:
+        path: A file that `Graph.save` or `TracedModel.save` wrote: .atlas, .json, or a page of the viewer (.html); or
+            the folder of a recorded run.
+        model: The model whose weights a traced model takes, if it was saved without them.
+        allow: Operators that a traced model may run although nobody reviewed them: names ("my_ops.scale.default") or
+            namespaces ("my_ops"). For files that you trust; see SECURITY.md.
+    Returns:
+        A Graph, a TracedModel if the file holds one, or the Run of a folder.
+    Raises:
+        FileSystemError: The file cannot be read.
+        FileFormatError: The file is damaged, or not of the format that its suffix says.
+        NewerVersionError: A newer torchatlas wrote it.
+    Example:
+        >>> import tempfile, torch, torchatlas as atlas
+        >>> graph = atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = atlas.load(graph.save(f"{folder}/linear.atlas"))
+        >>> again.identical(graph)
+        True
     """
-    if isinstance(path, (str, os.PathLike)) and os.path.isdir(path):
+    if isinstance(path, (str, os.PathLike)) and os.path.isfile(os.path.join(path, "run.jsonl")):
         from torchatlas.runs.run import Run
 
         return Run.load(path)

@@ -20,15 +20,16 @@ from torchatlas.analysis.checkpoint_choice import (
     nothing_fits,
 )
 from torchatlas.analysis.devices import Device
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing import capture
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import AnalysisError, InvalidModelError, StateError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
 from torchatlas.graph.shown import Shown, ShownPart
-from torchatlas.inputs import default_loss, named_tensors
+from torchatlas.inputs import check_keywords, default_loss, named_tensors
 from torchatlas.interrupts import Bracket, signals_deferred
-from torchatlas.registry import near_names
+from torchatlas.registry import did_you_mean
 from torchatlas.sections import Lines, Section
 from torchatlas.units import byte_limit, format_bytes
 
@@ -55,10 +56,12 @@ class CheckpointPlan(Shown):
 
     @property
     def modules(self) -> tuple[CheckpointedModule, ...]:
+        """The modules to checkpoint, with what each saves and costs."""
         return self.choice.modules
 
     @property
     def paths(self) -> tuple[str, ...]:
+        """Their paths."""
         return self.choice.paths
 
     @property
@@ -67,7 +70,16 @@ class CheckpointPlan(Shown):
         return self.choice.peak_bytes
 
     def apply(self, model: nn.Module) -> AppliedPlan:
-        """Checkpoint the modules from now on: `with plan.apply(model): ...`, or keep the handle and `undo()` it."""
+        """Checkpoint the modules from now on: `with plan.apply(model): ...`, or keep the handle and `undo()` it.
+
+        Args:
+            model: The model that the plan is for.
+        Returns:
+            An AppliedPlan.
+        Raises:
+            InvalidModelError: It is not a module, or has none of a path of the plan.
+            StateError: A module is checkpointed by a plan already.
+        """
         return AppliedPlan(model, self.paths)
 
     def verify(
@@ -76,6 +88,14 @@ class CheckpointPlan(Shown):
         """Run the step plain and checkpointed; compare the gradients bit for bit and the peak with the prediction.
 
         Both really run, with the loss and the optimizer of the plan; the model is afterwards as before.
+
+        Args:
+            model: The model.
+            *args: Its positional arguments.
+            kwargs: Keyword arguments of the model whose names are also names of this function.
+            **model_kwargs: All other keyword arguments of the model.
+        Returns:
+            A CheckpointCheck; `passed` says whether all is well.
         """
         call = {**(kwargs or {}), **model_kwargs}
         plain = _results(model, args, call, self.loss)
@@ -134,6 +154,7 @@ class CheckpointCheck(ShownPart):
         )
 
 
+@explains_arguments
 def checkpoint_plan(
     model: Any,
     *args: Any,
@@ -149,13 +170,39 @@ def checkpoint_plan(
 ) -> CheckpointPlan:
     """Which modules to checkpoint so that a training step takes at most `limit` and least is computed again.
 
-    The step is captured, with `fake=True` without allocating anything, and again with the plan applied: a plan that is
-    returned has been seen to fit. `limit` is in bytes or text such as "24GB". `loss` and `optimizer` are those of
-    `atlas.capture`; with fake, `model` may be a function that builds one. `by` says what to do least of again: "flops",
-    or "time", at best on `device`. Modules in `exclude` are not run twice.
+    The step is captured, and captured again with the plan applied: a plan that is returned has been seen to fit.
+
+    Args:
+        model: The model; with `fake` also a function that builds one.
+        *args: Its positional arguments.
+        limit: The memory that the step may take, in bytes or as text such as "24GB".
+        loss: As in `atlas.capture`: from the outputs to the tensor that backward begins at.
+        optimizer: As in `atlas.capture`: an instance, or a function of the parameters.
+        fake: Capture without computing or allocating anything.
+        by: What to do least of again: "flops", or "time" at best on `device`.
+        device: The device profile for times, as for `atlas.cost`.
+        exclude: Paths of modules that must not run twice.
+        kwargs: Keyword arguments of the model whose names are also names of this function.
+        **model_kwargs: All other keyword arguments of the model.
+    Returns:
+        A CheckpointPlan: print it, `apply` it to the model, `verify` it.
+    Raises:
+        InvalidModelError: `model` is not a module, nor a function that builds one.
+        InvalidInputError: `limit`, `by` or `exclude` cannot be understood.
+        AnalysisError: No choice of modules fits into `limit`; the message says what the least would be.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
+        >>> model, x = torch.nn.Sequential(*(block() for _ in range(4))), torch.empty(4096, 64)
+        >>> plain = atlas.capture(model, x, backward=True, fake=True).peak_bytes
+        >>> plan = atlas.checkpoint_plan(model, x, limit=0.9 * plain)
+        >>> plan.captured_peak_bytes <= 0.9 * plain, len(plan.paths) > 0
+        (True, True)
     """
     if not isinstance(model, nn.Module) and not (fake and callable(model)):
         raise InvalidModelError(f"checkpoint_plan takes a torch.nn.Module, not {type(model).__name__}.")
+    if isinstance(model, nn.Module):
+        check_keywords(checkpoint_plan, model, model_kwargs)
     call, exclude, limit_bytes = {**(kwargs or {}), **model_kwargs}, frozenset(exclude), byte_limit(limit)
 
     def captured(paths: tuple[str, ...]) -> Graph:
@@ -250,9 +297,8 @@ class AppliedPlan(Shown, Bracket["AppliedPlan"]):
         chosen = {}
         for path in paths:
             if path not in modules:
-                near = " or ".join(repr(name) for name in near_names(path, modules))
-                hint = f"did you mean {near}?" if near else "apply it to the model that it was made for."
-                raise InvalidModelError(f"This {type(model).__name__} has no module {path!r}; {hint}")
+                hint = did_you_mean(path, modules) or "; apply it to the model that it was made for."
+                raise InvalidModelError(f"This {type(model).__name__} has no module {path!r}{hint}")
             if isinstance(modules[path].__dict__.get("forward"), Checkpointed):
                 raise StateError(f"{path} is checkpointed by a plan already; undo that one first.")
             chosen[path] = modules[path]

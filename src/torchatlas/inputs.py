@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from torchatlas.errors import CaptureError, InvalidInputError
+from torchatlas.calls import own_names
+from torchatlas.errors import AtlasError, CaptureError, InvalidInputError
+from torchatlas.registry import did_you_mean
 
 
 def named_tensors(tree: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -70,6 +72,17 @@ def default_loss(result: Any) -> torch.Tensor:
     return reduce(torch.add, parts)
 
 
+def checked_loss(loss: Any) -> Any:
+    """What a loss function returned, if backward can begin there."""
+    if not hasattr(loss, "backward"):
+        raise InvalidInputError(f"the loss is a {type(loss).__name__}, not a tensor: return one number as a tensor.")
+    if isinstance(loss, torch.Tensor) and loss.numel() != 1:
+        raise InvalidInputError(
+            f"the loss is {described(loss)}, and backward begins at one number: return loss.mean() or loss.sum()."
+        )
+    return loss
+
+
 def as_call(model: Callable[..., Any], example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """One example as positional and keyword arguments.
 
@@ -95,11 +108,83 @@ def check_call(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
         signature.bind(*args, **kwargs)
     except TypeError as error:
         given = ", ".join([*(described(arg) for arg in args), *(f"{k}={described(v)}" for k, v in kwargs.items())])
-        name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", repr(model))
-        raise InvalidInputError(
-            f"{name} takes {signature}, but was given ({given}): {error}. "
-            "Pass a tuple for several positional arguments, a dictionary for keyword arguments."
-        ) from None
+        is_class = isinstance(model, type) and issubclass(model, torch.nn.Module)
+        hint = f"{_name(model)} is a class: pass a model, {_name(model)}(...), and its inputs" if is_class else error
+        raise InvalidInputError(f"{_name(model)} takes {signature}, but was given ({given}): {hint}.") from None
+
+
+def check_keywords(function: Callable[..., Any], model: Any, keywords: Mapping[str, Any]) -> None:
+    """Refuse a keyword that neither `function` nor the model takes, and suggest the one of either that was meant.
+
+    `keywords` are those that `function` hands on to the model. A model that takes any keyword takes all of them.
+    """
+    signature = _signature(model) if callable(model) else None
+    if signature is None or any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
+        return
+    ours = [name for name in own_names(function) if name != "model"]
+    for name in keywords:
+        if name not in signature.parameters:
+            hint = did_you_mean(name, [*ours, *signature.parameters])
+            raise InvalidInputError(
+                f"neither {function.__name__} nor {_name(model)}{_names(signature)} has an argument {name!r}"
+                f"{hint or f'. {function.__name__} has ' + ', '.join(ours) + '.'}"
+            )
+
+
+def advice(error: BaseException, model: Any, inputs: Any) -> str | None:
+    """What to do about an error of a model that its inputs explain: not tensors, on another device, of another dtype.
+
+    Said after the failure only: many models take such inputs.
+    """
+    if isinstance(error, AtlasError) or not isinstance(error, (RuntimeError, TypeError, AttributeError, ValueError)):
+        return None
+    weights = [] if not isinstance(model, torch.nn.Module) else [*model.parameters(), *model.buffers()]
+    tensors = dict(named_tensors(inputs))
+    for name, leaf in _leaves(inputs):
+        kind = f"{type(leaf).__module__.partition('.')[0]}.{type(leaf).__name__}".removeprefix("builtins.")
+        if hasattr(leaf, "__array__") and not isinstance(leaf, (torch.Tensor, torch.nn.Module)):
+            return f"{name} is a {kind}, not a tensor: pass torch.as_tensor(...) of it."
+    for name, item in inputs.items():
+        if isinstance(item, (list, tuple)) and isinstance(error, (TypeError, AttributeError)):
+            if any(isinstance(part, torch.Tensor) for part in item):
+                return f"{name} is a {type(item).__name__}: pass what is in it one by one, with a star: *inputs."
+            shape = all(isinstance(part, int) for part in item) and f", or for a shape torch.randn({tuple(item)})"
+            return f"{name} is a {type(item).__name__}: pass torch.tensor(...) of it{shape or ''}."
+        if item is None and isinstance(error, (TypeError, AttributeError)):
+            return f"{name} is None: did the function that makes it return anything?"
+    meta = [name for name, tensor in tensors.items() if tensor.device.type == "meta"]
+    homes = {str(tensor.device) for tensor in weights}
+    if "meta" in homes or meta:
+        where = "the model is" if "meta" in homes else f"{meta[0]} is"
+        return f"{where} on the meta device, which holds no numbers: pass fake=True to follow shapes and memory only."
+    away = [name for name, tensor in tensors.items() if homes and str(tensor.device) not in homes]
+    if away:
+        home = min(homes)
+        return f"{away[0]} is on {tensors[away[0]].device} and the model on {home}: move one, {away[0]}.to({home!r})."
+    if "dtype" in str(error) or "scalar type" in str(error):
+        kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in weights if tensor.is_floating_point()}
+        given = ", ".join(f"{name} {described(tensor)}" for name, tensor in tensors.items())
+        return (
+            f"the inputs are {given or 'no tensors'}; the model holds {' and '.join(sorted(kinds)) or 'no numbers'}. "
+            "Ids are whole numbers, x.long(), on the command line --inputs int64:2,16; all else has the model's dtype."
+        )
+    return None
+
+
+def _leaves(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    parts = list(_parts(tree))
+    for key, part in parts:
+        yield from _leaves(part, f"{name}.{key}" if name else str(key))
+    if not parts:
+        yield name, tree
+
+
+def _name(model: Any) -> str:
+    return type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", repr(model))
+
+
+def _names(signature: inspect.Signature) -> str:
+    return f"({', '.join(signature.parameters)})"
 
 
 def argument_names(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,7 +219,7 @@ def bound_arguments(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mappi
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise InvalidInputError(f"{type(model).__name__}.forward{signature} does not take these: {error}.") from error
+        raise InvalidInputError(f"{type(model).__name__}.forward{signature} does not take these: {error}.") from None
 
 
 def _signature(model: Callable[..., Any]) -> inspect.Signature | None:
@@ -175,4 +260,4 @@ def described(item: Any) -> str:
     """An argument in a message: float32[2, 3], or its class."""
     if isinstance(item, torch.Tensor):
         return f"{str(item.dtype).removeprefix('torch.')}{list(item.shape)}"
-    return type(item).__name__
+    return f"the class {item.__name__}" if isinstance(item, type) else type(item).__name__

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torchatlas.registry import did_you_mean
+
 
 def lazy_names(module: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a module whose public names live elsewhere.
@@ -17,7 +19,8 @@ def lazy_names(module: str, homes: Mapping[str, str]) -> tuple[Callable[[str], A
 
     def get(name: str) -> Any:
         if name not in home_of:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            hint = did_you_mean(name, names())
+            raise AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
         value = getattr(importlib.import_module(home_of[name]), name)
         setattr(sys.modules[module], name, value)
         return value

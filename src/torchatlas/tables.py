@@ -198,7 +198,13 @@ class Printable:
         raise NotImplementedError
 
     def to_text(self, width: int | None = None) -> str:
-        """Plain text, no line wider than `width`: by default the terminal's, but between 40 and 160."""
+        """Plain text.
+
+        Args:
+            width: No line is wider: by default the terminal's width, but between 40 and 160.
+        Returns:
+            The text.
+        """
         if width is None:
             width = min(max(shutil.get_terminal_size((_USUAL, 24)).columns, _NARROW), _WIDE)
         return plain(self.lines(max(width, _LEAST)))

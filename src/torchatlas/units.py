@@ -42,8 +42,8 @@ def parse_bytes(text: str | float) -> int:
     return round(float(number) * float(1024 if binary else 1000) ** power)
 
 
-def byte_limit(limit: str | float) -> int:
-    """The argument `limit` of a public function in bytes; an InvalidInputError if it is no positive number of bytes.
+def byte_limit(limit: str | float, argument: str = "limit", least: int = 1) -> int:
+    """An argument of a public function in bytes; an InvalidInputError if it is no number of bytes from `least` on.
 
     >>> byte_limit("24GB"), byte_limit(8 * 2**30)
     (24000000000, 8589934592)
@@ -51,10 +51,27 @@ def byte_limit(limit: str | float) -> int:
     try:
         found = parse_bytes(limit)
     except ValueError:
-        found = 0
-    if found < 1:
-        raise InvalidInputError(f"limit={limit!r} is no number of bytes above zero, such as 1.5GiB or 80GB.")
+        found = -1
+    if found < least:
+        above = " above zero" if least else ""
+        raise InvalidInputError(f"{argument}={limit!r} is no number of bytes{above}, such as 1.5GiB or 80GB.")
     return found
+
+
+def byte_rate(bandwidth: str | float) -> float:
+    """The argument `bandwidth` of a public function in bytes per second.
+
+    >>> byte_rate("25GB/s"), byte_rate(1e9)
+    (25000000000.0, 1000000000.0)
+    """
+    if isinstance(bandwidth, (int, float)) and bandwidth > 0:
+        return float(bandwidth)
+    try:
+        return float(byte_limit(str(bandwidth).removesuffix("/s")))
+    except InvalidInputError:
+        raise InvalidInputError(
+            f"bandwidth={bandwidth!r} is no number of bytes per second, such as 25GB/s or 25e9."
+        ) from None
 
 
 def format_count(n: float | None) -> str:

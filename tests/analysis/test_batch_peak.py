@@ -134,7 +134,7 @@ def test_as_text_and_as_json(growth: BatchPeak) -> None:
         (lambda: peak_for_batch(step, batches=(4, 4)), "Two different batch sizes"),
         (lambda: peak_for_batch(step, batches=(0, 4)), "not 0"),
         (lambda: peak_for_batch({1: step(1), "2": step(2)}), "not '2'"),  # type: ignore[dict-item]
-        (lambda: peak_for_batch(lambda batch: batch), "is a int, not a Graph"),  # type: ignore[arg-type, return-value]
+        (lambda: peak_for_batch(lambda batch: batch), "is int, not a Graph"),  # type: ignore[arg-type, return-value]
         (lambda: peak_for_batch(step).at(0), "not 0"),
         (lambda: peak_for_batch(step).at(2.5), "not 2.5"),  # type: ignore[arg-type]
         (lambda: peak_for_batch(step).at(10**18), "more than can be counted"),

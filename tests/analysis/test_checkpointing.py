@@ -332,7 +332,7 @@ def test_bad_input() -> None:
             choose_checkpoints(graph, limit)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="one of flops, time"):
         choose_checkpoints(graph, 1000, by="memory")
-    with pytest.raises(InvalidInputError, match="takes a Graph"):
+    with pytest.raises(InvalidInputError, match="takes a graph"):
         choose_checkpoints(model, 1000)  # type: ignore[arg-type]
     with pytest.raises(AnalysisError, match="no backward"):
         choose_checkpoints(atlas.capture(model, x), 1000)

@@ -452,7 +452,7 @@ def test_a_graph_without_memory_says_what_to_do() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(InvalidInputError, match="takes a Graph, not Linear"):
+    with pytest.raises(InvalidInputError, match=r"memory takes a graph.*not Linear"):
         memory(nn.Linear(1, 1))  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="top=-1"):
         memory(random_graph(3, 2), top=-1)

@@ -197,8 +197,10 @@ def test_print_graph_writes_shared_nodes_once(capsys: pytest.CaptureFixture[str]
     text = atlas.print_graph((hidden.relu() + hidden.sigmoid()).mean(), indent=1, model=net)
     assert capsys.readouterr().out == text + "\n"
     lines = text.splitlines()
-    assert lines[0] == "  tensor [] float32"
-    assert lines[1].startswith("    MeanBackward0 #")
+    assert lines[0] == "  Tensor shape: [] float32"
+    assert lines[1].startswith("  grad_fn: MeanBackward0 #")
+    assert lines[2].startswith("    ↑ AddBackward0 #")
+    assert lines[3].startswith("      ↑ ReluBackward0 #")
     assert sum("AddmmBackward0" in line for line in lines) == 2
     assert sum("(above)" in line for line in lines) == 1
     assert any("AccumulateGrad 0.weight [8, 4]" in line for line in lines)

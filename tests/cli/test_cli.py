@@ -333,7 +333,7 @@ def test_summary_needs_no_torch(saved: Path) -> None:
 
 def test_summary_of_what_is_no_graph(folder: Path) -> None:
     (folder / "broken.json").write_text("{")
-    for name, says in (("nothing.json", "Cannot read"), ("broken.json", "broken.json"), ("script.py", "'.py'")):
+    for name, says in (("nothing.json", "Cannot read"), ("broken.json", "broken.json"), ("script.py", "is a script")):
         result = run("summary", name)
         assert result.exit_code == 2
         assert says in result.stderr

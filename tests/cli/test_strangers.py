@@ -38,6 +38,7 @@ GIVEN = {
     "target": ".py:build",
     "names": ".py:build",
     "script": ".py",
+    "lesson": ".md",
 }
 NEEDED = {
     "checkpoint": ["--limit", "1GB"],
@@ -47,10 +48,17 @@ NEEDED = {
 }
 QUIET = {
     "checkpoint": "a step too small for anything to be named",
+    "record": "counts steps and names the folder, which the user chose",
     "validate": "torch.fx refuses such names",
     "verify": "counts; only what differs is named",
 }
+ONE_LINE = HOSTILE.replace("\n", "")
+LESSON = (
+    f"# {ONE_LINE}\nminutes: 1\n\n{HOSTILE}\n\n> {ONE_LINE}\n\n"
+    f"```python\nprint({HOSTILE!r})\n```\n\n```text\n...\n```\n"
+)
 WITHOUT = {
+    "completion": "prints a script of click's, with our name in it",
     "demo": "runs a model of ours, and writes files named by us",
     "selftest": "runs models of ours, and names nothing else",
 }
@@ -65,6 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     atlas.trace(model, example).save(path / f"{FILE_NAME}traced.atlas")
     atlas.capture(model, example, backward=True, values="replay").save(path / f"{FILE_NAME}replay.atlas")
     (path / f"{FILE_NAME}.py").write_text(PROGRAM, "utf-8", newline="\n")
+    (path / f"{FILE_NAME}.md").write_text(LESSON, "utf-8", newline="\n")
     before = Path.cwd()
     os.chdir(path)
     yield path

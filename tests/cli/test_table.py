@@ -79,7 +79,7 @@ def test_a_target_is_run_now(target: str) -> None:
     [
         (["nothing.atlas"], "nothing.atlas"),
         (["notes.txt"], "'.txt'"),
-        (["step"], "(none)"),
+        (["step"], "There is no file or folder step"),
         (["table_models.py"], "torchatlas capture --output run.atlas table_models.py"),
         (["table_models:buidl", "--inputs", "3,4"], "did you mean 'build'"),
         (["missing.py:build"], "There is no file missing.py"),

@@ -30,6 +30,15 @@ def test_a_state_that_is_carried_over_is_told_after_three_iterations() -> None:
     assert next(place.source.text for place in finding.where if place.source) == "state = 0.5 * state + weight"
 
 
+def test_what_was_made_once_before_the_loop_is_no_state() -> None:
+    weight = torch.ones(4, requires_grad=True)
+    with atlas.doctor() as visit:
+        scaled = weight * 0.1
+        for _ in range(6):
+            scaled.exp().sum().backward(retain_graph=True)
+    assert "kept-state" not in visit.findings.keys
+
+
 def test_a_graph_that_grows_is_seldom_walked_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     walked, reached = [], backward_passes.reached
     monkeypatch.setattr(backward_passes, "reached", lambda roots: walked.append(1) or reached(roots))

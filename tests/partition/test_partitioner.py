@@ -315,7 +315,7 @@ def test_bad_input() -> None:
     with pytest.raises(InvalidInputError, match="whole number of levels"):
         atlas.GraphPartitioner("module", depth="2")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="no number of bytes"):
-        atlas.GraphPartitioner(on_chip_bytes="1 MiB")  # type: ignore[arg-type]
+        atlas.GraphPartitioner(on_chip_bytes="1 MB/s")
     with pytest.raises(InvalidInputError, match="ShapeProp"):
         atlas.GraphPartitioner().partition(fx.symbolic_trace(Net()))
     with pytest.raises(InvalidInputError, match="example inputs"):

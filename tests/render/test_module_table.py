@@ -598,7 +598,7 @@ def test_json_and_pandas_hold_every_row(graphs: dict[str, Graph], monkeypatch: p
 
 
 def test_it_says_what_it_takes(graphs: dict[str, Graph]) -> None:
-    with pytest.raises(InvalidInputError, match=r"takes a Graph, not Linear.*capture"):
+    with pytest.raises(InvalidInputError, match=r"takes a graph.*not Linear.*capture"):
         module_table(nn.Linear(2, 2))  # type: ignore[arg-type]
     for wrong in (-1, 1.5, True, "2"):
         with pytest.raises(InvalidInputError, match="depth="):

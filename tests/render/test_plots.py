@@ -130,7 +130,7 @@ def test_the_size_is_the_one_asked_for(kind: str) -> None:
 def test_an_empty_graph_is_refused(kind: str) -> None:
     with pytest.raises(AnalysisError, match="Nothing ran"):
         KINDS[kind](Graph())
-    with pytest.raises(InvalidInputError, match="takes a Graph, not int"):
+    with pytest.raises(InvalidInputError, match=r"takes a graph.*not int"):
         KINDS[kind](3)
 
 

@@ -249,8 +249,10 @@ def test_a_head_that_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="ended before it began"):
         Run.load(tmp_path / "run.atlas")
     (tmp_path / "run.atlas" / "run.jsonl").unlink()
-    with pytest.raises(FileFormatError, match="is a folder, and holds no run"):
+    with pytest.raises(FileSystemError, match="is a folder"):
         atlas.load(tmp_path / "run.atlas")
+    with pytest.raises(FileFormatError, match="is a folder, and holds no run"):
+        Run.load(tmp_path / "run.atlas")
     with pytest.raises(FileSystemError, match="Cannot read"):
         Run.load(tmp_path / "none.atlas")
 

@@ -16,6 +16,7 @@ import numpy as np
 from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.analysis.storages import peak_of
 from torchatlas.analysis.totals import memory_usage
+from torchatlas.calls import explains_arguments
 from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import InvalidInputError
 from torchatlas.graph import Graph
@@ -63,18 +64,35 @@ class BatchPeak(Report):
         return int(self.low[growth == growth.max()].max()) - self.bytes_per_example * low
 
     def at(self, batch: int) -> int:
-        """The peak in bytes at a batch size: as captured where it was, else as predicted."""
+        """The peak at a batch size.
+
+        Args:
+            batch: The batch size.
+        Returns:
+            Bytes: as captured where it was, else as predicted.
+        Raises:
+            InvalidInputError: It is no whole number from 1.
+        """
         return self.measured[batch] if batch in self.measured else int(self._at(_positive(batch)).max())
 
     def node_at(self, batch: int) -> str:
-        """The name of the node at which the peak is predicted; empty when the captures could not be compared."""
+        """Where the peak is.
+
+        Args:
+            batch: The batch size.
+        Returns:
+            The name of the node; empty when the captures could not be compared.
+        """
         return self.graph.nodes[int(self._at(_positive(batch)).argmax())].name if len(self.low) > 1 else ""
 
     @old_arguments(memory_bytes="limit")
     def largest_batch(self, limit: float | str) -> int | None:
-        """The largest batch whose peak is at most `limit`, in bytes or as text such as "24GB".
+        """The largest batch that fits.
 
-        0 when none fits, None when every one does.
+        Args:
+            limit: The memory, in bytes or as text such as "24GB".
+        Returns:
+            The batch size; 0 when none fits, None when every one does.
         """
         growth, (low, high) = self.high - self.low, self.batches
         limit_bytes = min(byte_limit(limit) if isinstance(limit, str) else int(limit), _COUNTABLE)
@@ -87,6 +105,7 @@ class BatchPeak(Report):
         return max(int(room.min()) + low, 0)
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         measured = {str(batch): peak for batch, peak in self.measured.items()}
         growth = {"fixed_bytes": self.fixed_bytes, "bytes_per_example": self.bytes_per_example}
         return {"measured": measured, **growth, **fields_as_json(self, ("measured", "low", "high", "graph"))}
@@ -111,23 +130,46 @@ class BatchPeak(Report):
 
 
 @old_arguments(sizes="batches")
+@explains_arguments
 def peak_for_batch(
     captured: Callable[[int], Graph] | Mapping[int, Graph], batches: Sequence[int] = (2, 3, 4)
 ) -> BatchPeak:
     """Predict the peak of memory at other batch sizes from captures at small ones.
 
-    `captured` is a function of the batch size that returns a graph, usually
-    `lambda batch: atlas.capture(model, torch.empty(batch, 3, 224, 224), optimizer=torch.optim.AdamW, fake=True)`,
-    and is called for each of `batches`; or the graphs themselves, by batch size. Lines are drawn through the smallest
-    and the largest size; the others check them, and `notes` say where they were off.
+    Lines are drawn through the smallest and the largest size. The others check them: `notes` say where they were off.
+
+    Args:
+        captured: A function from the batch size to a graph, usually a capture with `fake=True`, called for each of
+            `batches`; or the graphs themselves, by batch size.
+        batches: The batch sizes to capture.
+    Returns:
+        A BatchPeak: `at(batch)` is the peak, `largest_batch(limit)` what fits. Print it for a table.
+    Raises:
+        InvalidInputError: There are less than two batch sizes, or `captured` gives no graphs.
+        AnalysisError: Memory was not followed in one of the graphs.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model = torch.nn.Linear(64, 64)
+        >>> growth = atlas.peak_for_batch(lambda batch: atlas.capture(model, torch.empty(batch, 64), fake=True))
+        >>> growth.exact, growth.at(1000) - growth.at(999)
+        (True, 512)
     """
+    if not isinstance(captured, Mapping) and (not callable(captured) or hasattr(captured, "forward")):
+        raise InvalidInputError(
+            f"peak_for_batch takes a function that captures a batch of a given size, not {type(captured).__name__}: "
+            "peak_for_batch(lambda batch: atlas.capture(model, torch.empty(batch, 3, 224, 224), backward=True, "
+            "fake=True))."
+        )
+    batches = [batches] if isinstance(batches, int) else batches
     graphs = dict(captured) if isinstance(captured, Mapping) else {_positive(size): captured(size) for size in batches}
     graphs = {size: graphs[size] for size in sorted(graphs, key=_positive)}
     if len(graphs) < 2:
         raise InvalidInputError(f"Two different batch sizes are needed to see how memory grows; got {list(graphs)}.")
     for size, graph in graphs.items():
         if not isinstance(graph, Graph):
-            raise InvalidInputError(f"The capture at batch size {size} is a {type(graph).__name__}, not a Graph.")
+            raise InvalidInputError(
+                f"The capture at batch size {size} is {type(graph).__name__}, not a Graph: return atlas.capture(...)."
+            )
     measured = {size: peak_of(graph) for size, graph in graphs.items()}
     (first, *between, last), notes = graphs, []
     alike = all(_same_operations(graphs[first], graphs[size]) for size in graphs)

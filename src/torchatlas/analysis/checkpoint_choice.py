@@ -15,7 +15,8 @@ from torchatlas.analysis.reports import Report, as_json
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
-from torchatlas.registry import near_names
+from torchatlas.graph.given import as_graph
+from torchatlas.registry import check_choice, did_you_mean
 from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import byte_limit, format_bytes, format_flops, format_seconds
 
@@ -60,6 +61,7 @@ class CheckpointChoice(Report):
 
     @property
     def paths(self) -> tuple[str, ...]:
+        """The paths of the modules."""
         return tuple(one.path for one in self.modules)
 
     @property
@@ -69,6 +71,7 @@ class CheckpointChoice(Report):
 
     @property
     def elementwise_flops(self) -> int:
+        """Other arithmetic that is computed again."""
         return sum(one.elementwise_flops for one in self.modules)
 
     @property
@@ -77,6 +80,7 @@ class CheckpointChoice(Report):
         return sum(one.seconds for one in self.modules)
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         plain = ("limit_bytes", "plain_peak_bytes", "peak_bytes", "by", "work", "step_work", "exact", "least_work")
         more = ("candidates", "tried", "flops", "elementwise_flops", "seconds")
         return {
@@ -103,16 +107,13 @@ def choose_checkpoints(
     best seconds on `device`. Modules in `exclude` are not run twice, and so neither what is inside them nor what holds
     them is checkpointed; those in `refused` are not checkpointed themselves.
     """
-    if not isinstance(graph, Graph):
-        raise InvalidInputError(f"This takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...).")
-    if by not in MEASURES:
-        raise InvalidInputError(f"by={by!r}: one of {', '.join(MEASURES)}.")
+    graph = as_graph(graph, "choose_checkpoints")
+    check_choice("by", by, MEASURES)
     limit_bytes = byte_limit(limit)
     exclude = frozenset(exclude)
     if unknown := sorted(path for path in exclude if path not in graph.scopes):
-        near = " or ".join(repr(name) for name in near_names(unknown[0], graph.scopes))
-        hint = f"did you mean {near}?" if near else "its modules are in graph.scopes."
-        raise InvalidInputError(f"exclude: this graph has no module {unknown[0]!r}; {hint}")
+        hint = did_you_mean(unknown[0], graph.scopes) or "; its modules are in graph.scopes."
+        raise InvalidInputError(f"exclude: this graph has no module {unknown[0]!r}{hint}")
     costs = cost(graph, device)
     search = Search(TrainingStep(graph, costs), limit_bytes, by, exclude, frozenset(refused))
     total = costs.total

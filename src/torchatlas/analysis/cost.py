@@ -18,13 +18,16 @@ from torchatlas.analysis.node_work import Counts, count
 from torchatlas.analysis.reports import as_json, sum_of
 from torchatlas.analysis.roofline import BOUNDS, Roofline, roofline
 from torchatlas.analysis.totals import run_times
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.formats import imported
+from torchatlas.graph.given import GraphLike, as_graph
 from torchatlas.graph.names import short_name
 from torchatlas.graph.shown import Shown, ShownPart
+from torchatlas.registry import check_choice
 from torchatlas.sections import Lines, Section, Table, text_of
 from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
 
@@ -54,6 +57,7 @@ class Amount(ShownPart):
 
     @property
     def bytes(self) -> int:
+        """Read and written together."""
         return self.bytes_read + self.bytes_written
 
     @property
@@ -65,6 +69,7 @@ class Amount(ShownPart):
         return sum_of((self, other))
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         names = ["operations", "macs", "flops", "elementwise_flops", "bytes_read", "bytes_written"]
         names += ["saved_for_backward_bytes", "arithmetic_intensity"]
         found = {name: getattr(self, name) for name in names}
@@ -89,6 +94,7 @@ class NodeCost(ShownPart):
 
     @property
     def flops(self) -> int | None:
+        """Of matmul-like work: two per multiply-add; None if unknown."""
         return None if self.macs is None else 2 * self.macs
 
     def _headline(self) -> str:
@@ -116,18 +122,22 @@ class CostReport(Shown):
 
     @property
     def device(self) -> Device:
+        """The profile that best times are for."""
         return self.roofline.device
 
     @property
     def macs(self) -> int:
+        """Multiply-adds of matmul-like work."""
         return self.total.macs
 
     @property
     def flops(self) -> int:
+        """Of matmul-like work: two per multiply-add."""
         return self.total.flops
 
     @property
     def elementwise_flops(self) -> int:
+        """All arithmetic that is not matmul-like."""
         return self.total.elementwise_flops
 
     @property
@@ -159,7 +169,15 @@ class CostReport(Shown):
         return work, counts.bytes[moves].astype(float)
 
     def node(self, node: GraphNode | str | int) -> NodeCost:
-        """What one node takes."""
+        """What one node takes.
+
+        Args:
+            node: The node, its name or its id.
+        Returns:
+            A NodeCost; what is unknown is None.
+        Raises:
+            NodeNotFoundError: There is no such node.
+        """
         found = node if isinstance(node, GraphNode) else self.graph[node]
         counts, best = self.counts, float(self.roofline.seconds[found.id])
         bound, measured = int(self.roofline.bound[found.id]), found.time_ns
@@ -183,7 +201,16 @@ class CostReport(Shown):
         )
 
     def top(self, number: int = 10, by: str = "seconds") -> list[NodeCost]:
-        """The most expensive operations: by "seconds" at best, "macs", "elementwise_flops", "bytes" or "time_ns"."""
+        """The most expensive operations.
+
+        Args:
+            number: How many.
+            by: "seconds" at best, "macs", "elementwise_flops", "bytes" or "time_ns".
+        Returns:
+            The costs, the largest first.
+        Raises:
+            InvalidInputError: `by` is none of these, or `number` is negative.
+        """
         columns: dict[str, Callable[[], Array]] = {
             "seconds": lambda: np.nan_to_num(self.roofline.seconds),
             "macs": lambda: self.counts.macs,
@@ -191,8 +218,7 @@ class CostReport(Shown):
             "bytes": lambda: self.counts.bytes,
             "time_ns": lambda: self.graph.columns["node_time_ns"],
         }
-        if by not in columns:
-            raise InvalidInputError(f"top(by={by!r}): one of {', '.join(columns)}.")
+        check_choice("by", by, columns)
         column, work = columns[by](), self.counts.flops + self.counts.elementwise_flops + self.counts.bytes
         order = np.lexsort((-work, -column))[:number]  # of equals, the one with more to do
         return [self.node(int(node)) for node in order if column[node] > 0]
@@ -238,8 +264,9 @@ class CostReport(Shown):
         return cost_sections(self)
 
 
+@explains_arguments
 def cost(
-    graph: Graph | nn.Module,
+    graph: GraphLike | nn.Module,
     device: Device | str | None = None,
     *,
     sizes: Mapping[str, int] | None = None,
@@ -248,21 +275,32 @@ def cost(
 ) -> CostReport:
     """What a graph costs: multiply-adds, other arithmetic, bytes and the best time on a device.
 
-    `device` is a name ("a100-80gb"), a Device, "here" to measure this machine, or None for a generic profile.
-    Symbolic sizes are those of the traced example unless `sizes` says otherwise: sizes={"s0": 256}.
-
-    A model comes with `inputs` (a tensor, a tuple of positional arguments or a dictionary of keyword arguments) and is
-    run once. In eval mode it runs as inference, without autograd; `gradients=True` runs it with autograd on.
+    Args:
+        graph: A graph, or a model together with `inputs`.
+        device: The profile that best times are for: a name ("a100-80gb"), a Device, "here" to measure this machine, or
+            None for a generic one.
+        sizes: Numbers for symbolic sizes, such as {"s0": 256}; without, those of the traced example.
+        inputs: What to run a model with, once: a tensor, a tuple of positional or a dictionary of keyword arguments.
+        gradients: Whether a model runs with autograd on; None: only in training mode.
+    Returns:
+        A CostReport: totals, and the same by phase, module, operation and bound. Print it.
+    Raises:
+        InvalidInputError: A model comes without inputs, a graph with some, or it has no symbolic size of that name.
+        UnknownNameError: There is no device profile of that name.
+        AnalysisError: A formula failed on a node.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> report = atlas.cost(torch.nn.Linear(4, 2, bias=False), "a100-80gb", inputs=torch.ones(8, 4))
+        >>> report.macs, report.flops
+        (64, 128)
     """
     if inputs is not None and not isinstance(graph, Graph):
         graph = captured_for_cost(graph, inputs, gradients)
+    elif hasattr(graph, "forward"):
+        raise InvalidInputError(f"cost takes a {type(graph).__name__} with its inputs: cost(model, inputs=x).")
     elif inputs is not None or gradients is not None:
         raise InvalidInputError("inputs= and gradients= are for a model: a graph was recorded already.")
-    if not isinstance(graph, Graph):
-        raise InvalidInputError(
-            f"cost takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...), "
-            "or pass a model with its inputs: cost(model, inputs=x)."
-        )
+    graph = as_graph(graph, "cost")
     if graph.source == "autograd":
         raise AnalysisError("An autograd graph has no arguments to cost; capture the run instead: atlas.capture(...).")
     profile = device_named(device)

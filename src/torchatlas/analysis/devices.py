@@ -37,7 +37,13 @@ class Device(Shown):
     source: str
 
     def flops_for(self, dtype: str) -> float:
-        """The rate of matmul-like work; a dtype the data sheet does not name runs as float32."""
+        """The rate of matmul-like work.
+
+        Args:
+            dtype: The short name of a dtype, such as "bfloat16".
+        Returns:
+            FLOPs per second; a dtype that the data sheet does not name runs as float32.
+        """
         return self.flops.get(dtype) or self.flops["float32"]
 
     def _sections(self) -> Iterator[Section]:
@@ -133,6 +139,9 @@ DEVICES: dict[str, Device] = {device.name: device for device in (
 # fmt: on
 
 
+_TORCH_DEVICES = ("cpu", "cuda", "mps", "xpu", "meta")
+
+
 def device_named(device: Device | str | None) -> Device:
     """A profile by name; None is the generic one, "here" measures this machine (once per process, a few seconds)."""
     if device is None:
@@ -141,10 +150,13 @@ def device_named(device: Device | str | None) -> Device:
         return device
     if device == "here":
         return measure_here()
-    found = DEVICES.get(device.lower().replace(" ", "-").replace("_", "-"))
+    name = str(device)  # maybe a torch.device
+    found = DEVICES.get(name.lower().replace(" ", "-").replace("_", "-"))
     if found is None:
-        hint = did_you_mean(device, DEVICES) or "."
-        raise UnknownNameError(f"No device profile is named {device!r}{hint} Known: here, {', '.join(DEVICES)}.")
+        hint = did_you_mean(name, DEVICES) or "."
+        if name.partition(":")[0] in _TORCH_DEVICES:
+            hint = ": here a device is the profile of one, its speeds; the graph says where it ran."
+        raise UnknownNameError(f"No device profile is named {name!r}{hint} Known: here, {', '.join(DEVICES)}.")
     return found
 
 

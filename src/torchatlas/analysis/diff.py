@@ -23,10 +23,12 @@ from torchatlas.analysis.time_changes import (
     changed_modules,
     changed_operations,
 )
-from torchatlas.errors import FileFormatError, InvalidInputError
+from torchatlas.calls import explains_arguments
+from torchatlas.errors import FileFormatError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode, Value, formats
 from torchatlas.graph.columns import PHASES
+from torchatlas.graph.given import GraphLike, as_graph
 from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.sections import Lines, Section, Table, text_of
 from torchatlas.units import format_bytes, format_count, format_ns
@@ -56,6 +58,7 @@ class Delta(ShownPart):
 
     @property
     def change(self) -> float | None:
+        """After minus before; None where one of them is unknown."""
         return None if self.before is None or self.after is None else self.after - self.before
 
 
@@ -80,13 +83,24 @@ class Comparison(Shown):
         return not (self.added or self.removed or self.changed)
 
     def save(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
-        """Write a page of the viewer (.html) that shows both graphs side by side. Returns the path."""
+        """Write a page of the viewer that shows both graphs side by side.
+
+        Args:
+            path: Where; it ends with .html.
+            title: The heading of the page.
+        Returns:
+            The path.
+        Raises:
+            FileFormatError: It has another suffix.
+            FileSystemError: The file cannot be written.
+        """
         path = formats.as_path(path)
         if formats.suffix_of(path) not in (".html", ".htm"):
             raise FileFormatError(f"{path.name}: a comparison is saved as .html; to_dict() has it as data.")
         return formats.save(self, path, title=title)
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return {
             "same": self.same,
             "unchanged": self.unchanged,
@@ -106,21 +120,36 @@ class Comparison(Shown):
         return comparison_sections(self)
 
 
-def compare(before: Graph, after: Graph, *, device: Device | str | None = None) -> Comparison:
+@explains_arguments
+def compare(before: GraphLike, after: GraphLike, *, device: Device | str | None = None) -> Comparison:
     """Align two graphs by module and order, and say what is different.
 
-    Operations are paired within the same module, phase and iteration. A module under another name counts as removed
-    and added. Times differ if their medians lie further apart than both spreads together; graphs of one run have no
-    spread, and their times are not compared.
+    Operations are paired within the same module, phase and iteration. A module under another name counts as removed and
+    added. Times differ if their medians lie further apart than both spreads together; graphs of one run have no spread,
+    and their times are not compared.
+
+    Args:
+        before: The graph to compare with.
+        after: The graph whose changes are told.
+        device: The device profile for best times, as for `atlas.cost`.
+    Returns:
+        A Comparison: what was added, removed and changed, and the figures of every module in both. Print it.
+    Raises:
+        InvalidInputError: One of them is not a graph.
+        UnknownNameError: There is no device profile of that name.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> small, large = (atlas.capture(torch.nn.Linear(4, size), torch.ones(1, 4)) for size in (2, 8))
+        >>> found = atlas.compare(small, large)
+        >>> found.same, found.modules[""]["macs"].before, found.modules[""]["macs"].after
+        (False, 8, 32)
     """
     return compared(before, after, device)[0]
 
 
-def compared(before: Graph, after: Graph, device: Device | str | None = None) -> tuple[Comparison, Alignment]:
+def compared(before: GraphLike, after: GraphLike, device: Device | str | None = None) -> tuple[Comparison, Alignment]:
     """What is different, and which nodes are paired."""
-    for graph in (before, after):
-        if not isinstance(graph, Graph):
-            raise InvalidInputError(f"compare takes two Graphs, not {type(graph).__name__}.")
+    before, after = as_graph(before, "compare"), as_graph(after, "compare")
     found = aligned(before, after)
     eager = [None if graph.timing is None else graph.timing.eager for graph in (before, after)]
     costs = cost(before, device), cost(after, device)

@@ -6,18 +6,20 @@ import math
 
 import numpy as np
 
-from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.calls import explains_arguments
+from torchatlas.errors import AnalysisError
 from torchatlas.graph import Graph, Phase, Role
 from torchatlas.graph.columns import PHASES, ROLES, Array
+from torchatlas.graph.given import GraphLike, as_graph
 
 
-def gradient_norms(graph: Graph) -> dict[str, float]:
+@explains_arguments
+def gradient_norms(graph: GraphLike) -> dict[str, float]:
     """The L2 norm of each parameter's gradient as backward left it, in the order in which the run uses the parameters.
 
     NaN stands for a gradient that is not finite. Gradients that were not kept, such as sparse ones, are left out.
     """
-    if not isinstance(graph, Graph):
-        raise InvalidInputError(f"gradient_norms takes a Graph, not {type(graph).__name__}; see atlas.capture.")
+    graph = as_graph(graph, "gradient_norms")
     gradients, shapes = gradient_values(graph), parameter_shapes(graph)
     if not gradients:
         raise AnalysisError("No gradient of a parameter was made in this graph. Capture it with backward=True.")

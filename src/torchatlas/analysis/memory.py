@@ -12,11 +12,13 @@ from torchatlas.analysis.memory_text import memory_sections
 from torchatlas.analysis.reports import Report, as_json, fields_as_json
 from torchatlas.analysis.storages import KEYS, Storages, peak_of, storages_of
 from torchatlas.analysis.totals import MemoryUsage, memory_usage, operations_mask, run_times
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphNode, SourceLine
 from torchatlas.graph.columns import PHASES, Array
 from torchatlas.graph.formats import imported
+from torchatlas.graph.given import GraphLike, as_graph
 from torchatlas.graph.shown import Shown
 from torchatlas.sections import Section
 from torchatlas.units import format_bytes
@@ -57,6 +59,7 @@ class TensorMemory(Report):
         return clean(f"{self.name}: {format_bytes(self.bytes)}, {self.category.replace('_', ' ')}, {tensor}")
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return {**fields_as_json(self), "source": as_json(self.source)}
 
 
@@ -72,6 +75,7 @@ class ModuleMemory(Report):
     categories: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return fields_as_json(self, leave_out=("path",))
 
     def _headline(self) -> str:
@@ -137,16 +141,30 @@ class MemoryReport(Shown):
         return _frame(self)
 
 
-def memory(graph: Graph, *, top: int = 10) -> MemoryReport:
+@explains_arguments
+def memory(graph: GraphLike, *, top: int = 10) -> MemoryReport:
     """What fills memory, when it is fullest, and what that is made of.
 
-    `top` says how many tensors `largest` and `longest_held` list. Bytes are those of the tensors: what kernels take
-    and give back inside, and what an allocator rounds up or keeps, is not in them.
+    Bytes are those of the tensors: what kernels take and give back inside, and what an allocator rounds up or keeps, is
+    not in them.
+
+    Args:
+        graph: A graph for which memory was followed.
+        top: How many tensors `largest` and `longest_held` list.
+    Returns:
+        A MemoryReport: the peak by category, module, line and device. Print it.
+    Raises:
+        InvalidInputError: `graph` is not a graph, or `top` no number from 0.
+        AnalysisError: Memory was not followed when the graph was recorded: `track_memory=False`.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> report = atlas.memory(atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4), backward=True))
+        >>> report.by_category["parameters"], report.by_category["gradients"]
+        (40, 40)
     """
-    if not isinstance(graph, Graph):
-        raise InvalidInputError(f"memory takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...).")
-    if top < 0:
-        raise InvalidInputError(f"top={top} is not a number of tensors to list.")
+    graph = as_graph(graph, "memory")
+    if isinstance(top, bool) or not isinstance(top, int) or top < 0:
+        raise InvalidInputError(f"top={top!r} is not a number of tensors to list; pass a whole number from 0 on.")
     peak_bytes = peak_of(graph)
     storages, live = storages_of(graph), graph.columns["node_memory_bytes"]
     rows = storages.timeline(len(graph))

@@ -11,7 +11,7 @@ from typing import Any
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import quoted
 from torchatlas.graph import Graph
-from torchatlas.registry import near_names
+from torchatlas.registry import did_you_mean
 
 _LARGEST = 2**128  # a product of two sizes that are then divided is still a size
 RAGGED = "*"  # a size that differs inside a nested tensor: no number stands for it
@@ -47,8 +47,7 @@ def sizes_of(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
     names = {name for symbol in symbols for name in _names(symbol)}
     for name, size in given.items():
         if name not in names:
-            near = near_names(name, names)
-            hint = f"; did you mean {near[0]!r}?" if near else f". It has: {', '.join(sorted(names)) or 'none'}."
+            hint = did_you_mean(name, names) or f". It has: {', '.join(sorted(names)) or 'none'}."
             raise InvalidInputError(f"This graph has no symbolic size {name!r}{hint}")
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise InvalidInputError(f"sizes[{name!r}] is {size!r}, not a size.")

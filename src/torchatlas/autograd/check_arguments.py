@@ -11,8 +11,9 @@ from torch import nn
 from torch.autograd.graph import GradientEdge
 
 from torchatlas.capturing.recording import Recording
-from torchatlas.errors import InvalidInputError, StateError
+from torchatlas.errors import InputMismatchError, InvalidInputError, StateError
 from torchatlas.graph import Graph
+from torchatlas.inputs import described
 
 Params = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | nn.Module | None
 
@@ -30,6 +31,16 @@ def check_gradients(gradients: Any, called: str) -> Any:
             f"{called}(loss, model=model)."
         )
     return gradients
+
+
+def check_scalar(outputs: Any, gradients: Any, called: str) -> None:
+    """Refuse an output of several numbers without a gradient to begin with, before anything runs."""
+    for output in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
+        if gradients is None and isinstance(output, torch.Tensor) and output.requires_grad and output.numel() != 1:
+            raise InputMismatchError(
+                f"{called}: backward begins at one number, and this tensor is {described(output)}: "
+                f"pass {called}(out.sum()), or the gradient to begin with, {called}(out, torch.ones_like(out))."
+            )
 
 
 def check_model(model: Any) -> Any:

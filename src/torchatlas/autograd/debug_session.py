@@ -417,7 +417,7 @@ def _did_you_mean(name: str, known: set[str]) -> str:
     """Names that are near or hold the name, and what else there is."""
     single = sorted((one for one in known if not _is_numbered(one)), key=lambda one: (not one.endswith(_ENDS), one))
     holding = [one for one in single if name.lower() in one.lower()]
-    near = list(dict.fromkeys([*holding, *near_names(name, known)]))[:_SUGGESTED]
+    near = (holding or near_names(name, known))[:_SUGGESTED]
     if near:
         return f"; did you mean {' or '.join(map(repr, near))}?"
     more = f" and {len(single) - _LISTED} more" if len(single) > _LISTED else ""

@@ -39,14 +39,17 @@ class Stop(Shown):
 
     @property
     def name(self) -> str:
+        """The name of the node."""
         return self.node.name
 
     @property
     def operation(self) -> str:
+        """What torch calls the node, such as MulBackward0."""
         return self.node.operation
 
     @property
     def module(self) -> str:
+        """The path of the module of its forward op; "" if unknown."""
         return self.node.scope.path
 
     @property

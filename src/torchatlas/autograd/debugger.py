@@ -22,6 +22,7 @@ from torchatlas.autograd.check_arguments import (
     Params,
     check_gradients,
     check_outputs,
+    check_scalar,
     counted,
     forward_graph,
     names_by_id,
@@ -31,6 +32,7 @@ from torchatlas.autograd.debug_session import Aborted, Breakpoint, Session
 from torchatlas.autograd.debug_stop import Stop
 from torchatlas.autograd.engine_observer import EngineRun, Gradients, watched
 from torchatlas.autograd.graph_walk import starting_nodes
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.graph import Graph, GraphNode
@@ -56,10 +58,31 @@ class Debugger(Shown, Bracket["Debugger"]):
     """Backward from a tensor, or from several, that waits before each node.
 
     Use it in a `with` block: leaving it early aborts the pass. `step`, `next_module`, `run_until` and `run` go on and
-    return the node that is about to run, or None at the end. `model` or `params` name the leaves; `forward`, a
-    recording of the forward pass, gives nodes their modules and lines. The rest goes to `torch.autograd.backward`.
+    return the node that is about to run, or None at the end.
+
+    Args:
+        outputs: The tensor, or tensors, to begin at.
+        gradients: The gradients to begin with, one per output; None for outputs that are single numbers.
+        inputs: The leaves whose `.grad` is filled; None fills all. As in `torch.autograd.backward`.
+        retain_graph: Keep what nodes saved, so that backward can run again; None does so with `create_graph`.
+        create_graph: Make a graph of the gradients themselves, for second derivatives.
+        model: Names the leaves as the model does, and lets modules be named.
+        params: Names of leaves: a dictionary from name to tensor, or `model.named_parameters()`.
+        forward: A recording of the forward pass: nodes then belong to the module and line of their forward op.
+    Raises:
+        InvalidInputError: `outputs` or `gradients` are no tensors.
+        AnalysisError: There is no graph behind `outputs`.
+        StateError: Another debugger is at work.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model = torch.nn.Linear(4, 2)
+        >>> with atlas.debug_backward(model(torch.ones(1, 4)).sum(), model=model) as dbg:
+        ...     stop = dbg.run_until("weight")
+        ...     print(dbg.executed, stop.norm())
+        ['SumBackward0', 'AddmmBackward0', ...] 2.8...
     """
 
+    @explains_arguments
     def __init__(
         self,
         outputs: Any,
@@ -74,6 +97,7 @@ class Debugger(Shown, Bracket["Debugger"]):
     ) -> None:
         outputs, gradients = check_outputs(outputs), check_gradients(gradients, "debug_backward")
         roots = starting_nodes(outputs, "debug_backward")
+        check_scalar(outputs, gradients, "debug_backward")
         self._keep_graph = create_graph if retain_graph is None else retain_graph
         call, names = (outputs, gradients, retain_graph, create_graph), names_by_id(params, model)
         modules = None if model is None else {id(module): path for path, module in model.named_modules()}
@@ -87,14 +111,31 @@ class Debugger(Shown, Bracket["Debugger"]):
     # -- going on ----------------------------------------------------------------------------------------------------
 
     def step(self, count: int = 1) -> Stop | None:
-        """Run so many nodes. The first step only goes to the first node: nothing has run then."""
+        """Run so many nodes. The first step only goes to the first node: nothing has run then.
+
+        Args:
+            count: How many nodes to run.
+        Returns:
+            The node that is about to run; None at the end.
+        Raises:
+            InvalidInputError: `count` is no whole number from 1.
+            StateError: The pass is over.
+        """
         count = whole_number(count, "the number of nodes to run")
         if count < 1:
             raise InvalidInputError(f"step takes a number of nodes from 1, not {count}.")
         return self._go(steps=count)
 
     def next_module(self) -> Stop | None:
-        """Run until a node of another module is about to run; they are known from a recording of the forward pass."""
+        """Run until a node of another module is about to run.
+
+        Modules are known from a recording of the forward pass: `forward=`.
+
+        Returns:
+            The node that is about to run; None at the end.
+        Raises:
+            StateError: There is no recording of the forward pass, or the pass is over.
+        """
         if self._session.forward is None:
             raise StateError(
                 "no node has a module without the forward pass: record it (with atlas.recording(model) as forward: "
@@ -106,12 +147,21 @@ class Debugger(Shown, Bracket["Debugger"]):
     def run_until(
         self, what: Any = None, *, above: float | None = None, nan: bool = False, zero: bool = False
     ) -> Stop | None:
-        """Run until a node, operation, module or parameter of this name, or one for which a function is true.
+        """Run until something comes.
 
-        A node of `graph`, a parameter and, with `model`, a module may be given instead of their names.
-        `above`, `nan` and `zero` ask of the gradients that arrive: a norm above a number, something not finite, only
-        zeros. `nan` alone stops at the node that makes NaN or infinity of finite gradients, after it ran: its stop has
-        what it `made`.
+        Args:
+            what: The name of a node, an operation, a module or a parameter; a node of `graph`, a parameter or, with
+                `model`, a module itself; or a function of a Stop that says whether to stop.
+            above: Stop at gradients with a norm above this number.
+            nan: Stop at gradients that are not finite. Alone, it stops at the node that makes NaN or infinity of finite
+                gradients, after it ran: the stop then has what it `made`.
+            zero: Stop at gradients of only zeros.
+        Returns:
+            The node that is about to run; None if backward ended before.
+        Raises:
+            InvalidInputError: Nothing says where to stop, or `what` cannot be understood.
+            NodeNotFoundError: There is nothing of that name; the message lists near names.
+            StateError: The pass is over.
         """
         self._session.go_until(self._session.condition(what, above=above, nan=nan, zero=zero))
         return self._worker.go_on()
@@ -129,7 +179,19 @@ class Debugger(Shown, Bracket["Debugger"]):
     def break_at(
         self, what: Any = None, *, above: float | None = None, nan: bool = False, zero: bool = False
     ) -> Breakpoint:
-        """Stop whenever this comes; see `run_until`."""
+        """Stop whenever this comes, from now on.
+
+        Args:
+            what: As in `run_until`: a name, a node, a parameter, a module, or a function of a Stop.
+            above: Stop at gradients with a norm above this number.
+            nan: Stop at gradients that are not finite.
+            zero: Stop at gradients of only zeros.
+        Returns:
+            The Breakpoint; remove it from `breakpoints` to forget it.
+        Raises:
+            InvalidInputError: Nothing says where to stop, or `what` cannot be understood.
+            NodeNotFoundError: There is nothing of that name; the message lists near names.
+        """
         self._session.breakpoints.append(self._session.condition(what, above=above, nan=nan, zero=zero))
         return self._session.breakpoints[-1]
 
@@ -169,6 +231,7 @@ class Debugger(Shown, Bracket["Debugger"]):
 
     @property
     def finished(self) -> bool:
+        """Whether backward has run to its end or was aborted."""
         return self._worker.done
 
     @property
@@ -179,7 +242,15 @@ class Debugger(Shown, Bracket["Debugger"]):
     # -- changing ----------------------------------------------------------------------------------------------------
 
     def replace(self, gradient: torch.Tensor, index: int = 0) -> None:
-        """Have the current node take another gradient."""
+        """Have the current node take another gradient.
+
+        Args:
+            gradient: The tensor, of the same shape and dtype.
+            index: Which of the gradients that arrive.
+        Raises:
+            InvalidInputError: The gradient does not fit, or there is none of that index.
+            StateError: No node is about to run.
+        """
         self._session.replace(gradient, index)
 
     def abort(self) -> str:

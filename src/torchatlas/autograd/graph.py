@@ -16,6 +16,7 @@ from torch import nn
 from torchatlas.autograd.check_arguments import Params, forward_graph, names_by_id
 from torchatlas.autograd.graph_walk import FIRST, Walk, leaf_of, roots_of, sequence_nr, walk
 from torchatlas.autograd.saved_tensors import SavedSlot, saved_by, storage_bytes, storage_key
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.table_rows import layout_row
 from torchatlas.capturing.tensors import layout_name, shape_of
 from torchatlas.graph import Graph
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from torchatlas.capturing.recording import Recording
 
 
+@explains_arguments
 def autograd_graph(
     outputs: torch.Tensor | Iterable[torch.Tensor],
     params: Params = None,
@@ -39,10 +41,27 @@ def autograd_graph(
 ) -> Graph:
     """The autograd graph behind one tensor or several.
 
-    `params` or `model` name the leaves. `forward` is a recording of what built the graph, in this process: nodes then
-    belong to the module and line of their forward op. `saved=False` leaves out what nodes saved, which is faster.
     `graph.recorded["topological_nr"]` holds the longest way from each node to a leaf, as the engine counts it, and
     `graph.recorded["input_nr"]` the input of the target that each edge leads to.
+
+    Args:
+        outputs: The tensor, or tensors, to begin at: usually a loss.
+        params: Names of leaves: a dictionary from name to tensor, or `model.named_parameters()`.
+        model: Names the leaves as the model does.
+        forward: A recording of what built the graph, in this process: nodes then belong to the module and line of their
+            forward op.
+        saved: False leaves out what nodes saved for backward, which is faster.
+    Returns:
+        A graph whose `source` is "autograd"; edges lead from the output to the leaves, as backward runs.
+    Raises:
+        InvalidInputError: `outputs` are no tensors.
+        AnalysisError: There is no graph behind them: they do not require a gradient, or are leaves.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model = torch.nn.Linear(4, 2)
+        >>> graph = atlas.autograd_graph(model(torch.ones(1, 4)).sum(), model=model)
+        >>> [node.name for node in graph][:2]
+        ['SumBackward0', 'AddmmBackward0']
     """
     roots, names, recorded = roots_of(outputs, "autograd_graph"), names_by_id(params, model), forward_graph(forward)
     graph = graph_of_walk(walk(roots), names, saved=saved)

@@ -9,6 +9,7 @@ from typing import Any
 
 from torchatlas.autograd.graph_walk import leaf_of, roots_of, sequence_nr, walk
 from torchatlas.autograd.saved_tensors import SavedSlot, is_parameter, saved_by, storage_bytes, storage_key
+from torchatlas.calls import explains_arguments
 from torchatlas.escapes import clean
 from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.sections import Lines, Section, Table
@@ -54,9 +55,17 @@ class Lifecycle(Shown):
         return all(node.state != FREED for node in self.nodes)
 
     def count(self, state: str) -> int:
+        """How many nodes are in a state.
+
+        Args:
+            state: One of the states that `NodeLife.state` has.
+        Returns:
+            Their number.
+        """
         return Counter(node.state for node in self.nodes)[state]
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         nodes = [{**vars(node), "slots": list(node.slots)} for node in self.nodes]
         held = {"held_bytes": self.held_bytes, "parameter_bytes": self.parameter_bytes}
         return {"state": self.state, "can_run": self.can_run, **held, "nodes": nodes}
@@ -74,10 +83,26 @@ class Lifecycle(Shown):
         yield Table(["node", "state", "saved", ">holds"], rows, below=below)
 
 
+@explains_arguments
 def lifecycle(tensor: Any) -> Lifecycle:
     """What became of the graph behind a tensor: can backward still run, and how many bytes does it hold?
 
     A node that saved nothing leaves no trace of having run: its state says so.
+
+    Args:
+        tensor: A tensor with a graph behind it, or several.
+    Returns:
+        A Lifecycle: every node with its state, `can_run`, `held_bytes`. Print it.
+    Raises:
+        InvalidInputError: It is no tensor.
+        AnalysisError: There is no graph behind it.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> loss = torch.ones(3, requires_grad=True).exp().sum()
+        >>> before = atlas.lifecycle(loss)
+        >>> loss.backward()
+        >>> before.can_run, before.held_bytes, atlas.lifecycle(loss).can_run
+        (True, 12, False)
     """
     found = walk(roots_of(tensor, "lifecycle")).nodes
     leaves = {storage_key(leaf) for node in found if (leaf := leaf_of(node)) is not None}

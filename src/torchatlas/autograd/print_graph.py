@@ -12,6 +12,7 @@ from torch import nn
 from torchatlas.autograd.check_arguments import Params, counted, names_by_id
 from torchatlas.autograd.graph_walk import leaf_of, roots_of, sequence_nr, walk
 from torchatlas.autograd.saved_tensors import saved_by
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.units import format_bytes
@@ -27,9 +28,10 @@ def graph_text(
     model: nn.Module | None = None,
     most: int = _MOST_LINES,
 ) -> str:
-    """A line per node: what it is, the shape that arrives at it, what it saved; its next nodes follow.
+    """The tensor's shape, its `grad_fn`, and a line per node below it: its name, the shape that arrives, what it saved.
 
-    They are indented where there are several. A node that several lead to is written out once.
+    A single next node stands right below its node; several are indented. A node that several lead to is written out
+    once, and is "(above)" from then on.
     """
     if not isinstance(indent, int):
         raise InvalidInputError(
@@ -42,17 +44,18 @@ def graph_text(
     seen: set[Any] = set()
     single = isinstance(tensor, torch.Tensor)
     if single:
-        lines.append(f"tensor {shape_text(tensor)} {str(tensor.dtype).removeprefix('torch.')}")
-    stack = [(root, 1 if single else 0) for root in reversed(list(dict.fromkeys(roots)))]
+        lines.append(f"Tensor shape: {shape_text(tensor)} {str(tensor.dtype).removeprefix('torch.')}")
+    stack = [(root, 0) for root in reversed(list(dict.fromkeys(roots)))]
     while stack and len(lines) < most:
         node, depth = stack.pop()
+        start = f"{'  ' * depth}↑ " if depth else "grad_fn: "
         if node in seen:
-            lines.append(f"{'  ' * depth}{_title(node, names)} (above)")
+            lines.append(f"{start}{_title(node, names)} (above)")
             continue
         seen.add(node)
-        lines.append(f"{'  ' * depth}{_described(node, names)}")
+        lines.append(f"{start}{_described(node, names)}")
         following = [target for target, _ in node.next_functions if target is not None]
-        deeper = depth + (len(following) > 1)  # a chain goes straight down
+        deeper = max(depth + (len(following) > 1), 1)  # a chain goes straight down
         stack += [(target, deeper) for target in reversed(following)]
     if stack:
         lines.append(f"... {counted(len(found.nodes) - len(seen), 'more node')}")
@@ -60,6 +63,7 @@ def graph_text(
     return "\n".join(prefix + line for line in lines)
 
 
+@explains_arguments
 def print_graph(
     tensor: Any,
     indent: int = 0,
@@ -68,9 +72,26 @@ def print_graph(
     model: nn.Module | None = None,
     most: int = _MOST_LINES,
 ) -> str:
-    """Print the autograd graph behind a tensor, of at most `most` nodes, and return the text.
+    """Print the autograd graph behind a tensor as an indented list, and return the text.
 
-    `model` or `params` name the leaves.
+    Args:
+        tensor: The tensor to begin at.
+        indent: How far the text is indented, in steps of two spaces.
+        params: Names of leaves: a dictionary from name to tensor, or `model.named_parameters()`.
+        model: Names the leaves as the model does.
+        most: The most nodes to print; a line says how many were left out.
+    Returns:
+        What was printed.
+    Raises:
+        InvalidInputError: It is no tensor, or `indent` or `most` is no whole number.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> text = atlas.print_graph((x * 2).sum(), params={"x": x})
+        Tensor shape: [] float32
+        grad_fn: SumBackward0 #... []
+          ↑ MulBackward0 #... [3]; saved other (8 B)
+          ↑ AccumulateGrad x [3]
     """
     text = graph_text(tensor, indent, params=params, model=model, most=most)
     sys.stdout.write(f"{text}\n")

@@ -18,6 +18,7 @@ from torchatlas.autograd.check_arguments import (
     check_gradients,
     check_model,
     check_outputs,
+    check_scalar,
     counted,
     forward_graph,
     names_by_id,
@@ -26,6 +27,7 @@ from torchatlas.autograd.engine_observer import EngineRun, Gradients, watched
 from torchatlas.autograd.gradient_statistics import Figures, GradientFigures, has_no_numbers
 from torchatlas.autograd.graph import graph_of_walk, link
 from torchatlas.autograd.graph_walk import Walk, starting_nodes
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError, StateError
 from torchatlas.escapes import clean
@@ -88,6 +90,7 @@ class BackwardRun(Shown):
 
     @property
     def time_ns(self) -> int:
+        """From the first node to the end."""
         return self.ended_ns - self.began_ns
 
     @cached_property
@@ -114,6 +117,7 @@ class BackwardRun(Shown):
 
     @cached_property
     def graph(self) -> Graph:
+        """The nodes in the order in which they ran, with the time each took."""
         found = self._walk
         graph = graph_of_walk(found, self._names, saved=False)
         starts = np.array(self.task.began_ns, np.int64)
@@ -171,13 +175,22 @@ class BackwardRun(Shown):
 
     @property
     def peak_gradient_bytes(self) -> int:
+        """The most bytes of gradients that waited at one time."""
         return int(self.graph.columns["node_memory_bytes"].max(initial=0))
 
     def slowest(self, count: int = _MOST_ROWS) -> list[GraphNode]:
+        """The nodes that took longest.
+
+        Args:
+            count: How many.
+        Returns:
+            The nodes, the slowest first.
+        """
         order = np.argsort(-self.graph.columns["node_time_ns"], kind="stable")[:count]
         return [self.graph.nodes[int(node)] for node in order]
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return {
             "nodes": len(self.graph),
             "time_ns": self.time_ns,
@@ -233,21 +246,26 @@ class BackwardRecording(Shown):
 
     @property
     def order(self) -> list[str]:
+        """The names of the nodes, in the order in which they ran."""
         return [node.name for node in self.graph.nodes]
 
     @property
     def statistics(self) -> list[Statistics]:
+        """Numbers of the gradient on every edge, of all runs; empty unless they were asked for."""
         return self._first().statistics
 
     @property
     def sums(self) -> list[Sum]:
+        """Where several gradients arrive at one input of a node, in all runs."""
         return self._first().sums
 
     @property
     def first_not_finite(self) -> Statistics | None:
+        """The first gradient of all runs that is not finite; None if all are, or without statistics."""
         return self._first().first_not_finite
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return {"runs": [run.to_dict() for run in self.runs]}
 
     def _sections(self) -> Iterator[Section]:
@@ -345,6 +363,7 @@ def waiting_bytes(graph: Graph) -> Array:
     return np.cumsum(change)[:-1]
 
 
+@explains_arguments
 @bracketed
 def recording_backward(
     model: nn.Module | None = None,
@@ -355,14 +374,31 @@ def recording_backward(
 ) -> Iterator[BackwardRecording]:
     """Observe every run of the autograd engine: `with atlas.recording_backward(model) as rec: loss.backward()`.
 
-    Works for whatever runs the engine: backward, grad, double backward, checkpoints, torch.func. `statistics` adds
-    norm, extremes and count of non-finite numbers of each gradient. `forward` is a recording of the forward pass.
+    Works for whatever runs the engine: backward, grad, double backward, checkpoints, torch.func.
+
+    Args:
+        model: Names the leaves as the model does.
+        params: Names of leaves: a dictionary from name to tensor, or `model.named_parameters()`.
+        forward: A recording of the forward pass: nodes then belong to the module and line of their forward op.
+        statistics: Also keep norm, extremes and count of non-finite numbers of each gradient.
+    Returns:
+        A context that gives a BackwardRecording, whose `runs` grow with every run of the engine.
+    Raises:
+        InvalidInputError: `model`, `params` or `forward` is of another type.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> with atlas.recording_backward(params={"x": x}) as rec:
+        ...     (x * x).sum().backward()
+        >>> len(rec.runs), rec.sums[0].node, rec.sums[0].gradients
+        (1, 'AccumulateGrad', 2)
     """
     recording, names = BackwardRecording(), names_by_id(params, check_model(model))
     with watched(_Observer(recording, names, forward_graph(forward), statistics)):
         yield recording
 
 
+@explains_arguments
 def record_backward(
     outputs: Any,
     gradients: Any = None,
@@ -377,10 +413,32 @@ def record_backward(
 ) -> BackwardRecording:
     """Run backward from a tensor, or from several, and observe every node; gradients end up where backward leaves them.
 
-    See `recording_backward`; the rest goes to `torch.autograd.backward`.
+    Args:
+        outputs: The tensor, or tensors, to begin at.
+        gradients: The gradients to begin with, one per output; None for outputs that are single numbers.
+        inputs: The leaves whose `.grad` is filled; None fills all. As in `torch.autograd.backward`.
+        retain_graph: Keep what nodes saved, so that backward can run again; None does so with `create_graph`.
+        create_graph: Make a graph of the gradients themselves, for second derivatives.
+        model: Names the leaves as the model does.
+        params: Names of leaves: a dictionary from name to tensor, or `model.named_parameters()`.
+        forward: A recording of the forward pass: nodes then belong to the module and line of their forward op.
+        statistics: Also keep norm, extremes and count of non-finite numbers of each gradient.
+    Returns:
+        A BackwardRecording: nodes in the order in which they ran, with times, sums of gradients and statistics.
+    Raises:
+        InvalidInputError: `outputs` or `gradients` are no tensors.
+        AnalysisError: There is no graph behind `outputs`.
+        RuntimeError: What backward itself raises, such as that the graph was freed.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model = torch.nn.Linear(4, 2)
+        >>> rec = atlas.record_backward(model(torch.ones(1, 4)).sum(), model=model, statistics=True)
+        >>> rec.order[:2], rec.first_not_finite
+        (['SumBackward0', 'AddmmBackward0'], None)
     """
     outputs, gradients = check_outputs(outputs), check_gradients(gradients, "record_backward")
     starting_nodes(outputs, "record_backward")
+    check_scalar(outputs, gradients, "record_backward")
     if statistics and any(
         isinstance(each, torch.Tensor) and has_no_numbers(each)
         for each in (outputs if isinstance(outputs, (list, tuple)) else [outputs])

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.capturing.frames import raising_line
 from torchatlas.capturing.tensors import parts
 from torchatlas.errors import CaptureError
 from torchatlas.graph import Graph
@@ -52,9 +53,10 @@ def values_refused() -> Iterator[None]:
         yield
     except Exception as error:
         if "DataDependentOutput" in type(error).__name__ or "DynamicOutputShape" in type(error).__name__:
+            where = f" at {line}" if (line := raising_line(error)) else ""
             raise CaptureError(
-                f"This program reads the values of its tensors ({error}), which fake tensors do not have. "
-                "Capture it with fake=False, or take the reading line out."
+                f"This program reads the values of its tensors ({error}){where}. Fake tensors have none: capture it "
+                "with fake=False, or take the reading line out."
             ) from error
         raise
 

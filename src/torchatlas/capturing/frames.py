@@ -16,6 +16,7 @@ import functools
 import inspect
 import os
 import sys
+import traceback
 import types
 from itertools import islice, pairwise
 from typing import Any
@@ -27,19 +28,25 @@ _SKIPPED = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.di
 _CHECKPOINT = os.path.join(_SKIPPED[0], "utils", "checkpoint.py")
 _RECOMPUTE = ("backward", "unpack_hook", "recompute_fn")
 _GRADCHECK = os.path.join(_SKIPPED[0], "autograd", "gradcheck.py")
+_COMMAND_LINE = os.path.join(_SKIPPED[1], "cli") + os.sep
 _DEMO = os.path.join(_SKIPPED[1], "demo.py")  # a user's program, though it comes with us
 _INDUCTOR = os.sep + "torchinductor_"  # the folder of the code that torch.compile writes
 _TAKES_LOCALS = frozenset(("locals", "vars", "eval", "exec", "f_locals"))
 _VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME")  # in the code of Python, not attributes
 GENERATED = "<plan of "  # how the file names of recording functions begin
-USER, SKIP = 0, 1
+USER, SKIP, ENDS = 0, 1, 2
 
 
 @functools.lru_cache(maxsize=4096)
 def code_kind(file: str) -> int:
-    """USER for a file of the user's; SKIP for torch's, Python's and ours."""
+    """USER for a file of the user's; SKIP for torch's, Python's and ours.
+
+    ENDS for our command line: what called it is click and the shell's script, and no line of the user's.
+    """
     if file == _DEMO:
         return USER
+    if file.startswith(_COMMAND_LINE):
+        return ENDS
     if _INDUCTOR in file:
         return SKIP
     if file.startswith(_SKIPPED) or file.startswith(("<frozen", "<eval_with_key", GENERATED)):
@@ -57,10 +64,18 @@ def is_users(file: str) -> bool:
 def user_line(frame: types.FrameType | None) -> tuple[types.CodeType, int] | None:
     """The nearest line of the user's, as a code object and an instruction."""
     while frame is not None:
-        if code_kind(frame.f_code.co_filename) == USER:
-            return frame.f_code, frame.f_lasti
+        kind = code_kind(frame.f_code.co_filename)
+        if kind != SKIP:
+            return (frame.f_code, frame.f_lasti) if kind == USER else None
         frame = frame.f_back
     return None
+
+
+def raising_line(error: BaseException) -> str:
+    """The user's line that an error came from, as "file:line: text"; empty if none is on its way."""
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in stack if frame.line and is_users(frame.filename)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
 
 
 def program_line(frame: types.FrameType | None) -> tuple[types.FrameType | None, types.FrameType | None]:
@@ -71,6 +86,8 @@ def program_line(frame: types.FrameType | None) -> tuple[types.FrameType | None,
     library = None
     while frame is not None:
         file = frame.f_code.co_filename
+        if code_kind(file) == ENDS:
+            break
         if code_kind(file) == USER:
             if not is_installed(file):
                 return frame, library

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.exported import OpenCalls, source_of
 from torchatlas.capturing.fake import fake_mode, faked, values_refused, without_pretence
 from torchatlas.capturing.recording import Recording
@@ -26,11 +27,27 @@ from torchatlas.inputs import check_call
 from torchatlas.interrupts import whole
 
 
+@explains_arguments
 def from_fx(module: fx.GraphModule, *args: Any, **kwargs: Any) -> Graph:
     """The graph of a `torch.fx.GraphModule`: the operations that its nodes run, in the modules that it was traced from.
 
-    Without inputs, the shapes that `torch.fx.passes.shape_prop.ShapeProp` left in the module are taken.
-    `graph.metadata["fx_nodes"]` says which operations each of torch.fx's nodes ran, by name.
+    `graph.metadata["fx_nodes"]` says by name which operations each node of torch.fx ran.
+
+    Args:
+        module: The traced module.
+        *args: Inputs to compute shapes from. Without them, the shapes that `torch.fx.passes.shape_prop.ShapeProp` left
+            in the module are taken.
+        **kwargs: Inputs by keyword.
+    Returns:
+        A graph whose `source` is "fx".
+    Raises:
+        InvalidModelError: `module` is not a GraphModule.
+        InvalidInputError: There are neither inputs nor shapes of ShapeProp.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> graph = atlas.from_fx(torch.fx.symbolic_trace(torch.nn.Linear(4, 2)), torch.ones(1, 4))
+        >>> graph.source, [node.operation for node in graph.where(kind="op")]
+        ('fx', ['aten.t.default', 'aten.addmm.default'])
     """
     if not isinstance(module, fx.GraphModule):
         raise InvalidModelError(

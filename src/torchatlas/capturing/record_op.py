@@ -153,8 +153,10 @@ _FRAME = f"""\
       while frame is not None:
         code = frame.f_code; kind = kind_of_code(id(code))
         if kind is None: kind = classify(code)
-        if kind == 0:
-          at = frame.f_lasti; break
+        if kind != 1:
+          if kind: code = None
+          else: at = frame.f_lasti
+          break
         frame = frame.f_back
       else: code = None
     if node is not None and recomputing(): grad = {RECOMPUTING}"""

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.recorded_graph import graph_of
 from torchatlas.capturing.recorded_values import VALUES, ValueRecorder
@@ -34,7 +35,7 @@ from torchatlas.graph.columns import PHASES
 from torchatlas.graph.nouns import OperationType
 from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.graph.timing import Timing
-from torchatlas.inputs import argument_names, mapped_tensors, named_tensors
+from torchatlas.inputs import argument_names, described, mapped_tensors, named_tensors
 from torchatlas.interrupts import Bracket, signals_deferred
 from torchatlas.sections import Lines, Section
 from torchatlas.torch_private import dispatch_mode_stack, fake_tensors_run, never_compiled
@@ -56,10 +57,14 @@ class Failure(ShownPart):
     source: SourceLine | None
     message: str
 
-    def __str__(self) -> str:
+    @property
+    def where(self) -> str:
+        """The operation, its module and the user's line."""
         place = f" in {self.scope}" if self.scope else ""
-        where = clean(f"{self.operation}{place}{f' at {self.source}' if self.source else ''}")
-        return f"{where}: {clean_text(self.message)}"
+        return clean(f"{self.operation}{place}{f' at {self.source}' if self.source else ''}")
+
+    def __str__(self) -> str:
+        return f"{self.where}: {clean_text(self.message)}"
 
     def _headline(self) -> str:
         return str(self).partition("\n")[0]
@@ -81,7 +86,7 @@ class Recording(Shown, Bracket["Recording"]):
         around: Around | None = None,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
-            raise InvalidModelError(f"recording(model) takes a torch.nn.Module, not {type(model).__name__}.")
+            raise InvalidModelError(f"recording(model) takes a torch.nn.Module, not {described(model)}.")
         self.failure: Failure | None = None
         self._values = ValueRecorder(values) if values in ("stats", "all") else None
         self._replay = ReplayKeeper() if values == "replay" else None
@@ -110,9 +115,21 @@ class Recording(Shown, Bracket["Recording"]):
         self._graph: Graph | None = None
 
     def start(self) -> Recording:
+        """Begin to record, as entering the `with` block does.
+
+        Raises:
+            StateError: It was started before.
+        """
         return self.__enter__()
 
     def stop(self, error: BaseException | None = None) -> None:
+        """End the recording, as leaving the `with` block does.
+
+        Args:
+            error: The exception that ended the code, if one did: the graph then says where.
+        Raises:
+            StateError: It does not run.
+        """
         with signals_deferred():
             self._stop(error)
 
@@ -197,6 +214,7 @@ class Recording(Shown, Bracket["Recording"]):
 
     @property
     def running(self) -> bool:
+        """Whether it records at this moment."""
         return self._state == "running"
 
     def _sections(self) -> Iterator[Section]:
@@ -345,6 +363,7 @@ def _portable_structure(tree: Any) -> Any:
     return portable(tree)
 
 
+@explains_arguments
 def recording(
     model: nn.Module | None = None,
     *,
@@ -353,13 +372,7 @@ def recording(
     track_memory: bool = True,
     values: str | None = None,
 ) -> Recording:
-    """Record any code: `with atlas.recording(model) as rec: ...`, then `rec.graph`.
-
-    The code has exactly the effects it has alone. `model` names the modules; without it they are named after their
-    class. With `track_tensor_ops=False` only module calls are recorded, at almost no cost. `values` keeps what every
-    node produced: "all" the tensors, "stats" their minimum, maximum, mean, deviation and count of non-finite numbers;
-    "replay" keeps what `atlas.verify` needs to run it all again.
-    """
+    """Record one graph; `torchatlas.recording` says what the arguments mean, and also records whole runs."""
     if not track_tensor_ops:
         from torchatlas.capturing.modules_only import ModulesOnlyRecording
 

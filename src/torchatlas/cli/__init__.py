@@ -15,6 +15,7 @@ import click
 
 from torchatlas import __version__
 from torchatlas.escapes import clean_text
+from torchatlas.registry import did_you_mean
 
 
 class Verbs(click.Group):
@@ -29,6 +30,19 @@ class Verbs(click.Group):
         command = importlib.import_module(f"{__name__}.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; an unknown verb is met with the near one, and a file or a model with what to do with it."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            hint = did_you_mean(args[0], self.list_commands(ctx))
+            if not hint and (args[0].endswith((".py", ".atlas", ".json", ".html")) or ":" in args[0]):
+                hint = f"; a verb comes first: torchatlas {'capture' if '.py' in args[0] else 'summary'} {args[0]}"
+            error.message = f"{error.message.rstrip('.')}{hint or '.'}"  # type: ignore[misc]  # as below
+            raise
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with _clean_messages():

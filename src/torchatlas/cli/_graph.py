@@ -12,7 +12,15 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import count_option, echo, inputs_option, optimizer_option, progress, stdout_to_stderr
+from torchatlas.cli._options import (
+    complete_files,
+    count_option,
+    echo,
+    inputs_option,
+    optimizer_option,
+    progress,
+    stdout_to_stderr,
+)
 from torchatlas.errors import AnalysisError, AtlasError, InvalidInputError
 from torchatlas.graph import Graph, Phase
 from torchatlas.graph.formats import READERS, suffix_of
@@ -44,7 +52,7 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def graph_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """FILE|TARGET with the options of a TARGET, handed to the verb as one `source`."""
 
-    @click.argument("file", metavar="FILE|TARGET")
+    @click.argument("file", metavar="FILE|TARGET", shell_complete=complete_files)
     @run_options
     def call(file: str, run: Run, **others: Any) -> Any:
         return function(source=GraphSource(file, run), **others)
@@ -63,12 +71,12 @@ def _documented(call: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 class Run:
     """The options that say how a TARGET is run."""
 
-    inputs: tuple[str, ...]
-    backward: bool
-    optimizer: str | None
-    fake: bool
-    warmup: int
-    repeat: int
+    inputs: tuple[str, ...] = ()
+    backward: bool = False
+    optimizer: str | None = None
+    fake: bool = False
+    warmup: int = 0
+    repeat: int = 1
 
     @property
     def options(self) -> list[str]:
@@ -109,7 +117,7 @@ class Run:
                 result = item()
         except Exception as error:
             if rec.failure is not None:
-                error.add_note(f"torchatlas was recording; it happened at {rec.failure}")
+                error.add_note(f"torchatlas was recording; it happened at {rec.failure.where}")
             save_partial(rec.graph, output, str(target))
             raise
         if isinstance(result, nn.Module):
@@ -154,10 +162,10 @@ class GraphSource:
         """Whether it names something to run, not a file."""
         return self.text.endswith(".py") or (":" in self.text and suffix_of(Path(self.text)) not in READERS)
 
-    def graph(self, verb: str, as_json: bool, *, gradients: bool = False) -> Graph:
-        """Read the file, or run the target; with `gradients` the graph holds their norms."""
+    def graph(self, verb: str, as_json: bool, *, gradients: bool = False, values: str | None = None) -> Graph:
+        """Read the file, or run the target and keep these `values`; with `gradients` the graph holds their norms."""
         if self.is_target:
-            return self._captured(verb, as_json, gradients)
+            return self._captured(verb, as_json, gradients, values)
         if self.run.options:
             raise click.UsageError(
                 f"{self.run.options[0]} is for models that are run now, and {self.text} is a file: it was run already."
@@ -171,7 +179,7 @@ class GraphSource:
             )
         return graph
 
-    def _captured(self, verb: str, as_json: bool, gradients: bool) -> Graph:
+    def _captured(self, verb: str, as_json: bool, gradients: bool, values: str | None) -> Graph:
         if gradients and self.run.fake:
             raise click.UsageError("--fake computes nothing: there would be no gradients to show. Leave one out.")
         target = _target.parse_target(self.text)
@@ -181,7 +189,7 @@ class GraphSource:
                 f"then: torchatlas {verb} run.atlas"
             )
         with stdout_to_stderr(as_json), _target.program(target), _target.imported(target) as item:
-            return self.run.graph(item, target, values="stats" if gradients else None, gradients=gradients)
+            return self.run.graph(item, target, values="stats" if gradients else values, gradients=gradients)
 
 
 def save_partial(graph: Graph, output: Path | None, target: str) -> None:

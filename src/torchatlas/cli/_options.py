@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import os
@@ -13,6 +14,7 @@ from traceback import StackSummary, TracebackException, format_exception
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from torchatlas.analysis.totals import summarize
 from torchatlas.errors import AtlasError, FileFormatError
@@ -28,7 +30,28 @@ _NOT_THE_SCRIPTS = (os.path.dirname(os.path.dirname(__file__)) + os.sep, "<plan 
 
 # -- options -----------------------------------------------------------------------------------------------------------
 
+
+def complete_files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What a shell offers for FILE|TARGET: files, and after "path.py:" the functions and classes in it."""
+    path, colon, begun = incomplete.partition(".py:")
+    if not colon:
+        return [CompletionItem(incomplete, type="file")]
+    try:
+        body = ast.parse(Path(f"{path}.py").read_text("utf-8")).body  # read, not run
+    except (OSError, ValueError, SyntaxError):
+        return []
+    names = [item.name for item in body if isinstance(item, (ast.FunctionDef, ast.ClassDef))]
+    return [CompletionItem(f"{path}.py:{name}") for name in names if name.startswith(begun)]
+
+
+def _complete_devices(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from torchatlas.analysis.devices import DEVICES
+
+    return [CompletionItem(name) for name in ("here", *DEVICES) if name.startswith(incomplete)]
+
+
 file_argument = click.argument("file", type=click.Path(path_type=Path))
+target_argument = click.argument("target", shell_complete=complete_files)
 inputs_option = click.option(
     "--inputs",
     multiple=True,
@@ -36,7 +59,9 @@ inputs_option = click.option(
     help="An example input for a TARGET: [NAME=][DTYPE:]SHAPE, such as 2,3,224,224 or int64:2,16. Repeatable.",
 )
 device_option = click.option(
-    "--device", help='A device profile, such as "a100-80gb"; "here" measures this machine.  [default: generic]'
+    "--device",
+    shell_complete=_complete_devices,
+    help='A device profile, such as "a100-80gb"; "here" measures this machine.  [default: generic]',
 )
 allow_option = click.option(
     "--allow", multiple=True, metavar="OPERATOR", help="Also run this operator, or all of a namespace. Repeatable."

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchatlas.cli._options import stdout_to_stderr
 from torchatlas.errors import FileSystemError, InvalidInputError
-from torchatlas.registry import near_names
+from torchatlas.graph.formats import READERS, suffix_of
+from torchatlas.registry import did_you_mean, near_names
 
 if TYPE_CHECKING:
     import torch
@@ -53,10 +54,20 @@ def parse_target(text: str) -> Target:
     match = _TARGET.fullmatch(text)
     target = Target(match["module"], match["name"]) if match else Target(text, None)
     if target.is_script and not target.is_file:
-        raise InvalidInputError(f"{text!r} is neither module:callable, path.py:callable nor a script ending in .py.")
+        raise InvalidInputError(
+            f"{text!r} is neither module:callable, path.py:callable nor a script ending in .py{_meant(text)}"
+        )
     if target.is_file and not Path(target.module).is_file():
         raise FileSystemError(f"There is no file {target.module}. Check the path; it is relative to {Path.cwd()}.")
     return target
+
+
+def _meant(text: str) -> str:
+    """The end of the message about a target that is none: what it may have been meant to be."""
+    module, dot, name = text.rpartition(".")
+    if suffix_of(Path(text)) in READERS:
+        return f"; it is a saved graph, for torchatlas summary {text}, table, cost, memory, draw and view."
+    return f"; did you mean {module}:{name}?" if dot and name.isidentifier() and "/" not in text else "."
 
 
 @contextmanager
@@ -123,8 +134,7 @@ def _attribute(module: Any, target: Target) -> Any:
     item = module
     for part in (target.name or "").split("."):
         if not hasattr(item, part):
-            near = " or ".join(repr(name) for name in near_names(part, vars(item) if hasattr(item, "__dict__") else ()))
-            hint = f"; did you mean {near}?" if near else "."
+            hint = did_you_mean(part, vars(item) if hasattr(item, "__dict__") else ()) or "."
             raise InvalidInputError(f"{target.module} has no {part!r}{hint}")
         item = getattr(item, part)
     if not callable(item):
@@ -176,6 +186,10 @@ def model_and_example(
     model = made[0] if isinstance(made, tuple) and made else made
     if not isinstance(model, nn.Module):
         raise InvalidInputError(f"{target} is or returns {type(model).__name__}, not a model; only models will do.")
+    if not inputs and not takes_nothing(model.forward):
+        raise InvalidInputError(
+            f"{target} is a {type(model).__name__} without inputs, and it takes some: give them with --inputs."
+        )
     args, kwargs = example_inputs(inputs, fake=False)
     return model, tuple(args), kwargs
 

@@ -20,6 +20,7 @@ from torchatlas.cli._options import (
     progress,
     show,
     stdout_to_stderr,
+    target_argument,
     verb,
 )
 from torchatlas.graph import Graph
@@ -37,7 +38,7 @@ class _OptionsThenTarget(click.Command):
 
 
 @click.command(cls=_OptionsThenTarget, options_metavar="[OPTIONS]")
-@click.argument("target")
+@target_argument
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
 @run_options
 @click.option(

@@ -9,14 +9,22 @@ import click
 
 from torchatlas.analysis.checkpoint_choice import MEASURES
 from torchatlas.cli import _target
-from torchatlas.cli._options import device_option, inputs_option, optimizer_option, print_result, progress, verb
+from torchatlas.cli._options import (
+    device_option,
+    inputs_option,
+    optimizer_option,
+    print_result,
+    progress,
+    target_argument,
+    verb,
+)
 from torchatlas.errors import InvalidInputError
 
 DIFFERS = 3
 
 
 @click.command()
-@click.argument("target")
+@target_argument
 @inputs_option
 @click.option("--limit", required=True, metavar="BYTES", help="What a step may take: 2GB, 1.5GiB or a number.")
 @optimizer_option

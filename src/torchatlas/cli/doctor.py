@@ -95,6 +95,8 @@ def command(
         echo(f"{misplaced} went to {script}: options of torchatlas come before the script's name.", err=True)
     if not as_json:
         echo(f"\n{findings}")  # on a line of its own, whatever the script printed last
+        for key in findings.keys[:1]:
+            echo(f"what this means, in a short program: torchatlas learn {key}", err=True)
     if isinstance(ended, KeyboardInterrupt):
         sys.exit(130)
     if ended is not None:

@@ -9,7 +9,16 @@ from typing import Any
 import click
 
 from torchatlas.cli import _target
-from torchatlas.cli._options import count_option, device_option, inputs_option, old_option, print_result, progress, verb
+from torchatlas.cli._options import (
+    complete_files,
+    count_option,
+    device_option,
+    inputs_option,
+    old_option,
+    print_result,
+    progress,
+    verb,
+)
 from torchatlas.graph.formats import READERS, suffix_of
 from torchatlas.partition.stages import MEASURES, pipeline_stages
 
@@ -18,13 +27,13 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved")
 
 
 @click.command()
-@click.argument("file", metavar="FILE|TARGET")
+@click.argument("file", metavar="FILE|TARGET", shell_complete=complete_files)
 @inputs_option
 @count_option("--stages", "How many stages.", 2, least=1)
 @click.option("--by", type=click.Choice(MEASURES), default="time", show_default=True, help="What to balance.")
 @device_option
 @click.option(
-    "--bandwidth", type=float, metavar="BYTES_PER_S", help="The bandwidth between stages.  [default: the device's link]"
+    "--bandwidth", metavar="BYTES", help="Bytes a second between stages: 25GB/s.  [default: the device's link]"
 )
 @click.option("--limit", metavar="BYTES", help="What a stage may take at most: 16GiB, 24GB or a number.")
 @old_option("--memory-limit", "--limit")
@@ -57,7 +66,7 @@ def command(
     stages: int,
     by: str,
     device: str | None,
-    bandwidth: float | None,
+    bandwidth: str | None,
     limit: str | None,
     runs: bool,
     schedule: str,

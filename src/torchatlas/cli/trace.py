@@ -11,13 +11,13 @@ import click
 
 from torchatlas.analysis.cost import cost
 from torchatlas.cli import _target
-from torchatlas.cli._options import check_output, inputs_option, print_result, verb
+from torchatlas.cli._options import check_output, inputs_option, print_result, target_argument, verb
 from torchatlas.tables import text_table
 from torchatlas.units import format_count
 
 
 @click.command()
-@click.argument("target")
+@target_argument
 @inputs_option
 @click.option("--train", is_flag=True, help="Trace in training mode, with dropout and batch statistics.")
 @click.option("--fixed", is_flag=True, help="Fix every size to that of the example.")

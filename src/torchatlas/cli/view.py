@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from torchatlas.cli._graph import GraphSource, Run, run_options
-from torchatlas.cli._options import device_option, echo, print_result, progress, verb
+from torchatlas.cli._options import complete_files, device_option, echo, print_result, progress, verb
 from torchatlas.errors import FileFormatError, FileSystemError, InvalidInputError
 from torchatlas.files import open_to_read, replacing
 from torchatlas.graph.formats import check_folder, suffix_of
@@ -28,7 +28,7 @@ MOST_INLINE_BYTES = 64_000_000  # of a graph's columns: a page of more takes a b
 
 
 @click.command()
-@click.argument("files", nargs=-1, metavar="[FILE|TARGET|FOLDER]...")
+@click.argument("files", nargs=-1, metavar="[FILE|TARGET|FOLDER]...", shell_complete=complete_files)
 @run_options
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Write the page here (.html) and keep it.")
 @click.option(

@@ -14,6 +14,7 @@ import torch
 from torchatlas.autograd.check_arguments import names_by_id
 from torchatlas.autograd.graph import graph_of_walk
 from torchatlas.autograd.graph_walk import roots_of, walk
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import FileFormatError, FileSystemError
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import as_path, suffix_of
@@ -33,6 +34,7 @@ class Dot:
 
     @property
     def source(self) -> str:
+        """The DOT text, for Graphviz."""
         from torchatlas.render.dot import dot_text
 
         return dot_text(self.graph)
@@ -49,13 +51,22 @@ class Dot:
         outfile: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> str:
-        """Write `filename.format`, or `graph.format`, and return its path. png, svg, pdf, dot and mmd; `options` go to
-        `atlas.draw`.
+        """Write the picture, as `filename.format` or `graph.format`, without Graphviz.
 
-        `outfile` is the path itself, its suffix the format; in graphviz `filename` and `directory` are then those of
-        the text that it writes besides. A folder that is not there is made, as graphviz does. `view` shows the file as
-        this machine does. `cleanup` and `quiet` are there because graphviz has them: no intermediate file is written,
-        and nothing is printed.
+        Args:
+            filename: The path without the suffix of the format.
+            directory: The folder, which is made if it is not there, as graphviz does.
+            view: Show the file as this machine does.
+            cleanup: Accepted because graphviz has it: no intermediate file is written.
+            format: "png", "svg", "pdf", "dot" or "mmd"; None takes that of the Dot.
+            quiet: Accepted because graphviz has it: nothing is printed.
+            outfile: The path itself; its suffix is the format.
+            **options: Those of `atlas.draw`.
+        Returns:
+            The path.
+        Raises:
+            FileFormatError: There is no such format.
+            FileSystemError: The file cannot be written.
         """
         del cleanup, quiet
         given = None if outfile is None else suffix_of(as_path(outfile)).removeprefix(".")
@@ -76,7 +87,16 @@ class Dot:
         return str(path)
 
     def pipe(self, format: str | None = None, **options: Any) -> bytes:
-        """The picture itself instead of a file with it: png, svg or pdf."""
+        """The picture itself instead of a file with it.
+
+        Args:
+            format: "png", "svg" or "pdf"; None takes that of the Dot.
+            **options: Those of `atlas.draw`.
+        Returns:
+            The bytes of the file.
+        Raises:
+            FileFormatError: There is no such format.
+        """
         format = self.format if format is None else format
         if format not in _PICTURES:
             raise FileFormatError(
@@ -97,6 +117,7 @@ class Dot:
         return self._drawn({})._repr_html_()
 
 
+@explains_arguments
 def make_dot(
     var: torch.Tensor | tuple[torch.Tensor, ...],
     params: Mapping[str, torch.Tensor] | None = None,
@@ -104,10 +125,25 @@ def make_dot(
     show_saved: bool = False,
     max_attr_chars: int = 50,
 ) -> Dot:
-    """The autograd graph behind a tensor, with torchviz' arguments; the leaves get their names from `params`.
+    """The autograd graph behind a tensor, with the arguments of torchviz.
 
-    Gradients flow down, from the tensor to the leaves. `show_saved` writes below each node what it saved for backward.
-    `show_attrs` and `max_attr_chars` are accepted and change nothing: numbers that a node keeps are not drawn.
+    Gradients flow down, from the tensor to the leaves.
+
+    Args:
+        var: The tensor, or a tuple of them.
+        params: Names of leaves: a dictionary from name to tensor.
+        show_attrs: Accepted, and changes nothing: numbers that a node keeps are not drawn.
+        show_saved: Write below each node what it saved for backward.
+        max_attr_chars: Accepted, and changes nothing.
+    Returns:
+        A Dot: `render("name", format="png")` writes a picture without Graphviz; `source` is the DOT text.
+    Raises:
+        AnalysisError: There is no graph behind the tensor.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> atlas.make_dot((x * 2).sum(), params={"x": x}).source[:7]
+        'digraph'
     """
     del show_attrs, max_attr_chars
     roots, names = roots_of(var, "make_dot"), names_by_id(params, None)

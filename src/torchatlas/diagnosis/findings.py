@@ -111,16 +111,20 @@ class Findings(Sequence[Finding]):
     @overload
     def __getitem__(self, index: slice) -> list[Finding]: ...
     def __getitem__(self, index: int | slice) -> Finding | list[Finding]:
+        """A finding by its position, or several."""
         return self._found[index]
 
     def __len__(self) -> int:
+        """How many there are."""
         return len(self._found)
 
     def __iter__(self) -> Iterator[Finding]:
+        """The findings, the worst first."""
         return iter(self._found)
 
     @property
     def keys(self) -> list[str]:
+        """The keys of the findings, such as "not-zeroed"."""
         return [finding.key for finding in self._found]
 
     @property
@@ -129,6 +133,7 @@ class Findings(Sequence[Finding]):
         return next((one for one in Severity if any(finding.severity is one for finding in self._found)), None)
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return {
             "findings": [asdict(finding) for finding in self._found],
             "checks": list(self.checks),

@@ -96,7 +96,8 @@ class GradientCuts(DataFlow):
     def cuts_of_loss(self, storage: int, leaves: Collection[int]) -> list[GraphNode]:
         """The ops that cut a loss off from what carries gradients, the last first. `leaves` are storages."""
         before = self.before(self.last_writer(storage))
-        cuts = [node for node in before if not self._carries[node] and self._takes_gradients(node, leaves)]
+        program = self.is_program  # updates by hand lead from the loss to an earlier backward pass, which cuts nothing
+        cuts = [n for n in before if program[n] and not self._carries[n] and self._takes_gradients(n, leaves)]
         if not cuts:
             others = np.flatnonzero(self.is_program & ~self._carries).tolist()
             through = self._through_python([node for node in others if self._takes_gradients(node, leaves)], before)
@@ -108,6 +109,17 @@ class GradientCuts(DataFlow):
             cuts = [node for node in before if node > first and self.name(node) == _FROM_PYTHON]
             cuts += [] if through is None else [through.id]
         return [self.graph.nodes[node] for node in sorted(cuts, reverse=True)]
+
+    def updates_by_hand(self, storage: int) -> list[GraphNode]:
+        """The program's ops on gradients, without gradients of their own, that a loss was computed from."""
+        before, producers = self.before(self.last_writer(storage)), self.graph.columns["value_producer"]
+        found = []
+        for node in sorted(before):
+            makers = producers[self.graph.index.inputs(node)].tolist()
+            of_backward = any(maker >= 0 and not self.is_program[maker] for maker in makers)
+            if self.is_program[node] and not self._carries[node] and of_backward:
+                found.append(self.graph.nodes[node])
+        return found
 
     def last_writer(self, storage: int) -> list[int]:
         """The last op that made or changed what is in a storage, if it was recorded."""
@@ -163,5 +175,5 @@ def cut_by(node: GraphNode) -> Where:
         return Where("cut by item(): a Python number has no gradient", node.source)
     made = [value.dtype for value in node.outputs]
     if made and not any(dtype.startswith(("float", "bfloat", "complex")) for dtype in made):
-        return at(f"cut by a result of {made[0]}:", node)
+        return at(f"cut because {made[0]} has no gradient:", node)
     return at(_DISABLED, node)

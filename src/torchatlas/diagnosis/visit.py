@@ -71,12 +71,15 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
     @overload
     def __getitem__(self, index: slice) -> list[Finding]: ...
     def __getitem__(self, index: int | slice) -> Finding | list[Finding]:
+        """A finding by its position, or several."""
         return self.findings[index]
 
     def __iter__(self) -> Iterator[Finding]:
+        """The findings so far."""
         return iter(self.findings)
 
     def __len__(self) -> int:
+        """How many findings there are so far."""
         return len(self.findings)
 
     @property
@@ -90,6 +93,7 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         return self.findings.worst
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return self.findings.to_dict()
 
     def __str__(self) -> str:

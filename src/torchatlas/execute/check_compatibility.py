@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing import capture
 from torchatlas.execute.traced import TracedModel
 from torchatlas.graph.shown import Shown
@@ -62,10 +63,25 @@ class Compatibility(Shown):
         return asdict(self)
 
 
+@explains_arguments
 def check_compatibility(
     model: Any, *args: Any, kwargs: Mapping[str, Any] | None = None, **model_kwargs: Any
 ) -> Compatibility:
-    """Try to trace a model and say what came of it; whatever fails is in the report. The model is left as found."""
+    """Try to trace a model and say what came of it; whatever fails is in the report. The model is left as found.
+
+    Args:
+        model: The model.
+        *args: Example inputs.
+        kwargs: Keyword arguments of the model whose names are also names of this function.
+        **model_kwargs: All other keyword arguments of the model.
+    Returns:
+        A Compatibility, which is true if the model traces: why not, which sizes may vary, how much memory it needs.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> report = atlas.check_compatibility(torch.nn.Linear(4, 2), torch.ones(3, 4))
+        >>> report.traces, report.parameters, bool(atlas.check_compatibility("no model"))
+        (True, 10, False)
+    """
     named = {**(kwargs or {}), **model_kwargs}
     is_module = isinstance(model, nn.Module)
     own = [*model.parameters(), *model.buffers()] if is_module else []

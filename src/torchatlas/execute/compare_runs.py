@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
+from torchatlas.execute.input_checks import usable_device
 from torchatlas.execute.node_values import NodeIO, NodeValues
 from torchatlas.execute.traced import TracedModel, trace
 from torchatlas.graph import GraphNode, OperationType
@@ -40,6 +42,7 @@ class NodeDifference(ShownPart):
 
     @property
     def same(self) -> bool:
+        """Whether it made the same in both runs, within the tolerances."""
         return not self.differing and not self.reason
 
     def __str__(self) -> str:
@@ -65,6 +68,7 @@ class RunComparison(Shown):
 
     @property
     def same(self) -> bool:
+        """Whether no node differs."""
         return self.first is None
 
     @property
@@ -76,6 +80,7 @@ class RunComparison(Shown):
         return self.same
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return {
             "one": self.one,
             "other": self.other,
@@ -115,6 +120,7 @@ class RunComparison(Shown):
         return [node for node in self.nodes if id(node) in shown]
 
 
+@explains_arguments
 def compare_runs(
     one: TracedModel,
     other: Any,
@@ -126,9 +132,27 @@ def compare_runs(
 ) -> RunComparison:
     """Run a traced model and another one on the same input, and say where they first differ.
 
-    The other is a traced model; a dtype or a device, to which a copy of the model and the input are moved; or anything
-    that can be called, a compiled or quantized model say, of which only the outputs are compared. By default every bit
-    counts; numbers of different dtypes are compared as they are. NaN equals NaN.
+    Numbers of different dtypes are compared as they are. NaN equals NaN.
+
+    Args:
+        one: The traced model.
+        other: Another traced model; a dtype or a device, to which a copy of the model and the input are moved; or
+            anything that can be called, such as a compiled or quantized model, of which only the outputs are compared.
+        *args: The input of both.
+        rtol: The relative difference up to which numbers count as the same; 0 asks for the same bits.
+        atol: The absolute difference that is added to it.
+        kwargs: Keyword arguments of the model whose names are also names of this function.
+        **model_kwargs: All other keyword arguments of the model.
+    Returns:
+        A RunComparison: every node that both have, `first` and `worst` among those that differ.
+    Raises:
+        InvalidInputError: `other` is nothing that can be run.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model, x = torch.nn.Linear(4, 2), torch.randn(3, 4)
+        >>> traced = atlas.trace(model, x)
+        >>> atlas.compare_runs(traced, model, x).same, atlas.compare_runs(traced, torch.bfloat16, x).same
+        (True, False)
     """
     if not isinstance(one, TracedModel):
         raise InvalidInputError(
@@ -137,7 +161,14 @@ def compare_runs(
     named = {**(kwargs or {}), **model_kwargs}
     first = one.predict(*args, **named)
     depth = _depths(one)
-    if isinstance(other, (torch.dtype, torch.device, str)):
+    if isinstance(other, str) and isinstance(getattr(torch, other, None), torch.dtype):
+        other = getattr(torch, other)
+    if isinstance(other, str):
+        try:
+            other = usable_device(other)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{other!r} is no dtype, such as 'float16', and {error}") from error
+    if isinstance(other, (torch.dtype, torch.device)):
         model, (other_args, other_named) = copy.deepcopy(one.model).to(other), _moved((args, named), other)
         second = trace(model, *other_args, kwargs=other_named).predict(*other_args, **other_named)
         called = str(other)

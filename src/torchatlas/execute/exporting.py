@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, redirect_stderr
@@ -16,13 +15,13 @@ import torch
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from torchatlas.capturing.frames import is_users
+from torchatlas.capturing.frames import raising_line
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import CaptureError
 from torchatlas.execute.export_deadline import Deadline
 from torchatlas.execute.export_recurrent import AnyLength, restored
 from torchatlas.execute.free_sizes import Size, first_line, freest
-from torchatlas.inputs import bound_arguments, named_tensors
+from torchatlas.inputs import advice, argument_names, bound_arguments, named_tensors
 from torchatlas.interrupts import bracketed
 from torchatlas.progress import Progress
 from torchatlas.torch_private import (
@@ -77,7 +76,7 @@ def exported(
     except CaptureError:
         raise
     except Exception as error:  # export raises whatever the model, or the tracer, raises
-        raise _refused(model, error) from error
+        raise _refused(model, error, argument_names(model, args, kwargs)) from error
     restored(program)
     return Exported(program, {**known, **fixed}, assigned)
 
@@ -212,14 +211,14 @@ def bound(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> di
     return named
 
 
-def _refused(model: nn.Module, error: Exception) -> CaptureError:
+def _refused(model: nn.Module, error: Exception, inputs: dict[Any, Any]) -> CaptureError:
     text, first = str(error), first_line(error)
-    stack = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in stack if frame.line and is_users(frame.filename)]
-    where = f", at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+    where = f", at {line}" if (line := raising_line(error)) else ""
     out = 'Follow the path that these inputs take with fallback="capture", or record it with atlas.capture.'
     if "data-dependent" in text or isinstance(error, GuardOnDataDependentSymNode):
         out = f"It depends on the values of tensors there: use torch.where or torch.cond. {out}"
+    if hint := advice(error, model, inputs):
+        out = f"{hint[0].upper()}{hint[1:]}"
     if "Cache'> in output" in text:  # a model of transformers returns its keys and values unless told not to
         out = f"Trace it without its cache: pass use_cache=False with the inputs. {out}"
     return CaptureError(

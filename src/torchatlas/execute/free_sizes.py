@@ -39,6 +39,7 @@ class InputSize(ShownPart):
 
     @property
     def free(self) -> bool:
+        """Whether it may be another size."""
         return self.symbol is not None
 
     def __str__(self) -> str:

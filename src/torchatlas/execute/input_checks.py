@@ -48,7 +48,7 @@ def mismatch(leaves: list[tuple[str, Any]], flat: list[Any]) -> str | None:
                 return f"input {name} is {given!r}, but {wanted!r} was traced and is part of the graph: trace again."
             continue
         if not isinstance(given, torch.Tensor):
-            return f"input {name} is a {type(given).__name__}, not a tensor."
+            return f"input {name} is a {type(given).__name__}, not a tensor: pass torch.as_tensor(...) of it."
         if given.dtype != wanted.dtype:
             return f"input {name} has dtype {given.dtype}; the model was traced with {wanted.dtype}."
         if given.device.type != wanted.device:

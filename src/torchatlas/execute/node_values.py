@@ -41,6 +41,7 @@ class NodeIO(Shown):
         return self._hyperparameters()
 
     def __getitem__(self, name: str) -> Any:
+        """One of `keys()` by its name."""
         if name in _OF_VALUES:
             return getattr(self, _OF_VALUES[name])
         if self.node is None or name not in _OF_NODE:
@@ -101,6 +102,7 @@ class NodeValues(Shown, Mapping[str, NodeIO]):
         self._entries, self.output, self._graph = entries, output, graph
 
     def __getitem__(self, name: str) -> NodeIO:
+        """What a node, or the last node of a module, took and made."""
         if name and name not in self._entries and self._graph is not None and name in self._graph.scopes:
             name = self._graph[name].name
         if name not in self._entries:
@@ -109,9 +111,11 @@ class NodeValues(Shown, Mapping[str, NodeIO]):
         return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:
+        """The names of the nodes, in the order in which they ran."""
         return iter(self._entries)
 
     def __len__(self) -> int:
+        """How many nodes there are."""
         return len(self._entries)
 
     def __repr__(self) -> str:

@@ -80,7 +80,7 @@ def replay_data(graph: Graph) -> ReplayData:
     if "replay" not in graph.metadata:
         raise StateError(
             'This graph was not captured with values="replay": it does not hold the bytes a replay starts from. '
-            'Capture it again: atlas.capture(model, ..., values="replay").'
+            'Capture it again: atlas.capture(model, ..., values="replay"), or torchatlas capture --values replay.'
         )
     if f"{REPLAY}digests" not in graph.recorded:
         raise StateError(

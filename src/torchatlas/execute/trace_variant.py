@@ -25,7 +25,7 @@ from torchatlas.execute.node_values import RunOptions, Taken, ValueRecorder, clo
 from torchatlas.execute.program import Failed, Program, Unreachable, part
 from torchatlas.graph import Graph, GraphNode, Value
 from torchatlas.graph.module_outputs import output_nodes
-from torchatlas.registry import near_names
+from torchatlas.registry import did_you_mean
 from torchatlas.torch_private import pytree
 
 
@@ -108,10 +108,8 @@ class Variant:
                 raise InvalidInputError(f"module {name!r} makes several values; edit one of its nodes: {several}.")
             found = [node for nodes in made for node in nodes]
         else:
-            near = " or ".join(map(repr, near_names(name, [*(node.name for node in graph.nodes), *graph.scopes])))
-            raise NodeNotFoundError(
-                f"no node or module is named {name!r}" + (f"; did you mean {near}?" if near else "")
-            )
+            hint = did_you_mean(name, [*graph.index.by_name, *graph.scopes]) or ". traced.graph.nodes lists them."
+            raise NodeNotFoundError(f"no node or module is named {name!r}{hint}")
         return [fx_name for fx_name, ours in self.names.items() if ours in found]
 
     def _made_by(self, name: str) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.exported import graph_of_export
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import (
@@ -47,6 +48,7 @@ from torchatlas.execute.trace_variant import Variant, node_location, structured
 from torchatlas.execute.value_files import ValueFile
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.shown import Shown
+from torchatlas.inputs import check_keywords
 from torchatlas.progress import Progress
 from torchatlas.sections import Lines, Section, Table
 from torchatlas.torch_private import FakeTensor, export_guards, pytree
@@ -58,20 +60,35 @@ _MOST_TRACES = 8  # of one model, for inputs that the first one does not serve
 class TracedModel(Shown):
     """A model as a graph that runs. Parameters are the model's own: training one trains the other.
 
-    `input_for_graph` are example inputs: a tensor, or a tuple of them. `dynamic_shapes="auto"` lets every size that the
-    model does not fix be another one later; None fixes all; otherwise it is what torch.export takes. `device` says
-    where to trace and run: the example is moved there, and the model must be there. `check` runs the example once both
-    ways: what export did not see, an assignment to `.data` say, is an error then and not a wrong number later.
-    `fallback="capture"` takes a model that torch.export refuses: it then runs itself, along the path that the example
-    took, and inputs for which it takes another one are refused.
-
-    `budget_s` limits how much longer tracing may take than with all sizes fixed, in seconds of computing: which sizes
-    can be free is found by trying, and torch.export may need hours for some. `input_sizes` says what came of it.
-
     Sizes of 0 or 1, and sizes for which the model takes another path, need a trace of their own: it is made when they
     come, in the mode (training or not) of the first. `graph` is that of the first.
+
+    Args:
+        model: The model.
+        input_for_graph: Example inputs: a tensor, or a tuple of them.
+        device: Where to trace and run: the example is moved there, and the model must be there. None leaves it.
+        dynamic_shapes: "auto" lets every size that the model does not fix be another one later; None fixes all;
+            otherwise it is what torch.export takes.
+        kwargs: Example inputs that are passed by keyword.
+        check: Run the example once both ways: what export did not see, such as an assignment to `.data`, is an error
+            then and not a wrong number later.
+        fallback: "capture" takes a model that torch.export refuses: it then runs itself, along the path that the
+            example took, and inputs for which it takes another one are refused.
+        budget_s: Seconds of computing that tracing may take longer than with all sizes fixed: which sizes can be free
+            is found by trying. `input_sizes` says what came of it.
+    Raises:
+        InvalidModelError: `model` is not a module.
+        InvalidInputError: An argument cannot be understood.
+        CaptureError: torch.export refuses the model with this example, or what it made of it computes something else.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+        >>> traced = atlas.TracedModel(model, torch.ones(3, 4))
+        >>> traced.predict(torch.ones(5, 4))["1.relu"].output.shape
+        torch.Size([5, 8])
     """
 
+    @explains_arguments
     def __init__(
         self,
         model: nn.Module,
@@ -145,6 +162,7 @@ class TracedModel(Shown):
 
     @property
     def topological_order(self) -> list[GraphNode]:
+        """The nodes in the order in which they run."""
         return self.graph.topological_order()
 
     # -- files -------------------------------------------------------------------------------------------------------
@@ -152,7 +170,15 @@ class TracedModel(Shown):
     def save(self, path: str | os.PathLike[str], *, weights: bool = True) -> Path:
         """Write program, graph and weights to an `.atlas` file; `atlas.load(path)` reads it, without this model's code.
 
-        Without `weights`, loading takes a model that has them: `atlas.load(path, model=model)`.
+        Args:
+            path: Where.
+            weights: False leaves the weights out: loading then takes a model that has them, `atlas.load(path,
+                model=model)`.
+        Returns:
+            The path.
+        Raises:
+            InvalidInputError: The suffix is not .atlas.
+            FileSystemError: The file cannot be written.
         """
         if Path(path).suffix != ".atlas":
             raise InvalidInputError(
@@ -166,12 +192,22 @@ class TracedModel(Shown):
     ) -> TracedModel:
         """Read what `save` wrote. Nothing is executed, and the program may call only operators that were reviewed.
 
-        `allow` adds others by name ("my_ops.scale.default"), or all of a namespace ("my_ops"), for trusted files:
-        see SECURITY.md. `model` is where the weights come from, if not the file.
+        Args:
+            path: The file.
+            model: Where the weights come from, if not from the file.
+            allow: Operators to allow besides: names ("my_ops.scale.default") or namespaces ("my_ops"). For files that
+                you trust; see SECURITY.md.
+        Returns:
+            The traced model.
+        Raises:
+            FileFormatError: The file is damaged, holds no traced model, or asks for an operator that nobody reviewed.
+            FileSystemError: The file cannot be read.
         """
         graph = Graph.load(path)
         if not holds_program(graph):
-            raise FileFormatError(f"{path}: this is a graph and no traced model; Graph.load reads it.")
+            raise FileFormatError(
+                f"{path}: this is a graph and no traced model, which atlas.trace(...).save writes; Graph.load reads it."
+            )
         return cls.of_graph(graph, path, model=model, allow=allow)
 
     @classmethod
@@ -199,7 +235,16 @@ class TracedModel(Shown):
     # -- running -----------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns for these inputs."""
+        """What the model returns for these inputs.
+
+        Args:
+            *args: The positional arguments of the model.
+            **kwargs: Its keyword arguments.
+        Returns:
+            What the model returns, in the same structure.
+        Raises:
+            InputMismatchError: A size that the trace fixed is another one, or torch refused the inputs.
+        """
         return self._run(args, kwargs)[0]
 
     def predict(
@@ -210,10 +255,19 @@ class TracedModel(Shown):
         save: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> NodeValues:
-        """Run it and give what every node took and made, or only `nodes`, by name or by module path.
+        """Run it and give what every node took and made. With a callback or a file nothing is kept.
 
-        With a `callback` or a file nothing is kept. The callback is called with each node's name and value as they
-        come; `save="values.safetensors"` writes what these nodes make to a file, for models whose values do not fit.
+        Args:
+            *args: The positional arguments of the model.
+            nodes: The nodes to give, by name or by module path; None gives all.
+            callback: Called with each node's name and value as they come.
+            save: Write what these nodes make to this .safetensors file, for models whose values do not fit.
+            **kwargs: The keyword arguments of the model.
+        Returns:
+            NodeValues: by node name, what it took and made; `output` is the model's.
+        Raises:
+            NodeNotFoundError: There is no such node or module; the message lists near names.
+            InputMismatchError: The inputs do not fit the trace.
         """
         if save is not None:
             return self._saved(save, args, kwargs, nodes, callback)
@@ -255,7 +309,16 @@ class TracedModel(Shown):
     ) -> Any:
         """What the model returns when the values of some nodes, or outputs of modules, are changed on the way.
 
-        With `check_finite` the first node that makes NaN or infinity is an error that names it.
+        Args:
+            *args: The positional arguments of the model.
+            edit: Functions from a value to the value to take instead, by node name or module path.
+            check_finite: Make the first node that makes NaN or infinity an error that names it.
+            **kwargs: The keyword arguments of the model.
+        Returns:
+            What the model returns then.
+        Raises:
+            NotFiniteError: A node made NaN or infinity, and `check_finite` is set.
+            NodeNotFoundError: There is no such node or module.
         """
         if not check_finite:
             return self._run(args, kwargs, edit=edit)[0]
@@ -272,9 +335,17 @@ class TracedModel(Shown):
     def run_between(self, values: Mapping[str, Any], to: str) -> Any:
         """What a node makes, or a module returns, computed from the values of other nodes alone.
 
-        `values` are by node name, input name or module path: `run_between({"layer1": hidden}, "layer3")`. Only what
-        leads from them to it is run. If they do not determine it, past a skip connection say, the error names what is
-        missing. A module that returns several values takes and gives a tuple of them.
+        Only what leads from them to it is run. A module that returns several values takes and gives a tuple of them.
+
+        Args:
+            values: Values by node name, input name or module path: `run_between({"layer1": hidden}, "layer3")`.
+            to: The node or module to compute.
+        Returns:
+            Its value.
+        Raises:
+            InvalidInputError: The values do not determine it, past a skip connection say; the message names what is
+                missing.
+            NodeNotFoundError: There is no such node or module.
         """
         results = self._variants[0].run_between(values, to, self.model)
         return results[0] if len(results) == 1 else tuple(results)
@@ -294,7 +365,10 @@ class TracedModel(Shown):
         if not everything or callback is not None:
             keep = {found for name in nodes or () for found in variant.fx_names(name)}
         edits: dict[str, Callable[[Any], Any]] = {}
-        for name, change in (edit or {}).items():
+        for name, change in dict[str, Any](edit or {}).items():
+            if not callable(change):
+                kind = type(change).__name__
+                raise InvalidInputError(f"edit[{name!r}] is a {kind}: pass a function of the value, lambda x: 2 * x.")
             edits.update(dict.fromkeys(variant.fx_names(name, edited=True), change))
         watch = None
         if callback is not None:
@@ -492,6 +566,7 @@ class TracedModel(Shown):
             yield Table(["input", ">dim", ">size of the example", "takes", "why"], rows)
 
 
+@explains_arguments
 def trace(
     model: nn.Module,
     *args: Any,
@@ -501,7 +576,30 @@ def trace(
     kwargs: Mapping[str, Any] | None = None,
     **model_kwargs: Any,
 ) -> TracedModel:
-    """Trace a model with example inputs; see TracedModel."""
+    """Trace a model with example inputs: torch.export turns it into a graph that runs by itself.
+
+    Args:
+        model: The model.
+        *args: Example inputs.
+        dynamic_shapes: "auto" lets every size that the model does not fix be another one later; None fixes all;
+            otherwise it is what torch.export takes.
+        fallback: "capture" takes a model that torch.export refuses: it then runs itself, along the path that the
+            example took, and inputs for which it takes another one are refused.
+        budget_s: Seconds of computing that finding the free sizes may take.
+        kwargs: Keyword arguments of the model whose names are also names of this function.
+        **model_kwargs: All other keyword arguments of the model.
+    Returns:
+        A TracedModel, to be called like the model.
+    Raises:
+        InvalidModelError: `model` is not a module.
+        CaptureError: torch.export refuses the model with this example, or what it made of it computes something else.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> traced = atlas.trace(torch.nn.Linear(4, 2), torch.ones(3, 4))
+        >>> traced(torch.ones(7, 4)).shape, traced.input_shapes
+        (torch.Size([7, 2]), {'input': ('s...', 4)})
+    """
+    check_keywords(trace, model, model_kwargs)
     named = {**(kwargs or {}), **model_kwargs}
     return TracedModel(model, args, dynamic_shapes=dynamic_shapes, kwargs=named, fallback=fallback, budget_s=budget_s)
 

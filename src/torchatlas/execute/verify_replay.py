@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.record_op import plan_for
 from torchatlas.capturing.replaying import leaves_of, written_tensors
 from torchatlas.capturing.tensor_bytes import NO_DIGEST, fingerprint
@@ -19,6 +20,7 @@ from torchatlas.execute.replay import OpLocation, ReplayObserver, ReplayProgram,
 from torchatlas.execute.replay_data import array
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
+from torchatlas.graph.given import GraphLike, as_graph
 from torchatlas.graph.shown import Shown
 from torchatlas.sections import Lines, Section
 
@@ -80,12 +82,28 @@ class Verification(Shown):
         return {"verified": bool(self), **asdict(self)}
 
 
-def verify(graph: Graph, *, allow: Iterable[str] = ()) -> Verification:
-    """Run a graph captured with values="replay" once more and compare all it computes with the capture, bit for bit.
+@explains_arguments
+def verify(graph: GraphLike, *, allow: Iterable[str] = ()) -> Verification:
+    """Run a graph captured with `values="replay"` once more and compare all it computes with the capture, bit for bit.
 
-    A graph from a file runs only operators that were reviewed (SECURITY.md); `allow` adds others by name
-    ("my_ops.scale.default"), or all of a namespace ("my_ops"), for files that you trust.
+    Args:
+        graph: The graph, recorded here or read from a file.
+        allow: Operators that a graph from a file may run although nobody reviewed them: names ("my_ops.scale.default")
+            or namespaces ("my_ops"). For files that you trust; see SECURITY.md.
+    Returns:
+        A Verification, which is true if all is equal; `first_difference` names the first op that is not.
+    Raises:
+        StateError: The graph was not captured with `values="replay"`.
+        NotAvailableError: The graph is no run.
+        FileFormatError: A graph from a file asks for an operator that nobody reviewed.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> graph = atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4), backward=True, values="replay")
+        >>> proof = atlas.verify(graph)
+        >>> bool(proof), proof.replayed == proof.ops
+        (True, True)
     """
+    graph = as_graph(graph, "verify")
     program, tally = ReplayProgram(graph, allow), _Tally(graph)
     program.run(tally)
     return Verification(

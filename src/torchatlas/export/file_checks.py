@@ -75,7 +75,7 @@ def _in_words(error: Exception) -> str:
         what, where = found.groups()
         return f"{where}: {what[:1].lower()}{what[1:]}."
     if isinstance(error, msgspec.ValidationError):
-        return f"{text[:1].lower()}{text[1:]}."
+        return f"not a graph of torchatlas: {text[:1].lower()}{text[1:]}."
     return f"not readable as JSON: {text[:1].lower()}{text[1:]}."
 
 

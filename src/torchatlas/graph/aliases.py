@@ -64,18 +64,22 @@ class NodeNames:
 
     @property
     def module_name(self) -> str:
+        """The path of its module; "" outside of all."""
         return self._node.scope.path
 
     @property
     def input_shapes(self) -> list[tuple[int | str, ...]]:
+        """The shapes of `inputs`."""
         return [value.shape for value in self._node.inputs]
 
     @property
     def output_shapes(self) -> list[tuple[int | str, ...]]:
+        """The shapes of `outputs`."""
         return [value.shape for value in self._node.outputs]
 
     @property
     def parameters(self) -> dict[str, Any]:
+        """Another name of `attributes`."""
         return self._node.attributes
 
     @property
@@ -90,6 +94,7 @@ class NodeNames:
 
     @property
     def memory_usage(self) -> int | None:
+        """Another name of `memory_bytes`."""
         return self._node.memory_bytes
 
     @property
@@ -108,10 +113,12 @@ class NodeNames:
 
     @property
     def parent_ids(self) -> list[int]:
+        """Ids of `predecessors`."""
         return [node.id for node in self._node.predecessors]
 
     @property
     def child_ids(self) -> list[int]:
+        """Ids of `successors`."""
         return [node.id for node in self._node.successors]
 
 
@@ -126,10 +133,12 @@ class EdgeNames:
 
     @property
     def edge_type(self) -> str:
+        """The word of `kind`: "data" or "order"."""
         return str(self._edge.kind)
 
     @property
     def tensor_shape(self) -> tuple[int | str, ...] | None:
+        """The shape of the tensor that is handed on; None for order."""
         return None if self._edge.value is None else self._edge.value.shape
 
     @property

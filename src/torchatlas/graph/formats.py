@@ -23,10 +23,26 @@ READERS: Registry[Reader] = Registry("file format to read")
 VIEWS: Registry[Callable[..., Any]] = Registry("view")
 
 
+_WEIGHTS = "a file of weights, which say nothing of a run: load them into the model, and capture that"
+_OF_OTHERS = {  # what people take for a file of ours, and what it is
+    ".trace.json": "the name of a trace for Chrome or Perfetto, which is no format of torchatlas",
+    ".pt": _WEIGHTS,
+    ".pth": _WEIGHTS,
+    ".ckpt": _WEIGHTS,
+    ".bin": _WEIGHTS,
+    ".safetensors": _WEIGHTS,
+    ".pt2": "a program of torch.export: capture or trace the model that it was made of",
+    ".onnx": "a model for other runtimes: capture the model of PyTorch that it was made of",
+    ".py": "a program: record it with torchatlas capture --output run.atlas",
+}
+
+
 def as_path(path: Any) -> Path:
     """What was given as the path of a file, if it can be one."""
     if not isinstance(path, (str, os.PathLike)) or isinstance(os.fspath(path), bytes):
-        raise InvalidInputError(f"the path of a file is text or a pathlib.Path, not {type(path).__name__}: {path!r}.")
+        raise InvalidInputError(
+            f"the path of a file is text or a pathlib.Path, not {type(path).__name__}: {path!r:.80}."
+        )
     if "\0" in os.fspath(path):
         raise InvalidInputError(f"{os.fspath(path)!r} is no path of a file: it has a NUL character.")
     return Path(path)
@@ -80,18 +96,32 @@ def save(graph: Any, path: Path, suffix: str | None = None, **options: Any) -> P
 
 def load(path: Path) -> Any:
     """Read by suffix."""
-    reader = _by_suffix(READERS, path)
     if (path / "run.jsonl").is_file():  # see runs/folder.py
         raise FileFormatError(
             f"{path} is a recorded run, which holds many graphs: atlas.load({str(path)!r}).graph(step) is one of them, "
             f"and so is each file in {path / 'steps'}. torchatlas view {path} shows it."
         )
+    if path.is_dir():
+        raise FileSystemError(f"{path} is a folder: name a file in it, or look at all of them: torchatlas view {path}")
+    if not path.suffix and not path.exists():
+        raise FileSystemError(f"There is no file or folder {path}. The path is relative to {Path.cwd()}.")
+    reader = _by_suffix(READERS, path)
     try:
         return reader(path)
     except OSError as error:
         if isinstance(error, FileSystemError):
             raise
-        raise FileSystemError(f"Cannot read {path}: {error.strerror or error}.") from error
+        hint = _near_files(path) if isinstance(error, FileNotFoundError) else "."
+        raise FileSystemError(f"Cannot read {path}: {error.strerror or error}{hint}") from error
+
+
+def _near_files(path: Path) -> str:
+    """The end of a message about a file that is not there: those of its folder that look like it."""
+    try:
+        there = [str(path.with_name(name)) for name in os.listdir(path.parent) if suffix_of(Path(name)) in READERS]
+    except OSError:
+        return f": there is no folder {path.parent}."
+    return did_you_mean(str(path), there) or f". The path is relative to {Path.cwd()}."
 
 
 def view(name: str, graph: Any, **options: Any) -> Any:
@@ -115,10 +145,12 @@ def _options(writer: Writer) -> list[str]:
 
 
 def _by_suffix(formats: Registry[Any], path: Path, suffix: str | None = None) -> Any:
-    suffix = suffix_of(path) if suffix is None else suffix
+    other = next((end for end in _OF_OTHERS if path.name.lower().endswith(end)), "") if suffix is None else ""
+    suffix = other or (suffix_of(path) if suffix is None else suffix)
     if suffix not in formats:
         known = ", ".join(formats)
-        raise FileFormatError(f"{path.name}: the suffix {suffix or '(none)'!r} is no {formats.kind}; known: {known}.")
+        what = f" is {_OF_OTHERS[other]}" if other else f": the suffix {suffix or '(none)'!r} is no {formats.kind}"
+        raise FileFormatError(f"{path.name}{what}. Known: {known}.")
     return formats[suffix]
 
 

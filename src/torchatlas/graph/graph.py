@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from torchatlas.errors import NodeNotFoundError
+from torchatlas.calls import explains_arguments
+from torchatlas.errors import InvalidInputError, NodeNotFoundError
 from torchatlas.escapes import clean
 from torchatlas.graph import formats, identity
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, Array, Tables, empty_columns
@@ -25,7 +26,7 @@ from torchatlas.graph.scopes import ScopeTree
 from torchatlas.graph.shown import Shown
 from torchatlas.graph.subgraph import induced
 from torchatlas.graph.timing import Measured, Timing
-from torchatlas.registry import did_you_mean
+from torchatlas.registry import did_you_mean, member
 from torchatlas.sections import Section
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class Rows(Shown, Sequence[Item], Generic[Item]):
             return [self._make(self._graph, row) for row in range(*position.indices(self._count))]
         row = operator.index(position)
         if not -self._count <= row < self._count:
-            raise IndexError(f"{self._make.__name__} {row} of {self._count}")
+            noun = self._make.__name__.removeprefix("Graph").lower()
+            raise IndexError(f"there is no {noun} {row}: this graph has {self._count:,}, from 0 on")
         return self._make(self._graph, row % self._count)
 
     def __iter__(self) -> Iterator[Item]:
@@ -69,9 +71,24 @@ class Rows(Shown, Sequence[Item], Generic[Item]):
 class Graph:
     """One computation: what happened, in which order, on which data.
 
-    `source` says where it comes from: run, export, fx or autograd. `notes` say what a reader must know before
-    trusting a number. `recorded` holds tensors or statistics kept per output, by "node:output". `own` is true for what
-    this process recorded itself: whatever that program ran may be replayed. What a file holds is run with more care.
+    `atlas.capture`, `atlas.recording`, `atlas.trace` and others make graphs; code that builds one itself fills a
+    `torchatlas.graph.builder.Builder`.
+
+    Args:
+        columns: The arrays that hold nodes, edges, values, storages and scopes, by name.
+        tables: Texts and arguments that columns point into.
+        source: Where it comes from: "run", "export", "fx" or "autograd".
+        notes: What a reader must know before trusting a number.
+        metadata: What does not change the structure: versions, the class of the model.
+        recorded: Tensors or statistics kept per output, by "node:output".
+        timing: How its times were measured.
+        own: True for what this process recorded itself: whatever that program ran may be replayed. What a file holds is
+            run with more care.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> graph = atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4))
+        >>> len(graph), graph["addmm"].output_shapes, graph.scopes[""].parameters
+        (4, [(1, 2)], 10)
     """
 
     def __init__(
@@ -99,22 +116,27 @@ class Graph:
 
     @cached_property
     def index(self) -> Index:
+        """The columns as they are asked for most: edges by node, values by node."""
         return Index(self)
 
     @cached_property
     def nodes(self) -> Rows[GraphNode]:
+        """The nodes, in execution order."""
         return Rows(self, GraphNode, len(self.columns["node_kind"]))
 
     @cached_property
     def edges(self) -> Rows[GraphEdge]:
+        """The edges, by id."""
         return Rows(self, GraphEdge, len(self.columns["edge_source"]))
 
     @cached_property
     def values(self) -> Rows[Value]:
+        """The values: every state of every tensor."""
         return Rows(self, Value, len(self.columns["value_storage"]))
 
     @cached_property
     def storages(self) -> Rows[Storage]:
+        """The allocations, by id."""
         return Rows(self, Storage, len(self.columns["storage_bytes"]))
 
     @property
@@ -123,12 +145,15 @@ class Graph:
         return self.index.scopes
 
     def __len__(self) -> int:
+        """How many nodes there are."""
         return len(self.columns["node_kind"])
 
     def __iter__(self) -> Iterator[GraphNode]:
+        """The nodes, in execution order."""
         return iter(self.nodes)
 
     def __contains__(self, name: object) -> bool:
+        """Whether there is a node of that name."""
         return name in self.index.by_name
 
     def __getitem__(self, name: str | int) -> GraphNode:
@@ -143,10 +168,11 @@ class Graph:
                 raise NodeNotFoundError(f"module {name!r} returns what {len(made)} nodes make; name one: {several}.")
             return self[made[0]]
         if node is None:
-            known = [*self.index.by_name, *self.scopes]
-            raise NodeNotFoundError(f"no node or module is named {name!r}{did_you_mean(name, known)}")
+            hint = did_you_mean(name, [*self.index.by_name, *self.scopes]) or ". graph.nodes lists them."
+            raise NodeNotFoundError(f"no node or module is named {name!r}{hint}")
         return GraphNode(self, node)
 
+    @explains_arguments
     def where(
         self,
         predicate: Callable[[GraphNode], bool] | None = None,
@@ -160,21 +186,39 @@ class Graph:
     ) -> list[GraphNode]:
         """The nodes that meet every condition, in execution order.
 
-        `operation` is a full name (aten.add.Tensor) or a short one (add); `scope` includes everything below it.
+        Args:
+            predicate: A function of a node.
+            kind: "input", "op" or "output".
+            phase: "forward", "backward", "recompute", "optimizer" or "other".
+            operation: A full name (aten.add.Tensor) or a short one (add).
+            operation_type: The category, such as "matmul".
+            scope: The path of a module; everything below it is included. One that the graph does not have is an error.
+            iteration: The step of a training loop, counted from 0.
+        Returns:
+            The nodes.
+        Raises:
+            AnalysisError: A word that is no kind, phase or category.
+            NodeNotFoundError: A scope that the graph does not have.
         """
+        if predicate is not None and not callable(predicate):
+            raise InvalidInputError(
+                f"where takes a function of a node, or conditions by name, not {predicate!r}: "
+                f"where(operation={str(predicate)!r}), or where(scope={str(predicate)!r})."
+            )
         columns, tables = self.columns, self.tables
         keep = np.ones(len(self), bool)
         if kind is not None:
-            keep &= columns["node_kind"] == KINDS.index(NodeKind(kind))
+            keep &= columns["node_kind"] == KINDS.index(member(NodeKind, kind))
         if phase is not None:
-            keep &= columns["node_phase"] == PHASES.index(Phase(phase))
+            keep &= columns["node_phase"] == PHASES.index(member(Phase, phase))
         if operation is not None:
             wanted = [op.name == operation or short_name(op.name) == operation for op in tables.operations]
             keep &= np.array(wanted or [False])[columns["node_operation"]]
         if operation_type is not None:
-            category = OperationType(operation_type)
+            category = member(OperationType, operation_type)
             keep &= np.array([op.type == category for op in tables.operations] or [False])[columns["node_operation"]]
         if scope is not None:
+            scope = self.scopes[scope].path
             inside = [not scope or path == scope or path.startswith(scope + ".") for path in self.index.paths]
             keep &= np.array(inside)[self.index.path_of_call[columns["node_call"]]]
         if iteration is not None:
@@ -186,10 +230,24 @@ class Graph:
         """Every node after all it depends on: execution order is such an order."""
         return list(self.nodes)
 
+    @explains_arguments
     def subgraph(self, nodes: Iterable[GraphNode | str | int] | None = None, *, scope: str | None = None) -> Graph:
-        """The chosen nodes (or those of a scope) with the edges among them, as a graph of its own."""
+        """The chosen nodes with the edges among them, as a graph of its own.
+
+        Args:
+            nodes: Nodes, their names or their ids; None takes all.
+            scope: Only those in the module of this path and below it.
+        Returns:
+            The graph.
+        Raises:
+            NodeNotFoundError: There is no node of that name.
+        """
         if nodes is None:
             chosen = {node.id for node in self.where(scope=scope or "")}
+        elif isinstance(nodes, (str, GraphNode)):
+            raise InvalidInputError(
+                f"subgraph takes several nodes, not {nodes!r}: a list of them, or a module by scope=."
+            )
         else:
             chosen = {node.id if isinstance(node, GraphNode) else self[node].id for node in nodes}
         return induced(self, np.array(sorted(chosen), np.int64))
@@ -215,7 +273,13 @@ class Graph:
         self._timing = timing
 
     def measured(self, nodes: Array | None = None) -> Measured | None:
-        """The sum of known node times, of all or of some, with what it is; None when none of them was timed."""
+        """The sum of known node times, with what it is: of one run, or the median of several.
+
+        Args:
+            nodes: Ids of the nodes to sum; None sums all.
+        Returns:
+            The time; None when none of them was timed.
+        """
         time, spread, timing = self.columns["node_time_ns"], self.columns["node_time_spread_ns"], self.timing
         if nodes is not None:
             time, spread = time[nodes], spread[nodes]
@@ -255,38 +319,81 @@ class Graph:
         return hash(self.hash)
 
     def identical(self, other: Graph) -> bool:
-        """Whether every column, table and note is the same, times included."""
+        """Whether every column, table and note is the same, times included. `==` compares the structure only.
+
+        Args:
+            other: Another graph.
+        Returns:
+            True if nothing differs.
+        """
         return identity.first_difference(self, other) is None
 
     # -- going elsewhere: formats add themselves, see graph/formats.py ----------------------------------------------
 
     def save(self, path: str | os.PathLike[str], **options: Any) -> Path:
-        """Write the graph; the suffix chooses the format. Returns the path.
+        """Write the graph; the suffix chooses the format.
 
-        `options` are those of the format. A page of the viewer (.html) takes `title`, and what is laid over the graph:
-        `overlay` (numbers of nodes or modules by name), `findings`, `partition`, `stages`, `backward`. `device` is for
-        its roofline.
+        Args:
+            path: Where: .atlas and .json hold everything, .html is the viewer, .svg, .png and .pdf are pictures; .dot,
+                .mmd, .csv and .parquet are for other tools.
+            **options: Those of the format. A page of the viewer takes `title`, and what is laid over the graph:
+                `overlay` (numbers of nodes or modules by name), `findings`, `partition`, `stages`, `backward`; `device`
+                is for its roofline. Pictures take the arguments of `atlas.draw`.
+        Returns:
+            The path.
+        Raises:
+            FileFormatError: No format has that suffix.
+            FileSystemError: The file cannot be written.
+            MissingDependencyError: The format needs a package that is not installed.
         """
         return formats.save(self, formats.as_path(path), **options)
 
     def show(self, **options: Any) -> Path:
-        """Open the viewer in a browser, with the options of `save("step.html")`. Returns the path of its page."""
+        """Open the viewer in a browser.
+
+        Args:
+            **options: Those of `save("step.html")`.
+        Returns:
+            The path of its page.
+        """
         shown: Path = formats.view("browser", self, **options)
         return shown
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Graph:
-        """Read a graph. Nothing in a file is ever executed."""
+        """Read a graph. Nothing in a file is ever executed.
+
+        Args:
+            path: A file that `save` wrote: .atlas, .json, or a page of the viewer (.html).
+        Returns:
+            The graph; of a traced model that was saved, its graph.
+        Raises:
+            FileSystemError: The file cannot be read.
+            FileFormatError: The file is damaged, or not of the format that its suffix says.
+            NewerVersionError: A newer torchatlas wrote it.
+        """
         graph = formats.load(formats.as_path(path))
         assert isinstance(graph, cls)
         return graph
 
     def to_networkx(self) -> networkx.MultiDiGraph:
-        """A networkx.MultiDiGraph with one node per node and one edge per edge."""
+        """The graph for the algorithms of networkx.
+
+        Returns:
+            A networkx.MultiDiGraph with one node per node and one edge per edge.
+        Raises:
+            MissingDependencyError: networkx is not installed.
+        """
         return formats.view("networkx", self)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A pandas.DataFrame with one row per node."""
+        """The nodes as a data frame.
+
+        Returns:
+            A pandas.DataFrame with one row per node.
+        Raises:
+            MissingDependencyError: pandas is not installed.
+        """
         return formats.view("pandas", self)
 
     def __repr__(self) -> str:

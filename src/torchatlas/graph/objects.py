@@ -62,6 +62,7 @@ class Storage(_Item):
 
     @property
     def device(self) -> str | None:
+        """Where it lies, such as "cpu" or "cuda:0"."""
         device = self._optional("storage_device")
         return None if device is None else self._graph.tables.devices[device]
 
@@ -77,6 +78,7 @@ class Storage(_Item):
 
     @property
     def role(self) -> Role:
+        """What its tensor is to the program."""
         return ROLES[self._number("storage_role")]
 
     def __repr__(self) -> str:
@@ -97,27 +99,33 @@ class Value(_Item):
 
     @property
     def storage(self) -> Storage | None:
+        """The memory it lies in; None for a tensor without any, such as a sparse one."""
         storage = self._optional("value_storage")
         return None if storage is None else Storage(self._graph, storage)
 
     @property
     def layout(self) -> Layout:
+        """Strided, sparse ..."""
         return self._graph.tables.layouts[self._number("value_layout")]
 
     @property
     def shape(self) -> tuple[int | str, ...]:
+        """Its sizes; of a traced model some are symbols, such as "s0"."""
         return self.layout.shape
 
     @property
     def stride(self) -> tuple[int | str, ...] | None:
+        """Its strides in elements; None where the layout has none."""
         return self.layout.stride
 
     @property
     def dtype(self) -> str:
+        """The dtype by its short name, such as "float32"."""
         return self.layout.dtype
 
     @property
     def device(self) -> str:
+        """Where it lies, such as "cpu" or "cuda:0"."""
         return self.layout.device
 
     @property
@@ -138,11 +146,13 @@ class Value(_Item):
 
     @property
     def view_of(self) -> Value | None:
+        """The value that it is a view of; None if it is none."""
         value = self._optional("value_view_of")
         return None if value is None else Value(self._graph, value)
 
     @property
     def role(self) -> Role:
+        """What it is to the program: input, parameter, activation ..."""
         return ROLES[self._number("value_role")]
 
     @property
@@ -169,12 +179,23 @@ class Value(_Item):
 
 
 class GraphNode(_Item, NodeNames):
-    """One thing that happened: an input arriving, an operation, an output leaving."""
+    """One thing that happened: an input arriving, an operation, an output leaving. Read from a graph.
+
+    Args:
+        graph: The graph it belongs to.
+        id: Its position in the order of execution.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> node = atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4), backward=True)["addmm"]
+        >>> node.operation, str(node.operation_type), str(node.phase), len(node.backward_nodes) > 0
+        ('aten.addmm.default', 'matmul', 'forward', True)
+    """
 
     _HEADINGS: ClassVar = (">node", "name", "operation", "phase", "makes", ">time")
 
     @property
     def kind(self) -> NodeKind:
+        """Input, op or output."""
         return KINDS[self._number("node_kind")]
 
     @property
@@ -189,10 +210,12 @@ class GraphNode(_Item, NodeNames):
 
     @property
     def operation_type(self) -> OperationType:
+        """The category of the operation; never its phase."""
         return self._graph.tables.operations[self._number("node_operation")].type
 
     @property
     def phase(self) -> Phase:
+        """When it ran: forward, backward, recompute, optimizer or other."""
         return PHASES[self._number("node_phase")]
 
     @property
@@ -214,6 +237,7 @@ class GraphNode(_Item, NodeNames):
 
     @property
     def inputs(self) -> list[Value]:
+        """The values it took, parameters too."""
         return [Value(self._graph, int(value)) for value in self._graph.index.inputs(self.id)]
 
     @property
@@ -271,19 +295,23 @@ class GraphNode(_Item, NodeNames):
 
     @property
     def iteration(self) -> int:
+        """The step of a training loop it ran in, counted from 0."""
         return self._number("node_iteration")
 
     @property
     def thread(self) -> str | None:
+        """The thread it ran on, if not the one that began the recording."""
         thread = self._optional("node_thread")
         return None if thread is None else self._graph.tables.threads[thread]
 
     @property
     def forward_node(self) -> GraphNode | None:
+        """The op of forward that this op of backward belongs to; None where there is none."""
         return self._node_at("node_forward")
 
     @property
     def backward_nodes(self) -> list[GraphNode]:
+        """The ops of backward that belong to this op of forward."""
         return [GraphNode(self._graph, int(node)) for node in self._graph.index.backward_of(self.id)]
 
     @property
@@ -313,41 +341,59 @@ class GraphNode(_Item, NodeNames):
 
 
 class GraphEdge(_Item, EdgeNames):
-    """From `source` to `target`: data, or only an order that must be kept."""
+    """From `source` to `target`: data, or only an order that must be kept. Read from `graph.edges`.
+
+    Args:
+        graph: The graph it belongs to.
+        id: Its position in `graph.edges`.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> edge = atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4)).edges[0]
+        >>> edge.source.name, edge.target.name, edge.tensor_shape
+        ('input', 'addmm', (1, 4))
+    """
 
     _HEADINGS: ClassVar = ("from", "to", "kind", "tensor")
 
     @property
     def source(self) -> GraphNode:
+        """The node that must come first."""
         return GraphNode(self._graph, self.source_id)
 
     @property
     def target(self) -> GraphNode:
+        """The node that must come later."""
         return GraphNode(self._graph, self.target_id)
 
     @property
     def source_id(self) -> int:
+        """Its id."""
         return self._number("edge_source")
 
     @property
     def target_id(self) -> int:
+        """Its id."""
         return self._number("edge_target")
 
     @property
     def output_index(self) -> int | None:
+        """Which output of the source it leaves; None for order."""
         return self._optional("edge_output_index")
 
     @property
     def input_index(self) -> int | None:
+        """Which input of the target it enters; None for order."""
         return self._optional("edge_input_index")
 
     @property
     def value(self) -> Value | None:
+        """The value that is handed on; None for order."""
         value = self._optional("edge_value")
         return None if value is None else Value(self._graph, value)
 
     @property
     def kind(self) -> EdgeKind:
+        """Data, or only an order."""
         return EDGE_KINDS[self._number("edge_kind")]
 
     def __repr__(self) -> str:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from torchatlas.errors import NodeNotFoundError
 from torchatlas.graph import item_sections
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 from torchatlas.graph.nouns import NodeKind, Phase, Role
 from torchatlas.graph.shown import Shown
 from torchatlas.graph.timing import Measured, Timing
+from torchatlas.registry import did_you_mean
 from torchatlas.sections import Section
 
 if TYPE_CHECKING:
@@ -148,7 +150,14 @@ class ScopeTree(Shown, Mapping[str, Scope]):
         return found
 
     def __getitem__(self, path: str) -> Scope:
-        return self._scopes[path]
+        try:
+            return self._scopes[path]
+        except KeyError:
+            hint = did_you_mean(path, self._scopes) or ". graph.scopes lists those that ran."
+            raise NodeNotFoundError(f"no module is named {path!r}{hint}") from None
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._scopes  # what Mapping has would look for near names first
 
     def __iter__(self) -> Iterator[str]:
         return iter(scope.path for scope in self._scopes[""].walk())

@@ -33,7 +33,13 @@ class Measured(ShownPart):
 
     @classmethod
     def of(cls, samples: Sequence[int]) -> Measured | None:
-        """The median of some runs; None of none."""
+        """The median of some runs.
+
+        Args:
+            samples: Their times in nanoseconds.
+        Returns:
+            The median with its spread; None of none.
+        """
         if not samples:
             return None
         low, middle, high = np.percentile(np.array(samples, np.float64), (25, 50, 75))
@@ -56,6 +62,7 @@ class Measured(ShownPart):
         return f"{share:.0f} %" if share >= 9.95 or not share else f"{max(share, 0.1):.1f} %"
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return {"ns": self.ns, "runs": self.runs, "spread_ns": self.spread_ns}
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchatlas.calls import explains_arguments
 from torchatlas.graph.columns import Operation
 from torchatlas.graph.names import short_name
 from torchatlas.graph.nouns import OperationType
@@ -49,6 +50,7 @@ class Operator:
         return self.name in loadable_operators()
 
     @property
+    @explains_arguments
     def formula(self) -> Formula | None:
         """What a call of it costs; None when nobody knows."""
         from torchatlas.operations.formulas import formula_for
@@ -92,17 +94,28 @@ def of(name: str) -> Operator:
     )
 
 
+@explains_arguments
 def register_operator(
     name: str, *, category: OperationType | str | None = None, formula: Formula | None = None
 ) -> None:
-    """Tell torchatlas what your own operator (`mylib::scan`, all overloads) or module class (`mylib.Scan`) is.
+    """Tell torchatlas what your own operator or module class is.
 
-    `category` decides how it is drawn, fused and counted by kind. `formula` is a function from one call (`OpCall`) to
-    what it costs (`Work`). Either may be left out. ValueError if torchatlas already knows what you register.
+    Args:
+        name: An operator with all its overloads, "mylib::scan", or a module class, "mylib.Scan".
+        category: How it is drawn, fused and counted: an OperationType or its word, such as "reduction".
+        formula: A function from one call (OpCall) to what it costs (Work).
+    Raises:
+        ValueError: torchatlas already knows what you register, the name is of neither form, or there is neither a
+            category nor a formula.
+    Example:
+        >>> import torchatlas as atlas
+        >>> def scan(call: atlas.OpCall) -> atlas.Work:
+        ...     return atlas.Work(elementwise_flops=call["x"].numel)
+        >>> atlas.register_operator("docs_example::scan", category="reduction", formula=scan)
     """
     from torchatlas.operations.formulas import FORMULAS
 
-    full = dotted(name)
+    full = dotted(str(name))  # also an operator itself, torch.ops.mylib.scan
     if not re.fullmatch(r"[^\s.]+(?:\.[^\s.]+)+", full):
         raise ValueError(f"cannot register {name!r}: expected 'namespace::name' or 'package.Class'")
     if category is None and formula is None:
@@ -122,7 +135,13 @@ def register_operator(
 
 
 def formula(*names: str) -> Callable[[Formula], Formula]:
-    """Deprecated: register_operator(name, category=..., formula=...) takes both together."""
+    """Deprecated: `register_operator(name, category=..., formula=...)` takes both together.
+
+    Args:
+        *names: The operators that the decorated function is the formula of.
+    Returns:
+        A decorator.
+    """
     warnings.warn(
         "formula is now register_operator(name, category=, formula=); the old name goes with the next minor version.",
         DeprecationWarning,

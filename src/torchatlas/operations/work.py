@@ -69,7 +69,20 @@ class Operand:
 
 
 class OpCall:
-    """One call of an operation: its arguments by name, tensors as operands."""
+    """One call of an operation: its arguments by name, tensors as operands. A formula takes one.
+
+    Args:
+        operation: What is known of the operator.
+        call: The arguments, tensors as references into `inputs`.
+        inputs: The tensors taken.
+        outputs: The tensors made.
+        written: The tensors written in place.
+    Example:
+        >>> import torchatlas as atlas
+        >>> def scan(call: atlas.OpCall) -> atlas.Work:
+        ...     steps = call["x"].shape[0]
+        ...     return atlas.Work(macs=steps * call.get("width", 1))
+    """
 
     __slots__ = ("_arguments", "inputs", "operation", "outputs", "reads", "writes")
 
@@ -95,11 +108,19 @@ class OpCall:
             raise InvalidInputError(f"{self.operation} has no argument {name!r}; it has: {known}.") from None
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An argument, or `default` when the operation has none of that name."""
+        """An argument, or a default when the operation has none of that name.
+
+        Args:
+            name: The name in the operator's schema.
+            default: What to return instead.
+        Returns:
+            A number, an Operand (a tensor's shape, dtype and size), a list of either, or None.
+        """
         return self._arguments.get(name, default)
 
     @property
     def names(self) -> list[str]:
+        """The names of all arguments."""
         return list(self._arguments)
 
     def _read(self, operation: Operation, call: Call) -> tuple[Operand, ...]:
@@ -126,11 +147,18 @@ class OpCall:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one call takes.
+    """What one call takes. A formula returns one.
 
-    `macs` are the multiply-adds of matmul-like work, `elementwise_flops` all other arithmetic. Bytes are what must be
-    read and written if nothing stays in a cache; None means every tensor argument once and every result once.
-    `parallelism` is how many results could be computed at the same time; None means every element of the results.
+    Args:
+        macs: Multiply-adds of matmul-like work.
+        elementwise_flops: All other arithmetic.
+        bytes_read: What must be read if nothing stays in a cache; None means every tensor argument once.
+        bytes_written: What must be written; None means every result once.
+        parallelism: How many results could be computed at the same time; None means every element of the results.
+    Example:
+        >>> import torchatlas as atlas
+        >>> atlas.Work(macs=64).flops
+        128
     """
 
     macs: int = 0
@@ -141,6 +169,7 @@ class Work:
 
     @property
     def flops(self) -> int:
+        """Of matmul-like work: two per multiply-add."""
         return 2 * self.macs
 
 

@@ -80,6 +80,7 @@ class SubgraphNames:
 
     @property
     def node_names(self) -> list[str]:
+        """Another name of `nodes`."""
         return list(self.nodes)
 
     @property
@@ -89,18 +90,22 @@ class SubgraphNames:
 
     @property
     def fusion_pattern(self) -> str:
+        """Another name of `pattern`."""
         return self.pattern
 
     @property
     def num_operators(self) -> int:
+        """How many operators it has."""
         return len(self.ops)
 
     @property
     def total_flops(self) -> int:
+        """Another name of `flops`."""
         return self.flops
 
     @property
     def total_macs(self) -> int:
+        """Another name of `macs`."""
         return self.macs
 
     @property
@@ -113,6 +118,7 @@ class SubgraphNames:
         return self.internal_bytes / self.unfused_bytes if self.unfused_bytes else 0.0
 
     def partition_reasoning_summary(self) -> str:
+        """Why it ends where it does, in words."""
         return clean(f"Partition reason: {self.partition_reason}")
 
 
@@ -146,6 +152,7 @@ class ReportNames:
 
     @property
     def fused_subgraphs(self) -> tuple[Subgraph, ...]:
+        """Another name of `subgraphs`."""
         return self.subgraphs
 
     @property
@@ -155,6 +162,7 @@ class ReportNames:
 
     @property
     def total_memory_traffic_unfused(self) -> int:
+        """Another name of `unfused_bytes`."""
         return self.unfused_bytes
 
     @property
@@ -164,6 +172,7 @@ class ReportNames:
 
     @property
     def original_operators(self) -> int:
+        """How many operators there are in all."""
         return sum(self.operation_type_counts.values())
 
     @property
@@ -173,26 +182,32 @@ class ReportNames:
 
     @property
     def max_fusion_size(self) -> int:
+        """The most operators of a subgraph."""
         return max((len(one.ops) for one in self.subgraphs), default=0)
 
     @property
     def min_arithmetic_intensity(self) -> float | None:
+        """The smallest of a subgraph; None when nothing moves."""
         return min(_intensities(self.subgraphs), default=None)
 
     @property
     def max_arithmetic_intensity(self) -> float | None:
+        """The largest of a subgraph; None when nothing moves."""
         return max(_intensities(self.subgraphs), default=None)
 
     @property
     def fusion_pattern_counts(self) -> dict[str, int]:
+        """How many subgraphs have which pattern."""
         return dict(Counter(one.pattern for one in self.subgraphs).most_common())
 
     @property
     def bottleneck_distribution(self) -> dict[str, int]:
+        """How many subgraphs are bound by what."""
         return dict(Counter(one.recommended_bottleneck.value for one in self.subgraphs).most_common())
 
     @property
     def partition_reason_distribution(self) -> dict[str, int]:
+        """How many subgraphs end for which reason."""
         return dict(Counter(str(one.partition_reason) for one in self.subgraphs).most_common())
 
     @property
@@ -239,6 +254,7 @@ class ConcurrencyNames:
 
     @property
     def batch_size(self) -> int:
+        """Another name of `batch_parallelism`."""
         return self.batch_parallelism
 
     @property

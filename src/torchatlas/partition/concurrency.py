@@ -11,11 +11,13 @@ import numpy as np
 
 from torchatlas.analysis.path_lengths import heaviest_path, slack_and_remaining
 from torchatlas.analysis.reports import Report, fields_as_json
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError, NotAvailableError
 from torchatlas.graph.columns import Array
 from torchatlas.partition.aliases import ConcurrencyNames
 from torchatlas.partition.antichain import widest
 from torchatlas.partition.report import PartitionReport, Subgraph
+from torchatlas.registry import check_choice
 from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import format_count, format_flops, format_ns, format_seconds
 
@@ -49,6 +51,7 @@ class ConcurrencyReport(ConcurrencyNames, Report):
     times: str | None  # of by="time": "one run", or the median of how many
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         speedups = {str(workers): speedup for workers, speedup in self.speedups.items()}
         return fields_as_json(self) | {"speedups": speedups}
 
@@ -59,13 +62,24 @@ class ConcurrencyReport(ConcurrencyNames, Report):
 class ConcurrencyAnalyzer:
     """Finds the subgraphs of a partition that can run at the same time.
 
-    `by` is what a subgraph weighs on the critical path: "flops" (all arithmetic), "roofline" (best seconds on the
-    report's device), "time" (as measured) or "count".
+    Args:
+        by: What a subgraph weighs on the critical path: "flops" (all arithmetic), "roofline" (best seconds on the
+            report's device), "time" (as measured) or "count".
+        workers: Numbers of workers to schedule the subgraphs on, for `ConcurrencyReport.speedups`.
+    Raises:
+        InvalidInputError: `by` is none of these, or `workers` are no numbers from 1.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> report = atlas.GraphPartitioner().partition(model, torch.ones(1, 4))
+        >>> found = atlas.ConcurrencyAnalyzer().analyze(report)
+        >>> found.num_stages, found.speedup_bound
+        (2, 1.0)
     """
 
+    @explains_arguments
     def __init__(self, by: str = "flops", workers: int | Iterable[int] = WORKERS) -> None:
-        if by not in WEIGHTS:
-            raise InvalidInputError(f"by={by!r}: one of {', '.join(WEIGHTS)}.")
+        check_choice("by", by, WEIGHTS)
         self.by, self.workers = by, tuple(workers) if isinstance(workers, Iterable) else (workers,)
         if wrong := [one for one in self.workers if not isinstance(one, int) or one < 1]:
             raise InvalidInputError(f"workers={wrong[0]!r} is no number of workers.")
@@ -73,8 +87,18 @@ class ConcurrencyAnalyzer:
     def __repr__(self) -> str:
         return f"<ConcurrencyAnalyzer by {self.by}, for {', '.join(map(str, self.workers))} workers>"
 
+    @explains_arguments
     def analyze(self, report: PartitionReport) -> ConcurrencyReport:
-        """Stages, widths, critical path, slack and speed-ups of a partition."""
+        """Stages, widths, critical path, slack and speed-ups of a partition.
+
+        Args:
+            report: The partition.
+        Returns:
+            A ConcurrencyReport. Print it.
+        Raises:
+            InvalidInputError: It is not a PartitionReport.
+            NotAvailableError: `by="time"` of a graph that was not timed.
+        """
         if not isinstance(report, PartitionReport):
             raise InvalidInputError(
                 f"analyze takes the report of a partition, not {type(report).__name__}: "

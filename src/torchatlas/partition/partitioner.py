@@ -10,6 +10,7 @@ import numpy as np
 
 from torchatlas.analysis.autograd_bytes import recorded_with_autograd
 from torchatlas.analysis.devices import Device, device_named
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.partition.front_ends import opened
@@ -20,7 +21,8 @@ from torchatlas.partition.strategies import as_asked, by_module, by_operation
 from torchatlas.partition.subgraphs import Describer
 from torchatlas.partition.traffic import Ledger, ledger, traffic
 from torchatlas.partition.unit_graph import Units
-from torchatlas.registry import near_names
+from torchatlas.registry import check_choice
+from torchatlas.units import byte_limit
 
 STRATEGIES = ("fusion", "op", "module")
 _WHY_APART = {
@@ -33,15 +35,27 @@ _WHY_APART = {
 class GraphPartitioner:
     """Cuts computations into subgraphs.
 
-    `strategy` is "fusion" (what one kernel can compute, by the bytes that need not move), "op" (each operation by
-    itself) or "module" (calls of modules `depth` levels down); or pass `groups`, your own, as names of nodes. `device`
-    is a profile that bounds and times are for, as `atlas.cost` takes it: None is one generic accelerator.
-    `on_chip_bytes` is how much of an intermediate result one kernel can hold; None is the device's cache.
-
-    A model in eval mode is partitioned as inference: it runs without autograd, which would copy what operators in place
-    overwrite. `gradients=True` runs it with autograd on, `False` never; None leaves it to the mode of the model.
+    Args:
+        strategy: "fusion" (what one kernel can compute, by the bytes that need not move), "op" (each operation by
+            itself) or "module" (calls of modules `depth` levels down).
+        device: The profile that bounds and times are for, as for `atlas.cost`; None is one generic accelerator.
+        groups: Subgraphs of your own instead of a strategy: names of nodes, by name of the subgraph or as lists.
+        depth: How many levels down the strategy "module" cuts.
+        on_chip_bytes: How much of an intermediate result one kernel can hold; None is the device's cache.
+        gradients: Whether a plain model runs with autograd on, which copies what operators in place overwrite; None
+            leaves it to the mode of the model: in eval mode it is partitioned as inference.
+    Raises:
+        InvalidInputError: An argument is none of these, or two contradict each other.
+        UnknownNameError: There is no device profile of that name.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> report = atlas.GraphPartitioner().partition(model, torch.ones(1, 4))
+        >>> [subgraph.pattern for subgraph in report]
+        ['matmul+activation', 'matmul']
     """
 
+    @explains_arguments
     def __init__(
         self,
         strategy: str = "fusion",
@@ -49,30 +63,38 @@ class GraphPartitioner:
         *,
         groups: Mapping[str, Iterable[str]] | Sequence[Iterable[str]] | None = None,
         depth: int = 2,
-        on_chip_bytes: int | None = None,
+        on_chip_bytes: float | str | None = None,
         gradients: bool | None = None,
     ) -> None:
-        if strategy not in STRATEGIES:
-            near = near_names(strategy, STRATEGIES)
-            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(STRATEGIES)}."
-            raise InvalidInputError(f"strategy={strategy!r}: {hint}")
+        check_choice("strategy", strategy, STRATEGIES)
         if not isinstance(depth, int) or depth < 1:
             raise InvalidInputError(f"depth={depth!r}: modules are a whole number of levels down, at least 1.")
-        if on_chip_bytes is not None and not (isinstance(on_chip_bytes, int) and on_chip_bytes >= 0):
-            raise InvalidInputError(f"on_chip_bytes={on_chip_bytes!r} is no number of bytes.")
         self.strategy, self.groups, self.depth, self.gradients = strategy, groups, depth, gradients
         self.device = device_named(device)
-        self.on_chip_bytes = self.device.cache_bytes if on_chip_bytes is None else on_chip_bytes
+        self.on_chip_bytes = (
+            self.device.cache_bytes if on_chip_bytes is None else byte_limit(on_chip_bytes, "on_chip_bytes", least=0)
+        )
 
     def __repr__(self) -> str:
         strategy = self.strategy if self.groups is None else "groups"
         return f"<GraphPartitioner by {strategy}, for {clean(self.device.name)!r}>"
 
+    @explains_arguments
     def partition(self, x: Any, /, *args: Any, **kwargs: Any) -> PartitionReport:
-        """Cut up `x`: a torch.fx.GraphModule after ShapeProp, a TracedModel, a Graph, or the path of a saved one.
+        """Cut up a computation.
 
-        A plain model is taken with example inputs, `partition(model, *inputs)`: it is traced by torch.fx, else by
-        torch.export, else it is run; the report says which, and why the others did not work.
+        Args:
+            x: A torch.fx.GraphModule after ShapeProp, a TracedModel, a Graph, or the path of a saved one; or a plain
+                model with example inputs, which is traced by torch.fx, else by torch.export, else run: the report says
+                which.
+            *args: Example inputs of a plain model.
+            **kwargs: Those that are passed by keyword.
+        Returns:
+            A PartitionReport: every operation is in exactly one subgraph. Print it.
+        Raises:
+            AnalysisError: There is no operation to cut up.
+            InvalidModelError: `x` is none of these.
+            InvalidInputError: A plain model comes without inputs, or a GraphModule without shapes.
         """
         units, front_end, origin, attempts = opened(x, args, kwargs, self.gradients)
         found = ledger(units.graph, self.device)

@@ -148,9 +148,11 @@ class PartitionReport(ReportNames, Shown):
         return sum(one.seconds for one in self.subgraphs)
 
     def __len__(self) -> int:
+        """How many subgraphs there are."""
         return len(self.subgraphs)
 
     def __iter__(self) -> Iterator[Subgraph]:
+        """The subgraphs, in execution order."""
         return iter(self.subgraphs)
 
     def __getitem__(self, name: str | int) -> Subgraph:
@@ -164,7 +166,16 @@ class PartitionReport(ReportNames, Shown):
         raise NodeNotFoundError(f"no subgraph is or holds {name!r}{did_you_mean(name, known)}")
 
     def top(self, number: int = 5, by: str = "flops") -> list[Subgraph]:
-        """The subgraphs with most "flops", "traffic_bytes", "seconds", "elementwise_flops" ..., the largest first."""
+        """The subgraphs with most of something.
+
+        Args:
+            number: How many.
+            by: "flops", "traffic_bytes", "seconds", "elementwise_flops" or another figure of a subgraph.
+        Returns:
+            The subgraphs, the largest first.
+        Raises:
+            InvalidInputError: A subgraph has no such figure.
+        """
         if by not in Subgraph.__dataclass_fields__ or not isinstance(getattr(self.subgraphs[0], by, 0), (int, float)):
             raise InvalidInputError(f"top(by={by!r}): a number of a subgraph, such as flops, traffic_bytes or seconds.")
         return sorted(self.subgraphs, key=lambda one: -getattr(one, by))[:number]
@@ -172,8 +183,14 @@ class PartitionReport(ReportNames, Shown):
     def extract(self, origin: Any = None) -> Pieces:
         """Each subgraph as a module that runs, and the whole put together of them again.
 
-        `origin` is the GraphModule or TracedModel to cut, if it is not at hand: for a report made from a file. A
-        model that was recorded runs once more for it, and its pieces take inputs that lead along the recorded path.
+        A model that was recorded runs once more for it, and its pieces take inputs that lead along the recorded path.
+
+        Args:
+            origin: The GraphModule or TracedModel to cut, if it is not at hand: for a report made from a file.
+        Returns:
+            The Pieces.
+        Raises:
+            NotAvailableError: Nothing that runs is at hand.
         """
         from torchatlas.partition.extract import extract
 

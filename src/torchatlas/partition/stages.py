@@ -16,6 +16,7 @@ import numpy as np
 
 from torchatlas.analysis.devices import Device, device_named
 from torchatlas.analysis.reports import Report, as_json, fields_as_json
+from torchatlas.calls import explains_arguments
 from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
@@ -24,8 +25,9 @@ from torchatlas.graph.columns import Array
 from torchatlas.partition.front_ends import graph_in, opened
 from torchatlas.partition.stage_cuts import Balance, Measure, Memory, best_cuts
 from torchatlas.partition.traffic import Ledger, ledger
+from torchatlas.registry import check_choice
 from torchatlas.sections import Lines, Section, Table
-from torchatlas.units import byte_limit, format_bytes, format_flops, format_seconds
+from torchatlas.units import byte_limit, byte_rate, format_bytes, format_flops, format_seconds
 
 MEASURES = ("time", "flops", "memory")
 _MOST_STEPS = 2**27  # stages times places: above that the search would take minutes and a gigabyte; docs/limits.md
@@ -51,12 +53,14 @@ class Stage(Report):
 
     @property
     def memory_bytes(self) -> int:
+        """Weights, and activations alive at once."""
         return self.weight_bytes + self.activation_bytes
 
     def _headline(self) -> str:
         return clean(f"{self.number}: {len(self.ops):,} ops from {self.first}, {format_seconds(self.seconds)} at best")
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return {**fields_as_json(self), "memory_bytes": self.memory_bytes}
 
 
@@ -88,6 +92,7 @@ class PipelinePlan(Report):
         return sum(costs) / len(costs) / self.bottleneck if self.bottleneck else 1.0
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         found = fields_as_json(self, ("stages", "graph", "origin"))
         found |= {"balance": self.balance, "memory_limit": self.limit_bytes}  # the last is an old name
         return found | {"cuts": list(self.cuts), "stages": as_json(self.stages)}
@@ -97,12 +102,13 @@ class PipelinePlan(Report):
 
 
 @old_arguments(memory_limit="limit")
+@explains_arguments
 def pipeline_stages(
     x: Any,
     stages: int,
     *,
     by: str = "time",
-    bandwidth: float | None = None,
+    bandwidth: float | str | None = None,
     limit: float | str | None = None,
     device: Device | str | None = None,
     sizes: Mapping[str, int] | None = None,
@@ -110,26 +116,40 @@ def pipeline_stages(
 ) -> PipelinePlan:
     """Cut a traced model, a graph or a saved one into stages for as many devices.
 
-    `by` says what the worst stage should have least of: "time" (best seconds on `device`, and what it receives and
-    sends at `bandwidth` bytes per second), "flops" or "memory" (weights, and activations alive at once). No stage
-    takes more than `limit`, in bytes or as text such as "16GiB". `bandwidth` is the device's link unless it
-    is given. `begins` are the ids of the operations that a stage may begin with; all unless they are given.
+    Args:
+        x: A traced model, a graph, or the path of a saved one.
+        stages: How many stages.
+        by: What the worst stage should have least of: "time" (best seconds on `device`, sending and receiving
+            included), "flops" or "memory" (weights, and activations alive at once).
+        bandwidth: Bytes per second between stages; None takes the link of the device.
+        limit: The memory that a stage may take at most, in bytes or as text such as "16GiB".
+        device: The device profile, as for `atlas.cost`.
+        sizes: Numbers for symbolic sizes, as for `atlas.cost`.
+        begins: Ids of the operations that a stage may begin with; None allows all.
+    Returns:
+        A PipelinePlan: its stages with their figures, where to cut, how even they are. Print it.
+    Raises:
+        InvalidInputError: An argument is none of these, or there are more stages than operations.
+        AnalysisError: There is no cut that keeps each stage below `limit`.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+        >>> plan = atlas.pipeline_stages(atlas.capture(model, torch.ones(8, 64)), stages=2, by="flops")
+        >>> len(plan.stages), plan.balance
+        (2, 1.0)
     """
-    if by not in MEASURES:
-        raise InvalidInputError(f"by={by!r}: one of {', '.join(MEASURES)}.")
+    check_choice("by", by, MEASURES)
     graph, origin = graph_in(x), None
     if graph is None:
         units, _, origin, _ = opened(x, (), {})
         graph = units.graph
     profile = device_named(device)
     found = ledger(graph, profile, sizes)
-    speed = profile.link if bandwidth is None else bandwidth
-    if not (isinstance(speed, (int, float)) and speed > 0):  # nor if it is not a number at all
-        raise InvalidInputError(f"bandwidth={bandwidth!r} is no number of bytes per second.")
+    speed = profile.link if bandwidth is None else byte_rate(bandwidth)
     limit_bytes = None if limit is None else byte_limit(limit)
     ops = np.flatnonzero(found.is_op)
     if not isinstance(stages, int) or stages < 1:
-        raise InvalidInputError(f"stages={stages!r} is no number of stages.")
+        raise InvalidInputError(f"stages={stages!r} is no number of stages; pass a whole number from 1 on.")
     if stages > len(ops):
         raise InvalidInputError(f"stages={stages}, but there are {len(ops)} operations to divide among them.")
     places = _places(ops, begins)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from torchatlas.analysis.reports import Report, as_json
+from torchatlas.calls import explains_arguments
 from torchatlas.deprecation import old_arguments
 from torchatlas.errors import InvalidInputError, InvalidModelError
 from torchatlas.graph import OperationType
@@ -64,6 +65,7 @@ class PipelineRun(Report):
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         names = ["schedule", "ranks", "microbatches", "loss", "equal", "agrees", "differences"]
         names += ["peak_bytes", "shared", "notes", "plan"]
         timelines = {"measured": self.measured, "predicted": self.predicted, "replayed": self.replayed}
@@ -94,6 +96,7 @@ class PipelineRun(Report):
 
 
 @old_arguments(memory_limit="limit", warm_up="warmup")
+@explains_arguments
 def run_pipeline(
     model: nn.Module,
     *args: Any,
@@ -112,10 +115,33 @@ def run_pipeline(
 ) -> PipelineRun:
     """Cut a model into stages, train one batch with them in processes of this machine, and compare with one process.
 
-    The batch, `args` and `kwargs`, is cut along the first dimension. `schedule` is "gpipe", "1f1b" or "interleaved"
-    (several stages per rank: fewer `ranks` than `stages`). `loss(output, target)` is by default the sum of the floating
-    outputs, as in `atlas.capture`. With `torchrun` that starts the processes. Other options go to `pipeline_stages`:
-    by, bandwidth, limit, device. The model stays as it is.
+    The batch, `args` and `kwargs`, is cut along the first dimension. The model stays as it is.
+
+    Args:
+        model: The model.
+        *args: Its positional arguments: one batch.
+        stages: How many stages.
+        schedule: "gpipe", "1f1b", or "interleaved": several stages per rank, with fewer `ranks` than `stages`.
+        microbatches: How many parts the batch is cut into.
+        ranks: How many processes; None starts one per stage.
+        loss: A function `loss(output, target)`; None takes the sum of the floating outputs, as `atlas.capture` does.
+        target: What the loss compares with, cut as the batch is.
+        backend: The backend of torch.distributed.
+        warmup: Runs before the measured one.
+        timeout: Seconds after which processes that have not ended are ended.
+        torchrun: True if torchrun has started this program in every process; False starts them here.
+        kwargs: Keyword arguments of the model.
+        **options: Those of `pipeline_stages`: by, bandwidth, limit, device.
+    Returns:
+        A PipelineRun: whether all is `equal` to one process, and how long the ranks waited. Print it.
+    Raises:
+        InvalidModelError: `model` is not a module.
+        InvalidInputError: An argument cannot be understood, the batch cannot be cut so, or there is nothing to train.
+        PipelineError: A process failed, died or did not end in time; the others were ended.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+        >>> run = atlas.run_pipeline(model, torch.ones(8, 64), stages=2)  # doctest: +SKIP
     """
     if not isinstance(model, nn.Module):
         raise InvalidModelError(f"run_pipeline takes a torch.nn.Module, not {type(model).__name__}.")

@@ -12,6 +12,7 @@ from torchatlas.analysis.totals import operations_mask
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph
+from torchatlas.graph.given import as_graph
 from torchatlas.render.fonts import clipped, text_width
 from torchatlas.render.png import whole
 from torchatlas.render.sheet import POINTS, SMALLEST_TYPE, Sheet, sheet
@@ -79,8 +80,7 @@ def paper(size: Any) -> Sheet:
 
 def plottable(graph: Graph) -> Graph:
     """The graph, if anything ran in it."""
-    if not isinstance(graph, Graph):
-        raise InvalidInputError(f"a plot takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...).")
+    graph = as_graph(graph, "plot")
     if not operations_mask(graph).any():
         raise AnalysisError(
             "Nothing ran in this graph, so there is nothing to plot. Capture a model: atlas.capture(...)."

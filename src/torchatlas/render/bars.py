@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torchatlas.analysis.module_figures import NO_MACS
-from torchatlas.errors import AnalysisError, InvalidInputError
+from torchatlas.errors import AnalysisError
 from torchatlas.escapes import clean
 from torchatlas.graph.shown import ShownPart
+from torchatlas.registry import check_choice
 from torchatlas.render import html, module_cells
 from torchatlas.tables import GAP, NARROWEST, Column, Printable, StyledLine, cell_len, cut, note_lines, table_lines
 
@@ -48,8 +49,7 @@ class ModuleBars(Printable):
     by: str
 
     def __post_init__(self) -> None:
-        if self.by not in _FIGURES:
-            raise InvalidInputError(f"module_bars(by={self.by!r}): one of {', '.join(_FIGURES)}.")
+        check_choice("by", self.by, _FIGURES)
         totals = self.table.totals
         if getattr(totals, _FIGURES[self.by]) is not None:
             return
@@ -62,10 +62,12 @@ class ModuleBars(Printable):
 
     @property
     def title(self) -> str:
+        """The first line."""
         return self.table.title
 
     @cached_property
     def rows(self) -> tuple[BarRow, ...]:
+        """The modules with their shares."""
         amounts = [getattr(row.total, _FIGURES[self.by]) for row in self.table.rows]
         return tuple(
             BarRow(
@@ -76,11 +78,18 @@ class ModuleBars(Printable):
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """What a reader must know before trusting a number."""
         times = (f"time: {self.table.times}",) if self.by == "time" else ()
         return (*times, *self.table.notes)
 
     def lines(self, width: int) -> Iterator[StyledLine]:
-        """The text with its styles, line by line."""
+        """The text with its styles, line by line.
+
+        Args:
+            width: No line is wider.
+        Returns:
+            The lines.
+        """
         rows = self.rows
         yield [(cut(clean(f"{self.title}, by {self.by}"), width), "bold")]
         yield []

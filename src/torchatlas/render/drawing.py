@@ -45,8 +45,13 @@ class Drawing:
     inches: tuple[float, float] | None = field(default=None, kw_only=True)
 
     def png(self, dpi: int | None = None) -> bytes:
-        """A PNG of its width and height; `dpi` (96) is written into it, for printers. What has a size in inches gets
-        so many pixels for each, 300 by default."""
+        """A PNG of its width and height; what has a size in inches gets `dpi` pixels for each.
+
+        Args:
+            dpi: What is written into the file for printers: 96 unless given, and 300 for a size in inches.
+        Returns:
+            The bytes of the file.
+        """
         if self.inches is None:
             return to_png(self.svg, width=self.width, height=self.height, dpi=_SCREEN if dpi is None else dpi)
         dpi = _PRINT if dpi is None else whole("dpi", dpi, 100_000)
@@ -58,7 +63,17 @@ class Drawing:
         return to_pdf(self.svg, *(self.inches or (self.width / _SCREEN, self.height / _SCREEN)))
 
     def save(self, path: str | os.PathLike[str], *, dpi: int | None = None) -> Path:
-        """Write an .svg, .png or .pdf; returns the path. No folder is created."""
+        """Write an .svg, .png or .pdf. No folder is created.
+
+        Args:
+            path: Where; the suffix chooses the format.
+            dpi: As for `png`.
+        Returns:
+            The path.
+        Raises:
+            FileSystemError: The file cannot be written.
+            FileFormatError: The suffix is none of these.
+        """
         path = as_path(path)
         check_drawing_path(path)
         suffix = suffix_of(path)

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from torchatlas.analysis.module_figures import Figures, OwnFigures, Shape, outputs_by_path
 from torchatlas.analysis.reports import sum_of
 from torchatlas.analysis.totals import RunTimes, memory_usage, run_times
+from torchatlas.calls import explains_arguments
 from torchatlas.deprecation import old_arguments
 from torchatlas.errors import InvalidInputError, MissingDependencyError
 from torchatlas.escapes import clean, encodable
 from torchatlas.graph import Graph, Role, Scope
 from torchatlas.graph.columns import PHASES, ROLES
+from torchatlas.graph.given import GraphLike, as_graph
 from torchatlas.graph.names import origin
 from torchatlas.graph.shown import Shown, facts
 from torchatlas.render import html, module_cells
@@ -55,6 +57,7 @@ class ModuleRow(Shown):
 
     @property
     def count(self) -> int:
+        """How many modules it stands for."""
         return len(self.paths)
 
     def _sections(self) -> Iterator[Section]:
@@ -98,7 +101,13 @@ class ModuleTable(Printable):
         return self.rows[0].total
 
     def lines(self, width: int) -> Iterator[StyledLine]:
-        """The text with its styles, line by line."""
+        """The text with its styles, line by line.
+
+        Args:
+            width: No line is wider.
+        Returns:
+            The lines.
+        """
         yield [(cut(clean(self.title), width), "bold")]
         if not self.rows[0].operations:
             yield [("nothing was recorded" if len(self.rows) == 1 else "no operation was recorded", "")]
@@ -124,7 +133,11 @@ class ModuleTable(Printable):
     to_dict = as_dict  # the name that other reports have
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A pandas.DataFrame with one row per row; what is unknown is <NA>. `own_` columns sum to the totals."""
+        """A pandas.DataFrame with one row per row; what is unknown is <NA>. `own_` columns sum to the totals.
+
+        Raises:
+            MissingDependencyError: pandas is not installed.
+        """
         try:
             import pandas
         except ImportError as error:
@@ -144,8 +157,9 @@ class ModuleTable(Printable):
 
 
 @old_arguments(limit="rows")
+@explains_arguments
 def module_table(
-    graph: Graph,
+    graph: GraphLike,
     depth: int | None = None,
     *,
     fold: bool = True,
@@ -154,14 +168,24 @@ def module_table(
 ) -> ModuleTable:
     """The modules of a graph as a table: output shape, parameters, multiply-adds, time, memory.
 
-    `depth` says how many levels to show; what is deeper is in the row above it. Without it, as many as fit into `rows`
-    rows; a longer list of modules ends in a row for the rest. `fold=False` gives every module a row of its own. `sizes`
-    replaces symbolic sizes, as for `cost`.
+    Args:
+        graph: The graph.
+        depth: How many levels of modules to show; what is deeper is in the row above it. None shows as many as fit into
+            `rows`.
+        fold: Show equal modules as one row; False gives every module a row of its own.
+        rows: The most rows; a longer list of modules ends in a row for the rest. None shows all.
+        sizes: Numbers for symbolic sizes, as for `atlas.cost`.
+    Returns:
+        A ModuleTable. Print it, or let a notebook show it; `to_dict()` and `to_pandas()` give the figures.
+    Raises:
+        InvalidInputError: `graph` is not a graph, or `depth` or `rows` no number.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> table = atlas.module_table(atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4)))
+        >>> table.totals.parameters, table.totals.macs
+        (10, 8)
     """
-    if not isinstance(graph, Graph):
-        raise InvalidInputError(
-            f"module_table takes a Graph, not {type(graph).__name__}; make one with atlas.capture(...)."
-        )
+    graph = as_graph(graph, "module_table")
     for name, number, least in (("depth", depth, 0), ("rows", rows, 1)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
             raise InvalidInputError(f"{name}={number!r}: pass a whole number from {least} on, or None.")
@@ -181,8 +205,9 @@ def module_table(
 
 
 @old_arguments(limit="rows")
+@explains_arguments
 def module_bars(
-    graph: Graph,
+    graph: GraphLike,
     by: str = "time",
     depth: int | None = None,
     *,
@@ -190,10 +215,27 @@ def module_bars(
     rows: int | None = 200,
     sizes: Mapping[str, int] | None = None,
 ) -> ModuleBars:
-    """The module tree with bars: each module's share of the "time", the "macs", the "memory" or the "parameters".
+    """The module tree with bars: each module's share of something.
 
-    `memory` is what operations allocated, in all. The other arguments are those of `module_table`.
+    Args:
+        graph: The graph.
+        by: "time", "macs", "memory" (what operations allocated, in all) or "parameters".
+        depth: How many levels of modules to show; None shows as many as fit into `rows`.
+        fold: Show equal modules as one row.
+        rows: The most rows; a longer list ends in a row for the rest. None shows all.
+        sizes: Numbers for symbolic sizes, as for `atlas.cost`.
+    Returns:
+        A ModuleBars. Print it.
+    Raises:
+        InvalidInputError: `by`, `depth` or `rows` cannot be understood.
+        AnalysisError: The graph does not hold what `by` asks for, such as times of a fake run.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> graph = atlas.capture(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)), torch.ones(1, 4))
+        >>> [row.label for row in atlas.module_bars(graph, by="macs").table.rows]
+        ['total', '0', '1']
     """
+    graph = as_graph(graph, "module_bars")
     return ModuleBars(module_table(graph, depth, fold=fold, rows=rows, sizes=sizes), by)
 
 

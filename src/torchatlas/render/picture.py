@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph, Phase
-from torchatlas.registry import near_names
+from torchatlas.graph.given import GraphLike, as_graph
+from torchatlas.registry import check_choice, did_you_mean
 from torchatlas.render.drawing import Drawing
 from torchatlas.render.layout.labels import Labels
 from torchatlas.render.layout.opening import LARGEST, Fit, Opener
@@ -44,8 +46,9 @@ class Picture(Drawing):
     fit: Fit = field(repr=False, compare=False)
 
 
+@explains_arguments
 def draw(
-    graph: Graph,
+    graph: GraphLike,
     *,
     width: int | None = None,
     height: int | None = None,
@@ -65,17 +68,40 @@ def draw(
 ) -> Picture:
     """Draw a graph so that it fits a page and can be read: what does not fit is closed into boxes, never shrunk.
 
-    The page has `width` x `height` pixels (1600 x 1200) or, on paper, a `size`: "column" (3.4 inches wide), "full" (7),
-    another width in inches, each as high as what is drawn needs, up to 9; or (width, height) in inches. No text is
-    smaller than `font_size`: 9 pixels, on paper 6 points. No box is lower than `node_size` pixels. `title` is the
-    model's class unless given; None leaves the heading out, as `legend` and `footer` leave out what is below.
-    `color_by` is "type" or a measure: time, memory, flops, intensity, gradient. `critical_path` marks the heaviest
-    chain, by time where it was measured, or by what it names (flops, bytes, count). `view="modules"` opens modules only
-    for the sake of others in them and closes ops between modules into one box; an op on its own stays where lines meet
-    it, as the add of a residual does. `depth` is how many levels of modules are shown at most. Lines lead "down" or,
-    by `direction`, "right". `phases` chooses what is drawn, such as ("forward",); by default everything.
+    Args:
+        graph: The graph.
+        width: The page's width in pixels; 1600 unless given.
+        height: Its height in pixels; 1200 unless given.
+        size: The page on paper instead: "column" (3.4 inches wide), "full" (7), another width in inches, each as high
+            as what is drawn needs, up to 9; or (width, height) in inches.
+        font_size: No text is smaller: 9 pixels unless given, on paper 6 points.
+        node_size: No box is lower, in pixels.
+        theme: "light" or "dark".
+        title: The heading; "" is the model's class, None leaves it out.
+        legend: Whether the colours are explained below.
+        footer: Whether the last line says what the graph is and what is not shown.
+        color_by: "type", or a measure: "time", "memory", "flops", "intensity", "gradient".
+        critical_path: Marks the heaviest chain: True by time where it was measured, or "flops", "bytes", "count".
+        view: "ops", or "modules", which opens modules only for other modules in them and closes the ops between them
+            into one box; an op on its own stays where lines meet it, as the add of a residual does.
+        depth: How many levels of modules are shown at most.
+        direction: Where lines lead: "down" or "right".
+        phases: The phases to draw, such as ("forward",); None draws all.
+    Returns:
+        A Picture: a notebook shows it, `save(path)` writes .svg, .png or .pdf.
+    Raises:
+        InvalidInputError: An argument is none of these, or the page is too small to show anything.
+        UnknownNameError: There is no such measure to colour by.
+        AnalysisError: The graph does not hold what `color_by` or `critical_path` asks for.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> graph = atlas.capture(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()), torch.ones(2, 4))
+        >>> picture = atlas.draw(graph, width=400, height=500)
+        >>> picture.svg[:4], picture.width, picture.smallest_text >= 9
+        ('<svg', 400, True)
     """
-    _check(graph, node_size, view, title, direction)
+    graph = as_graph(graph, "draw")
+    _check(node_size, view, title, direction)
     page, levels = sheet(width, height, size, font_size), _levels(depth)
     shown = None if phases is None else _phases(graph, phases)
     look = Look(theme_named(theme), title, legend, footer, color_by, critical_path, page, shown)
@@ -170,8 +196,7 @@ def _phases(graph: Graph, names: Iterable[Phase | str]) -> tuple[Phase, ...]:
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
         if name not in known:
-            near = " or ".join(map(repr, near_names(str(name), known)))
-            hint = f"; did you mean {near}?" if near else "."
+            hint = did_you_mean(str(name), known) or "."
             raise InvalidInputError(f"{name!r} is no phase{hint} There are {', '.join(known)}.")
     if not names:
         raise InvalidInputError(f"phases=() leaves nothing to draw; pass some of {', '.join(known)}.")
@@ -197,14 +222,10 @@ def _levels(depth: Any) -> int | None:
     return levels
 
 
-def _check(graph: Any, node_size: Any, view: Any, title: Any, direction: Any) -> None:
-    if not isinstance(graph, Graph):
-        raise InvalidInputError(f"draw takes a Graph, not {type(graph).__name__}: atlas.draw(atlas.capture(model, x)).")
+def _check(node_size: Any, view: Any, title: Any, direction: Any) -> None:
     if isinstance(node_size, bool) or not isinstance(node_size, Real) or not 0 <= float(node_size) <= 2000:
         raise InvalidInputError(f"node_size={node_size!r} is no size for boxes; pass pixels, up to 2,000.")
-    if view not in VIEWS:
-        raise InvalidInputError(f"view={view!r} is not one of {', '.join(map(repr, VIEWS))}.")
-    if direction not in DIRECTIONS:
-        raise InvalidInputError(f"direction={direction!r} is not one of {', '.join(map(repr, DIRECTIONS))}.")
+    check_choice("view", view, VIEWS)
+    check_choice("direction", direction, DIRECTIONS)
     if title is not None and not isinstance(title, str):
         raise InvalidInputError(f"title={title!r} is no text; pass a string, or None for no heading.")

@@ -18,11 +18,13 @@ from torchatlas.analysis.gradients import gradient_values, parameter_shapes
 from torchatlas.analysis.memory import memory
 from torchatlas.analysis.storages import CATEGORIES
 from torchatlas.analysis.totals import operations_mask
+from torchatlas.calls import explains_arguments
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, OperationType, Phase
 from torchatlas.graph.columns import PHASES, Array
-from torchatlas.registry import near_names
+from torchatlas.graph.given import GraphLike, as_graph
+from torchatlas.registry import did_you_mean
 from torchatlas.render.axes import (
     HEADING,
     MARGIN,
@@ -61,8 +63,9 @@ KINDS = ("memory", "roofline", "time", "gradients")
 _AXIS = ("inputs, operations and outputs, in the order they ran", "operations, in the order they ran")
 
 
+@explains_arguments
 def plot(
-    graph: Graph,
+    graph: GraphLike,
     kind: str = "memory",
     *,
     width: int | None = None,
@@ -71,16 +74,31 @@ def plot(
     theme: str = "light",
     device: Device | str | None = None,
 ) -> Drawing:
-    """Plot the memory over a run ("memory"), ops under the roofs of a `device` ("roofline"), the time by type of op
-    ("time"), or the norms of gradients by depth ("gradients").
+    """Plot figures of a graph: memory over a run, the roofline, time by type of op, or norms of gradients by depth.
 
-    It has `width` x `height` pixels (1200 x 700) or, on paper, a `size`: "column" (3.4 inches wide), "full" (7), or
-    inches: a width, or (width, height).
+    Args:
+        graph: The graph.
+        kind: "memory", "roofline", "time" or "gradients"; the last needs a graph captured with `values="stats"`.
+        width: The width in pixels; 1200 unless given.
+        height: The height in pixels; 700 unless given.
+        size: The page on paper instead: "column" (3.4 inches wide), "full" (7), a width in inches, or (width, height).
+        theme: "light" or "dark".
+        device: The device profile of the roofline, as for `atlas.cost`.
+    Returns:
+        A Drawing: a notebook shows it, `save(path)` writes .svg, .png or .pdf.
+    Raises:
+        InvalidInputError: There is no plot of that kind, or arguments contradict each other.
+        AnalysisError: The graph does not hold what the plot shows.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> graph = atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4), backward=True)
+        >>> atlas.plot(graph, "memory", width=600, height=400).svg[:4]
+        '<svg'
     """
     if kind not in KINDS:
-        near = " or ".join(map(repr, near_names(kind, KINDS))) if isinstance(kind, str) else ""
-        hint = f"; did you mean {near}?" if near else "."
+        hint = did_you_mean(str(kind), KINDS) or "."
         raise InvalidInputError(f"kind={kind!r} is no plot{hint} Known: {', '.join(KINDS)}.")
+    graph = as_graph(graph, "plot")
     page = None if size is None else paper(size)
     if page is not None and (width is not None or height is not None):
         raise InvalidInputError(f"size={size!r} and a width or height in pixels are two sizes: pass one.")

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from torchatlas.errors import InvalidInputError
-from torchatlas.registry import near_names
+from torchatlas.registry import did_you_mean
 from torchatlas.render.png import whole
 
 PIXELS = 96  # to an inch, as in CSS
@@ -89,8 +89,7 @@ def _inches(size: Any) -> tuple[tuple[float, float], bool]:
     """Width and height, and whether that is the most there may be."""
     if isinstance(size, str):
         if size not in WIDTHS:
-            near = " or ".join(map(repr, near_names(size, WIDTHS)))
-            hint = f"; did you mean {near}?" if near else "."
+            hint = did_you_mean(size, WIDTHS) or "."
             raise InvalidInputError(f"size={size!r} is no size of a picture{hint} {_ways()}")
         return (WIDTHS[size], HIGHEST), True
     sides = tuple(size) if isinstance(size, (tuple, list)) else (size, HIGHEST)

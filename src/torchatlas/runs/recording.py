@@ -7,6 +7,7 @@ from typing import Any, overload
 
 from torch import nn
 
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing import recording as one_graph
 from torchatlas.capturing.recording import Recording
 from torchatlas.errors import InvalidInputError
@@ -32,6 +33,7 @@ def recording(
     gradients: bool = False,
     path: str | os.PathLike[str] | None = None,
 ) -> RunRecording: ...
+@explains_arguments
 def recording(
     model: nn.Module | None = None,
     *,
@@ -47,15 +49,36 @@ def recording(
 ) -> Recording | RunRecording:
     """Record any code: `with atlas.recording(model) as rec: ...`, then `rec.graph`.
 
-    The code has exactly the effects it has alone. `model` names the modules; without it they are named after their
-    class. With `track_tensor_ops=False` only module calls are recorded, at almost no cost. `values` keeps what every
-    node produced: "all" the tensors, "stats" their minimum, maximum, mean, deviation and count of non-finite numbers;
-    "replay" keeps what `atlas.verify` needs to run it all again.
+    The code has exactly the effects that it has alone. After an exception `rec.graph` holds what ran until then.
 
-    With `every` a whole run is recorded, step by step, into the folder `path` ("run.atlas"): every step (1), or every
-    hundredth (100). A step ends when an optimizer has stepped. The first step of each structure is kept as a graph, of
-    all others their figures (`keep="full"` keeps every recorded step as a graph), and the `last` steps in full.
-    `gradients=True` adds the norms of gradients. `atlas.load("run.atlas")` reads it, also while it grows.
+    With `every`, a whole run is recorded step by step into a folder; a step ends when an optimizer has stepped. The
+    first step of each structure is kept as a graph, of all others their figures. `atlas.load("run.atlas")` reads it,
+    also while it grows.
+
+    Args:
+        model: Names the modules by their paths; without it they are named after their class.
+        track_tensor_ops: False records module calls only, at almost no cost.
+        track_timing: Measure how long each op takes.
+        track_memory: Follow which tensors are alive.
+        values: Keep what every node made: "all" the tensors, "stats" their minimum, maximum, mean, deviation and count
+            of non-finite numbers, "replay" what `atlas.verify` needs to run it all again. None keeps nothing.
+        every: Record a whole run: every step (1), or every hundredth (100). None records one graph.
+        keep: Of a run: "structure" keeps a graph per structure, "full" every recorded step as a graph.
+        last: Of a run: how many of the last steps are kept in full.
+        gradients: Of a run: also keep the norms of gradients.
+        path: Of a run: its folder; "run.atlas" unless given.
+    Returns:
+        A Recording, to be entered by `with` or begun by its `start()`; with `every`, a RunRecording.
+    Raises:
+        InvalidInputError: `values` is none of these words, or an argument is for one graph and another for a run.
+        InvalidModelError: `model` is not a module.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> with atlas.recording() as rec:
+        ...     (x * 2).sum().backward()
+        >>> [node.name for node in rec.graph.where(phase="forward", kind="op")]
+        ['mul', 'sum']
     """
     for_graphs = {"track_tensor_ops": track_tensor_ops is not True, "track_timing": track_timing is not True}
     for_graphs |= {"track_memory": track_memory is not True, "values": values is not None}

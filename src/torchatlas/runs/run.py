@@ -62,7 +62,15 @@ class Run(Shown):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:
-        """Read the folder of a run, also while it is recorded. Nothing in it is ever executed."""
+        """Read the folder of a run, also while it is recorded. Nothing in it is ever executed.
+
+        Args:
+            path: The folder.
+        Returns:
+            The run.
+        Raises:
+            FileFormatError: It is not the folder of a run, or is damaged.
+        """
         place = as_path(path)
         if place.is_dir() and not run_folder.is_run(place):
             raise FileFormatError(f"{place} is a folder, and holds no run: there is no {run_folder.JOURNAL} in it.")
@@ -98,6 +106,7 @@ class Run(Shown):
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
+        """How many steps were recorded."""
         return len(self.steps)
 
     @property
@@ -143,10 +152,18 @@ class Run(Shown):
         return run_folder.kept_steps(self.path)
 
     def graph(self, step: int = -1) -> Graph:
-        """A step as a graph; -1 is the last one.
+        """A step as a graph.
 
         One that was not kept in full is given the graph of its structure: the same ops, with the times and the memory
         of the first step that had it. `graph.notes` says so, and `graph.metadata["step"]` which step it is of.
+
+        Args:
+            step: The number of the step; -1 is the last one.
+        Returns:
+            The graph.
+        Raises:
+            InvalidInputError: It is no number.
+            NodeNotFoundError: There is no such step, or it was not recorded.
         """
         numbers = self.steps.numbers
         if isinstance(step, bool) or not isinstance(step, int):
@@ -174,7 +191,13 @@ class Run(Shown):
         return graph
 
     def slowest(self, count: int = 5) -> StepTable:
-        """The steps that took longest, the slowest first."""
+        """The steps that took longest.
+
+        Args:
+            count: How many.
+        Returns:
+            Their table, the slowest first.
+        """
         times = [(-1 if wall is None else wall, -at) for at, wall in enumerate(self._column("wall_ns"))]
         places = [-at for wall, at in sorted(times, reverse=True)[: max(count, 0)] if wall >= 0]
         return self.steps._at(places)
@@ -231,15 +254,32 @@ class Run(Shown):
         return self.steps.to_pandas()
 
     def plot(self, kind: str = "time", *, width: int = 1200, height: int = 700, theme: str = "light") -> Drawing:
-        """Plot over steps: "time", the time by module ("modules"), "memory", the "loss", or gradient norms
-        ("gradients"). Thin lines mark where the structure changed."""
+        """Plot something over steps. Thin lines mark where the structure changed.
+
+        Args:
+            kind: "time", the time by module ("modules"), "memory", the "loss", or gradient norms ("gradients").
+            width: Pixels.
+            height: Pixels.
+            theme: "light" or "dark".
+        Returns:
+            A Drawing.
+        """
         from torchatlas.runs.plots import plot_run
 
         return plot_run(self, kind, width=width, height=height, theme=theme)
 
     def save(self, path: str | os.PathLike[str], *, step: int | None = None, title: str = "") -> Path:
-        """Write a page of the viewer (`.html`), with a timeline of all steps and the graph of one: the last, or `step`.
-        `.csv` and `.parquet` hold the table of steps."""
+        """Write a page of the viewer with a timeline of all steps and the graph of one, or the table of steps.
+
+        Args:
+            path: Where: .html is the viewer, .csv and .parquet are the table.
+            step: The step whose graph the page shows; None is the last one.
+            title: The heading of the page.
+        Returns:
+            The path.
+        Raises:
+            FileFormatError: It has another suffix.
+        """
         target = as_path(path)
         if suffix_of(target) in (".csv", ".parquet"):
             return self.steps.save(target)
@@ -251,7 +291,14 @@ class Run(Shown):
         return write_page(self, target, step=step, title=title)
 
     def show(self, *, step: int | None = None, title: str = "") -> Path:
-        """Open the viewer in a browser. Returns the path of its page."""
+        """Open the viewer in a browser.
+
+        Args:
+            step: The step whose graph the page shows; None is the last one.
+            title: The heading of the page.
+        Returns:
+            The path of its page.
+        """
         from torchatlas.runs.page import show_page
 
         return show_page(self, step=step, title=title)

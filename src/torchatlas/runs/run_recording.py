@@ -100,8 +100,13 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         return self._state == "running"
 
     def step(self) -> None:
-        """End the step that runs, in a loop without one of torch's optimizers. From the first call on, optimizers end
-        no steps."""
+        """End the step that runs, in a loop without one of torch's optimizers.
+
+        From the first call on, optimizers end no steps.
+
+        Raises:
+            StateError: The run has not begun.
+        """
         if self._state == "new":
             raise StateError("This run has not begun: with atlas.recording(model, every=1) as run: ...")
         if not self._is_here():

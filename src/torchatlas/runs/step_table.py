@@ -31,14 +31,17 @@ class StepTable(Shown):
         self.reasons = reasons  # why each step is in the table
 
     def __len__(self) -> int:
+        """How many steps there are."""
         return len(self.columns.get("number", ()))
 
     def __getitem__(self, name: str) -> list[Number]:
+        """A column by its name."""
         if name not in self.columns:
             raise UnknownNameError(f"no column is named {name!r}{did_you_mean(str(name), self.columns) or '.'}")
         return self.columns[name]
 
     def __contains__(self, name: object) -> bool:
+        """Whether there is a column of that name."""
         return name in self.columns
 
     def __iter__(self) -> Iterator[dict[str, Number]]:
@@ -62,7 +65,17 @@ class StepTable(Shown):
         return pandas.DataFrame(data)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the table as `.csv` or `.parquet`."""
+        """Write the table.
+
+        Args:
+            path: Where: .csv or .parquet.
+        Returns:
+            The path.
+        Raises:
+            FileFormatError: It has another suffix.
+            FileSystemError: The file cannot be written.
+            MissingDependencyError: .parquet needs pyarrow.
+        """
         target = as_path(path)
         suffix = suffix_of(target)
         if suffix not in (".csv", ".parquet"):

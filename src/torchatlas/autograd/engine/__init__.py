@@ -10,6 +10,7 @@ Read the files in this order; each says which part of torch/csrc/autograd it mir
     gradient_memory.py  how much the waiting gradients weigh: GradientMemory
     task.py             one backward, in three phases: GraphTask
     calls.py            backward and grad, as torch.autograd has them
+    building.py         how the forward pass makes nodes in the first place: Node, set_history
 
 >>> import torch
 >>> x = torch.tensor([2.0], requires_grad=True)

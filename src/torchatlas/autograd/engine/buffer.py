@@ -27,13 +27,19 @@ class InputBuffer:
         self.gradients: dict[int, torch.Tensor] = {}
 
     def add(self, input_nr: int, gradient: Gradient) -> None:
-        """Let a gradient in: the first is kept as it is, not copied; later ones are added. Order decides the bits."""
+        """Let a gradient in: the first is kept as it is, not copied; later ones are added. Order decides the bits.
+
+        Args:
+            input_nr: The input of the node.
+            gradient: The gradient; None is zero, and changes nothing.
+        """
         if gradient is None:
             return
         there = self.gradients.get(input_nr)
         self.gradients[input_nr] = gradient if there is None else _sum(there, gradient)
 
     def __getitem__(self, input_nr: int) -> Gradient:
+        """What has come for an input; None if nothing has."""
         return self.gradients.get(input_nr)
 
 
@@ -47,8 +53,22 @@ def _sum(there: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
 def validate_outputs(edges: Sequence[Edge], gradients: Sequence[Gradient]) -> list[Gradient]:
     """Gradients as their receivers take them: summed to the shape, and cast to the dtype, of what they are for.
 
-    Every op that broadcasts leans on this: its backward returns the large gradient, and here it becomes as small as
-    the operand was. Mixed precision leans on the cast.
+    Every op that broadcasts leans on this: its backward returns the large gradient, and here it becomes as small as the
+    operand was. Mixed precision leans on the cast.
+
+    Args:
+        edges: Where each gradient goes.
+        gradients: The gradients; None is zero.
+    Returns:
+        The gradients, one for each edge.
+    Raises:
+        AnalysisError: There are not as many gradients as edges, or a shape cannot be summed to what is needed.
+    Example:
+        >>> import torch
+        >>> from torchatlas.autograd import engine
+        >>> edge = engine.gradient_edge(torch.ones(1, requires_grad=True), "x")
+        >>> engine.validate_outputs([edge], [torch.ones(3)])
+        [tensor([3.])]
     """
     if len(gradients) != len(edges):
         raise AnalysisError(f"A node returned {len(gradients)} gradients for {len(edges)} inputs of its forward op.")

@@ -25,6 +25,19 @@ def gradient_edge(tensor: torch.Tensor | GradientEdge, which: str) -> Edge:
     """Where the gradient of a tensor enters the graph: its grad_fn, or for a leaf the node that adds to its .grad.
 
     torch makes that node, AccumulateGrad, when it is first asked for. Mirrors impl::gradient_edge of variable.cpp.
+
+    Args:
+        tensor: The tensor, or torch's own edge.
+        which: What the error calls it, such as "Output 0".
+    Returns:
+        The edge.
+    Raises:
+        AnalysisError: The tensor does not require a gradient.
+    Example:
+        >>> import torch
+        >>> from torchatlas.autograd import engine
+        >>> engine.gradient_edge(torch.ones(3, requires_grad=True), "x").node.name()
+        'torch::autograd::AccumulateGrad'
     """
     if isinstance(tensor, GradientEdge):
         return Edge(tensor.node, tensor.output_nr)
@@ -40,8 +53,12 @@ def gradient_edge(tensor: torch.Tensor | GradientEdge, which: str) -> Edge:
 class GraphRoot:
     """One node above several roots, so that the rest of the engine has to know one way to begin only.
 
-    Run, it hands each root the gradient that the caller gave for it. With a single root torch makes none: the root
-    is queued at once, with its gradient in its buffer.
+    Run, it hands each root the gradient that the caller gave for it. With a single root torch makes none: the root is
+    queued at once, with its gradient in its buffer.
+
+    Args:
+        edges: One to each root.
+        gradients: One for each root.
     """
 
     def __init__(self, edges: list[Edge], gradients: list[torch.Tensor | None]) -> None:
@@ -49,6 +66,7 @@ class GraphRoot:
         self.gradients = tuple(gradients)
 
     def name(self) -> str:
+        """What torch calls it."""
         return "GraphRoot"
 
     def _sequence_nr(self) -> int:

@@ -29,6 +29,11 @@ class GradientMemory:
         self._held: dict[int, tuple[int, int]] = {}  # by storage: how often, and its bytes
 
     def hold(self, gradient: torch.Tensor | None) -> None:
+        """Count a gradient that begins to wait.
+
+        Args:
+            gradient: The gradient; None is nothing.
+        """
         for key, size_bytes in _storages(gradient):
             times, known = self._held.get(key, (0, size_bytes))
             if not times:
@@ -36,6 +41,11 @@ class GradientMemory:
             self._held[key] = (times + 1, known)
 
     def let_go(self, gradient: torch.Tensor | None) -> None:
+        """Uncount a gradient that waits no more.
+
+        Args:
+            gradient: The gradient; None is nothing.
+        """
         for key, _ in _storages(gradient):
             times, known = self._held.pop(key)
             if times > 1:
@@ -44,6 +54,11 @@ class GradientMemory:
                 self.held_bytes -= known
 
     def let_go_of(self, buffer: InputBuffer) -> None:
+        """Uncount all gradients of a buffer.
+
+        Args:
+            buffer: The buffer.
+        """
         for gradient in buffer.gradients.values():
             self.let_go(gradient)
 

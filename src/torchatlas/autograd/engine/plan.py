@@ -21,6 +21,20 @@ def compute_dependencies(root: Any) -> tuple[dict[Any, int], Edges]:
     """How many gradients each node has to wait for: the edges that lead to it, from nodes that the root leads to.
 
     Counting edges, not nodes, is what makes x * x right: one node, two edges to the same input.
+
+    Args:
+        root: The node to begin at.
+    Returns:
+        The counts by node, and the edges of every node that can be reached.
+    Raises:
+        AnalysisError: There are more nodes than the engine in Python takes.
+    Example:
+        >>> import torch
+        >>> from torchatlas.autograd import engine
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> dependencies, edges = engine.compute_dependencies((x * x).sum().grad_fn)
+        >>> sorted(dependencies.values())
+        [1, 2]
     """
     dependencies: dict[Any, int] = {}
     edges: Edges = {}
@@ -54,11 +68,12 @@ class Capture(NamedTuple):
 class ExecInfo:
     """What a selective task wants of a node: run it, hand out what has come for it, or both."""
 
-    needed: bool = False
-    captures: list[Capture] = field(default_factory=list)
+    needed: bool = False  # it runs
+    captures: list[Capture] = field(default_factory=list)  # gradients to hand out
 
     @property
     def should_execute(self) -> bool:
+        """Whether the task takes the node from the queue at all."""
         return self.needed or bool(self.captures)
 
 
@@ -67,6 +82,23 @@ def init_to_execute(root: Any, inputs: Sequence[Edge], accumulate_grad: bool, ed
 
     `backward(inputs=...)` runs the nodes of the inputs as well, since AccumulateGrad is what fills .grad. `grad` only
     hands out what arrives there, and the node of an input runs if it leads to another input.
+
+    Args:
+        root: The node to begin at.
+        inputs: The edges of the inputs.
+        accumulate_grad: True for backward, False for grad.
+        edges: The edges of every node, from `compute_dependencies`.
+    Returns:
+        What is wanted of each node.
+    Example:
+        >>> import torch
+        >>> from torchatlas.autograd import engine
+        >>> x, y = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+        >>> root = (x.exp() + y.sin()).sum().grad_fn
+        >>> edges = engine.compute_dependencies(root)[1]
+        >>> info = engine.init_to_execute(root, [engine.gradient_edge(x, "x")], True, edges)
+        >>> sorted(node.name() for node, wanted in info.items() if not wanted.should_execute)
+        ['SinBackward0', 'torch::autograd::AccumulateGrad']
     """
     info: dict[Any, ExecInfo] = {}
     for place, (node, input_nr) in enumerate(inputs):

@@ -34,6 +34,7 @@ class ReadyQueue:
         self._heap: list[NodeTask] = []
 
     def __len__(self) -> int:
+        """How many tasks wait."""
         return len(self._heap)
 
     def __iter__(self) -> Iterator[Any]:
@@ -44,10 +45,16 @@ class ReadyQueue:
             yield rest.pop().node
 
     def push(self, task: NodeTask) -> None:
+        """Add a task whose node has all its gradients.
+
+        Args:
+            task: The task.
+        """
         self._heap.append(task)
         self._rise(len(self._heap) - 1, task)
 
     def pop(self) -> NodeTask:
+        """Take the task on top."""
         heap = self._heap
         first, moved = heap[0], heap.pop()
         if not heap:

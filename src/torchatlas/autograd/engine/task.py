@@ -25,8 +25,8 @@ Tensors = torch.Tensor | GradientEdge | Iterable[torch.Tensor | GradientEdge]
 class Step:
     """One node that was taken from the queue."""
 
-    node: Any
-    name: str
+    node: Any  # torch's own
+    name: str  # what it is called: MulBackward0
     received: dict[int, torch.Tensor]  # by input; before hooks
     made: Sequence[Gradient]  # by edge; after hooks
     executed: bool  # False: what had come was captured, and the node did not run
@@ -37,13 +37,25 @@ class GraphTask:
 
     Phase 1, plan: give each root its gradient, count the dependencies of all nodes (`dependencies`) and, if `inputs`
     are given, decide which of them run at all (`exec_info`).
+
     Phase 2, run: take the first of `ready`, run it, and add what it made to the buffers of the nodes that follow. A
     node whose buffer still misses something waits in `not_ready`.
+
     Phase 3, finish, when the queue is empty: nobody may be left waiting, and `captured` holds what `grad` returns.
 
-    `accumulate_grad=False` is grad: gradients of the inputs are captured instead of added to .grad. `direct=True` calls
-    torch's own nodes as functions, which is faster by far in large graphs: hooks do not run and nothing that nodes
-    saved is let go of (see node.py).
+    Args:
+        tensors: The roots: tensors, or edges.
+        grad_tensors: The gradient of each root; None for those that are single numbers.
+        inputs: The tensors whose gradients are wanted; None wants those of all leaves.
+        retain_graph: Keep what nodes saved; None does so with `create_graph`.
+        create_graph: Make a graph of the gradients themselves.
+        accumulate_grad: False is grad: gradients of the inputs are captured instead of added to .grad.
+        direct: Call torch's own nodes as functions, which is faster by far in large graphs: hooks do not run and
+            nothing that nodes saved is let go of (see node.py).
+    Raises:
+        NotAvailableError: Anomaly mode is on.
+        InvalidInputError: There are not as many gradients as tensors.
+        AnalysisError: A tensor does not require a gradient, or the graph is too large.
     """
 
     def __init__(
@@ -107,6 +119,7 @@ class GraphTask:
 
     @property
     def done(self) -> bool:
+        """Whether nothing is left to run."""
         return not len(self.ready)
 
     def run(self) -> None:
@@ -115,7 +128,11 @@ class GraphTask:
             self.step()
 
     def step(self) -> Step:
-        """Take the first ready node, and do with it what the task wants. Mirrors Engine::evaluate_function."""
+        """Take the first ready node, and do with it what the task wants. Mirrors Engine::evaluate_function.
+
+        Raises:
+            StateError: The task has failed, or is at its end.
+        """
         if self.error is not None:
             raise StateError("This backward has failed, and cannot go on. Build the graph again.") from self.error
         if self.done:

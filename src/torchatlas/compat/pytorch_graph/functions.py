@@ -13,6 +13,7 @@ from torch import nn
 
 import torchatlas
 from torchatlas.analysis.totals import operations_of, slowest
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.recording import Recording
 from torchatlas.capturing.repeated_runs import Runs, check_runs
 from torchatlas.capturing.restore import Restorer
@@ -33,6 +34,7 @@ _REFUSALS = re.compile(
 _TOO_LARGE = re.compile(r"DefaultCPUAllocator|not enough memory|out of memory|can't allocate memory", re.IGNORECASE)
 
 
+@explains_arguments
 def track_computational_graph(
     model: nn.Module,
     input_tensor: Any,
@@ -43,11 +45,30 @@ def track_computational_graph(
     warmup: int = 0,
     repeat: int = 1,
 ) -> ComputationalGraphTracker:
-    """Run the model under a tracker: forward, and backward from the sum of the floating outputs.
+    """Run a model under a tracker: forward, and backward from the sum of the floating outputs.
 
-    `input_tensor` is a tensor, a tuple of positional arguments or a dictionary of keyword arguments. There is no
-    backward when no output requires a gradient. Parameters, buffers, gradients, random numbers and flags are
-    afterwards as before, also after an error. `warmup` and `repeat` are as in `atlas.capture`.
+    There is no backward when no output requires a gradient. Parameters, buffers, gradients, random numbers and flags
+    are afterwards as before, also after an error.
+
+    Args:
+        model: The model.
+        input_tensor: A tensor, a tuple of positional arguments or a dictionary of keyword arguments.
+        track_memory: Follow which tensors are alive.
+        track_timing: Measure how long each op takes.
+        track_tensor_ops: False records module calls only, at almost no cost.
+        warmup: As in `atlas.capture`.
+        repeat: As in `atlas.capture`.
+    Returns:
+        The tracker, stopped: its `graph`, `get_graph_summary()`, `save_graph_png(...)`.
+    Raises:
+        InvalidModelError: `model` is not a module.
+        InvalidInputError: The input does not fit the signature of the model.
+        InputMismatchError: Torch refused the shape or dtype of what the input led to.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> tracker = atlas.track_computational_graph(torch.nn.Linear(4, 2), torch.ones(1, 4))
+        >>> tracker.get_graph_summary()["total_nodes"] == len(tracker.graph)
+        True
     """
     check_runs(warmup, repeat, untimed="" if track_timing else "track_timing=False")
     tracker = ComputationalGraphTracker(model, track_memory, track_timing, track_tensor_ops)
@@ -89,16 +110,32 @@ def track_computational_graph(
     return tracker
 
 
+@explains_arguments
 def analyze_computational_graph(
     model: nn.Module, input_tensor: Any, detailed: bool = True, *, warmup: int = 0, repeat: int = 1
 ) -> dict[str, Any]:
-    """Run the model and say what happened.
+    """Run a model and say what happened, with the keys of pytorch-graph.
 
-    "summary" is `ComputationalGraphTracker.get_graph_summary()`. With `detailed` also "performance"
-    (operations_per_second of wall time, the `times`, memory_usage, slowest_operations) and "layer_analysis": every
-    layer's name with the operations that ran in it, each in exactly one layer. What runs outside all layers stands
-    under the model's class in brackets. `warmup` and `repeat` are as in `atlas.capture`. With `repeat` above 1 the wall
-    time is that of the program alone; else the cost of recording is in it, and operations_per_second is "at least".
+    Args:
+        model: The model.
+        input_tensor: A tensor, a tuple of positional arguments or a dictionary of keyword arguments.
+        detailed: Also give "performance" (operations_per_second of wall time, the `times`, memory_usage,
+            slowest_operations) and "layer_analysis": every layer's name with the operations that ran in it, each in
+            exactly one layer. What runs outside all layers stands under the model's class in brackets.
+        warmup: As in `atlas.capture`.
+        repeat: As in `atlas.capture`. Above 1, wall time is that of the program alone; else the cost of recording is in
+            it, and operations_per_second is "at least".
+    Returns:
+        A dictionary; "summary" is `ComputationalGraphTracker.get_graph_summary()`.
+    Raises:
+        InvalidModelError: `model` is not a module.
+        InvalidInputError: The input does not fit the signature of the model.
+        InputMismatchError: Torch refused the shape or dtype of what the input led to.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> found = atlas.analyze_computational_graph(torch.nn.Linear(4, 2), torch.ones(1, 4))
+        >>> sorted(found)
+        ['layer_analysis', 'performance', 'summary']
     """
     tracker = track_computational_graph(model, input_tensor, warmup=warmup, repeat=repeat)
     summary = tracker.get_graph_summary()

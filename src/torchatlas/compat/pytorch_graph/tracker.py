@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from torchatlas.analysis.totals import summarize
+from torchatlas.calls import explains_arguments
 from torchatlas.capturing.recording import Recording, recording
 from torchatlas.capturing.restore import Restorer
-from torchatlas.errors import FileFormatError, InvalidInputError, InvalidModelError, StateError
+from torchatlas.errors import FileFormatError, InvalidModelError, StateError
 from torchatlas.escapes import clean
 from torchatlas.graph import Graph, GraphEdge, GraphNode, formats
 from torchatlas.graph.formats import as_path, suffix_of
 from torchatlas.interrupts import Bracket, signals_deferred
+from torchatlas.registry import check_choice
 
 if TYPE_CHECKING:
     from torchatlas.render.picture import Picture
@@ -45,10 +47,26 @@ EDGE_KEYS = ("source_id", "target_id", "edge_type", "tensor_shape", "metadata")
 class ComputationalGraphTracker(Bracket["ComputationalGraphTracker"]):
     """Records a model's run between `start_tracking()` and `stop_tracking()`, or inside `with tracker:`.
 
-    `track_tensor_ops=False` records whole module calls instead of operations, at almost no cost. Starting again after
-    a stop begins anew. `graph` and `get_graph_summary()` also work while tracking: they show what there is so far.
+    Starting again after a stop begins anew. `graph` and `get_graph_summary()` also work while tracking: they show what
+    there is so far.
+
+    Args:
+        model: The model, which names the modules.
+        track_memory: Follow which tensors are alive.
+        track_timing: Measure how long each op takes.
+        track_tensor_ops: False records whole module calls instead of operations, at almost no cost.
+    Raises:
+        InvalidModelError: `model` is not a module.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> model = torch.nn.Linear(4, 2)
+        >>> with atlas.ComputationalGraphTracker(model) as tracker:
+        ...     output = model(torch.ones(1, 4))
+        >>> tracker.tracking, tracker.graph["addmm"].output_shapes
+        (False, [(1, 2)])
     """
 
+    @explains_arguments
     def __init__(
         self,
         model: nn.Module,
@@ -63,11 +81,19 @@ class ComputationalGraphTracker(Bracket["ComputationalGraphTracker"]):
         self._began_ns = self._ended_ns = 0
 
     def start_tracking(self) -> None:
-        """Begin to record everything that torch does on this thread."""
+        """Begin to record everything that torch does on this thread.
+
+        Raises:
+            StateError: It is tracking already.
+        """
         self._start(None)
 
     def stop_tracking(self) -> None:
-        """Stop recording. The graph is decoded when it is first asked for."""
+        """Stop recording. The graph is decoded when it is first asked for.
+
+        Raises:
+            StateError: It is not tracking.
+        """
         self._stop(None)
 
     def _begin(self) -> ComputationalGraphTracker:
@@ -134,10 +160,17 @@ class ComputationalGraphTracker(Bracket["ComputationalGraphTracker"]):
         }
 
     def export_graph(self, filepath: str | os.PathLike[str], format: str | None = None) -> Path:
-        """Write the graph to a file. Returns the path.
+        """Write the graph to a file.
 
-        Its suffix chooses the format (.json, .atlas ...). `format` names it where the suffix does not: "json" writes
-        JSON into a file of any name that has no suffix of another format.
+        Args:
+            filepath: Where; its suffix chooses the format (.json, .atlas ...).
+            format: The format where the suffix does not say it: "json" writes JSON into a file of any name that has no
+                suffix of another format.
+        Returns:
+            The path.
+        Raises:
+            FileFormatError: There is no such format.
+            FileSystemError: The file cannot be written.
         """
         path = as_path(filepath)
         if format is None:
@@ -154,10 +187,21 @@ class ComputationalGraphTracker(Bracket["ComputationalGraphTracker"]):
         node_size: int = 20,
         font_size: int = 10,
     ) -> Path:
-        """Draw the graph into a PNG of exactly `width` x `height` pixels; returns the path.
+        """Draw the graph into a PNG of exactly `width` x `height` pixels. What does not fit is closed into fewer boxes.
 
-        `dpi` is written into the file. `font_size` is the height of the smallest label and `node_size` that of the
-        smallest box, in pixels: what does not fit is closed into fewer boxes. No folder is created.
+        Args:
+            filepath: Where; the folder must exist.
+            width: Pixels.
+            height: Pixels.
+            dpi: What the file says of its resolution.
+            show_legend: Whether the colours are explained below.
+            node_size: The height of the smallest box, in pixels.
+            font_size: The height of the smallest label, in pixels.
+        Returns:
+            The path.
+        Raises:
+            FileFormatError: The path has a suffix other than .png.
+            FileSystemError: The file cannot be written.
         """
         from torchatlas.render.picture import draw
 
@@ -197,14 +241,18 @@ class ComputationalGraphTracker(Bracket["ComputationalGraphTracker"]):
         }
 
     def visualize_graph(self, renderer: str = "plotly") -> Picture:
-        """The drawn graph. It shows itself in a notebook, and `save(path)` writes an SVG or PNG.
+        """Draw the graph. A notebook shows the picture, and its `save(path)` writes it.
 
-        Both of pytorch-graph's renderers are accepted and give the same picture: neither library is used here.
+        Args:
+            renderer: One of pytorch-graph's, "plotly" or "matplotlib". Both give the same picture, without the library.
+        Returns:
+            The Picture.
+        Raises:
+            InvalidInputError: There is no renderer of that name.
         """
         from torchatlas.render.picture import draw
 
-        if renderer not in RENDERERS:
-            raise InvalidInputError(f"renderer={renderer!r} is not one of {', '.join(map(repr, RENDERERS))}.")
+        check_choice("renderer", renderer, RENDERERS)
         return draw(self.graph)
 
     def _wall_seconds(self, recorded: dict[str, Any] | None) -> float:

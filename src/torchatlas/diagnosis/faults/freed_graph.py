@@ -28,6 +28,6 @@ class FreedGraph(RefusedBackward):
             f"backward cannot run: {part} already, the first is {short(freed[0])}",
             (*loss.lines, *([] if op is None else [at("made by", op)])),
             f"an earlier backward pass {other} has freed the tensors that they saved",
-            "detach what is carried over from an earlier step; or add losses that share something and run backward "
+            "detach what is carried over from an earlier step; or add losses that share nodes and run backward "
             "once; or compute the loss anew; or pass retain_graph=True to the first pass",
         )

@@ -23,6 +23,7 @@ class CarriedState:
     times: int = 0  # iterations in a row
     most: int = 0
     steps: int = -1  # that had been taken at the last pass
+    newest: int = -1  # the highest number of a node that was carried over to the last pass
     made_by: tuple[Where, ...] = ()
 
 
@@ -39,7 +40,8 @@ class KeptState(Diagnosis):
         if not backward.retains or backward.line is None:
             return
         carried = self._lines.setdefault(backward.line, CarriedState(backward.line))
-        if not backward.carried:
+        newest = max(map(sequence_nr, backward.carried), default=-1)
+        if newest in (-1, carried.newest):  # nothing, or always the same: made before the loop, so that nothing grows
             carried.times = 0
             carried.most *= carried.steps > 0 or self.history.steps == 0
         elif self.history.steps == 0 or self.history.steps > carried.steps:  # several passes of one iteration may share
@@ -49,7 +51,7 @@ class KeptState(Diagnosis):
             carried.most = max(carried.most, carried.times)
             if carried.times <= _FEWEST:
                 self._find_lines(carried, backward)
-        carried.steps = self.history.steps
+        carried.steps, carried.newest = self.history.steps, newest
 
     def _find_lines(self, carried: CarriedState, backward: BackwardPass) -> None:
         makers = self.history.makers_of(map(sequence_nr, backward.carried)).values()
@@ -70,8 +72,8 @@ class KeptState(Diagnosis):
                 "kept-state",
                 "a state is carried over with its graph, so that backward goes through all earlier iterations",
                 (*carried.made_by, carried.line),
-                "it was not detached: the graph grows, each pass takes longer, and its gradients are of parameters "
-                "that steps have changed since",
+                "it was not detached: the graph grows, each pass takes longer, and its older part was computed with "
+                "parameters that steps have changed since",
                 "detach the state at the start of each iteration (hidden = hidden.detach()), and leave out "
                 "retain_graph=True",
                 max(carried.most, 1),

@@ -209,8 +209,8 @@ def _squashed(made: Any, loss: Any, name: str, classes: int) -> Mismatch:
     return Mismatch(
         f"{name} gets the result of {by}, and expects scores",
         ((f"{by}:", made), ("loss by", loss)),
-        f"it applies {'sigmoid' if 'binary' in name else 'softmax'} itself; to numbers in [0, 1] that says little, "
-        f"so the loss stays high{lowest}, and its gradients small",
+        f"it applies {'sigmoid' if 'binary' in name else 'softmax'} itself; numbers in [0, 1] are nearly equal as "
+        f"scores, so the loss stays high{lowest}, and its gradients small",
         f"remove the {by} before the loss, and apply it where probabilities are needed (predictions, metrics)",
     )
 

@@ -33,11 +33,19 @@ class LossWithoutGrad(RefusedBackward):
                     "requires_grad is False for each of them",
                     "unfreeze what is to be trained, after all freezing: model.requires_grad_(True), or its head's",
                 )
+            elif not (cuts := _cuts_of(graph, loss)) and (updates := _updates_by_hand(graph, loss)):
+                yield Finding(
+                    "loss-without-grad",
+                    f"{which} does not require a gradient",
+                    (*updates, *graph.lines),
+                    "an update by hand made a new tensor in the place of the parameter, and that requires no gradient",
+                    "write to the parameter itself: with torch.no_grad(): w -= rate * w.grad; then w.grad = None",
+                )
             else:
                 yield Finding(
                     "loss-without-grad",
                     f"{which} does not require a gradient",
-                    (*_cuts_of(graph, loss), *graph.lines),
+                    (*cuts, *graph.lines),
                     "it was computed with gradients disabled (no_grad, inference_mode, set_grad_enabled(False)), from "
                     "detached or integer tensors, or from data alone",
                     "compute it from parameters, with gradients enabled; look for detach(), .data, .item() and numpy",
@@ -77,8 +85,18 @@ def _cuts_of(graph: LossGraph, loss: torch.Tensor) -> list[Where]:
     return [*cuts, *(line for line in called if line.source not in [place.source for place in cuts])]
 
 
+def _updates_by_hand(graph: LossGraph, loss: torch.Tensor) -> list[Where]:
+    """The first line that updated by hand what a loss was computed from."""
+    if graph.forward is None or (storage := graph.recorded.storage_of(loss)) is None:
+        return []
+    return [at("updated by", node) for node in GradientCuts(graph.forward).updates_by_hand(storage)[:1]]
+
+
 def lines_of_new_loss(graph: LossGraph, loss: torch.Tensor) -> list[Where]:
-    """The lines that cut off a loss which is itself a leaf, and the one that made it."""
+    """The lines that cut off a loss, and the one that made it: of a loss that is itself a leaf, or was computed from
+    numbers. Nothing of one that was computed from a leaf of another optimizer, or of none."""
     cuts = _cuts_of(graph, loss)
+    if not cuts and not loss.is_leaf:
+        return []
     made = [place for place in _made_at(graph, loss) if place.source not in [each.source for each in cuts]]
     return [*cuts, *made, *graph.lines]

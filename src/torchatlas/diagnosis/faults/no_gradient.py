@@ -19,7 +19,10 @@ from torchatlas.graph import Graph, GraphNode
 
 _MOST = 3  # cuts that are named
 Named = tuple[str, int | None]  # a parameter and its storage; tensors of their own may share a name
-_LOOK_FOR = "look for detach(), no_grad, argmax or a cast to integers on that way; or freeze what is not to be trained"
+_LOOK_FOR = (
+    "look for detach(), no_grad, argmax or a cast to integers between them and the loss; or freeze what is not to be "
+    "trained"
+)
 _CUT_OFF = "what was computed from {them} was cut off from the loss"
 _NOT_IN_LOSS = "{they} {were} used, but the result does not lead to the loss"
 _USE_IT = "add the result to the loss, or call backward() of it, or leave it out; or freeze what is not to be trained"
@@ -74,7 +77,7 @@ def without_gradient(
             cause = causes.setdefault(key, ([], [], _NOT_IN_LOSS, _USE_IT))
         else:
             why = _NEVER if loss.recorded.is_whole else _NOT_LATELY
-            fix = "call the module in forward; or remove or freeze it"
+            fix = "compute the loss from it (call its module in forward); or remove or freeze it"
             cause = causes.setdefault("never", ([], list(loss.lines), why, fix))
         cause[0].append(name)
     for key, (last, *uses) in ends.items():

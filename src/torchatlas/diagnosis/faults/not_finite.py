@@ -118,7 +118,8 @@ class NotFinite(Diagnosis):
             (*where, *backward.lines),
             _why(origins),
             "keep the argument in range (clamp, eps inside log, sqrt and divisions, log_softmax instead of "
-            "log(softmax), masked rows left out), or look at the data",
+            "log(softmax), masked rows left out), or look at the data; if weights have grown from step to step, lower "
+            "the learning rate or clip gradients",
         )
 
     def _in_backward(self, backward: BackwardPass) -> Finding:
@@ -145,8 +146,8 @@ def _why(origins: list[NotFiniteOp]) -> str:
     if not origins:
         return "it was in the data, or made before the visit began"
     if origins[0].took_inf:
-        return "the op made it of infinities: a row that a mask has emptied, inf - inf, or 0 times infinity"
-    return "the op made it of finite numbers"
+        return "the op made it from infinities: a row that a mask has emptied, inf - inf, or 0 times infinity"
+    return "the op made it from finite numbers"
 
 
 def _decisive(origins: list[NotFiniteOp]) -> Iterator[NotFiniteOp]:
@@ -157,8 +158,11 @@ def _decisive(origins: list[NotFiniteOp]) -> Iterator[NotFiniteOp]:
 
 
 def _described(event: NotFiniteOp) -> str:
-    made = " and ".join(f"{count:,} {name}" for count, name in ((event.nan, "NaN"), (event.inf, "infinite")) if count)
-    return f"{event.operation} made {made} of {math.prod(event.shape):,} {event.shape} from {event.inputs}"
+    count = math.prod(event.shape)
+    if count == 1:
+        return f"{event.operation} made {'NaN' if event.nan else 'infinity'} from {event.inputs}"
+    made = " and ".join(f"{some:,} {name}" for some, name in ((event.nan, "NaN"), (event.inf, "infinite")) if some)
+    return f"{event.operation} made {made} among {count:,} numbers {event.shape} from {event.inputs}"
 
 
 def _event(name: str, tensor: torch.Tensor, args: Any, kwargs: Any, caller: Where | None) -> NotFiniteOp:

@@ -176,7 +176,7 @@ class NothingChanges(Diagnosis):
                 lines,
                 "the model was replaced after the optimizer was made (a copy, a new or a loaded one): the optimizer "
                 "holds the parameters of the old one, which get no gradient",
-                "make the optimizer from model.parameters() after the model is there",
+                "make the optimizer from model.parameters() after the model is complete",
                 explains=("optimizer-misses", "no-gradient"),
             )
         if all(run.frozen for run in runs) and not graded:

@@ -47,7 +47,7 @@ class ModelCall:
 
     model: CalledModel
     line: Where
-    what: str  # the layers that behave differently in training
+    what: str  # its layers did that behave differently in training
     inputs: tuple[int, ...]  # the tensors that it was given, by id
     steps: int  # that were taken before
     recording: int  # the storages of another are others
@@ -126,7 +126,7 @@ class TrainEvalMode(Diagnosis):
                     "eval-mode",
                     f"{type(module).__name__} was trained in eval mode",
                     (line,),
-                    f"its {what} did nothing, or used old statistics, in a forward pass that a step followed",
+                    f"{what}, in a forward pass that a step followed",
                     "call model.train() before training, and again after each evaluation",
                 )
 
@@ -170,7 +170,7 @@ class TrainEvalMode(Diagnosis):
                 "train-mode",
                 f"{call.model.name} was evaluated in training mode",
                 (call.line,),
-                f"its {call.what} acted as in training: results are random, or change running statistics",
+                f"{call.what}, as in training",
                 "call model.eval() before evaluation and model.train() after it",
             )
 
@@ -181,16 +181,14 @@ class TrainEvalMode(Diagnosis):
 
 
 def _differs(module: nn.Module, training: bool) -> str:
-    """The classes of the layers that are in this mode and behave differently in training."""
-    kinds = {
-        type(part).__name__
-        for part in module.modules()
-        if part.training is training
-        and (
-            (isinstance(part, _DROPOUT) and part.p > 0) or (isinstance(part, _BATCH_NORM) and part.track_running_stats)
-        )
-    }
-    return ", ".join(sorted(kinds))
+    """What the layers in this mode that behave differently in training have done; empty if there are none."""
+    parts = [part for part in module.modules() if part.training is training]
+    dropouts = {type(part).__name__ for part in parts if isinstance(part, _DROPOUT) and part.p > 0}
+    norms = {type(part).__name__ for part in parts if isinstance(part, _BATCH_NORM) and part.track_running_stats}
+    dropped = "dropped units at random" if training else "dropped nothing"
+    normalised = "used the statistics of the batch" if training else "used running statistics and did not update them"
+    done = [(dropouts, dropped), (norms, normalised)]
+    return ", and ".join(f"its {', '.join(sorted(names))} {what}" for names, what in done if names)
 
 
 class ResultUses(GradientCuts):

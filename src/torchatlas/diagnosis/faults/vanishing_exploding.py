@@ -25,6 +25,11 @@ _FEWEST_LAYERS = 6
 _FEWEST_REPEATS = 8
 _MOST_AT_ONCE = 0.5  # of the change, in orders of magnitude: more between two neighbours is a gate or a scale
 _EACH_LAYER = "each layer multiplies them by its own factor"
+_AGAINST_VANISHING = (
+    "use residual connections, normalisation, an initialisation that fits the activation, or ReLU or GELU instead of "
+    "sigmoid or tanh"
+)
+_AGAINST_EXPLODING = "use an initialisation that fits the activation, normalisation, residual connections, or clipping"
 
 
 @diagnosis
@@ -85,8 +90,7 @@ class VanishingExploding(Diagnosis):
             f"{early:.1e} at {self.history.name(first)} (root mean square)",
             backward.lines,
             _EACH_LAYER,
-            "use residual connections, normalisation, an initialisation that fits the activation, or ReLU or GELU "
-            "instead of sigmoid or tanh",
+            _AGAINST_VANISHING if key == "vanishing" else _AGAINST_EXPLODING,
             severity=Severity.WARNING,
         )
 
@@ -99,7 +103,7 @@ class VanishingExploding(Diagnosis):
             "the same step is applied again and again, and each time it multiplies them" if recurrent else _EACH_LAYER,
             "clip gradients, shorten the recurrence (detach), or use gates, normalisation or orthogonal weights"
             if recurrent
-            else "use an initialisation that fits the activation, normalisation, residual connections, or clipping",
+            else _AGAINST_EXPLODING,
             severity=Severity.WARNING,
         )
 

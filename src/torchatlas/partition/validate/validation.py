@@ -21,7 +21,7 @@ from torchatlas.partition.validate.checks import PartitionCheck, checks_of
 from torchatlas.partition.validate.models import ONE_OF_EACH_FAMILY, Example, check_names, example_named
 from torchatlas.partition.validate.published import facts_of
 from torchatlas.partition.validate.reassembly import fresh, reassembled, runs_of
-from torchatlas.registry import near_names
+from torchatlas.registry import check_choice
 from torchatlas.sections import Lines, Section, Table
 
 FRONT_ENDS = ("fx", "export")
@@ -150,11 +150,7 @@ def _validated(example: Example, strategies: tuple[str, ...], front_ends: tuple[
     import torch
 
     for one in front_ends:
-        if one not in FRONT_ENDS:
-            near = near_names(one, FRONT_ENDS)
-            raise InvalidInputError(
-                f"front end {one!r}: " + (f"did you mean {near[0]!r}?" if near else "fx or export.")
-            )
+        check_choice("front end", one, FRONT_ENDS)
     found: list[PartitionValidation] = []
     with _awake(example.model), _one_path(), torch.no_grad():
         origins, notes = _origins(example, front_ends)

@@ -15,6 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from torchatlas.calls import explains_arguments
 from torchatlas.files import replacing
 from torchatlas.render.viewer.content import page_of, viewed
 
@@ -22,6 +23,7 @@ _PREFIX = "torchatlas-view-"
 _KEPT_S = 24 * 60 * 60  # a browser reads the file again when its page is reloaded, also after this process has ended
 
 
+@explains_arguments
 def view(
     *items: Any,
     title: str = "",
@@ -32,15 +34,29 @@ def view(
     backward: Any = None,
     device: Any = None,
 ) -> Path:
-    """Open the viewer in the browser: one page, which asks for nothing but itself. Returns the path of the page.
-
-    An item is a graph, the path of its file, a recording, a traced model or a report of a graph; two are
-    compared side by side. Without items the viewer is empty, and files can be dropped onto it.
-    The other arguments are laid over the first graph: `overlay` takes numbers of nodes or modules by name, `findings`
-    the doctor's, `partition` a PartitionReport, `stages` a PipelinePlan, `backward` a BackwardRecording. `device` is
-    the profile of the roofline, as for `atlas.cost`.
+    """Open the viewer in the browser: one page, which asks for nothing but itself.
 
     The page is kept for a day. A warning says where it is if there is no browser to open it in.
+
+    Args:
+        *items: What to show: a graph, the path of its file, a recording, a traced model or a report of a graph. Two are
+            compared side by side. Without items the viewer is empty, and files can be dropped onto it.
+        title: The heading of the page.
+        overlay: Numbers of your own to colour by: a dictionary from names of nodes or paths of modules to numbers.
+        findings: The doctor's findings, to be shown where they are.
+        partition: A PartitionReport, to be drawn over the graph.
+        stages: A PipelinePlan, likewise.
+        backward: A BackwardRecording, which the backward player plays.
+        device: The device profile of the roofline, as for `atlas.cost`.
+    Returns:
+        The path of the page.
+    Raises:
+        InvalidInputError: An item is nothing that can be shown, or there are more than two.
+        FileFormatError: A file is damaged.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> graph = atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4))
+        >>> page = atlas.view(graph, overlay={"addmm": 0.5})  # doctest: +SKIP
     """
     shown = [one for item in items for one in viewed(item)]
     data = page_of(

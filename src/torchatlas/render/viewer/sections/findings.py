@@ -30,7 +30,7 @@ def findings(subject: Subject) -> Members:
     listed = list(given) if isinstance(given, Iterable) else [given]
     if wrong := [one for one in listed if not isinstance(one, Finding)]:
         raise InvalidInputError(f"findings= takes what atlas.doctor returns, not {type(wrong[0]).__name__}.")
-    places = _Places(subject.graph)
+    places = Places(subject.graph)
     found: list[dict[str, Any]] = []
 
     def add(finding: Finding, cause: int | None) -> None:
@@ -44,7 +44,7 @@ def findings(subject: Subject) -> Members:
     return {"findings.json": found}
 
 
-def _row(finding: Any, cause: int | None, places: _Places) -> dict[str, Any]:
+def _row(finding: Any, cause: int | None, places: Places) -> dict[str, Any]:
     lines = [place.source for place in finding.where if place.source is not None]
     return {
         "key": finding.key,
@@ -61,7 +61,7 @@ def _row(finding: Any, cause: int | None, places: _Places) -> dict[str, Any]:
     }
 
 
-class _Places:
+class Places:
     """Finds the nodes that a finding is about."""
 
     def __init__(self, graph: Graph) -> None:
