@@ -107,6 +107,11 @@ def position_of(code: types.CodeType, instruction: int) -> tuple[int, int, int]:
     return line or 0, begin or 0, end or 0
 
 
+def recomputes(code: types.CodeType) -> bool:
+    """True for the functions of activation checkpointing that run the program's function again."""
+    return code.co_filename == _CHECKPOINT and code.co_name in _RECOMPUTE
+
+
 def recomputing() -> bool:
     """True while activation checkpointing runs its function again, on this stack."""
     return _is_under(sys._getframe(1), _CHECKPOINT, _RECOMPUTE)
