@@ -12,10 +12,13 @@ DEV := $(VENV)/.dev-installed
 DOCS := $(VENV)/.docs-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all matrix lint types coverage dist viewer viewer-check bench timm docs clean
+.PHONY: help demo native test test-all matrix lint types coverage dist viewer viewer-check bench timm docs clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 15
+
+native: $(RUNTIME) ## build the recorder in C++, which makes recording cheap; needs a C++ compiler
+	$(BIN)/torchatlas native
 
 demo: $(RUNTIME) ## install what the package needs and run the demonstration
 	$(BIN)/torchatlas demo

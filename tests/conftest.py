@@ -1,5 +1,7 @@
 """What every test starts from and must leave behind."""
 
+import os
+import tempfile
 from collections.abc import Iterator
 
 import children
@@ -7,9 +9,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+_EMPTY_CACHE = tempfile.TemporaryDirectory(prefix="torchatlas-cache-")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(children.plugin(), "children")
+    # Tests use the recorder in Python unless they say otherwise, whatever the user has built. All of them can be run
+    # with the native one by naming a cache that holds a build.
+    os.environ["TORCHATLAS_CACHE"] = os.environ.get("TORCHATLAS_TEST_CACHE", _EMPTY_CACHE.name)
 
 
 @pytest.fixture(autouse=True)

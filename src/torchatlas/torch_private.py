@@ -102,6 +102,7 @@ __all__ = [
     "UninitializedTensor",
     "applying_frames",
     "aside",
+    "compilations",
     "compiled_inside",
     "compilers_module_call",
     "current_autograd_node",
@@ -120,6 +121,7 @@ __all__ = [
     "is_batched",
     "is_wrapper",
     "make_grads",
+    "native_recorders",
     "never_compiled",
     "next_sequence_nr",
     "no_dispatch_modes",
@@ -250,6 +252,11 @@ def compilers_module_call(function: Any) -> None:
             module.unpatched_nn_module_call_impl = function  # type: ignore[attr-defined]
 
 
+def compilations() -> Any:
+    """Where torch.compile takes functions to call when it begins and ends to compile; None while it is not loaded."""
+    return getattr(_sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
+
+
 def inductor_graph() -> Any:
     """The class of the graphs that inductor compiled; None while it is not loaded."""
     return getattr(_sys.modules.get("torch._inductor.output_code"), "CompiledFxGraph", None)
@@ -367,16 +374,23 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+native_recorders: list[Any] = []  # the module of the recorder in C++, once it is loaded
+
+
 class no_dispatch_modes(_RepeatedBracket[None]):
-    """Hides ops from the dispatch modes of the program.
+    """Hides ops from the dispatch modes of the program, and from recorders in C++.
 
     torch's own way to say so takes ten times as long, and is needed only for modes that work before autograd.
     """
 
     _by_torch: Any = None
     _modes: list[Any] = []  # noqa: RUF012  # never changed, only replaced
+    _away: int | None = None
 
     def _begin(self) -> None:
+        if native_recorders:
+            self._away = native_recorders[0].looking_away()
+            native_recorders[0].look_away(self._away + 1)
         if _len_torch_dispatch_stack_pre_dispatch():
             self._by_torch = _disable_current_modes()
             self._by_torch.__enter__()
@@ -392,6 +406,9 @@ class no_dispatch_modes(_RepeatedBracket[None]):
         if self._by_torch is not None:
             self._by_torch.__exit__(*raised)
             self._by_torch = None
+        if self._away is not None:
+            native_recorders[0].look_away(self._away)
+            self._away = None
 
 
 class aside(no_dispatch_modes):

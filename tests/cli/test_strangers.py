@@ -60,6 +60,7 @@ LESSON = (
 WITHOUT = {
     "completion": "prints a script of click's, with our name in it",
     "demo": "runs a model of ours, and writes files named by us",
+    "native": "builds code of ours, and names files that we name",
     "selftest": "runs models of ours, and names nothing else",
 }
 

@@ -42,6 +42,7 @@ def capture(
     repeat: int = 1,
     kwargs: dict[str, Any] | None = None,
     track_tensor_ops: bool = True,
+    native: bool | None = None,
     **model_kwargs: Any,
 ) -> Graph:
     """Run a model or function and return the graph of what happened.
@@ -67,6 +68,8 @@ def capture(
         repeat: How often it is recorded, for times that can be believed.
         kwargs: Keyword arguments of the model whose names are also names of this function.
         track_tensor_ops: False records module calls only, at almost no cost.
+        native: Which recorder: None the one in C++ where it is built (`torchatlas native`), True that one or an error,
+            False the one in Python.
         **model_kwargs: All other keyword arguments of the model.
     Returns:
         The graph of the (last) run.
@@ -112,12 +115,12 @@ def capture(
             whole(mode),
         ):
             model, args, call_kwargs, optimizer = faked(mode, model, args, call_kwargs, optimizer)
-            step = _Step(model, args, call_kwargs, backward, loss, optimizer)
+            step = _Step(model, args, call_kwargs, backward, loss, optimizer, native)
             graph: Graph = step.recorded(None, track_tensor_ops, None).graph
         without_pretence(graph)
         return graph
     check_call(model, args, call_kwargs)
-    step = _Step(model, args, call_kwargs, backward, loss, optimizer)
+    step = _Step(model, args, call_kwargs, backward, loss, optimizer, native)
     copied = not track_tensor_ops or repeat > 1  # runs that nothing records: nobody sees what they write to
     with Restorer(model, (args, call_kwargs), optimizer, whole=copied) as restorer:
         return Runs(
@@ -138,6 +141,7 @@ class _Step:
     backward: bool
     loss: Callable[[Any], torch.Tensor] | None
     optimizer: Any
+    native: bool | None
 
     @property
     def module(self) -> nn.Module | None:
@@ -146,7 +150,7 @@ class _Step:
     def recorded(self, values: str | None, track_tensor_ops: bool, restorer: Restorer | None) -> Any:
         """Run it once under a recording, which is returned."""
         if track_tensor_ops:
-            session: Any = Recording(self.module, values=values, only_inputs=True, guard=restorer)
+            session: Any = Recording(self.module, values=values, native=self.native, only_inputs=True, guard=restorer)
         else:
             session = recording(self.module, track_tensor_ops=False)
         optimizer = _made(self.optimizer, self.module)

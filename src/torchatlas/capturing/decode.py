@@ -18,6 +18,8 @@ from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.row_schema import (
     RECOMPUTING,
+    WRITES_VIEW,
+    Died,
     NodeRow,
     OpRow,
     Plan,
@@ -63,6 +65,7 @@ class Decoder:
         self.source_lines: list[tuple[Any, int]] = []  # code object and instruction of each line
         self.thread_names, self._thread_of_call, first_numbers = self._threads()
         self._links = ForwardLinks(self.nodes, self.states, first_numbers)
+        self._knows_views = recorder.knows_views
         self._node = 0
         self._iteration = 0
         self._phase = FORWARD  # of the last op
@@ -82,7 +85,8 @@ class Decoder:
     def run(self) -> None:
         rows, states, end = self.recorder.rows, self.states, self._end
         events: dict[type, Callable[[Any, int], None]] = {
-            weakref.ref: states.storage_died,
+            weakref.ref: states.reference_died,
+            Died: states.storage_died,
             Resized: states.storage_resized,
             ResizedEarly: states.storage_resized_early,
             Reshaped: states.tensor_reshaped,
@@ -130,9 +134,9 @@ class Decoder:
             states.buffers += [(node, number) for index, number in enumerate(numbers) if index not in overwritten]
         # When, where and with which arguments
         thread = self._thread_of_call[call]
-        writes_view = bool(targets) and states.is_view(targets)
+        writes_view = bool(targets) and (needs_grad == WRITES_VIEW if self._knows_views else states.is_view(targets))
         sequence_nr, forward = (
-            self._links.sequence_nr(node, plan, returned, thread, next_nr, needs_grad, writes_view),
+            self._links.sequence_nr(node, plan, returned, thread, next_nr, bool(needs_grad), writes_view),
             -1,
         )
         phase = self._phase_of(number, call, backward_nr, grad_mode, numbers)

@@ -34,7 +34,7 @@ _INDUCTOR = os.sep + "torchinductor_"  # the folder of the code that torch.compi
 _TAKES_LOCALS = frozenset(("locals", "vars", "eval", "exec", "f_locals"))
 _VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME")  # in the code of Python, not attributes
 GENERATED = "<plan of "  # how the file names of recording functions begin
-USER, SKIP, ENDS = 0, 1, 2
+USER, SKIP, ENDS = 0, 1, 5  # bits: the native recorder adds one of its own, 2, and skips what has SKIP's
 
 
 @functools.lru_cache(maxsize=4096)
@@ -105,6 +105,11 @@ def position_of(code: types.CodeType, instruction: int) -> tuple[int, int, int]:
     """The line of an instruction, and the bytes of that line it begins and ends at; all 0 if the code does not say."""
     line, _, begin, end = next(islice(code.co_positions(), instruction // 2, None), (None, None, None, None))
     return line or 0, begin or 0, end or 0
+
+
+def recomputes(code: types.CodeType) -> bool:
+    """True for the functions of activation checkpointing that run the program's function again."""
+    return code.co_filename == _CHECKPOINT and code.co_name in _RECOMPUTE
 
 
 def recomputing() -> bool:

@@ -83,6 +83,10 @@ class Watch:
     _forks: list[Recorder] = field(default_factory=list)  # of the recorder, one per thread that joined
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def touches_nodes(self) -> bool:
+        return self.recorder.touches_nodes
+
     def start(self) -> None:
         note_process(self.recorder.metadata)
         self.named = self.model is not None
@@ -147,9 +151,8 @@ class Watch:
         known = self._graphs.get(id(graph))
         if known is None or known[0]() is not graph:
             known = self._graphs[id(graph)] = weakref.ref(graph), f"{compiled.GRAPH}.{len(self._graphs)}"
-        recorder = next((fork for fork in self._forks if fork.current is cell), self.recorder)
         run, (inputs,) = functools.partial(inner, graph), args
-        return compiled.run_as_one(recorder, known[1], run, inputs, graph.mutated_input_idxs)
+        return compiled.run_as_one(self._recorder_of(cell), known[1], run, inputs, graph.mutated_input_idxs)
 
     @compiled_inside
     def backward_called(self, inner: Any, cell: Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
@@ -165,6 +168,14 @@ class Watch:
         if node is not None and recomputing():
             self.recorder.rows.append(Recomputed(node._sequence_nr()))
 
+    def function_operator_called(self, inner: Any, cell: Cell, operator: Any, args: Any, kwargs: Any) -> Any:
+        """An operator that runs functions, as torch.cond: only a dispatch mode sees it as one op."""
+        with self._recorder_of(cell).in_python(f"{operator} takes functions"):
+            return inner(operator, *args, **kwargs)
+
+    def _recorder_of(self, cell: Cell) -> Recorder:
+        return next((fork for fork in self._forks if fork.current is cell), self.recorder)
+
     def scheduler_stepped(self, scheduler: Any) -> None: ...
 
     def data_set(self, tensor: Any) -> None:
@@ -177,14 +188,14 @@ class Watch:
         self.recorder.numbers.after_resize(storage)
 
     def join_thread(self, cell: Cell, thread: threading.Thread) -> tuple[Cell, Any]:
-        """Count what a new thread runs to the call that started it. Returns the thread's cell and its dispatch mode."""
+        """Count what a new thread runs to the call that started it. Returns the thread's cell and its recorder."""
         fork = self.recorder.fork()
         self._forks.append(fork)
         owner = self.owners[self.call_owner[cell[0]]] if cell[0] >= 0 else None
         path, root, kind = (owner.path, owner.root, owner.type) if owner is not None else ("", -1, "")
         self.owners.append(Owner(weakref.ref(thread), kind, path, root, "thread", thread.name, next_sequence_nr()))
         fork.current[0] = self._call(len(self.owners) - 1, cell[0])
-        return fork.current, fork.mode
+        return fork.current, fork
 
     @never_compiled
     def _call(self, owner: int, outer: int) -> int:

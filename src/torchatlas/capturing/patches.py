@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.autograd import profiler
 from torch.compiler import is_compiling
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -25,15 +26,17 @@ from torchatlas.capturing import pausing
 from torchatlas.capturing.deep_graphs import DeepPasses
 from torchatlas.torch_private import (
     CompilersGraph,
+    HigherOrderOperator,
+    compilations,
     compiled_inside,
     compilers_module_call,
+    dispatch_mode_stack,
     engine_runs,
     functorch_depth,
     inductor_backend,
     inductor_graph,
+    native_recorders,
     never_compiled,
-    push_mode,
-    remove_mode,
     tensor_data,
 )
 
@@ -48,9 +51,13 @@ _NO_FRAME = "<frozen importlib._bootstrap>"  # Python leaves such frames out whe
 class Watcher(Protocol):
     """A recording as the patches see it."""
 
+    @property
+    def touches_nodes(self) -> bool: ...  # True if Python asks for every op which node of autograd runs
+
     def module_called(self, inner: Any, cell: Cell, module: Any, args: Any, kwargs: Any) -> Any: ...
     def backward_called(self, inner: Any, cell: Cell, tensors: Any, args: Any, kwargs: Any) -> Any: ...
     def graph_called(self, inner: Any, cell: Cell, graph: Any, args: Any, kwargs: Any) -> Any: ...
+    def function_operator_called(self, inner: Any, cell: Cell, operator: Any, args: Any, kwargs: Any) -> Any: ...
     def may_have_recomputed(self) -> None: ...
     def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]: ...
     def step_ends(self, cell: Cell, optimizer: Any) -> None: ...
@@ -106,6 +113,10 @@ def _install() -> None:
         _UNDO.append(register_optimizer_step_pre_hook(_step_begins).remove)
         _UNDO.append(register_optimizer_step_post_hook(_step_ends).remove)
         _patch_schedulers()
+        if native_recorders:
+            _patch_profiler()
+            _patch_function_operators()
+            _watch_compilations()
         _pace_collector()
     except BaseException:  # something that this torch does not have
         _take_away()
@@ -182,7 +193,7 @@ def _watch_engine() -> None:
     passes: dict[int, DeepPasses] = {}  # by thread
 
     def around(run: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _here() and functorch_depth() == 0:
+        if any(watch.touches_nodes for watch, _ in _here()) and functorch_depth() == 0:
             keeps_graph, creates_graph = (*args, None, None)[1:3]
             roots = [root for output in outputs if (root := _root(output)) is not None]
             here = passes.setdefault(threading.get_ident(), DeepPasses())
@@ -285,14 +296,14 @@ def _patch_threads() -> None:
             _INHERITED.pop(thread, None)  # it may not have started
 
     def bootstrap_joined(thread: threading.Thread) -> None:
-        modes = _joined(thread, _INHERITED.pop(thread, ()))  # all that may be kept for as long as the thread runs
-        for mode in modes:
-            push_mode(mode)
+        forks = _joined(thread, _INHERITED.pop(thread, ()))  # all that may be kept for as long as the thread runs
+        for fork in forks:
+            fork.attach()
         try:
             bootstrap(thread)
         finally:
-            for mode in reversed(modes):
-                remove_mode(mode)
+            for fork in reversed(forks):
+                fork.detach()
             with _LOCK:
                 _WATCHES.pop(threading.get_ident(), None)
 
@@ -325,6 +336,64 @@ def _without_frame(code: types.CodeType) -> types.CodeType:
     return code.replace(co_filename=_NO_FRAME)
 
 
+def _patch_profiler() -> None:
+    """The native recorder listens to the allocator in the place that torch's profiler needs: it steps aside for it."""
+
+    def before(original: Any) -> Any:
+        def begin(*args: Any, **kwargs: Any) -> Any:
+            for module in native_recorders:
+                module.step_aside()
+            return original(*args, **kwargs)
+
+        return begin
+
+    def after(original: Any) -> Any:
+        def end(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            finally:
+                for module in native_recorders:
+                    module.step_back()
+
+        return end
+
+    for name in ("_prepare_profiler", "_enable_profiler"):
+        _replace(profiler, name, before(getattr(profiler, name)))
+    _replace(profiler, "_disable_profiler", after(getattr(profiler, "_disable_profiler")))  # noqa: B009
+
+
+def _patch_function_operators() -> None:
+    """Operators that run functions do not pass the dispatcher in C++ as one call."""
+    original: Any = HigherOrderOperator.__call__
+
+    def call(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
+        inner = original
+        if not is_compiling() and not dispatch_mode_stack():
+            for watch, cell in _here():
+                inner = _within(watch.function_operator_called, inner, cell)
+        return inner(operator, *args, **kwargs)
+
+    _replace(HigherOrderOperator, "__call__", compiled_inside(call))
+
+
+def _watch_compilations() -> None:
+    """What torch.compile runs in order to compile is no part of the program. Dispatch modes are told so by torch."""
+    handler, (module,) = compilations(), native_recorders
+    if handler is None:
+        return
+
+    def begins(args: Any) -> None:
+        module.look_away(module.looking_away() + 1)
+
+    def ends(args: Any) -> None:
+        module.look_away(max(module.looking_away() - 1, 0))
+
+    _UNDO.append(lambda: handler.remove_start_callback(begins))
+    handler.register_start_callback(begins)
+    _UNDO.append(lambda: handler.remove_end_callback(ends))
+    handler.register_end_callback(ends)
+
+
 def _in_scheduler() -> bool:
     """True if torch's own code for schedulers is on the stack."""
     frame = sys._getframe(2)
@@ -334,17 +403,17 @@ def _in_scheduler() -> bool:
 
 
 def _joined(thread: threading.Thread, watches: Watches) -> list[Any]:
-    """Let a new thread, which is the calling one, be part of the recordings; the dispatch modes to enter."""
-    entries, modes = [], []
+    """Let a new thread, which is the calling one, be part of the recordings; their recorders for this thread."""
+    entries, forks = [], []
     for watch, outer in watches:
-        cell, mode = watch.join_thread(outer, thread)
+        cell, fork = watch.join_thread(outer, thread)
         entries.append((watch, cell))
-        if mode is not None:
-            modes.append(mode)
+        if fork is not None:
+            forks.append(fork)
     if entries:
         with _LOCK:
             _WATCHES[threading.get_ident()] = tuple(entries)
-    return modes
+    return forks
 
 
 def _pace_collector() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchatlas.interrupts import bracketed
-from torchatlas.torch_private import dispatch_mode_stack, pop_mode, push_mode, sharding_propagator
+from torchatlas.torch_private import dispatch_mode_stack, native_recorders, pop_mode, push_mode, sharding_propagator
 
 _UNDO: list[Callable[[], None]] = []
 
@@ -47,11 +47,16 @@ def paused(only: Any = None) -> Iterator[None]:
     first = next((i for i, mode in enumerate(stack) if leaves(mode)), len(stack))
     taken = stack[first:]
     others = [mode for mode in taken if not leaves(mode)]
+    away = [(module, module.looking_away()) for module in native_recorders] if only is None else []
+    for module, count in away:
+        module.look_away(count + 1)
     _exchange(taken, others)
     try:
         yield
     finally:
         _exchange(others, taken)
+        for module, count in away:
+            module.look_away(count)
 
 
 def _exchange(old: list[Any], new: list[Any]) -> None:

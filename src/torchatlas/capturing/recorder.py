@@ -21,7 +21,7 @@ from torchatlas.capturing import pausing
 from torchatlas.capturing.collectives import named_reduction, noted_group
 from torchatlas.capturing.frames import GENERATED, code_kind, recomputing
 from torchatlas.capturing.record_op import plan_for, recording_function
-from torchatlas.capturing.row_schema import OMITTED, PLACE, Plan
+from torchatlas.capturing.row_schema import OMITTED, PLACE, OpRow, Plan
 from torchatlas.capturing.table_rows import portable
 from torchatlas.capturing.tensor_numbers import TensorNumbers
 from torchatlas.graph.arguments import Constant
@@ -44,6 +44,7 @@ _IDLE: list[Recorder] = []  # recorders whose recording was decoded: their opera
 _MOST_IDLE = 4
 _MOST_KEPT = 2048  # a recorder that has met more code objects or shapes is not used again: it keeps them all
 _PLAN_LOCK = threading.Lock()
+_ROW_LENGTH = len(OpRow._fields) + 4  # of an op: it takes a tensor or two
 
 
 Around = Callable[[Plan, Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]  # wraps what records an operator
@@ -51,6 +52,11 @@ Around = Callable[[Plan, Callable[[Any, Any], Any]], Callable[[Any, Any], Any]] 
 
 class Recorder:
     """One recording. `start` and `stop` put it on and off the dispatcher of this thread."""
+
+    kind = "python"
+    knows_views = False  # whether rows tell writes to views from others: WRITES_VIEW
+    touches_nodes = True  # Python asks for every op which node of autograd runs: see deep_graphs.py
+    taken_over: list[str] = []  # noqa: RUF012  # why another recorder took over in the middle
 
     def __init__(
         self,
@@ -60,7 +66,7 @@ class Recorder:
         around: Around | None = None,
     ) -> None:
         self.rows: list[Any] = []  # see row_schema.py
-        self.numbers = TensorNumbers(self.rows)
+        self.numbers = self._make_numbers()
         self.plans: list[Plan] = []
         self.end: int | None = None  # the length of `rows` when the recording stopped: what dies later is not in it
         self.current: list[Any] = [-1, None]  # the running module call; the user's line when it is known beforehand
@@ -75,11 +81,15 @@ class Recorder:
         self._kept_codes: list[types.CodeType] = []
         self._guard, self._keep = guard, keep
         self._around = around  # wraps the recording function of every operator
+        self._extend: Any = self.rows.extend
         self.environment = self._make_environment()
         self._mode = _Mode(self)
         self._parent: Recorder | None = None
         self._began_in: int | None = None  # the backward node that ran
         self._forked = False
+
+    def _make_numbers(self) -> TensorNumbers:
+        return TensorNumbers(self.rows)
 
     @classmethod
     def take(cls) -> Recorder:
@@ -105,12 +115,12 @@ class Recorder:
         for mode in dispatch_mode_stack():
             if type(mode) is _Mode and mode.over:
                 remove_mode(mode)
-        self.thread, self._began_in = threading.current_thread().name, _running_node()
+        self.thread, self._began_in = threading.current_thread().name, running_node()
         self.began_ns, self.first_sequence_nr = time.perf_counter_ns(), next_sequence_nr()
         push_mode(self._mode)
 
     def stop(self) -> None:
-        stack, node = dispatch_mode_stack(), _running_node()
+        stack, node = dispatch_mode_stack(), running_node()
         if self._mode not in stack or (node is not None and node != self._began_in):
             # It lies on the stack of another thread, or on the one that torch puts back at the end of a backward node.
             self._mode.silence()
@@ -132,6 +142,19 @@ class Recorder:
     def mode(self) -> TorchDispatchMode:
         return self._mode
 
+    @property
+    def length(self) -> int:
+        """Roughly how many ops it has seen so far."""
+        return len(self.rows) // _ROW_LENGTH
+
+    def is_on(self) -> bool:
+        """True if it records what this thread runs."""
+        return self._mode in dispatch_mode_stack()
+
+    def is_innermost(self) -> bool:
+        """True if no recording that began later is on in this thread."""
+        return self._mode not in dispatch_mode_stack()[:-1]
+
     def fork(self) -> Recorder:
         """A recorder for another thread that writes into this one's lists, with a running call of its own."""
         self._forked = True
@@ -143,9 +166,30 @@ class Recorder:
         fork._mode = _Mode(fork)
         return fork
 
+    def in_python(self, reason: str) -> AbstractContextManager[None]:
+        """A context in which the dispatch mode records; that of this recorder always does."""
+        return contextlib.nullcontext()
+
+    def attach(self) -> None:
+        """Record what this thread runs: called in a new thread, with a fork."""
+        push_mode(self._mode)
+
+    def detach(self) -> None:
+        remove_mode(self._mode)
+
     def silence(self) -> None:
         """Let a thread that outlives the recording go on unrecorded."""
         self._mode.silence()
+
+    def failure_of(self, error: BaseException) -> tuple[str, str, int, types.CodeType | None, int] | None:
+        """The op that raised an exception, or its cause: name, message, module call, and the user's line."""
+        chain: BaseException | None = error
+        while chain is not None and self.failure is not None:
+            name, raised, message, call, code, instruction = self.failure
+            if id(chain) == raised:
+                return name, message, call, code, instruction
+            chain = chain.__cause__ or chain.__context__
+        return None
 
     def plan(self, operator: Any) -> Callable[[Any, Any], Any]:
         """The recording function of an operator, bound to this recorder."""
@@ -160,6 +204,9 @@ class Recorder:
         with _PLAN_LOCK:
             self.plans.append(plan)
             return len(self.plans) - 1
+
+    def _note_handled(self, name: str) -> None:
+        self.handled.append(name)
 
     def before_resize(self, storage: Any) -> None:
         """A storage is about to be resized without an op: what is in it may be lost."""
@@ -205,14 +252,14 @@ class Recorder:
             # Not the exception itself: it holds the frames, and they hold tensors.
             main = self._parent or self
             main.failure = (name, id(error), describe_error(error), call, code, instruction)
-            self.handled.append(name)
+            self._note_handled(name)
 
         return {
             "OMITTED": OMITTED,
             "classify": classify,
             "current": self.current,
             "current_node": current_autograd_node,
-            "extend": self.rows.extend,
+            "extend": self._extend,
             "failed": failed,
             "forget": numbers.forget,
             "frame_at": sys._getframe,
@@ -281,7 +328,7 @@ class _Mode(TorchDispatchMode):
         return True
 
 
-def _running_node() -> int | None:
+def running_node() -> int | None:
     """The number of the backward node that runs."""
     node = current_autograd_node()
     return None if node is None else int(node._sequence_nr())

@@ -23,11 +23,11 @@ from torchatlas.capturing.recorded_values import VALUES, ValueRecorder
 from torchatlas.capturing.recorder import Around, Recorder, let_go
 from torchatlas.capturing.replaying import ReplayKeeper
 from torchatlas.capturing.restore import Restorer
-from torchatlas.capturing.row_schema import OpRow, Returned
+from torchatlas.capturing.row_schema import Returned
 from torchatlas.capturing.table_rows import portable, source_row
 from torchatlas.capturing.tensor_roles import parameter_names
 from torchatlas.capturing.tensors import parts
-from torchatlas.errors import InvalidInputError, InvalidModelError, StateError
+from torchatlas.errors import InvalidInputError, InvalidModelError, NotAvailableError, StateError
 from torchatlas.escapes import clean, clean_text
 from torchatlas.graph import Graph, Phase, SourceLine
 from torchatlas.graph.arguments import Call, TensorRef, encode
@@ -38,13 +38,12 @@ from torchatlas.graph.timing import Timing
 from torchatlas.inputs import argument_names, described, mapped_tensors, named_tensors
 from torchatlas.interrupts import Bracket, signals_deferred
 from torchatlas.sections import Lines, Section
-from torchatlas.torch_private import dispatch_mode_stack, fake_tensors_run, never_compiled
+from torchatlas.torch_private import fake_tensors_run, never_compiled
 
 _SUMS_OUT_OF_PLACE = (
     "while a recording runs, autograd sums gradients that meet out of place (add and detach instead of add_), "
     "so backward allocates a little more than without it"
 )
-_ROW_LENGTH = len(OpRow._fields) + 4  # of an op: it takes a tensor or two
 _BEGINNINGS = "the time of a collective is the time to begin it: what waits for it is no op, except wait_tensor"
 
 
@@ -80,6 +79,7 @@ class Recording(Shown, Bracket["Recording"]):
         track_timing: bool = True,
         track_memory: bool = True,
         values: str | None = None,
+        native: bool | None = False,
         only_inputs: bool = False,
         guard: Restorer | None = None,
         after_op: Callable[[Any, list[Any]], None] | None = None,
@@ -90,18 +90,9 @@ class Recording(Shown, Bracket["Recording"]):
         self.failure: Failure | None = None
         self._values = ValueRecorder(values) if values in ("stats", "all") else None
         self._replay = ReplayKeeper() if values == "replay" else None
-        if guard is None and values is None and after_op is None and around is None:
-            self._recorder = Recorder.take()
-        else:
-            self._recorder = Recorder(
-                guard=None if guard is None else guard.before_write,
-                keep=after_op if self._values is None else self._values.keep,
-                around=around if self._replay is None else self._replay.around,
-            )
-        if self._replay is not None:
-            self._replay.recorder = self._recorder
-        if guard is not None:
-            guard.recorder = self._recorder
+        self._guard, self._after_op, self._around = guard, after_op, around
+        self._native, self._taken_over = native, ""  # why the recorder in Python took over from the native one
+        self._recorder = self._make_recorder()
         self._watch = Watch(
             self._recorder, model, on_model_call=Weakly(self, "arrived"), on_model_result=Weakly(self, "left")
         )
@@ -113,6 +104,40 @@ class Recording(Shown, Bracket["Recording"]):
         self._began_ns = self._ended_ns = 0
         self._fake = False  # whether it began among fake tensors
         self._graph: Graph | None = None
+
+    def _make_recorder(self) -> Recorder:
+        guard = None if self._guard is None else self._guard.before_write
+        watched = (self._values, self._replay, self._after_op, self._around)
+        plain = all(each is None for each in watched)
+        recorder: Recorder
+        if self._native is not False and plain and (module := native_module(required=bool(self._native))) is not None:
+            from torchatlas.capturing.native.recorder import NativeRecorder
+
+            recorder = NativeRecorder.take() if guard is None else NativeRecorder(module, guard=guard)
+        elif guard is None and plain:
+            recorder = Recorder.take()
+        else:
+            recorder = Recorder(
+                guard=guard,
+                keep=self._after_op if self._values is None else self._values.keep,
+                around=self._around if self._replay is None else self._replay.around,
+            )
+        if self._replay is not None:
+            self._replay.recorder = recorder
+        if self._guard is not None:
+            self._guard.recorder = recorder
+        return recorder
+
+    def _take_over(self) -> None:
+        """Let the recorder in Python record what the native one could not see."""
+        if self._recorder.kind == "native":
+            from torchatlas.capturing.native.recorder import missing_here
+
+            self._taken_over = missing_here() or ""
+            if self._taken_over:
+                self._native = False
+                self._recorder.release()
+                self._recorder = self._watch.recorder = self._make_recorder()
 
     def start(self) -> Recording:
         """Begin to record, as entering the `with` block does.
@@ -137,6 +162,7 @@ class Recording(Shown, Bracket["Recording"]):
         if self._state != "new":
             raise StateError("This recording was used already; make a new one with atlas.recording().")
         self._thread = threading.current_thread()
+        self._take_over()
         try:
             self._watch.start()
             self._recorder.start()
@@ -159,15 +185,15 @@ class Recording(Shown, Bracket["Recording"]):
         if self._state != "running":
             raise StateError(f"This recording is not running (it is {self._state}).")
         self._ended_ns = time.perf_counter_ns()
-        stack, here = dispatch_mode_stack(), threading.current_thread()
-        if self._recorder.mode not in stack and here is not self._thread and self._thread.is_alive():
+        here, is_on = threading.current_thread(), self._recorder.is_on()
+        if not is_on and here is not self._thread and self._thread.is_alive():
             raise StateError(
                 f"This recording began in thread {self._thread.name!r}: stop it there, not in {here.name!r}."
             )
-        if error is None and self._recorder.mode in stack[:-1]:
+        if error is None and not self._recorder.is_innermost():
             raise StateError("Recordings end in the reverse order of their beginning; an inner one is still running.")
         self._close(error)
-        if error is None and self._recorder.mode not in stack and here is self._thread:
+        if error is None and not is_on and here is self._thread:
             raise StateError(
                 "This recording began inside a backward pass, in a hook say, and torch ended it with that hook. "
                 "Stop it in there, or begin it before backward. `graph` is what it saw."
@@ -233,7 +259,7 @@ class Recording(Shown, Bracket["Recording"]):
     @property
     def length(self) -> int:
         """Roughly how many ops it has seen so far."""
-        return len(self._recorder.rows) // _ROW_LENGTH
+        return self._recorder.length
 
     @property
     def in_step(self) -> bool:
@@ -270,6 +296,7 @@ class Recording(Shown, Bracket["Recording"]):
             from torchatlas.capturing.fake import without_pretence
 
             without_pretence(graph)
+        graph.metadata["recorder"] = self._recorder.kind
         graph.notes += self._notes(graph)
         if self._timing and self._state == "done" and graph.time_ns is not None:
             graph.timing = Timing(recorded_ns=(self._ended_ns - self._began_ns,))
@@ -311,21 +338,24 @@ class Recording(Shown, Bracket["Recording"]):
             self._recorder.rows.append(Returned(numbers, text))
 
     def _describe_failure(self, error: BaseException) -> Failure | None:
-        failure = self._recorder.failure
-        chain: BaseException | None = error
-        while chain is not None and failure is not None and id(chain) != failure[1]:
-            chain = chain.__cause__ or chain.__context__
-        if failure is None or chain is None:
+        failure = self._recorder.failure_of(error)
+        if failure is None:
             return None
-        name, _, message, call, code, at = failure
+        name, message, call, code, at = failure
         owner = self._watch.owners[self._watch.call_owner[call]] if call >= 0 else None
         source = source_row(code, at) if code is not None else None
         return Failure(name, owner.path if owner else "", source, message)
 
     def _notes(self, graph: Graph) -> list[str]:
         notes = []
-        if (graph.columns["node_phase"] == PHASES.index(Phase.BACKWARD)).any():
+        native = self._recorder.kind == "native"
+        if not native and (graph.columns["node_phase"] == PHASES.index(Phase.BACKWARD)).any():
             notes.append(_SUMS_OUT_OF_PLACE)
+        if native and (reasons := self._recorder.taken_over):
+            why = ", ".join(dict.fromkeys(reasons))
+            notes.append(f"the recorder in Python took over from the native one in the middle: {why}")
+        if self._taken_over:
+            notes.append(f"recorded by the recorder in Python, not the native one: {self._taken_over}")
         if self.failure is not None:
             notes.append(f"the program stopped at {self.failure}")
         handled = self._recorder.handled[: -1 if self.failure is not None else None]
@@ -371,13 +401,26 @@ def recording(
     track_timing: bool = True,
     track_memory: bool = True,
     values: str | None = None,
+    native: bool | None = None,
 ) -> Recording:
     """Record one graph; `torchatlas.recording` says what the arguments mean, and also records whole runs."""
     if not track_tensor_ops:
         from torchatlas.capturing.modules_only import ModulesOnlyRecording
 
         return ModulesOnlyRecording(model, track_timing=track_timing, track_memory=track_memory)
-    return Recording(model, track_timing=track_timing, track_memory=track_memory, values=checked_values(values))
+    return Recording(
+        model, track_timing=track_timing, track_memory=track_memory, values=checked_values(values), native=native
+    )
+
+
+def native_module(*, required: bool = False) -> Any:
+    """The module of the recorder in C++; None if it is not built. If it is `required`, that is an error."""
+    from torchatlas.capturing.native import build
+
+    module = build.load()
+    if module is None and required:
+        raise NotAvailableError(f"native=True: {build.status().reason}.")
+    return module
 
 
 def checked_values(values: str | None) -> str | None:

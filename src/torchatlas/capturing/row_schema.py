@@ -49,9 +49,10 @@ class OpRow(NamedTuple):
     code: types.CodeType | None  # the user's line; None in a backward node with gradients disabled: it has none
     instruction: int  # in `code`, as frame.f_lasti counts
     grad_mode: int  # 0 gradients disabled, 1 enabled, RECOMPUTING
-    needs_grad: bool  # gradients are enabled and an argument requires one
+    needs_grad: int  # gradients are enabled and an argument requires one: 0 or 1, or WRITES_VIEW
 
 
+WRITES_VIEW = 2  # 1, and what it writes is a view in the eyes of autograd; only from recorders that know
 RECOMPUTING = 2  # a checkpoint runs its function again, inside a backward node
 
 

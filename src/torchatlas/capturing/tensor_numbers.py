@@ -153,6 +153,9 @@ class TensorNumbers:
         entry = self._known_storages.get(id(storage))
         return entry if entry is not None and entry[0]() is storage else None
 
+    def _log(self, event: Any) -> None:
+        self._rows.append(event)
+
     # -- changes of tensors and storages that keep their identity ----------------------------------------------------
 
     def forget(self, tensor: Any) -> None:
@@ -167,7 +170,7 @@ class TensorNumbers:
             entry = self._known.get(id(tensor))
             if entry is not None and self._shape_of(entry[1]) != tensor.shape:
                 self.forget(tensor)
-                self._rows.append(Reshaped(entry[1], self.register(tensor)))
+                self._log(Reshaped(entry[1], self.register(tensor)))
 
     def _shape_of(self, number: int) -> Any:
         width = len(TensorRow._fields)
@@ -179,7 +182,7 @@ class TensorNumbers:
     def _note_size(self, storage: Any) -> None:
         entry = self._storage_entry(storage)
         if entry is not None:
-            self._rows.append(Resized(entry[1], storage.nbytes()))
+            self._log(Resized(entry[1], storage.nbytes()))
 
     def before_resize(self, storage: Any) -> None:
         """A storage is about to be resized without an op."""
@@ -191,7 +194,7 @@ class TensorNumbers:
         if self._storage_entry(storage) is not None:
             self._note_size(storage)
         else:
-            self._rows.append(ResizedEarly(self._strangers[id(storage)][0], storage.nbytes()))
+            self._log(ResizedEarly(self._strangers[id(storage)][0], storage.nbytes()))
 
     def meet_strangers(self) -> None:
         """Number the storages that were resized before any op took them: FSDP makes room for what it gathers."""

@@ -12,6 +12,7 @@ from typing import Any
 from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.row_schema import (
+    Died,
     Reshaped,
     Resized,
     ResizedEarly,
@@ -82,12 +83,15 @@ class TensorStates:
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def storage_died(self, reference: Any, node: int) -> None:
+    def storage_died(self, event: Died, node: int) -> None:
+        self.died[event.storage] = node - 1 if node else 0
+        if (size := self.bytes[event.storage]) > 0:
+            self.live_bytes -= size
+
+    def reference_died(self, reference: Any, node: int) -> None:
         storage = self._number_of_reference.get(id(reference), -1)
         if storage >= 0:  # else of an earlier recording with the same recorder
-            self.died[storage] = node - 1 if node else 0
-            if (size := self.bytes[storage]) > 0:
-                self.live_bytes -= size
+            self.storage_died(Died(storage), node)
 
     def storage_resized(self, event: Resized, node: int) -> None:
         storage, size = event

@@ -204,8 +204,13 @@ def _is_success(error: BaseException) -> bool:
 class _Listener:
     """Passes calls of modules and steps of optimizers and schedulers on to a visit; see capturing/patches.py."""
 
+    touches_nodes = True  # diagnoses walk the graph of a loss
+
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
+
+    def function_operator_called(self, inner: Any, cell: patches.Cell, operator: Any, args: Any, kwargs: Any) -> Any:
+        return inner(operator, *args, **kwargs)
 
     def module_called(self, inner: Any, cell: patches.Cell, module: Any, args: Any, kwargs: Any) -> Any:
         outer = cell[0]

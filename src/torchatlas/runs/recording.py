@@ -22,6 +22,7 @@ def recording(
     track_timing: bool = True,
     track_memory: bool = True,
     values: str | None = None,
+    native: bool | None = None,
 ) -> Recording: ...
 @overload
 def recording(
@@ -41,6 +42,7 @@ def recording(
     track_timing: bool = True,
     track_memory: bool = True,
     values: str | None = None,
+    native: bool | None = None,
     every: int | None = None,
     keep: str = "structure",
     last: int = 3,
@@ -62,6 +64,8 @@ def recording(
         track_memory: Follow which tensors are alive.
         values: Keep what every node made: "all" the tensors, "stats" their minimum, maximum, mean, deviation and count
             of non-finite numbers, "replay" what `atlas.verify` needs to run it all again. None keeps nothing.
+        native: Which recorder: None the one in C++ where it is built (`torchatlas native`) and can see what runs, True
+            that one or an error, False the one in Python. `graph.metadata["recorder"]` says which it was.
         every: Record a whole run: every step (1), or every hundredth (100). None records one graph.
         keep: Of a run: "structure" keeps a graph per structure, "full" every recorded step as a graph.
         last: Of a run: how many of the last steps are kept in full.
@@ -82,6 +86,7 @@ def recording(
     """
     for_graphs = {"track_tensor_ops": track_tensor_ops is not True, "track_timing": track_timing is not True}
     for_graphs |= {"track_memory": track_memory is not True, "values": values is not None}
+    for_graphs["native"] = native is not None
     for_runs = {"keep": keep != "structure", "last": last != 3, "gradients": gradients is not False}
     for_runs["path"] = path is not None
     wrong = [name for name, given in (for_runs if every is None else for_graphs).items() if given]
@@ -93,5 +98,5 @@ def recording(
         )
     if every is None:
         options: dict[str, Any] = {"track_timing": track_timing, "track_memory": track_memory, "values": values}
-        return one_graph(model, track_tensor_ops=track_tensor_ops, **options)
+        return one_graph(model, track_tensor_ops=track_tensor_ops, native=native, **options)
     return RunRecording(model, every=every, keep=keep, last=last, gradients=gradients, path=path)

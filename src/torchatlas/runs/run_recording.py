@@ -470,6 +470,9 @@ class _Listener:
     def graph_called(self, inner: Any, cell: patches.Cell, graph: Any, args: Any, kwargs: Any) -> Any:
         return inner(graph, *args, **kwargs)
 
+    def function_operator_called(self, inner: Any, cell: patches.Cell, operator: Any, args: Any, kwargs: Any) -> Any:
+        return inner(operator, *args, **kwargs)
+
     def step_begins(self, cell: patches.Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         return args, kwargs
 

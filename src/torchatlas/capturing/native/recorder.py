@@ -1,0 +1,393 @@
+"""The recorder in C++ behind the interface of `Recorder`: its rows, its numbers for tensors, its threads.
+
+recorder.cpp says what it sees. It writes the rows of row_schema.py whenever somebody asks for them; the few events that
+Python notes itself (a result that was returned, a checkpoint that recomputes) are appended in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from torchatlas.capturing.collectives import is_group, is_reduction
+from torchatlas.capturing.frames import code_kind, recomputes
+from torchatlas.capturing.native import build
+from torchatlas.capturing.record_op import plan_for
+from torchatlas.capturing.recorder import Recorder, describe_error, running_node
+from torchatlas.capturing.row_schema import OMITTED, PLACE, Died, Plan, Reshaped, Resized
+from torchatlas.capturing.table_rows import portable
+from torchatlas.capturing.tensor_numbers import TensorNumbers
+from torchatlas.capturing.tensors import layout_name, shape_of, storages_of
+from torchatlas.graph.arguments import Constant
+from torchatlas.interrupts import bracketed
+from torchatlas.torch_private import (
+    dispatch_mode_stack,
+    functorch_depth,
+    next_sequence_nr,
+    push_mode,
+    pytree,
+    remove_mode,
+)
+
+_EVENTS = (Died, Resized, Reshaped)  # in the order of Row::Kind
+_RECOMPUTES = 2
+_NEVER_DISPATCHED = frozenset({"aten.detach_.default"})  # done by autograd itself: no dispatch mode sees it
+_NOT_HERE, _ON, _BELOW = range(3)  # what Core.place says
+_MOST_IDLE = 4
+_MOST_KEPT = 2048
+_IDLE: list[NativeRecorder] = []
+
+
+def missing_here() -> str | None:
+    """Why the native recorder cannot record what runs here, in this thread at this moment; None if it can."""
+    if dispatch_mode_stack():
+        return "a dispatch mode is on"  # fake tensors are one
+    if functorch_depth():
+        return "a transform of torch.func runs"
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return "torch.distributed is initialized"
+    return None
+
+
+class NativeRecorder(Recorder):
+    """One recording by the recorder in C++."""
+
+    kind = "native"
+    knows_views = True
+    touches_nodes = False
+
+    def __init__(self, module: Any, *, guard: Callable[[Any], None] | None = None) -> None:
+        self._module = module
+        self._core = module.Core(
+            describe=self._describe,
+            classify=_classify,
+            odd=_odd,
+            structure=_structure,
+            opaque=lambda name: Constant("opaque", name),
+            omitted=OMITTED,
+            place=PLACE,
+            events=_EVENTS,
+            take_over=self.take_over,
+            guard=guard,
+            before=None,
+            after=None,
+        )
+        self._written: list[Any] = []  # see `rows`
+        self._switched = False  # whether the dispatch mode records this thread
+        self._by_thread: dict[int, NativeRecorder] = {}  # the forks of other threads
+        self._raised: list[str] = []  # operators that raised in the dispatch mode
+        self.taken_over: list[str] = []  # why the recorder in Python took over in the middle; see `take_over`
+        super().__init__(guard=guard)
+        self.current: Any = module.Cell(self._core)
+        self._extend = self._extend_after_core
+        self.environment = self._make_environment()
+
+    @classmethod
+    def take(cls) -> NativeRecorder:
+        try:
+            return _IDLE.pop()
+        except IndexError:
+            return cls(build.load())
+
+    def release(self) -> None:
+        for container in (self._written, self.numbers, self.metadata, self._raised, self.taken_over):
+            container.clear()
+        self.current[:], self.end, self.failure, self._switched = (-1, None), None, None, False
+        _, codes, layouts, _ = self._core.counts()
+        self._core.release(True)
+        ours_alone = self._guard is None and not self._forked and not self._mode.over
+        if ours_alone and len(_IDLE) < _MOST_IDLE and max(codes, layouts) <= _MOST_KEPT:
+            _IDLE.append(self)
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> list[Any]:
+        """What happened so far. Whoever appends to it does so after what the recorder in C++ has seen until now."""
+        self._core.drain(self._written)
+        return self._written
+
+    @rows.setter
+    def rows(self, rows: list[Any]) -> None:
+        self._written = rows
+
+    def _make_numbers(self) -> TensorNumbers:
+        return NativeNumbers(self._core, self)
+
+    @property
+    def length(self) -> int:
+        """How many ops it has seen so far."""
+        count: int = self._core.counts()[0]
+        return count
+
+    # -- beginning and end -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        if not self._core.start(self.current):
+            raise RuntimeError("sixteen native recordings run already")
+        self.thread, self._began_in = threading.current_thread().name, running_node()
+        self.began_ns, self.first_sequence_nr = self._module.clock_ns(), next_sequence_nr()
+
+    def stop(self) -> None:
+        if self._switched:
+            super().stop()
+        self._core.stop()
+        self.end = len(self.rows)
+        peak = self._core.counts()[3]
+        self.metadata["allocated_peak_bytes"] = peak if peak >= 0 else None  # unknown while a profiler listened
+
+    def is_on(self) -> bool:
+        return bool(self._core.place() != _NOT_HERE)
+
+    def is_innermost(self) -> bool:
+        return bool(self._core.place() == _ON)
+
+    def take_off(self) -> None:
+        """After a backward pass in which the recording ended: torch has put its callback back."""
+        super().take_off()
+        if self.end is not None:
+            self._core.detach()
+
+    def paused(self) -> AbstractContextManager[None]:
+        return _paused(self._core)
+
+    def take_over(self, reason: str) -> None:
+        """From here on, in this thread, the dispatch mode records: also called by the recorder in C++.
+
+        Its rows follow what was recorded so far, with the same numbers.
+        """
+        here = self._by_thread.get(threading.get_ident(), self)
+        if here.is_on() and not here._switched:
+            here._switched = True
+            self._core.pause(1)
+            self.taken_over.append(reason)
+            push_mode(here._mode)
+
+    def in_python(self, reason: str) -> AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._switched or not self.is_on() else self._in_python(reason)
+
+    @bracketed
+    def _in_python(self, reason: str) -> Iterator[None]:
+        self._switched = True
+        self.taken_over.append(reason)
+        self._core.pause(1)
+        push_mode(self._mode)
+        try:
+            yield
+        finally:
+            remove_mode(self._mode)
+            self._core.pause(-1)
+            self._switched = False
+
+    def _extend_after_core(self, row: Any) -> None:
+        self.rows.extend(row)
+
+    # -- threads -----------------------------------------------------------------------------------------------------
+
+    def fork(self) -> Recorder:
+        self._forked = True
+        fork = NativeRecorder.__new__(NativeRecorder)
+        vars(fork).update(vars(self))
+        fork.current = self._module.Cell(self._core)
+        fork._parent = self
+        fork._switched = False
+        fork.environment = fork._make_environment()
+        fork._mode = type(self._mode)(fork)
+        return fork
+
+    def attach(self) -> None:
+        self._by_thread[threading.get_ident()] = self
+        self._core.attach(self.current)
+
+    def detach(self) -> None:
+        self._by_thread.pop(threading.get_ident(), None)
+        self._core.detach()
+        if self._mode in dispatch_mode_stack():
+            super().detach()
+
+    # -- failures ----------------------------------------------------------------------------------------------------
+
+    @property
+    def handled(self) -> list[str]:
+        failures, _, _ = self._core.failures()
+        return [*(self.plans[number].name for number, *_ in failures), *self._raised]
+
+    @handled.setter
+    def handled(self, names: list[str]) -> None: ...
+
+    def _note_handled(self, name: str) -> None:
+        self._raised.append(name)
+
+    def failure_of(self, error: BaseException) -> tuple[str, str, int, types.CodeType | None, int] | None:
+        """The exception becomes a Python object after the op has left: it is known by the frame that called the op."""
+        if (found := super().failure_of(error)) is not None:
+            return found
+        failures, innermost, instruction = self._core.failures()
+        chain: BaseException | None = error
+        while chain is not None and failures:
+            trace = chain.__traceback__
+            while trace is not None and trace.tb_next is not None:
+                trace = trace.tb_next
+            if trace is not None and id(trace.tb_frame.f_code) == innermost and trace.tb_lasti == instruction:
+                number, call, code, at = failures[-1]
+                return self.plans[number].name, describe_error(chain), call, code, at
+            chain = chain.__cause__ or chain.__context__
+        return None
+
+    # -- what the recorder in C++ asks -------------------------------------------------------------------------------
+
+    def _describe(self, name: str, overload: str) -> tuple[Any, ...]:
+        """What recorder.cpp has to know of an operator: the fields of its Plan, in the order of `plan_of`."""
+        space, _, rest = name.partition("::")
+        try:
+            operator = getattr(getattr(getattr(torch.ops, space), rest), overload or "default")
+            plan = plan_for(operator)
+        except (AttributeError, RuntimeError):  # known to the dispatcher alone
+            plan = Plan(None, f"{space}.{rest}.{overload or 'default'}", others=(0,), readable=False)
+        if plan.bookkeeping or plan.name in _NEVER_DISPATCHED:
+            return -1, True, False, False, (), (), (), (), (), (), 0, 0, 0
+        number = self.add_plan(plan)
+        schema = getattr(plan.operator, "_schema", None)
+        if not plan.readable or schema is None:
+            return number, False, False, False, (), (), (), (), (), (), 0, 0, 2
+        arguments = schema.arguments
+        places = {argument.name: index for index, argument in enumerate(arguments)}
+        slots = tuple(places[slot.name] for slot in plan.slots)
+        keywords = tuple(i for i, argument in enumerate(arguments) if argument.kwarg_only and i not in slots)
+        positional = sum(not argument.kwarg_only for argument in arguments)
+        words = any(_has_word(arguments[p]) for p in plan.others)
+        sliced = bool(plan.others) and plan.others == tuple(range(plan.others[0], positional)) and not words
+        hidden, flag = plan.hidden if plan.hidden is not None else ((), 0)
+        kinds = [str(item.type) for item in schema.returns]
+        result = 0 if not any("Tensor" in kind for kind in kinds) else 1 if len(kinds) == 1 else 2
+        return (
+            number,
+            True,
+            sliced,
+            plan.has_keywords,
+            slots,
+            plan.others,
+            keywords,
+            tuple(places[slot.name] for slot in plan.slots if slot.written),
+            hidden,
+            tuple(i for i, argument in enumerate(arguments) if "Generator" in str(argument.type)),
+            plan.required,
+            flag,
+            result,
+        )
+
+
+def _has_word(argument: Any) -> bool:
+    return is_group(argument) or is_reduction(argument) or str(argument.type) == "Storage"
+
+
+def _classify(code: types.CodeType) -> int:
+    return code_kind(code.co_filename) | (_RECOMPUTES if recomputes(code) else 0)
+
+
+def _odd(tensor: torch.Tensor) -> tuple[tuple[Any, str], list[int]]:
+    """What stands in the row of a tensor that is no plain view of a storage, and the storages it lies in."""
+    return (shape_of(tensor), layout_name(tensor)), [storage._cdata for storage in storages_of(tensor)]
+
+
+def _structure(args: Any, kwargs: Any) -> Any:
+    return pytree.tree_map(lambda item: item if item is PLACE else portable(item), (args, kwargs))
+
+
+@bracketed
+def _paused(core: Any) -> Iterator[None]:
+    core.pause(1)
+    try:
+        yield
+    finally:
+        core.pause(-1)
+
+
+class NativeNumbers(TensorNumbers):
+    """The numbers that the recorder in C++ gives out."""
+
+    def __init__(self, core: Any, recorder: NativeRecorder) -> None:
+        self._core = core
+        super().__init__(recorder._written)
+        self._tensors: list[Any] = []
+        self._storages: list[Any] = []
+
+    @property
+    def tensors(self) -> list[Any]:
+        self._core.tensors(self._tensors)
+        return self._tensors
+
+    @tensors.setter
+    def tensors(self, rows: list[Any]) -> None: ...
+
+    @property
+    def storages(self) -> list[Any]:
+        self._core.storages(self._storages)
+        return self._storages
+
+    @storages.setter
+    def storages(self, rows: list[Any]) -> None: ...
+
+    def clear(self) -> None:
+        for container in (self._tensors, self._storages, self.resized_early, self._strangers):
+            container.clear()
+
+    def _define(self) -> None:
+        number, base = self._core.number, torch.Tensor
+
+        def register(tensor: Any, external: bool = False) -> Any:
+            return number(tensor._cdata, external) if isinstance(tensor, base) else (tensor,)
+
+        def number_of(tensor: Any) -> Any:
+            return register(tensor, True)
+
+        def results(out: Any) -> Any:
+            if isinstance(out, base):
+                return register(out)
+            return [results(item) for item in out] if isinstance(out, (list, tuple)) else None
+
+        self.find: Any = lambda key: None
+        self.register, self.made_without_memory = register, register
+        self.number_of, self.number_of_result, self.results = number_of, register, results
+
+    def known_number(self, tensor: Any) -> int | None:
+        known = self._core.known(tensor._cdata)
+        return None if known is None else known[0]
+
+    def storage_number(self, tensor: Any) -> int | None:
+        known = self._core.known(tensor._cdata)
+        if known is not None:
+            return int(known[1])
+        entry = self._storage_entry(tensor.untyped_storage()) if tensor.layout is torch.strided else None
+        return None if entry is None else entry[1]
+
+    def leaves_with_new_gradients(self) -> list[Any]:
+        leaves = []
+        for tensor in self._core.leaves():
+            strided = tensor.grad.layout is torch.strided
+            entry = self._storage_entry(tensor.grad.untyped_storage()) if strided else None
+            if entry is None or not entry[2]:
+                leaves.append(tensor)
+        return leaves
+
+    def _storage_entry(self, storage: Any) -> Any:
+        entry = self._core.memory(storage._cdata)
+        return None if entry is None else (None, *entry)
+
+    def forget(self, tensor: Any) -> None:
+        self._core.forget(tensor._cdata)
+
+    def _note_size(self, storage: Any) -> None:
+        self._core.note_size(storage._cdata)
+
+    def _log(self, event: Any) -> None:
+        self._core.drain(self._rows)
+        self._rows.append(event)

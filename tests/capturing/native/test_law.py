@@ -1,0 +1,137 @@
+"""Law 13: both recorders give the same graph, but for the differences that docs/native.md names.
+
+Where a graph holds none of them, every column but times is the same. Else both are compared in a form in which the
+named differences are gone: by rule, never by model.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from zoo import ZOO, Specimen
+
+import torchatlas as atlas
+from torchatlas.graph.columns import COLUMNS
+
+pytestmark = pytest.mark.usefixtures("native")
+TIMES = {"node_start_ns", "node_time_ns", "node_time_spread_ns"}
+TABLES = ("operations", "arguments", "sources", "names", "layouts", "devices", "modules")
+
+
+def record(specimen: Specimen, how: str, native: bool) -> atlas.Graph:
+    model, args, kwargs = specimen.build()
+    options: dict[str, Any] = {"kwargs": kwargs, "native": native}
+    if how == "training":
+        options["backward"] = True
+        if isinstance(model, torch.nn.Module) and any(p.requires_grad for p in model.parameters()):
+            options["optimizer"] = lambda ps: torch.optim.SGD([p for p in ps if p.requires_grad], lr=0.1, momentum=0.9)
+    torch.manual_seed(1)
+    graph = atlas.capture(model, *args, **options)
+    assert graph.metadata["recorder"] == ("native" if native else "python")
+    return graph
+
+
+# -- every column ------------------------------------------------------------------------------------------------------
+
+
+def relative_numbers(graph: atlas.Graph) -> list[int]:
+    """Autograd's numbers, counted in every thread from the first that was used: they go on from run to run."""
+    numbers, threads = graph.columns["node_sequence_nr"], graph.columns["node_thread"]
+    own = graph.columns["node_forward"] < 0  # a backward node has the number of its forward node, of whichever thread
+    first = {t: min((n for n in numbers[own & (threads == t)] if n >= 0), default=0) for t in set(threads.tolist())}
+    return [int(n - first[t]) if n >= 0 and o else -1 for n, t, o in zip(numbers, threads, own, strict=True)]
+
+
+def column_differences(one: atlas.Graph, other: atlas.Graph) -> list[str]:
+    found = [
+        name
+        for name in COLUMNS
+        if name not in TIMES | {"node_sequence_nr"} and not np.array_equal(one.columns[name], other.columns[name])
+    ]
+    found += [name for name in TABLES if list(getattr(one.tables, name)) != list(getattr(other.tables, name))]
+    return found + ["node_sequence_nr"] * (relative_numbers(one) != relative_numbers(other))
+
+
+# -- without the named differences ------------------------------------------------------------------------------------
+
+UNSAFE = re.compile(r"aten\.(_unsafe_view|unsafe_split\w*)\.")  # "writes to views": what autograd takes for no view
+ALIAS, DETACH = "aten._reshape_alias.default", "aten.detach.default"
+SYNONYMS = {  # "ways that torch takes only with a dispatch mode": the name of both here
+    "aten._index_put_impl.default": "aten.index_put.default",
+    "aten.new_zeros.default": "zeros",
+    "aten.zeros.default": "zeros",
+}
+
+
+def canonical(graph: atlas.Graph) -> list[tuple[Any, ...]]:
+    """The nodes of a graph, each with what it takes and makes, in a form that hides the named differences."""
+    renamed: dict[int, Any] = {}  # value -> what it is called here
+    alike: dict[Any, Any] = {}  # of views that are the same, a later op may be said to take either
+    columns = [graph.columns[f"value_{name}"] for name in ("storage", "layout", "offset", "version")]
+    links = not any(UNSAFE.search(str(value.producer)) for node in graph.nodes for value in node.inputs)
+    places: dict[int, int] = {}  # node -> its position here
+    rows: list[tuple[Any, ...]] = []
+
+    def name_of(value: Any) -> Any:
+        if value.id not in renamed:
+            renamed[value.id] = ("outside", value.role.value, value.parameter, tuple(value.shape))
+        return renamed[value.id]
+
+    for node in graph.nodes:
+        operation = str(node.operation)
+        if operation == DETACH:  # "a detach more or less"
+            for output in node.outputs:
+                renamed[output.id] = name_of(node.inputs[0])
+            continue
+        arguments = str(node.arguments)
+        if operation == ALIAS:  # "a view by another name"
+            operation, arguments = "aten.view.default", re.sub(r", \[[^\]]*\]\)$", ")", arguments)
+        if operation == "aten._index_put_impl_.default":
+            arguments = re.sub(r", True, True\)$", ", True)", arguments)
+        operation = re.sub(r"^(aten\.\w+?)_\.", r"\1.", operation)  # "sums in place"
+        operation = SYNONYMS.get(operation, operation)
+        if operation == "aten.clone.default" and str(node.inputs[0].producer).find("aten._conj.default") > 0:
+            renamed[node.outputs[0].id] = name_of(node.inputs[0])  # "copies of conjugated views"
+            continue
+        made = operation == "zeros"
+        inputs = () if made else tuple(name_of(value) for value in node.inputs)
+        place = places[node.id] = len(rows)
+        for index, output in enumerate(node.outputs):
+            renamed[output.id] = alike.setdefault(tuple(column[output.id] for column in columns), (place, index))
+        layouts = tuple((tuple(v.shape), str(v.dtype)) for v in node.outputs)
+        forward = int(graph.columns["node_forward"][node.id])
+        forward_place = None if forward < 0 else places.get(forward, "detached")
+        rows.append(
+            (
+                operation,
+                "" if made else arguments,
+                inputs,
+                layouts,
+                node.phase.value,
+                node.scope.path,
+                str(node.source),
+                node.iteration,
+            )
+            + ((forward_place,) if links else ())
+        )
+    return rows
+
+
+@pytest.mark.parametrize("how", ["forward", "training"])
+@pytest.mark.parametrize("specimen", ZOO, ids=str)
+def test_same_graph(specimen: Specimen, how: str) -> None:
+    if how == "training" and not specimen.trains:
+        pytest.skip("does not train")
+    record(specimen, how, False)  # what runs for the first time may differ from all others
+    python, native = record(specimen, how, False), record(specimen, how, True)
+    if [str(n.operation) for n in python.nodes] == [str(n.operation) for n in native.nodes]:
+        assert column_differences(python, native) == []
+        return
+    one, other = canonical(python), canonical(native)
+    for index, (a, b) in enumerate(zip(one, other, strict=False)):
+        assert a == b, index
+    assert len(one) == len(other)

@@ -1,0 +1,313 @@
+"""The native recorder among all else that can be on: modes, transforms, threads, profilers, exceptions, forks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+import torchatlas as atlas
+from torchatlas.capturing.native import build
+from torchatlas.errors import NotAvailableError, StateError
+
+X = torch.randn(4, 8)
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+
+
+def names(graph: atlas.Graph) -> list[str]:
+    """The ops of a graph without the named differences."""
+    found = [str(node.operation) for node in graph.nodes if "detach" not in str(node.operation)]
+    return [name.replace("add_.", "add.") for name in found]
+
+
+def recorded(run: Callable[[nn.Module], Any], native: bool) -> atlas.Graph:
+    net = model()
+    with atlas.recording(net, native=native) as rec:
+        run(net)
+    return rec.graph
+
+
+class Passing(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def in_a_mode(net: nn.Module) -> None:
+    with Passing():
+        net(X)
+    net(X)
+
+
+def in_a_thread(net: nn.Module) -> None:
+    thread = threading.Thread(target=lambda: net(X), name="worker")
+    thread.start()
+    thread.join()
+    net(X)
+
+
+def in_autocast(net: nn.Module) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        net(X).sum().backward()
+
+
+def in_fake_mode(net: nn.Module) -> None:
+    net(X)
+    with torch._subclasses.fake_tensor.FakeTensorMode():
+        torch.ones(3) + 1
+    net(X)
+
+
+def after_an_error(net: nn.Module) -> None:
+    with pytest.raises(RuntimeError):
+        X @ torch.ones(3, 3)
+    net(X)
+
+
+def offloaded(net: nn.Module) -> None:
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 2, lambda t: t / 2):
+        net(X.clone().requires_grad_()).sum().backward()
+
+
+PROGRAMS: dict[str, Callable[[nn.Module], Any]] = {
+    "autocast": in_autocast,
+    "checkpoint": lambda net: checkpoint(net, X.clone().requires_grad_(), use_reentrant=False).sum().backward(),
+    "cond": lambda net: torch.cond(net(X).sum() > 0, torch.sin, torch.cos, (X,)) * 2,
+    "error": after_an_error,
+    "fake": in_fake_mode,
+    "grad": lambda net: (net(X), torch.func.grad(lambda w: (w * X).sum())(torch.ones(8)), net(X)),
+    "inference": lambda net: torch.inference_mode()(net)(X),
+    "mode": in_a_mode,
+    "nested": lambda net: torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(3, 3)]).sin(),
+    "quantized": lambda net: torch.quantize_per_tensor(X, 0.1, 0, torch.qint8).dequantize(),
+    "saved": offloaded,
+    "sparse": lambda net: torch.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 2)).to_dense() + 1,
+    "thread": in_a_thread,
+    "vmap": lambda net: (net(X), torch.vmap(torch.sin)(X), net(X)),
+    "wrapper": lambda net: (TwoTensor(X, X.clone()) * 2).sum(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.usefixtures("native")
+def test_same_ops(program: str) -> None:
+    python, native = recorded(PROGRAMS[program], False), recorded(PROGRAMS[program], True)
+    assert names(native) == names(python)
+    assert native.metadata["recorder"] == "native"
+    assert list(native.tables.threads) == list(python.tables.threads)
+    middle = any("took over from the native one" in note for note in native.notes)
+    assert middle == (program in ("cond", "fake", "grad", "vmap"))
+
+
+@pytest.mark.usefixtures("native")
+def test_the_recorder_in_python_takes_over_at_the_start() -> None:
+    with Passing():
+        graph = recorded(lambda net: net(X), True)
+    assert graph.metadata["recorder"] == "python"
+    assert any("not the native one: a dispatch mode is on" in note for note in graph.notes)
+
+
+@pytest.mark.usefixtures("native")
+def test_chosen_by_default_and_by_name() -> None:
+    net = model()
+    assert atlas.capture(net, X).metadata["recorder"] == "native"
+    assert atlas.capture(net, X, native=False).metadata["recorder"] == "python"
+    assert atlas.capture(net, X, values="all").metadata["recorder"] == "python"
+
+
+def test_an_error_where_there_is_none() -> None:
+    build.forget()
+    assert atlas.capture(model(), X).metadata["recorder"] == "python"
+    with pytest.raises(NotAvailableError, match=r"native=True.*torchatlas native"):
+        atlas.capture(model(), X, native=True)
+
+
+@pytest.mark.usefixtures("native")
+def test_failures_name_op_module_and_line() -> None:
+    net, rec = model(), atlas.recording(native=True)
+    with pytest.raises(RuntimeError), rec:
+        net(torch.ones(3, 3))
+    assert str(rec.failure).startswith("aten.addmm.default in Sequential.0 at ") or " in 0 at " in str(rec.failure)
+    assert __file__ in str(rec.failure)
+    other = atlas.recording(native=True)
+    with pytest.raises(ValueError, match="unrelated"), other:  # noqa: PT012
+        after_an_error(net)
+        raise ValueError("unrelated")
+    assert other.failure is None
+
+
+@pytest.mark.usefixtures("native")
+def test_nested_and_out_of_order() -> None:
+    net = model()
+    with atlas.recording(native=True) as outer:
+        net(X)
+        with atlas.recording(native=True) as inner, atlas.recording(native=False) as python:
+            net(X)
+    assert len(names(outer.graph)) == 2 * len(names(inner.graph)) - 1  # an input is one
+    assert names(inner.graph) == names(python.graph)
+    first, second = atlas.recording(native=True).start(), atlas.recording(native=True).start()
+    with pytest.raises(StateError, match="reverse order"):
+        first.stop()
+    second.stop()
+    first.stop()
+
+
+@pytest.mark.usefixtures("native")
+def test_threads_see_only_their_own() -> None:
+    lengths: dict[int, int] = {}
+
+    def work(count: int) -> None:
+        with atlas.recording(native=True) as rec:
+            for _ in range(count):
+                torch.sin(X)
+        lengths[count] = len([node for node in rec.graph.nodes if "sin" in str(node.operation)])
+
+    threads = [threading.Thread(target=work, args=(count,)) for count in (50, 80, 110)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert lengths == {50: 50, 80: 80, 110: 110}
+
+
+def allocated_peak(run: Callable[[], Any]) -> int:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+        run()
+    events = [event for event in prof.profiler.kineto_results.events() if event.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+@pytest.mark.usefixtures("native")
+def test_the_allocators_peak_is_the_profilers_and_both_can_run() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 30 * 30, 4))
+    pictures = torch.randn(2, 3, 32, 32)
+
+    def step() -> None:
+        net(pictures).sum().backward()
+        net.zero_grad()
+
+    step()
+    with atlas.recording(native=True) as rec:
+        step()
+    alone = rec.graph
+    assert alone.metadata["allocated_peak_bytes"] == allocated_peak(step) > 0
+    with atlas.recording(native=True) as around:
+        inside = allocated_peak(step)
+    assert inside > 0
+    assert names(around.graph) == names(alone)
+    assert (around.graph.columns["storage_died"] == alone.columns["storage_died"]).all()
+    graphs = []
+
+    def watched() -> None:
+        with atlas.recording(native=True) as rec:
+            step()
+        graphs.append(rec.graph)
+
+    assert allocated_peak(watched) > 0
+    assert names(graphs[0]) == names(alone)
+    assert graphs[0].metadata["allocated_peak_bytes"] is None
+
+
+@pytest.mark.usefixtures("native")
+def test_it_ends_in_a_hook_and_leaves_nothing_on() -> None:
+    tensor, rec = X.clone().requires_grad_(), atlas.recording(native=True).start()
+    made = tensor * 1
+    made.register_hook(lambda gradient: rec.stop())
+    made.sum().backward()
+    torch.sin(X)
+    assert "aten.sin.default" not in names(rec.graph)
+    with atlas.recording(native=True) as after:
+        torch.sin(X)
+    assert names(after.graph) == ["input", "aten.sin.default"]
+
+
+@pytest.mark.usefixtures("native")
+def test_a_fork_in_the_middle() -> None:
+    net = model()
+    with atlas.recording(native=True) as rec:
+        net(X)
+        child = os.fork()
+        if child == 0:
+            net(X)
+            os._exit(0 if rec.running else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        net(X)
+    assert names(rec.graph).count("aten.tanh.default") == 2
+
+
+@pytest.mark.usefixtures("native")
+def test_a_thousand_recordings_leave_nothing() -> None:
+    net = model()
+    dropped = weakref.ref(net)
+    for count in range(1000):
+        with atlas.recording(native=True) as rec:
+            torch.sin(X)
+        if count % 100 == 0:
+            assert len(names(rec.graph)) == 2
+    for at in range(4):  # an exception at every op
+        seen = 0
+
+        def stop_there(module: Any, args: Any, out: Any, at: int = at) -> None:
+            nonlocal seen
+            if seen == at:
+                raise KeyError(at)
+            seen += 1
+
+        handle = net[1].register_forward_hook(stop_there)
+        with pytest.raises(KeyError), atlas.recording(net, native=True):  # noqa: PT012
+            for _ in range(5):
+                net(X).sum().backward()
+        handle.remove()
+    del net, rec, handle, stop_there
+    gc.collect()
+    assert dropped() is None
+
+
+SILENT = """
+import torch, torchatlas as atlas
+net = torch.nn.Linear(8, 8)
+net(torch.ones(2, 8)).sum().backward()
+for _ in range(3):
+    with atlas.recording(native=True) as rec:
+        net.zero_grad()  # frees memory from before
+        net(torch.ones(2, 8)).sum().backward()
+    rec.graph
+print(rec.graph.metadata["recorder"])
+"""
+
+
+@pytest.mark.usefixtures("native")
+def test_nothing_is_printed() -> None:
+    ran = subprocess.run([sys.executable, "-W", "error", "-c", SILENT], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "native\n", "")
+
+
+@pytest.mark.usefixtures("native")
+def test_frames_are_read_as_python_reads_them() -> None:
+    module = build.load()
+    assert module is not None
+    frame = sys._getframe()
+    code, instruction = module.line_here()
+    assert (code, code.co_positions is not None) == (frame.f_code, True)
+    assert 0 < instruction < len(code.co_code)
