@@ -109,6 +109,9 @@ def test_a_notebook_holds_what_its_cells_printed(tmp_path: Path) -> None:
     script.write_text('"""Fail."""\n\nimport math\n\nmath.sqrt(-1)\n')
     with pytest.raises(RuntimeError, match=r"sums\.py failed"):
         notebooks.run(script)
+    script.write_text('"""End."""\n\nimport os\n\nos._exit(3)\n')
+    with pytest.raises(RuntimeError, match="left no output"):
+        notebooks.run(script)
 
 
 @pytest.mark.parametrize(
