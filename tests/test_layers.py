@@ -13,7 +13,7 @@ import torchatlas
 ROOT = Path(torchatlas.__file__).parent
 LAYERS = [
     {"escapes"},
-    {"errors", "interrupts", "deprecation"},
+    {"errors", "interrupts", "deprecation", "native_modules"},
     {"units", "registry", "tables", "garbage_collection", "files", "progress"},
     {"calls", "lazy"},
     {"sections"},

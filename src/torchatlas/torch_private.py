@@ -86,6 +86,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wra
 
 from torchatlas.interrupts import RepeatedBracket as _RepeatedBracket
 from torchatlas.interrupts import bracketed as _bracketed
+from torchatlas.native_modules import native_recorders as _native_recorders
 
 __all__ = [
     "COMPILED_NAME",
@@ -121,7 +122,6 @@ __all__ = [
     "is_batched",
     "is_wrapper",
     "make_grads",
-    "native_recorders",
     "never_compiled",
     "next_sequence_nr",
     "no_dispatch_modes",
@@ -374,9 +374,6 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-native_recorders: list[Any] = []  # the module of the recorder in C++, once it is loaded
-
-
 class no_dispatch_modes(_RepeatedBracket[None]):
     """Hides ops from the dispatch modes of the program, and from recorders in C++.
 
@@ -388,9 +385,9 @@ class no_dispatch_modes(_RepeatedBracket[None]):
     _away: int | None = None
 
     def _begin(self) -> None:
-        if native_recorders:
-            self._away = native_recorders[0].looking_away()
-            native_recorders[0].look_away(self._away + 1)
+        if _native_recorders:
+            self._away = _native_recorders[0].looking_away()
+            _native_recorders[0].look_away(self._away + 1)
         if _len_torch_dispatch_stack_pre_dispatch():
             self._by_torch = _disable_current_modes()
             self._by_torch.__enter__()
@@ -407,7 +404,7 @@ class no_dispatch_modes(_RepeatedBracket[None]):
             self._by_torch.__exit__(*raised)
             self._by_torch = None
         if self._away is not None:
-            native_recorders[0].look_away(self._away)
+            _native_recorders[0].look_away(self._away)
             self._away = None
 
 

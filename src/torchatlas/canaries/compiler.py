@@ -101,6 +101,24 @@ def inductor() -> None:
     assert "__call__" in vars(torch_private.inductor_backend)
 
 
+@CANARIES.add("compilations")
+def begun_and_ended() -> None:
+    import torch._dynamo.callback
+
+    told: list[str] = []
+    begins, ends = lambda args: told.append("begins"), lambda args: told.append("ends")
+    handler = torch_private.compilations()
+    handler.register_start_callback(begins)
+    handler.register_end_callback(ends)
+    try:
+        torch.compile(lambda x: x.sin(), backend="eager")(torch.ones(2))
+    finally:
+        handler.remove_start_callback(begins)
+        handler.remove_end_callback(ends)
+    assert told[:1] == ["begins"]
+    assert told.count("begins") == told.count("ends")
+
+
 @CANARIES.add("export_guards")
 def assumed_sizes() -> None:
     """Guards are Python expressions that speak of the arguments as L['x']."""

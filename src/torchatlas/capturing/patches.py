@@ -24,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from torchatlas.capturing import pausing
 from torchatlas.capturing.deep_graphs import DeepPasses
+from torchatlas.native_modules import native_recorders
 from torchatlas.torch_private import (
     CompilersGraph,
     HigherOrderOperator,
@@ -35,7 +36,6 @@ from torchatlas.torch_private import (
     functorch_depth,
     inductor_backend,
     inductor_graph,
-    native_recorders,
     never_compiled,
     tensor_data,
 )

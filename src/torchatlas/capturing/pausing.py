@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchatlas.interrupts import bracketed
-from torchatlas.torch_private import dispatch_mode_stack, native_recorders, pop_mode, push_mode, sharding_propagator
+from torchatlas.native_modules import native_recorders
+from torchatlas.torch_private import dispatch_mode_stack, pop_mode, push_mode, sharding_propagator
 
 _UNDO: list[Callable[[], None]] = []
 

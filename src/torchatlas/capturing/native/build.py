@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from torchatlas.errors import FileSystemError, NotAvailableError
-from torchatlas.torch_private import native_recorders
+from torchatlas.native_modules import native_recorders
 
 SOURCE = Path(__file__).with_name("recorder.cpp")
 _NAME = "_recorder"
