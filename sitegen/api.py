@@ -9,6 +9,7 @@ from enum import Enum
 
 from sitegen.docstrings import Docstring, parsed
 from sitegen.promised import Member, Name, promised_names
+from sitegen.words import WORDS
 from torchatlas import errors
 
 # Which page a name stands on: the first whose module begins so. A new name falls onto the page of its room.
@@ -131,7 +132,7 @@ def described(name: Name) -> str:
             "| member | type | what it is |" if not _is_enum(name) else "| member | value | meaning |",
             "|---|---|---|",
         ]
-        lines += [_row(member, _is_enum(name)) for member in fields]
+        lines += [_row(member, _is_enum(name), doc.args.get(member.name, "")) for member in fields]
         lines.append("")
     for member in name.members:
         if member.is_method and member is not constructor:
@@ -143,12 +144,12 @@ def _is_enum(name: Name) -> bool:
     return issubclass(name.item, Enum)
 
 
-def _row(member: Member, is_value: bool) -> str:
+def _row(member: Member, is_value: bool, argument: str) -> str:
     if " = " in member.text and is_value:
         kind = member.text.split(" = ", 1)[1]
     else:
         kind = member.text.split(": ", 1)[1]
-    text = member.doc or member.name.replace("_", " ")
+    text = member.doc or argument or ("" if is_value else WORDS.get(member.name, ""))
     return f"| `{member.name}` | `{_pipes(kind)}` | {_cell(text)} |"
 
 

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from sitegen.promised import ROOT
 EXAMPLES = ROOT / "examples"
 _IMPORTS = (ast.Import, ast.ImportFrom)
 AT_ONCE = 2  # examples that run at the same time
+LIMIT_S = 240
 
 
 @dataclass
@@ -130,6 +132,7 @@ class _Run:
 
     def _run_cells(self) -> None:
         """In the child: leave what each cell printed, or how one failed, in a file."""
+        signal.alarm(LIMIT_S)  # ends a child that hangs
         try:
             os.chdir(self.folder.name)
             tempfile.tempdir = self.folder.name
@@ -142,12 +145,13 @@ class _Run:
     def finished(self) -> Example:
         with self.folder:
             if self.script is not None:
-                printed, _ = self.script.communicate(timeout=120)
+                printed, _ = self.script.communicate(timeout=LIMIT_S)
                 outputs = [""] * (len(self.cells) - 1) + [printed]
                 failure = f"exit code {self.script.returncode}" if self.script.returncode else ""
             else:
                 os.waitpid(self.child, 0)
-                found = json.loads(self.result.read_text())
+                none = json.dumps(f"it left no output within {LIMIT_S} s")
+                found = json.loads(self.result.read_text() if self.result.exists() else none)
                 outputs, failure = ([], found) if isinstance(found, str) else (found, "")
         if failure:
             raise RuntimeError(f"{self.path.name} failed:\n{failure}")

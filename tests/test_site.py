@@ -44,6 +44,13 @@ def test_an_entry_has_signature_parameters_result_errors_and_example() -> None:
     assert "```pycon\n>>> import torch, torchatlas as atlas\n" in text
 
 
+def test_every_member_has_a_meaning() -> None:
+    rows = [row for path, text in api.pages() for row in re.findall(r"^\| `\w+` \| `.*` \|.*\|$", text, re.M)]
+    assert len(rows) > 500
+    values = [row for row in rows if re.match(r"\| `[A-Z_]+` ", row)]  # of enumerations; their names say it
+    assert [row for row in rows if row.endswith("|  |") and row not in values] == []
+
+
 def test_every_error_has_an_entry() -> None:
     text = dict(api.pages())["reference/errors.md"]
     ours = [name for name, item in vars(errors).items() if getattr(item, "__module__", "") == errors.__name__]
@@ -101,6 +108,9 @@ def test_a_notebook_holds_what_its_cells_printed(tmp_path: Path) -> None:
     assert cells[-1]["outputs"][0]["text"] == "4.141592653589793 a.html\n"
     script.write_text('"""Fail."""\n\nimport math\n\nmath.sqrt(-1)\n')
     with pytest.raises(RuntimeError, match=r"sums\.py failed"):
+        notebooks.run(script)
+    script.write_text('"""End."""\n\nimport os\n\nos._exit(3)\n')
+    with pytest.raises(RuntimeError, match="left no output"):
         notebooks.run(script)
 
 

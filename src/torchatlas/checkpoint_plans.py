@@ -49,7 +49,7 @@ _OPTIONS_OF_CHECKPOINT = {
 class CheckpointPlan(Shown):
     """Which modules to checkpoint, with the predicted peak and the one of a capture with the plan applied. Print it."""
 
-    choice: CheckpointChoice
+    choice: CheckpointChoice  # the modules, and what was predicted
     captured_peak_bytes: int  # of the step with the plan applied
     loss: Callable[[Any], torch.Tensor] | None = field(default=None, repr=False)
     optimizer: Any = field(default=None, repr=False)

@@ -46,7 +46,7 @@ class AtlasError(Exception):
         ...     atlas.load("nowhere.atlas")
         ... except atlas.AtlasError as error:
         ...     print(type(error).__name__, error)
-        FileSystemError Cannot read nowhere.atlas: No such file or directory.
+        FileSystemError Cannot read nowhere.atlas: No such file or directory. The path is relative to ...
     """
 
     partial: Any = None
@@ -97,7 +97,8 @@ class InvalidModelError(AtlasError, TypeError):
         >>> import torch, torchatlas as atlas
         >>> atlas.capture(torch.nn.Linear(4, 2).state_dict(), torch.ones(1, 4))
         Traceback (most recent call last):
-        torchatlas.errors.InvalidModelError: capture takes a torch.nn.Module or a function, not OrderedDict.
+        torchatlas.errors.InvalidModelError: capture takes a torch.nn.Module or a function, not OrderedDict:
+        atlas.capture(model, x).
     """
 
 
@@ -111,8 +112,7 @@ class InvalidInputError(AtlasError, TypeError):
         >>> atlas.capture(torch.nn.Linear(4, 2))
         Traceback (most recent call last):
         torchatlas.errors.InvalidInputError: Linear takes (input: torch.Tensor) -> torch.Tensor, but was given ():
-        missing a required argument: 'input'. Pass a tuple for several positional arguments, a dictionary for keyword
-        arguments.
+        missing a required argument: 'input'.
     """
 
 
@@ -139,9 +139,8 @@ class UnknownNameError(AtlasError, KeyError):
         >>> import torch, torchatlas as atlas
         >>> atlas.cost(atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4)), "a100")
         Traceback (most recent call last):
-        torchatlas.errors.UnknownNameError: No device profile is named 'a100'; did you mean 'a10' or 'v100' or
-        'a100-80gb'?
-        Known: ...
+        torchatlas.errors.UnknownNameError: No device profile is named 'a100'; did you mean 'a100-40gb' or
+        'a100-80gb'? Known: ...
     """
 
 
@@ -255,8 +254,8 @@ class FileFormatError(AtlasError, ValueError):
         >>> import torch, torchatlas as atlas
         >>> atlas.capture(torch.nn.Linear(4, 2), torch.ones(1, 4)).save("step.xls")
         Traceback (most recent call last):
-        torchatlas.errors.FileFormatError: step.xls: the suffix '.xls' is no file format to write;
-        known: ...
+        torchatlas.errors.FileFormatError: step.xls: the suffix '.xls' is no file format to write.
+        Known: ...
     """
 
 

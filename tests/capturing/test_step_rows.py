@@ -13,13 +13,13 @@ from torch.utils.checkpoint import checkpoint
 import torchatlas as atlas
 from torchatlas.capturing.step_rows import StepReader, StepRows
 
-X = torch.ones(4, 4)
+X, FLAT = torch.ones(4, 4), torch.ones(2, 8)
 
 
-def rows_of(run: Callable[[], Any], model: nn.Module | None = None) -> StepRows:
+def rows_of(run: Callable[[], Any], model: nn.Module | None = None, reader: StepReader | None = None) -> StepRows:
     with atlas.recording(model) as rec:
         run()
-    return StepReader().read(rec)
+    return (reader or StepReader()).read(rec)
 
 
 def scaled(by: Any) -> Callable[[], Any]:
@@ -35,6 +35,7 @@ def scaled(by: Any) -> Callable[[], Any]:
         (lambda: X.sum(0), lambda: X.sum(1), False),  # a dimension is no such number
         (lambda: X.view(2, 8), lambda: X.view(8, 2), False),
         (lambda: X + X, lambda: X - X, False),
+        (lambda: X + X, lambda: FLAT + FLAT, False),  # as many bytes, another shape
         (lambda: X + X, lambda: X + X.clone(), False),
         (lambda: torch.cat([X, X]), lambda: torch.cat([X, X, X]), False),
         (lambda: X[:2] * 1, lambda: X[:3] * 1, False),
@@ -47,8 +48,11 @@ def scaled(by: Any) -> Callable[[], Any]:
 )
 def test_signatures(one: Callable[[], Any], other: Callable[[], Any], equal: bool) -> None:
     first = rows_of(one).signature
-    assert rows_of(one).signature == first
-    assert (rows_of(other).signature == first) == equal
+    reader = StepReader()  # which compares a step with the one before
+    again, another, back = (rows_of(run, reader=reader).signature for run in (one, other, one))
+    assert first == again == back
+    assert (another == first) == equal
+    assert rows_of(other).signature == another
 
 
 def test_modules_are_part_of_a_structure() -> None:

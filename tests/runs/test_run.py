@@ -25,6 +25,7 @@ from torchatlas.errors import (
 )
 from torchatlas.export.html import load_pages
 from torchatlas.graph import Graph
+from torchatlas.render.viewer.content import viewed
 from torchatlas.runs import plots, run
 from torchatlas.runs.run import Run
 from torchatlas.runs.structure import at_level, module_level
@@ -176,17 +177,11 @@ def test_the_page_of_a_run(tmp_path: Path) -> None:
     ((name, graph),) = load_pages(found.save(tmp_path / "run.html", step=1))
     assert name == "run.atlas"
     assert graph.metadata["step"] == 1
-    from torchatlas.render.viewer import content
-    from torchatlas.runs.page import run_page
-
-    seen: dict[str, Any] = {}
-    original = content.document
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(content, "document", lambda graph, **extras: seen.update(extras) or original(graph, **extras))
-        run_page(found)
-    assert seen["steps"]["shown"] == 2
-    assert seen["steps"]["columns"]["number"] == [0, 1, 2]
-    assert seen["steps"]["changes"].keys() == {2}
+    (shown,) = viewed(found)  # what atlas.view(run) shows
+    assert shown.graph.metadata["step"] == 2
+    assert shown.extras["steps"]["shown"] == 2
+    assert shown.extras["steps"]["columns"]["number"] == [0, 1, 2]
+    assert shown.extras["steps"]["changes"].keys() == {2}
     with pytest.raises(FileFormatError, match="is a recorded run, which holds many graphs"):
         Graph.load(tmp_path / "run.atlas")
     with pytest.raises(AnalysisError, match="holds no step"):
@@ -256,6 +251,10 @@ def test_a_head_that_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "run.atlas" / "run.jsonl").unlink()
     with pytest.raises(FileSystemError, match="is a folder"):
         atlas.load(tmp_path / "run.atlas")
+    with pytest.raises(FileFormatError, match="is a folder, and holds no run"):
+        Run.load(tmp_path / "run.atlas")
+    with pytest.raises(FileSystemError, match="Cannot read"):
+        Run.load(tmp_path / "none.atlas")
 
 
 def test_limits_of_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,8 +36,8 @@ class BatchPeak(Report):
     `exact` says that all captures between them lay on the lines, to the byte.
     """
 
-    measured: dict[int, int]
-    exact: bool
+    measured: dict[int, int]  # the peaks of the captures, by batch size
+    exact: bool  # all captures between the two lie on the lines, to the byte
     at_least: bool
     notes: tuple[str, ...]
     low: Array = field(repr=False)  # bytes after every node at the smallest size

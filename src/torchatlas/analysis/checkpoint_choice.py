@@ -54,7 +54,7 @@ class CheckpointChoice(Report):
     step_work: float  # what the plain step takes, in the same
     exact: bool  # whether no other set of these candidates does it with less
     least_work: float  # no set does it with less than this; equal to `work` where the choice is exact
-    candidates: int
+    candidates: int  # how many modules could be chosen
     tried: int  # sets whose peak was predicted
     excluded: dict[str, str] = field(repr=False)  # modules that would save memory and must not run twice, and why
     notes: tuple[str, ...] = field(repr=False)

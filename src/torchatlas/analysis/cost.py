@@ -276,7 +276,7 @@ def cost(
     """What a graph costs: multiply-adds, other arithmetic, bytes and the best time on a device.
 
     Args:
-        graph: A graph, or a model together with `inputs`.
+        graph: A graph, or a file, recording or traced model that holds one; or a model together with `inputs`.
         device: The profile that best times are for: a name ("a100-80gb"), a Device, "here" to measure this machine, or
             None for a generic one.
         sizes: Numbers for symbolic sizes, such as {"s0": 256}; without, those of the traced example.

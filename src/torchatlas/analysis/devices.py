@@ -28,13 +28,13 @@ class Device(Shown):
 
     name: str
     flops: dict[str, float] = field(hash=False)  # per second, by dtype
-    vector_flops: float
+    vector_flops: float  # per second, for all other arithmetic
     bandwidth: float  # bytes per second to and from its memory
-    cache_bytes: int
-    memory_bytes: int | None
+    cache_bytes: int  # of the last cache
+    memory_bytes: int | None  # of its memory; None if unknown
     link: float  # bytes per second to other devices, one way and back together
-    overhead_s: float
-    source: str
+    overhead_s: float  # what one op costs however small it is
+    source: str  # where the figures come from
 
     def flops_for(self, dtype: str) -> float:
         """The rate of matmul-like work.

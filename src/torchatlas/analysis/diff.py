@@ -42,7 +42,7 @@ class Change(ShownPart):
 
     before: GraphNode
     after: GraphNode
-    what: dict[str, tuple[Any, Any]]
+    what: dict[str, tuple[Any, Any]]  # what differs, by name: before and after
 
     def __str__(self) -> str:
         listed = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in self.what.items())
@@ -68,10 +68,10 @@ class Comparison(Shown):
 
     before: CostReport = field(repr=False)
     after: CostReport = field(repr=False)
-    added: list[GraphNode] = field(repr=False)
-    removed: list[GraphNode] = field(repr=False)
-    changed: list[Change] = field(repr=False)
-    unchanged: int
+    added: list[GraphNode] = field(repr=False)  # only in the second graph
+    removed: list[GraphNode] = field(repr=False)  # only in the first graph
+    changed: list[Change] = field(repr=False)  # in both, but not alike
+    unchanged: int  # how many are alike
     modules: dict[str, dict[str, Delta]] = field(repr=False)  # path -> figure -> both; "" is the whole
     times: dict[str, TimeChange] = field(repr=False)  # the same for times, which differ only beyond their spread
     eager: TimeChange = field(repr=False)  # wall time of the programs alone

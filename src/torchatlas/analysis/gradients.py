@@ -18,6 +18,19 @@ def gradient_norms(graph: GraphLike) -> dict[str, float]:
     """The L2 norm of each parameter's gradient as backward left it, in the order in which the run uses the parameters.
 
     NaN stands for a gradient that is not finite. Gradients that were not kept, such as sparse ones, are left out.
+
+    Args:
+        graph: A graph captured with `backward=True` and `values="stats"` or "all"; or a file, recording or traced model
+            that holds one.
+    Returns:
+        The norms, by name of parameter.
+    Raises:
+        AnalysisError: The graph has no gradients, or their values were not kept.
+    Example:
+        >>> import torch, torchatlas as atlas
+        >>> graph = atlas.capture(torch.nn.Linear(4, 2, bias=False), torch.ones(1, 4), backward=True, values="stats")
+        >>> {name: round(norm, 2) for name, norm in atlas.gradient_norms(graph).items()}
+        {'weight': 2.83}
     """
     graph = as_graph(graph, "gradient_norms")
     gradients, shapes = gradient_values(graph), parameter_shapes(graph)

@@ -44,9 +44,9 @@ class TensorMemory(Report):
     module: str
     born: GraphNode | None = field(repr=False)  # None: it was there before
     died: GraphNode | None = field(repr=False)  # None: it outlived the recording
-    last_used: GraphNode | None = field(repr=False)
-    read_in_backward: bool
-    lifetime_nodes: int
+    last_used: GraphNode | None = field(repr=False)  # the last node that reads it
+    read_in_backward: bool  # whether backward reads it
+    lifetime_nodes: int  # how many nodes ran while it was alive
     lifetime_ns: int | None  # None where nothing was timed
 
     @property
@@ -107,7 +107,7 @@ class MemoryReport(Shown):
     at_least: bool  # some sizes are unknown, or only module calls were recorded: there may be more
     unknown_storages: int  # in the whole run
     node: GraphNode = field(repr=False)  # right after it the peak is reached
-    peak_by_phase: dict[str, int]
+    peak_by_phase: dict[str, int]  # the most in each phase
     by_category: dict[str, int]
     unknown_by_category: dict[str, int]  # tensors alive at the peak whose size is unknown
     by_device: dict[str, int]
@@ -115,9 +115,9 @@ class MemoryReport(Shown):
     by_line: tuple[LineMemory, ...] = field(repr=False)  # largest first
     largest: tuple[TensorMemory, ...] = field(repr=False)  # alive at the peak
     longest_held: tuple[TensorMemory, ...] = field(repr=False)  # made in the run; by bytes times lifetime
-    usage: MemoryUsage = field(repr=False)
-    live_bytes: Array = field(repr=False)
-    timeline: dict[str, Array] = field(repr=False)
+    usage: MemoryUsage = field(repr=False)  # the figures of the summary
+    live_bytes: Array = field(repr=False)  # after each node
+    timeline: dict[str, Array] = field(repr=False)  # bytes alive after each node, by category
     notes: tuple[str, ...] = field(repr=False)
     graph: Graph = field(repr=False)
     storages: Storages = field(repr=False)
@@ -149,7 +149,7 @@ def memory(graph: GraphLike, *, top: int = 10) -> MemoryReport:
     not in them.
 
     Args:
-        graph: A graph for which memory was followed.
+        graph: A graph, or a file, recording or traced model that holds one.
         top: How many tensors `largest` and `longest_held` list.
     Returns:
         A MemoryReport: the peak by category, module, line and device. Print it.

@@ -45,8 +45,8 @@ class Aborted(Exception):
 class Breakpoint(ShownPart):
     """Where to stop, and why."""
 
-    text: str
-    test: Test = field(repr=False)
+    text: str  # where, in words
+    test: Test = field(repr=False)  # says of a Stop whether to stop
     name: str | None = None  # that a node, operation, module or parameter must have
     origin: bool = False  # where NaN or infinity is made, and not wherever it arrives
     hits: int = 0  # how often it came

@@ -31,7 +31,7 @@ from torchatlas.torch_private import no_transforms, unobserved
 class Stop(Shown):
     """A node that is about to run; or one that has just run, if it made NaN or infinity of finite gradients."""
 
-    run: DebuggedRun
+    run: DebuggedRun  # the run of the engine it belongs to
     node: GraphNode  # in the graph of its run: name, module, line
     number: int  # how many ran before it
     gradients: Gradients  # what arrives at it; nothing if it was passed by and failed

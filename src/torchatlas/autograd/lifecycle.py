@@ -24,9 +24,9 @@ class NodeLife(ShownPart):
     """One node and what it saved."""
 
     name: str
-    sequence_nr: int
+    sequence_nr: int  # autograd's number: when its forward op ran
     state: str  # created: can run; freed: has run and cannot again; packed: a hook keeps what it saved; nothing saved
-    slots: tuple[str, ...]
+    slots: tuple[str, ...]  # the names of what it saved
     bytes: int  # of what is held now, each storage counted with the first node that holds it
 
     def _headline(self) -> str:

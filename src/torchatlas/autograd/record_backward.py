@@ -80,9 +80,9 @@ class BackwardRun(Shown):
     A node's time lasts until the next one begins; `memory_bytes` are the gradients that wait after it, by their shapes.
     """
 
-    task: EngineRun
-    began_ns: int
-    ended_ns: int = 0
+    task: EngineRun  # the engine's run as it was observed
+    began_ns: int  # when the first node began
+    ended_ns: int = 0  # when the last one ended
     error: BaseException | None = None
     _names: Mapping[int, str] = field(default_factory=dict)
     _forward: Graph | None = None

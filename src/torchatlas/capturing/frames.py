@@ -34,7 +34,7 @@ _INDUCTOR = os.sep + "torchinductor_"  # the folder of the code that torch.compi
 _TAKES_LOCALS = frozenset(("locals", "vars", "eval", "exec", "f_locals"))
 _VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME")  # in the code of Python, not attributes
 GENERATED = "<plan of "  # how the file names of recording functions begin
-USER, SKIP, ENDS = 0, 1, 2
+USER, SKIP, ENDS = 0, 1, 5  # bits: the native recorder adds one of its own, 2, and skips what has SKIP's
 
 
 @functools.lru_cache(maxsize=4096)

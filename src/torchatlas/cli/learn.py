@@ -34,7 +34,7 @@ def command(
     reset: bool,
     as_json: bool,
 ) -> None:
-    """Learn how graphs and backward work, and what goes wrong in training.
+    """Learn how graphs work, and what goes wrong in training.
 
     Without LESSON the lessons are listed. LESSON is a name, a number of the list, or a file of your own (.md). It shows
     code, asks what it prints, runs it on the installed torch, and compares. Enter just shows; Ctrl-C leaves.

@@ -73,13 +73,13 @@ def command(
 
 def _traced(source: GraphSource, partitioner: GraphPartitioner, as_json: bool) -> PartitionReport | None:
     """The partition of a model that is at hand, or of a program; None for a file, and for what takes arguments."""
+    if ":" not in source.text or not source.is_target:
+        return None
     from torch import nn
 
     import torchatlas as atlas
     from torchatlas.execute.recorded_run import record
 
-    if ":" not in source.text or not source.is_target:
-        return None
     target = _target.parse_target(source.text)
     with stdout_to_stderr(as_json), _target.program(target), _target.imported(target) as item:
         is_model = isinstance(item, nn.Module) or (isinstance(item, type) and issubclass(item, nn.Module))

@@ -32,7 +32,7 @@ class Severity(StrEnum):
 class Where(ShownPart):
     """A line of the program and what happened there."""
 
-    what: str
+    what: str  # what happened there
     source: SourceLine | None = None
     library: SourceLine | None = None  # the line of an installed package that the program's line led to
 
@@ -48,11 +48,11 @@ class Where(ShownPart):
 class Finding:
     """One fault: what is wrong, where, why, and how to mend it."""
 
-    key: str
-    what: str
+    key: str  # the name of the fault: not-zeroed
+    what: str  # what is wrong
     where: tuple[Where, ...]  # empty if the forward pass was not recorded
-    why: str
-    fix: str
+    why: str  # why that is wrong
+    fix: str  # how to mend it
     times: int = 1  # how often it was seen
     severity: Severity = Severity.ERROR
     explains: tuple[str, ...] = ()  # keys of findings that follow from this one

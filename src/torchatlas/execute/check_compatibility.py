@@ -22,14 +22,14 @@ from torchatlas.units import format_bytes, format_count
 class Compatibility(Shown):
     """What to know before a model is traced. True when it traces."""
 
-    model: str
-    traces: bool
+    model: str  # its class
+    traces: bool  # whether torch.export takes it
     reason: str  # why it does not trace; empty if it does
     training: bool | None  # None: what was given is not a module
     parameters: int
-    devices: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    nodes: int | None
+    devices: tuple[str, ...]  # where parameters and inputs lie
+    dtypes: tuple[str, ...]  # the dtypes of parameters and inputs
+    nodes: int | None  # how many nodes its graph has
     input_shapes: dict[str, tuple[int | str, ...]]  # with symbols for the sizes that may be others
     value_bytes: int | None  # what predict() keeps when it keeps all; None: unknown
     peak_bytes: int | None  # of a forward pass that keeps nothing, weights included

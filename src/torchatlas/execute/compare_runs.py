@@ -36,7 +36,7 @@ class NodeDifference(ShownPart):
     largest: float  # difference of two numbers
     relative: float  # norm of the difference by the norm of the first run's value
     differing: int  # how many numbers differ by more than allowed
-    numbers: int
+    numbers: int  # how many numbers it made
     reason: str = ""  # why they cannot be compared number by number
     inputs_differ: bool = False  # whether what it takes from other nodes differs already
 
@@ -55,11 +55,11 @@ class NodeDifference(ShownPart):
 class RunComparison(Shown):
     """Every node that both runs have, in the order of the first."""
 
-    one: str
-    other: str
+    one: str  # what the first run is
+    other: str  # what the other run is
     nodes: list[NodeDifference] = field(repr=False)
     only_one: list[str] = field(repr=False)  # nodes that the other run has not
-    only_other: list[str] = field(repr=False)
+    only_other: list[str] = field(repr=False)  # names of nodes that only the other has
 
     @cached_property
     def first(self) -> NodeDifference | None:

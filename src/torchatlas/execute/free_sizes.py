@@ -31,8 +31,8 @@ _TOO_LONG = "not solved for within"
 class InputSize(ShownPart):
     """One size of one tensor that a model is given: what may be there, or why nothing else may."""
 
-    input: str
-    dim: int
+    input: str  # the name of the input
+    dim: int  # which dimension
     size: int | None  # of the example; None: not kept in the file
     symbol: str | None  # None: it is fixed. Sizes with the same symbol are the same
     reason: str = ""  # why it is fixed

@@ -29,7 +29,7 @@ from torchatlas.sections import Lines, Section
 class Difference(OpLocation):
     """An output of an op that is not what the capture saw."""
 
-    output: int
+    output: int  # which output of the op
     largest: float | None = None  # the largest difference, where the captured value is in the graph
 
     def __str__(self) -> str:
@@ -42,18 +42,18 @@ class Verification(Shown):
     """What a replay compared with the capture. True when all of it is equal, bit for bit."""
 
     ops: int  # how many the graph has
-    replayed: int
+    replayed: int  # how many ops ran again
     outputs: int  # compared: what ops returned or wrote
-    outputs_equal: int
+    outputs_equal: int  # how many are equal, bit for bit
     storages: int  # compared: those from outside, as they are in the end
-    storages_equal: int
+    storages_equal: int  # how many end with the same bytes
     uninitialized: int  # outputs not compared: they hold whatever was in memory
     patches: dict[str, int] = field(default_factory=dict)  # memory no recorded op had written: why -> how many times
-    first_difference: Difference | None = None
+    first_difference: Difference | None = None  # None if there is none
     changed_storages: tuple[str, ...] = ()  # storages from outside that ended differently, by name where they have one
-    unplayed: tuple[Unplayed, ...] = ()
+    unplayed: tuple[Unplayed, ...] = ()  # ops that could not run again
     captured_with: str = ""  # the version of torch
-    replayed_with: str = ""
+    replayed_with: str = ""  # the version of torch
 
     def __bool__(self) -> bool:
         equal = self.outputs == self.outputs_equal and self.storages == self.storages_equal
@@ -87,7 +87,7 @@ def verify(graph: GraphLike, *, allow: Iterable[str] = ()) -> Verification:
     """Run a graph captured with `values="replay"` once more and compare all it computes with the capture, bit for bit.
 
     Args:
-        graph: The graph, recorded here or read from a file.
+        graph: A graph, or a file, recording or traced model that holds one.
         allow: Operators that a graph from a file may run although nobody reviewed them: names ("my_ops.scale.default")
             or namespaces ("my_ops"). For files that you trust; see SECURITY.md.
     Returns:

@@ -93,6 +93,7 @@ def to_pandas(graph: Graph) -> Any:
 @WRITERS.add(".csv")
 def save_csv(graph: Graph, path: Path) -> None:
     """The nodes as comma-separated values; what is unknown is empty, and no text is a formula: see `cell`."""
+    imported("pandas", ".csv files need")
     table = to_pandas(graph)
     for name in table.columns.difference(list(_WHOLE)):
         table[name] = table[name].map(cell, na_action="ignore")

@@ -99,9 +99,9 @@ def load(path: Path) -> Any:
     if (path / "run.jsonl").is_file():  # see runs/folder.py
         raise FileFormatError(
             f"{path} is a recorded run, which holds many graphs: atlas.load({str(path)!r}).graph(step) is one of them, "
-            f"and so is each file in {path / 'steps'}."
+            f"and so is each file in {path / 'steps'}. torchatlas view {path} shows it."
         )
-    if path.is_dir():
+    if path.is_dir() and suffix_of(path) not in READERS:  # else the reader says so
         raise FileSystemError(f"{path} is a folder: name a file in it, or look at all of them: torchatlas view {path}")
     if not path.suffix and not path.exists():
         raise FileSystemError(f"There is no file or folder {path}. The path is relative to {Path.cwd()}.")

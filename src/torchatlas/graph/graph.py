@@ -197,6 +197,7 @@ class Graph:
         Returns:
             The nodes.
         Raises:
+            InvalidInputError: `predicate` is not a function.
             AnalysisError: A word that is no kind, phase or category.
             NodeNotFoundError: A scope that the graph does not have.
         """
@@ -240,7 +241,8 @@ class Graph:
         Returns:
             The graph.
         Raises:
-            NodeNotFoundError: There is no node of that name.
+            NodeNotFoundError: There is no node of that name, or no module of that path.
+            InvalidInputError: `nodes` is one node, not several.
         """
         if nodes is None:
             chosen = {node.id for node in self.where(scope=scope or "")}

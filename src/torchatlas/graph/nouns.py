@@ -100,10 +100,10 @@ class EdgeKind(StrEnum):
 class SourceLine(ShownPart):
     """One line of the user's program."""
 
-    file: str
-    line: int
-    function: str
-    text: str
+    file: str  # its path
+    line: int  # its number, from 1
+    function: str  # the function the line is in
+    text: str  # what stands there
 
     def __str__(self) -> str:
         return clean(f"{self.file}:{self.line} in {self.function}")

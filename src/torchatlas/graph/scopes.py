@@ -31,13 +31,13 @@ class Scope(Shown):
 
     path: str
     type: str
-    kind: str = "module"
-    parent: Scope | None = field(default=None, repr=False)
-    children: list[Scope] = field(default_factory=list, repr=False)
+    kind: str = "module"  # module, or optimizer
+    parent: Scope | None = field(default=None, repr=False)  # the module it is in; None of the root
+    children: list[Scope] = field(default_factory=list, repr=False)  # the modules in it
     calls: int = 0
-    own_operations: int = 0
+    own_operations: int = 0  # without those of modules below
     operations: int = 0
-    own_time_ns: int | None = None
+    own_time_ns: int | None = None  # without modules below; None if nothing was timed
     time_ns: int | None = None
     time_spread_ns: int | None = None  # the sum of the operations' spreads; None of one run
     untimed: int = 0  # operations whose time is unknown: time_ns is then "at least"

@@ -27,9 +27,9 @@ class Measured(ShownPart):
     (None, None)
     """
 
-    ns: int
+    ns: int  # nanoseconds
     runs: int = 1
-    spread_ns: int | None = None
+    spread_ns: int | None = None  # the interquartile range; None of one run
 
     @classmethod
     def of(cls, samples: Sequence[int]) -> Measured | None:

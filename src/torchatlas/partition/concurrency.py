@@ -29,15 +29,15 @@ WORKERS = (1, 2, 4, 8, 16)
 class ConcurrencyReport(ConcurrencyNames, Report):
     """What can run at once. `span`, `work` and `slack` are in FLOPs, seconds, nanoseconds or subgraphs: see `by`."""
 
-    num_stages: int
+    num_stages: int  # how many stages there are
     stages: tuple[tuple[str, ...], ...] = field(repr=False)  # ids; in one stage none depends on another
-    max_parallel_ops_per_stage: int
-    mean_parallel_ops_per_stage: float
+    max_parallel_ops_per_stage: int  # subgraphs in the widest stage
+    mean_parallel_ops_per_stage: float  # subgraphs in a stage on average
     antichain_width: int  # the most that could ever run at once; stages are only one arrangement
-    antichain: tuple[str, ...] = field(repr=False)
+    antichain: tuple[str, ...] = field(repr=False)  # the most subgraphs of which none waits for another
     by: str
-    critical_path: tuple[str, ...] = field(repr=False)
-    critical_path_names: tuple[str, ...] = field(repr=False)
+    critical_path: tuple[str, ...] = field(repr=False)  # ids of the subgraphs on it
+    critical_path_names: tuple[str, ...] = field(repr=False)  # their names
     critical_path_length: int  # how many subgraphs are on it
     critical_path_flops: int  # of matmul-like work on it: two per multiply-add
     span: float  # what the critical path weighs: nothing finishes sooner

@@ -39,15 +39,15 @@ class Parallelism(ParallelismNames, Report):
     """How the main operation of a subgraph could be divided among workers."""
 
     operation_type: OperationType
-    batch: int
-    channels: int
+    batch: int  # samples
+    channels: int  # of the result
     spatial: int  # positions: height x width, or the length of a sequence
     total_threads: int  # results that could be computed at the same time
-    is_depthwise: bool
-    is_grouped: bool
-    num_groups: int
+    is_depthwise: bool  # a convolution with a group per channel
+    is_grouped: bool  # a convolution with groups
+    num_groups: int  # how many
     vectorizable_dimension: int | None  # of its result: the one whose elements lie side by side
-    vectorizable_size: int
+    vectorizable_size: int  # how many elements lie side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Subgraph(SubgraphNames, Report):
     macs: int
     elementwise_flops: int
     uncosted: int  # operations among them without a formula: with any, all figures are "at least"
-    depends_on: tuple[str, ...]
+    depends_on: tuple[str, ...]  # ids of the subgraphs whose results it takes
     total_input_bytes: int  # activations that come from outside
     total_output_bytes: int  # what it writes and does not only read itself
     total_weight_bytes: int  # parameters, buffers and constants, whole
@@ -84,10 +84,10 @@ class Subgraph(SubgraphNames, Report):
     kernels: int
     arithmetic_intensity: float | None  # all arithmetic per byte of traffic; None when nothing moves
     parallelism: Parallelism | None
-    recommended_bottleneck: Bound
+    recommended_bottleneck: Bound  # what limits it on the device
     seconds: float
     time_ns: int | None  # as measured; None where some operation was not timed
-    partition_reason: Reason
+    partition_reason: Reason  # why it ends
     is_glue: bool = False  # it joins operations and is none: it takes no stage when stages are counted
 
     def _headline(self) -> str:
@@ -109,11 +109,11 @@ class PartitionReport(ReportNames, Shown):
 
     strategy: str
     device: str
-    device_source: str = field(repr=False)
+    device_source: str = field(repr=False)  # where the device's figures come from
     front_end: str  # where the graph comes from: fx, export, run or file
     attempts: tuple[Attempt, ...]  # what was tried before that
     with_autograd: bool  # recorded with autograd on: bytes include the copies that it makes for backward
-    total_subgraphs: int
+    total_subgraphs: int  # how many
     total_flops: int
     total_macs: int
     total_elementwise_flops: int
@@ -128,7 +128,7 @@ class PartitionReport(ReportNames, Shown):
     average_arithmetic_intensity: float | None  # the plain mean over subgraphs that move bytes
     weighted_arithmetic_intensity: float | None  # each subgraph weighted by its arithmetic
     operation_type_counts: dict[str, int]  # of operations; those without a formula are "unknown"
-    subgraph_type_counts: dict[str, int]
+    subgraph_type_counts: dict[str, int]  # subgraphs by their main category
     uncosted: dict[str, int]
     subgraphs: tuple[Subgraph, ...] = field(repr=False)  # in an order in which they can run
     boundaries: tuple[Boundary, ...] = field(repr=False)

@@ -40,7 +40,7 @@ class Stage(Report):
     number: int
     ops: tuple[int, ...] = field(repr=False)  # ids in the plan's graph
     first: str  # the names of its first and last operation
-    last: str
+    last: str  # the name of its last operation
     flops: int
     elementwise_flops: int
     seconds: float  # to compute
@@ -70,12 +70,12 @@ class PipelinePlan(Report):
 
     stages: tuple[Stage, ...] = field(repr=False)
     by: str
-    bottleneck: float
+    bottleneck: float  # the cost of the slowest stage
     total: float  # of one device that does it all, without communication
     device: str
     bandwidth: float  # bytes per second between stages
     limit_bytes: int | None  # that no stage may exceed
-    considered: str
+    considered: str  # which cuts were tried
     graph: Graph = field(repr=False)
     origin: Any = field(repr=False, default=None)
     memory_limit = old_attribute("limit_bytes")

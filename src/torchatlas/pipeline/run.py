@@ -44,8 +44,8 @@ class PipelineRun(Report):
     ranks: int
     microbatches: int
     loss: float
-    differences: tuple[PipelineDifference, ...]
-    measured: Timeline
+    differences: tuple[PipelineDifference, ...]  # from one process
+    measured: Timeline  # as it ran
     predicted: Timeline  # by the plan: times of the stages at best, backward twice as long as forward
     replayed: Timeline  # by the measured times of the stages, if nothing else took time
     peak_bytes: tuple[int, ...]  # of each rank's process

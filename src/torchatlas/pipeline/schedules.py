@@ -90,8 +90,8 @@ def order_of(schedule: str, ranks: int, stages: int, microbatches: int) -> Order
 class Timeline(Shown):
     """When everything is done, and how long each rank worked until then."""
 
-    span: float
-    busy: tuple[float, ...]
+    span: float  # seconds until everything is done
+    busy: tuple[float, ...]  # seconds that each rank worked
 
     @property
     def bubble(self) -> float:

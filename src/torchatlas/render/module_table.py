@@ -91,7 +91,7 @@ class ModuleTable(Printable):
     parameter_bytes: int
     input_bytes: int | None  # None when nothing came in
     peak_bytes: int | None
-    peak_at_least: bool
+    peak_at_least: bool  # some sizes are unknown: there may be more
     times: RunTimes
     notes: tuple[str, ...] = field(repr=False)
 
@@ -169,7 +169,7 @@ def module_table(
     """The modules of a graph as a table: output shape, parameters, multiply-adds, time, memory.
 
     Args:
-        graph: The graph.
+        graph: A graph, or a file, recording or traced model that holds one.
         depth: How many levels of modules to show; what is deeper is in the row above it. None shows as many as fit into
             `rows`.
         fold: Show equal modules as one row; False gives every module a row of its own.
@@ -218,7 +218,7 @@ def module_bars(
     """The module tree with bars: each module's share of something.
 
     Args:
-        graph: The graph.
+        graph: A graph, or a file, recording or traced model that holds one.
         by: "time", "macs", "memory" (what operations allocated, in all) or "parameters".
         depth: How many levels of modules to show; None shows as many as fit into `rows`.
         fold: Show equal modules as one row.

@@ -39,8 +39,8 @@ class Picture(Drawing):
     """A drawn graph, and what of it is shown."""
 
     smallest_text: float  # in pixels; on paper 96 to an inch
-    boxes: int
-    open_groups: int
+    boxes: int  # how many are drawn
+    open_groups: int  # modules that show what is inside
     scene: Scene = field(repr=False, compare=False)
     outline: Outline = field(repr=False, compare=False)
     fit: Fit = field(repr=False, compare=False)
@@ -69,7 +69,7 @@ def draw(
     """Draw a graph so that it fits a page and can be read: what does not fit is closed into boxes, never shrunk.
 
     Args:
-        graph: The graph.
+        graph: A graph, or a file, recording or traced model that holds one.
         width: The page's width in pixels; 1600 unless given.
         height: Its height in pixels; 1200 unless given.
         size: The page on paper instead: "column" (3.4 inches wide), "full" (7), another width in inches, each as high

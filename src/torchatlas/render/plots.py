@@ -77,7 +77,7 @@ def plot(
     """Plot figures of a graph: memory over a run, the roofline, time by type of op, or norms of gradients by depth.
 
     Args:
-        graph: The graph.
+        graph: A graph, or a file, recording or traced model that holds one.
         kind: "memory", "roofline", "time" or "gradients"; the last needs a graph captured with `values="stats"`.
         width: The width in pixels; 1200 unless given.
         height: The height in pixels; 700 unless given.

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchatlas.errors import AnalysisError, FileSystemError
 from torchatlas.files import replacing
-from torchatlas.render.viewer.content import Viewed, graph_name, page_of
+from torchatlas.render.viewer.content import Viewed, page_of
 from torchatlas.render.viewer.opening import open_in_browser, temporary_page
 from torchatlas.runs.run import Run
 
@@ -35,12 +35,15 @@ def shown_step(run: Run, step: int | None) -> int:
 
 def run_page(run: Run, *, step: int | None = None, title: str = "") -> bytes:
     """The page of a run."""
+    return page_of([viewed_run(run, step)], title=title)
+
+
+def viewed_run(run: Run, step: int | None = None) -> Viewed:
+    """The graph of a step, with the figures of all steps."""
     number = shown_step(run, step)
-    graph = run.graph(number)
     columns = {name: run.columns[name] for name in _COLUMNS if name in run.columns}
     steps: dict[str, Any] = {"columns": columns, "shown": number, "changes": run.changes}
-    name = run.path.name
-    return page_of([Viewed(graph, name or graph_name(graph), {"steps": steps})], title=title)
+    return Viewed(run.graph(number), run.path.name, {"steps": steps})
 
 
 def write_page(run: Run, path: Path, *, step: int | None, title: str) -> Path:

@@ -153,7 +153,7 @@ def _modules(run: Run, width: int, height: int, theme: str) -> str:
     side = Scale(0, high, area.bottom, area.top)
     places = [numbers[timed[a]] for a, _ in edges]
     base = _base(places, area)
-    side_title(canvas, top + 14, "time in ops, forward and backward" + _change_words(run))
+    side_title(canvas, top + 14, "time in ops: forward, backward, optimizer" + _change_words(run))
     side_axis(canvas, area, side, ticks, _ns)
     below = [0.0] * len(places)
     for colour, (path, column) in zip(colours, heights.items(), strict=True):

@@ -33,6 +33,7 @@ def recording(
     last: int = 3,
     gradients: bool = False,
     path: str | os.PathLike[str] | None = None,
+    native: bool | None = None,
 ) -> RunRecording: ...
 @explains_arguments
 def recording(
@@ -86,7 +87,6 @@ def recording(
     """
     for_graphs = {"track_tensor_ops": track_tensor_ops is not True, "track_timing": track_timing is not True}
     for_graphs |= {"track_memory": track_memory is not True, "values": values is not None}
-    for_graphs["native"] = native is not None
     for_runs = {"keep": keep != "structure", "last": last != 3, "gradients": gradients is not False}
     for_runs["path"] = path is not None
     wrong = [name for name, given in (for_runs if every is None else for_graphs).items() if given]
@@ -99,4 +99,4 @@ def recording(
     if every is None:
         options: dict[str, Any] = {"track_timing": track_timing, "track_memory": track_memory, "values": values}
         return one_graph(model, track_tensor_ops=track_tensor_ops, native=native, **options)
-    return RunRecording(model, every=every, keep=keep, last=last, gradients=gradients, path=path)
+    return RunRecording(model, every=every, keep=keep, last=last, gradients=gradients, path=path, native=native)

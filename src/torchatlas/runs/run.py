@@ -24,6 +24,7 @@ from torchatlas.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from torchatlas.render.drawing import Drawing
+    from torchatlas.render.viewer.content import Viewed
 
 _SLOW, _LARGE = 1.5, 1.05  # times the median of its structure
 _RARE = 0.05  # of all steps: a structure of fewer makes a step stand out
@@ -71,6 +72,8 @@ class Run(Shown):
             FileFormatError: It is not the folder of a run, or is damaged.
         """
         place = as_path(path)
+        if place.is_dir() and not run_folder.is_run(place):
+            raise FileFormatError(f"{place} is a folder, and holds no run: there is no {run_folder.JOURNAL} in it.")
         columns: dict[str, list[Number]] = {}
         structures: list[run_folder.Structure] = []
         notes: list[str] = []
@@ -173,7 +176,7 @@ class Run(Shown):
         if full.is_file():
             return Graph.load(full)
         if step not in numbers:
-            every = f" Every {self.every:,}th step was recorded." if self.every > 1 else ""
+            every = f" One in {self.every:,} was." if self.every > 1 else ""
             raise NodeNotFoundError(f"step {step:,} was not recorded.{every} run.steps.numbers has those that were.")
         number = self._column("structure")[numbers.index(step)]
         if number is None:
@@ -300,6 +303,12 @@ class Run(Shown):
 
         return show_page(self, step=step, title=title)
 
+    def _viewed(self) -> Viewed:
+        """What `atlas.view(run)` shows."""
+        from torchatlas.runs.page import viewed_run
+
+        return viewed_run(self)
+
     def to_dict(self) -> dict[str, Any]:
         """What the run is, as JSON can hold it."""
         walls = [one for one in self._column("wall_ns") if one is not None]
@@ -342,7 +351,7 @@ class Run(Shown):
                     [str(one.number), f"{one.step:,}", f"{one.count:,}", f"{one.ops:,}", one.change]
                     for one in self.structures[:10]
                 ],
-                widest=80,
+                widest=100,
                 below=f"{len(self._structures) - 10:,} more in run.structures" if len(self._structures) > 10 else "",
             )
         if len(odd := self.odd()):

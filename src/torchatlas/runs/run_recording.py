@@ -55,6 +55,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         last: int = 3,
         gradients: bool = False,
         path: str | os.PathLike[str] | None = None,
+        native: bool | None = None,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise InvalidModelError(f"recording(model) takes a torch.nn.Module, not {type(model).__name__}.")
@@ -69,6 +70,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         self.model, self.every, self.keep, self.last, self.gradients = model, every, keep, last, gradients
         self.path: Path | None = None if path is None else as_path(path)
         self.notes: list[str] = []
+        self._native = native
         self._state = "new"
         self._keeper: Keeper | None = None
         self._number = 0  # of the step that runs
@@ -206,7 +208,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
     def _begin_step(self) -> None:
         if self._number % self.every == 0:
             self._listen(True)
-            recording = recording_of(self.model).start()
+            recording = recording_of(self.model, native=self._native).start()
             self._recording = recording
             self._lower(recording)
             self._meter.begin()

@@ -79,7 +79,8 @@ using Lock = std::unique_lock<std::mutex>;
 constexpr auto kFake = c10::impl::TorchDispatchModeKey::FAKE;
 constexpr int kSlots = 16;         // recordings at once
 constexpr size_t kPolledPerOp = 64;  // storages without an allocator that reports, looked at after each op
-constexpr int kUser = 0, kSkip = 1, kRecomputes = 2;  // of code: frames.code_kind, and a checkpoint's own function
+// Of code: frames.code_kind (beyond kEnds there is no line of the user's), and a checkpoint's own function.
+constexpr int kUser = 0, kSkip = 1, kRecomputes = 2, kEnds = 4;
 
 const DispatchKeySet kTransforms({
     DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper, DispatchKey::FuncTorchDynamicLayerFrontMode,
@@ -890,6 +891,7 @@ struct Recorder {
       if (!frame.innermost) frame.innermost = code, frame.innermost_instruction = instruction_of(f);
       int kind = kind_of(me, code);
       if (whole && kind & kRecomputes) row.grad = 2, whole = false;
+      if (kind & kEnds) line = true;
       if (!line && !(kind & kSkip)) row.code = code, row.instruction = instruction_of(f), line = true;
     }
   }

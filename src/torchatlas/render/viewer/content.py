@@ -44,6 +44,8 @@ def viewed(item: Any, name: str = "") -> list[Viewed]:
     kind = type(item).__name__
     if ours and kind == "Comparison":
         return [Viewed(item.before.graph, "before"), Viewed(item.after.graph, "after")]
+    if ours and kind == "Run":
+        return [item._viewed()]
     graph = getattr(item, "graph", None) if ours else None
     if not isinstance(graph, Graph):
         raise InvalidInputError(_refusal(item, ours))
