@@ -2,8 +2,8 @@
 
     torchatlas native && python benchmarks/bench_native.py [--rounds 15] [--only mlp lstm resnet18 gpt2]
 
-Every round runs each way once, in turn; a ratio is taken within its round. Printed are medians of the ratios to the step
-alone, of CPU time; `decode` is the making of the graph, after the recording.
+Every round runs each way once, in turn; a ratio is taken within its round. Printed are medians of the ratios to the
+step alone, of CPU time; `decode` is the making of the graph, after the recording.
 """
 
 from __future__ import annotations
