@@ -102,9 +102,10 @@ class NativeRecorder(Recorder):
             container.clear()
         self.current[:], self.end, self.failure, self._switched = (-1, None), None, None, False
         _, codes, layouts, _ = self._core.counts()
-        self._core.release(True)
         ours_alone = self._guard is None and not self._forked and not self._mode.over
-        if ours_alone and len(_IDLE) < _MOST_IDLE and max(codes, layouts) <= _MOST_KEPT:
+        serves_again = ours_alone and len(_IDLE) < _MOST_IDLE and max(codes, layouts) <= _MOST_KEPT
+        self._core.release(not serves_again)  # one that serves again keeps the code objects that it knows
+        if serves_again:
             _IDLE.append(self)
 
     # -- rows --------------------------------------------------------------------------------------------------------
