@@ -171,6 +171,7 @@ WITHOUT_TEXT = {
     "errors": "a module; its classes are tested above",
     "formula": "a decorator",
     "from_fx": "a graph, as `capture` makes one",
+    "gradient_norms": "a dictionary of names and numbers: Python writes names as it does",
     "load": "a graph, as `capture` makes one; its errors are in tests/cli/test_strangers.py",
     "recording": "a graph, as `capture` makes one",
     "recording_backward": "what `record_backward` returns",

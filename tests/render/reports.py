@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -102,6 +104,24 @@ def stopped(mark: str) -> tuple[Any, Any, Any]:
     debugger = atlas.debug_backward(net(example()).sum(), model=net)
     point = debugger.break_at("MulBackward0")
     return debugger, point, debugger.run()
+
+
+@cache
+def run_recording(mark: str) -> Any:
+    """A recorded run of two steps."""
+    net = model(mark)
+    optimizer = torch.optim.SGD(net.parameters())
+    with atlas.recording(net, every=1, path=Path(tempfile.mkdtemp()) / "run.atlas") as recorded:
+        for _ in range(2):
+            optimizer.zero_grad()
+            net(example()).sum().backward()
+            optimizer.step()
+    return recorded
+
+
+@cache
+def run(mark: str) -> Any:
+    return atlas.load(run_recording(mark).path)
 
 
 @cache
@@ -261,12 +281,16 @@ REPORTS: dict[str, Row] = {
     "Recording": Row(_recorded, lambda r: [f"{len(r.graph):,} nodes"], named=False),
     "Replay": Row(lambda m: replay(atlas.capture(model(m), example(), values="replay")), lambda r: ["float32[4, 16]"]),
     "Rows": Row(lambda m: step(m).nodes, lambda r: [f"{len(r):,} nodes", "float32[4, 64]"]),
+    "Run": Row(run, lambda r: ["2 steps"], named=False),
     "RunComparison": Row(compared, lambda r: [f"{len(r.nodes):,} nodes", f"{r.worst.relative:.2g}"]),
+    "RunRecording": Row(run_recording, lambda r: ["2"], named=False),
+    "RunStructure": Row(lambda m: run(m).structures[0], lambda r: [f"{r.ops:,}"], named=False),
     "Scope": Row(lambda m: list(step(m).scopes.values())[1], lambda r: [format_count(r.parameters)]),
     "ScopeTree": Row(lambda m: step(m).scopes, lambda r: [f"{len(r) - 1:,} modules", format_count(r[""].parameters)]),
     "SourceLine": Row(lambda m: SourceLine(f"net{m}.py", 17, "f", "x = 1"), lambda r: ["17"]),
     "Stage": Row(lambda m: atlas.pipeline_stages(forward(m), 2).stages[1], lambda r: [format_bytes(r.weight_bytes)]),
     "Statistics": Row(lambda m: backward(m).statistics[0], lambda r: [f"{r.norm:.4g}"]),
+    "StepTable": Row(lambda m: run(m).steps, lambda r: ["structure"], named=False),
     "Stop": Row(lambda m: stopped(m)[2], lambda r: [f"#{r.number}", f"{r.norm():.4g}"], named=False),
     "Storage": Row(lambda m: step(m).storages[0], lambda r: [f"{r.bytes:,}"], named=False),
     "Subgraph": Row(lambda m: partition(m).top(1)[0], lambda r: [format_flops(r.flops), format_bytes(r.traffic_bytes)]),

@@ -106,6 +106,7 @@ def forget() -> None:
     """Look anew for a build when one is next asked for."""
     _loaded.cache_clear()
     build_key.cache_clear()
+    native_recorders.clear()
 
 
 def cache_folder() -> Path:
