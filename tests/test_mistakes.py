@@ -112,6 +112,7 @@ ANSWERS: list[tuple[str, Call]] = [
     ("a function that captures a batch", lambda g, t: atlas.peak_for_batch(MODEL)),
     ("not the class Linear", lambda g, t: atlas.recording(nn.Linear)),  # type: ignore[arg-type]
     ("Linear is a class: pass a model", lambda g, t: atlas.capture(nn.Linear, X)),
+    ("ReLU is a class: pass a model", lambda g, t: atlas.capture(nn.ReLU, X)),
     ("doctor(loss, model=model)", lambda g, t: atlas.doctor(MODEL)),
     ("torchatlas doctor train.py", lambda g, t: atlas.doctor("train.py")),
     ("loss=lambda out", lambda g, t: atlas.capture(MODEL, X, loss=MODEL(X).sum())),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from torchatlas.calls import own_names
-from torchatlas.errors import AtlasError, CaptureError, InvalidInputError
+from torchatlas.errors import AtlasError, CaptureError, InvalidInputError, InvalidModelError
 from torchatlas.registry import did_you_mean
 
 
@@ -100,7 +100,9 @@ def as_call(model: Callable[..., Any], example: Any) -> tuple[tuple[Any, ...], d
 
 
 def check_call(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuse arguments that cannot be bound to the model's parameters, before anything runs."""
+    """Refuse a class of modules, and arguments that cannot be bound to the model's parameters, before anything runs."""
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        raise InvalidModelError(f"{_name(model)} is a class: pass a model, {_name(model)}(...), and its inputs.")
     signature = _signature(model)
     if signature is None:
         return
@@ -108,9 +110,7 @@ def check_call(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
         signature.bind(*args, **kwargs)
     except TypeError as error:
         given = ", ".join([*(described(arg) for arg in args), *(f"{k}={described(v)}" for k, v in kwargs.items())])
-        is_class = isinstance(model, type) and issubclass(model, torch.nn.Module)
-        hint = f"{_name(model)} is a class: pass a model, {_name(model)}(...), and its inputs" if is_class else error
-        raise InvalidInputError(f"{_name(model)} takes {signature}, but was given ({given}): {hint}.") from None
+        raise InvalidInputError(f"{_name(model)} takes {signature}, but was given ({given}): {error}.") from None
 
 
 def check_keywords(function: Callable[..., Any], model: Any, keywords: Mapping[str, Any]) -> None:

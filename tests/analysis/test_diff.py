@@ -101,3 +101,10 @@ def test_as_json() -> None:
 def test_what_is_no_graph_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"compare takes a graph.*not Linear"):
         atlas.compare(layers(), nn.Linear(1, 1))  # type: ignore[arg-type]
+
+
+def test_graphs_of_different_recorders_are_told_apart() -> None:
+    before, after = (atlas.capture(torch.nn.Linear(2, 2), torch.ones(1, 2)) for _ in range(2))
+    assert "native=False" not in str(atlas.compare(before, after))
+    before.metadata["recorder"], after.metadata["recorder"] = "python", "native"
+    assert "native=False" in str(atlas.compare(before, after))

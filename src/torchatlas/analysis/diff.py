@@ -340,6 +340,16 @@ def summary(found: Comparison) -> str:
     )
 
 
+def _recorders_differ(found: Comparison) -> list[str]:
+    names = {report.graph.metadata.get("recorder") for report in (found.before, found.after)}
+    if names != {"python", "native"}:
+        return []
+    return [
+        "one graph is of the recorder in Python, the other of the native one: that alone changes operations, bytes and "
+        "times. Capture both with native=False."
+    ]
+
+
 def comparison_text(found: Comparison, *, most: int = 20) -> str:
     """The comparison as plain text; see `comparison_sections`."""
     return text_of(comparison_sections(found, most=most))
@@ -347,7 +357,7 @@ def comparison_text(found: Comparison, *, most: int = 20) -> str:
 
 def comparison_sections(found: Comparison, *, most: int = 20) -> Iterator[Section]:
     """Figures of the modules that differ, then the operations, `most` of each."""
-    yield Lines([summary(found)])
+    yield Lines([summary(found), *_recorders_differ(found)])
     timed = found.times[""].verdict != NOT_COMPARED
     rows = [
         _module_row(path or "(all)", figures, found.times.get(path) if timed else None)
