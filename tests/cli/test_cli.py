@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -397,3 +398,14 @@ def test_old_options_work_and_say_what_they_are_called_now(folder: Path) -> None
     assert json_of(result)["limit_bytes"] == 2**30
     assert "--memory-limit is now called --limit" in result.stderr
     assert "--most" not in run("compare", "--help").stdout
+
+
+def test_a_verb_ends_quietly_when_nobody_reads_any_more() -> None:
+    """As `torchatlas learn | head -1` does."""
+    command = [sys.executable, "-m", "torchatlas", "learn"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1

@@ -6,6 +6,7 @@ import ast
 import functools
 import json
 import os
+import select
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -111,6 +112,8 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
             echo(str(ended.code), err=True)  # as Python does
             raise SystemExit(THEIR_FAILURE) from None
         except Exception as error:
+            if isinstance(error, BrokenPipeError) and _nobody_reads():
+                raise  # torchatlas learn | head: click ends without a word
             failure = _as_line(error)
             if traceback:
                 echo("".join(format_exception(error)), nl=False, err=True)
@@ -120,6 +123,15 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
             raise failure from error
 
     return run
+
+
+def _nobody_reads() -> bool:
+    """True if whoever read our output has left. A program that we run may lose pipes of its own."""
+    if not hasattr(select, "poll"):  # Windows
+        return True
+    pipe = select.poll()
+    pipe.register(1, 0)
+    return any(event & select.POLLERR for _, event in pipe.poll(0))
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -64,11 +63,7 @@ def command(
     elif as_json:
         _run_to_json(chosen)
     elif through or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        try:
-            _run_through(chosen)
-        except BrokenPipeError:  # whoever reads has seen enough: torchatlas learn --all | head
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes when it ends
-            raise click.exceptions.Exit(FAILED) from None
+        _run_through(chosen)
     else:
         assert chosen is not None
         _run_with_questions(chosen, record)
