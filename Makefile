@@ -48,9 +48,6 @@ matrix: ## run the tests with another torch: make matrix TORCH=2.15.0
 	@PYTHON="$(PYTHON)" tests/matrix.sh "$(TORCH)" "$(MATRIX)"
 	PYTHONPATH="$(CURDIR)/src" OMP_NUM_THREADS=1 "$(MATRIX)/bin/python" -m pytest -n $(WORKERS) --dist loadscope -p no:cacheprovider $(TESTS)
 
-native: $(RUNTIME) ## build the recorder in C++ for the installed torch (needs a C++ compiler)
-	$(BIN)/torchatlas native
-
 lint: $(DEV) ## check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
