@@ -78,7 +78,7 @@ def zip_of_file(rng: random.Random, seed: Seed) -> bytes:
     data = bytearray(write_members(members))
     if rng.random() < 0.5:  # fields of the directory, or of what stands before a member, that lie
         mark = rng.choice([b"PK\1\2", b"PK\1\2", b"PK\3\4", b"PK\5\6"])
-        places = [place for place in range(len(data) - 4) if data[place : place + 4] == mark]
+        places = [found.start() for found in re.finditer(re.escape(mark), data)]
         if places:
             place = rng.choice(places) + 4 + 2 * rng.randrange(9 if mark == b"PK\5\6" else 21)
             size = rng.choice([2, 4])

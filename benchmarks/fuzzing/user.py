@@ -97,7 +97,7 @@ def _looks(graph: Graph, path: Path, case: int) -> Iterator[Step]:
     for suffix in (".json", ".atlas"):
         yield f"save {suffix}", lambda suffix=suffix: _save(graph, path.with_name(f"again{suffix}"))
     yield "page", lambda: graph.save(path.with_name("again.html"))
-    others = (".csv", ".dot", ".mmd")  # by turns, also where only every sixth case comes here
+    others = (".csv", ".dot", ".mmd")  # by turns, also where only every 24th case comes here
     yield "write", lambda: graph.save(path.with_name(f"again{others[case // 6 % len(others)]}"))
 
 
