@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from torchatlas.analysis.conditions import STRUCTURE, TIME, Figure, Violation, judged, judged_time, parse_condition
 from torchatlas.analysis.cost import Amount, CostReport, cost
 from torchatlas.analysis.devices import Device
 from torchatlas.analysis.module_figures import own_allocated_bytes
@@ -81,6 +82,70 @@ class Comparison(Shown):
     def same(self) -> bool:
         """Whether both run the same operations on the same shapes with the same arguments."""
         return not (self.added or self.removed or self.changed)
+
+    @property
+    def totals(self) -> dict[str, Delta]:
+        """The figures of the whole graphs, by name: flops, macs, parameters, ops and peak_bytes."""
+        sides = [(one.flops, one.macs, one.parameters, one.total.operations) for one in (self.before, self.after)]
+        peaks = [one.graph.peak_bytes for one in (self.before, self.after)]
+        names = ("flops", "macs", "parameters", "ops", "peak_bytes")
+        old, new = ([*side, peak] for side, peak in zip(sides, peaks, strict=True))
+        return {name: Delta(*pair) for name, *pair in zip(names, old, new, strict=True)}
+
+    def violations(self, conditions: str | Iterable[str]) -> list[Violation]:
+        """Which of some conditions hold, such as "flops>+1%", for a check that fails then.
+
+        `structure` holds if any operation differs. Else a condition is a figure (flops, macs, parameters, ops,
+        peak_bytes, time), an operator (>, >=, <, <=, !=) and an amount: with a sign the change from the first graph
+        (+1%, +16MiB), without one the second graph's own figure (4.2e9, 80GB). A time has to differ beyond the spread.
+
+        Args:
+            conditions: One condition, or several.
+        Returns:
+            Those that hold, with both figures.
+        Raises:
+            InvalidInputError: A condition cannot be read.
+            AnalysisError: A figure is unknown that decides, or a time has no spread, because it is of one run.
+        """
+        listed = [conditions] if isinstance(conditions, str) else list(conditions)
+        found = [self._violation(text) for text in dict.fromkeys(listed)]
+        return [one for one in found if one is not None]
+
+    def _violation(self, text: str) -> Violation | None:
+        condition = parse_condition(text)
+        if condition.figure == STRUCTURE:
+            if not self.same:
+                return Violation(text, None, None, summary(self))
+            joined = "the same operations, but their edges or strides differ"
+            return None if self.before.graph == self.after.graph else Violation(text, None, None, joined)
+        if condition.figure == TIME:
+            return judged_time(condition, self.eager.before, self.eager.after)
+        delta = self.totals[condition.figure]
+        costed = condition.figure in ("flops", "macs")
+        figures = [
+            Figure(number, report.uncosted if costed else {})
+            for number, report in ((delta.before, self.before), (delta.after, self.after))
+        ]
+        return judged(condition, *figures)
+
+    def to_markdown(self, *, title: str = "", conditions: Iterable[str] = (), rows: int = 20) -> str:
+        """A summary for a pull request: the totals, what was violated, and the modules and operations that differ.
+
+        Names are escaped: none becomes markup, a link or a mention.
+
+        Args:
+            title: The heading.
+            conditions: As for `violations`; those that hold are listed first.
+            rows: Modules, and operations of a kind, to list.
+        Returns:
+            Markdown, as GitHub and GitLab show it.
+        Raises:
+            InvalidInputError: A condition cannot be read.
+            AnalysisError: A condition cannot be judged.
+        """
+        conditions = list(conditions)
+        violations = self.violations(conditions)
+        return str(formats.view("markdown", self, title=title, conditions=conditions, violations=violations, rows=rows))
 
     def save(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
         """Write a page of the viewer that shows both graphs side by side.
@@ -375,8 +440,8 @@ def comparison_sections(found: Comparison, *, most: int = 20) -> Iterator[Sectio
     if peak.before is not None and peak.after is not None:
         yield Lines([f"peak {format_bytes(peak.before)} -> {format_bytes(peak.after)}"])
     for title, lines in {
-        "added": list(map(_described, found.added)),
-        "removed": list(map(_described, found.removed)),
+        "added": list(map(described, found.added)),
+        "removed": list(map(described, found.removed)),
         "changed": list(map(str, found.changed)),
         "times that differ": list(map(str, found.operation_times)),
     }.items():
@@ -385,7 +450,8 @@ def comparison_sections(found: Comparison, *, most: int = 20) -> Iterator[Sectio
             yield Lines([f"{title}:", *(f"  {line}" for line in lines[:most]), *more])
 
 
-def _described(node: GraphNode) -> str:
+def described(node: GraphNode) -> str:
+    """A node with what it makes, in one line."""
     return f"{node.name}: {', '.join(_shapes(node.outputs))}"
 
 

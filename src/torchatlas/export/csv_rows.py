@@ -1,4 +1,4 @@
-"""Rows -> comma-separated values, as RFC 4180 says. Whoever makes the rows passes texts through `escapes.cell` first."""
+"""Rows -> comma-separated values, as RFC 4180 says. Texts have passed through `escapes.cell` before."""
 
 from __future__ import annotations
 

@@ -52,10 +52,14 @@ def load_pages(path: Path) -> list[tuple[str, Graph]]:
     with open_to_read(path) as file:
         data = file.read()
     found = list(_DOCUMENT.finditer(data))
-    if len(found) < max(data.count(_OPENING), 1) and _GENERATOR in data[:_HEAD_BYTES] and _END not in data[-_TAIL_BYTES:]:
+    if (
+        len(found) < max(data.count(_OPENING), 1)
+        and _GENERATOR in data[:_HEAD_BYTES]
+        and _END not in data[-_TAIL_BYTES:]
+    ):
         raise FileFormatError(
-            f"{path}: cut off after {len(data):,} bytes: it begins as a page of torchatlas, and its end is missing. Copy "
-            "it again, or save it again."
+            f"{path}: cut off after {len(data):,} bytes: it begins as a page of torchatlas, and its end is missing. "
+            "Copy it again, or save it again."
         )
     if not found:
         raise FileFormatError(f"{path}: not a page that torchatlas wrote, or an empty viewer: it holds no graph.")
