@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -61,7 +62,7 @@ def command(
     with progress(f"comparing {before} and {after}"):
         comparison = compare(*graphs)
     violations = comparison.violations(fail_on)
-    content = {"before": before, "after": after, "comparison": comparison.to_dict()}
+    content: dict[str, Any] = {"before": before, "after": after, "comparison": comparison.to_dict()}
     if fail_on:
         content["violations"] = [one.to_dict() for one in violations]
     if markdown:

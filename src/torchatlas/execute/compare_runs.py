@@ -215,14 +215,14 @@ def _outputs_alone(output: Any) -> NodeValues:
 def _difference(
     node: GraphNode, depth: int, one: NodeIO, other: NodeIO, rtol: float, atol: float, inputs_differ: bool
 ) -> NodeDifference:
-    apart = _apart(one.output, other.output, rtol, atol)
+    apart = how_far_apart(one.output, other.output, rtol, atol)
     about = node.name, node.scope.path, node.operation, node.operation_type, depth
     if isinstance(apart, str):
         return NodeDifference(*about, torch.inf, torch.inf, 0, 0, apart, inputs_differ)
     return NodeDifference(*about, *apart, inputs_differ=inputs_differ)
 
 
-def _apart(one: Any, other: Any, rtol: float, atol: float) -> tuple[float, float, int, int] | str:
+def how_far_apart(one: Any, other: Any, rtol: float, atol: float) -> tuple[float, float, int, int] | str:
     """Largest and relative difference, how many numbers differ and how many there are; or why there are none."""
     largest = square = norm = 0.0
     differing = numbers = 0
