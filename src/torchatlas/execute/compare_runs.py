@@ -238,7 +238,7 @@ def how_far_apart(one: Any, other: Any, rtol: float, atol: float) -> tuple[float
             return f"shape {tuple(a.shape)} in one run, {tuple(b.shape)} in the other"
         a, b = _numbers(a, b)
         wrong = ~torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
-        apart = torch.where(wrong, (a - b).abs().nan_to_num(nan=torch.inf), 0.0)
+        apart = torch.where(wrong, (a - b).abs().nan_to_num(nan=torch.inf, posinf=torch.inf), 0.0)
         largest = max(largest, float(apart.max()) if apart.numel() else 0.0)
         square, norm = square + float(apart.square().sum()), norm + float(a.abs().square().nan_to_num().sum())
         differing, numbers = differing + int(wrong.sum()), numbers + a.numel()

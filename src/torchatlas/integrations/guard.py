@@ -129,7 +129,10 @@ class Guard:
         """
         __tracebackhide__ = True
         given = dict(zip(FIGURES, (flops, macs, parameters, ops, peak_bytes), strict=True))
-        bounds = {figure: _bound(figure, bound) for figure, bound in given.items() if bound is not None}
+        bounds = {}
+        for figure, bound in given.items():
+            if bound is not None:
+                bounds[figure] = _bound(figure, bound)
         if not bounds:
             raise InvalidInputError('within needs a bound: guard.within(model, x, flops="+1%", parameters=0).')
         graph = _graph(model, args, options)
@@ -215,8 +218,8 @@ class Guard:
         if not what:
             return
         where, comparison = first_difference(old, new, args, named, tolerance)
-        page = "" if comparison is None else f"\n{self._page(comparison)}"
-        raise AssertionError(f"the outputs differ: {what}\n{where}{page}")
+        pages = [] if comparison is None else [self._page(comparison)]
+        raise AssertionError("\n".join([f"the outputs differ: {what}", *where, *pages]))
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
@@ -332,6 +335,7 @@ def _figure(snapshot: Snapshot, figure: str) -> Figure:
 
 def _bound(figure: str, bound: str | int) -> Condition:
     """The condition that breaks a bound."""
+    __tracebackhide__ = True
     wrong = f'{figure}={bound!r} is no bound. Write "+1%" or "+1000" for that much more than in the snapshot, 0 for no '
     wrong += 'change, or "<=4.2e9" for the figure itself.'
     if isinstance(bound, bool) or not isinstance(bound, (str, int, float)):

@@ -10,6 +10,7 @@ from torchatlas.analysis.diff import Comparison, compared
 from torchatlas.capturing import capture
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import CaptureError, InvalidInputError
+from torchatlas.escapes import clean
 from torchatlas.execute.compare_runs import compare_runs, how_far_apart
 from torchatlas.execute.node_values import cloned
 from torchatlas.execute.trace_variant import node_location
@@ -47,24 +48,35 @@ def difference(old: Any, new: Any, tolerance: float | None) -> str:
 
 def _listed(names: list[str]) -> str:
     shown = ", ".join(f"output{name}" for name in names[:8])
-    return f"{len(names):,} values ({shown}{', ...' if len(names) > 8 else ''})"
+    return f"{len(names):,} value{'s' * (len(names) != 1)} ({shown}{', ...' if len(names) > 8 else ''})"
 
 
 def first_difference(
     old: Any, new: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float | None
-) -> tuple[str, Comparison | None]:
-    """Where two models differ first, in words, and the comparison of their graphs where there are both."""
+) -> tuple[list[str], Comparison | None]:
+    """Where two models differ first, in lines, and the comparison of their graphs where there are both."""
     if isinstance(old, TracedModel) or isinstance(new, TracedModel):
-        return _of_traces(old, new, args, kwargs, tolerance), None
+        return [_of_traces(old, new, args, kwargs, tolerance)], None
     one, other = (capture(model, *args, kwargs=kwargs, values="all", native=False) for model in (old, new))
     comparison, alignment = compared(one, other)
+    lines, ends = ["no operation that both run makes other numbers"], (len(one), len(other))
     for before, after in sorted(alignment.pairs, key=lambda pair: pair[1]):
         node = other.nodes[after]
         if short_name(node.operation) in _UNINITIALIZED:
             continue
         if what := _recorded_difference(one, other, before, after, tolerance or 0.0):
-            return f"they differ first at {node_location(node)}: {what}", comparison
-    return "no operation that both run makes other numbers: what was added or removed makes the difference", comparison
+            parameters = [value.parameter for value in node.inputs if value.parameter]
+            takes = f"; it takes {', '.join(parameters)}" if parameters else ""
+            lines, ends = [f"they differ first at {node_location(node)}: {what}{takes}"], (before, after)
+            break
+    for graph, unpaired, end, which in (
+        (one, alignment.removed, ends[0], "old"),
+        (other, alignment.added, ends[1], "new"),
+    ):
+        first = next((node for node in unpaired if node < end), None)
+        if first is not None:
+            lines.append(f"{'before that, ' if end < len(graph) else ''}only the {which} one runs {node_location(graph.nodes[first])}")
+    return [clean(line) for line in lines], comparison
 
 
 def _recorded_difference(old: Graph, new: Graph, before: int, after: int, tolerance: float) -> str:
