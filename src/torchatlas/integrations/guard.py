@@ -172,6 +172,7 @@ class Guard:
         Raises:
             AssertionError: Something was found; the message is the doctor's report.
             UnknownNameError: There is no fault of that key.
+            InvalidInputError: `step` is nothing that can be run.
         """
         __tracebackhide__ = True
         from torchatlas.diagnosis import doctor

@@ -75,7 +75,8 @@ def first_difference(
     ):
         first = next((node for node in unpaired if node < end), None)
         if first is not None:
-            lines.append(f"{'before that, ' if end < len(graph) else ''}only the {which} one runs {node_location(graph.nodes[first])}")
+            when = "before that, " if end < len(graph) else ""
+            lines.append(f"{when}only the {which} one runs {node_location(graph.nodes[first])}")
     return [clean(line) for line in lines], comparison
 
 
