@@ -207,3 +207,16 @@ def test_people_who_do_not_use_it_import_nothing(pytester: pytest.Pytester) -> N
     result = pytester.runpytest_subprocess(*OPTIONS)
     result.assert_outcomes(passed=1)
     result.stdout.no_fnmatch_line("*torchatlas*")
+
+
+def test_the_example_of_the_documentation_runs(pytester: pytest.Pytester) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "ci.md").read_text()
+    example = re.search(r"^```python\n(import torch\n.*?)^```", page, re.S | re.M)
+    assert example
+    pytester.makepyfile(test_models=example[1])
+    run(pytester, "--atlas-update").assert_outcomes(passed=4)
+    run(pytester).assert_outcomes(passed=4)
+    pytester.makepyfile(test_models=example[1].replace("16", "32").replace("clamp(min=0)", "clamp(min=0.1)"))
+    result = run(pytester)
+    result.assert_outcomes(passed=1, failed=3)
+    result.stdout.fnmatch_lines(["E*out of bounds:", "E*they differ first at *", "E*only the new one runs clamp*"])

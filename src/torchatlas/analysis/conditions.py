@@ -67,7 +67,7 @@ class Figure:
 class Violation(Report):
     """A condition that holds although it should not, and the figures that say so."""
 
-    condition: str
+    condition: str  # as it was written
     before: float | None  # None of the structure, and where there is no first graph
     after: float | None
     what: str  # what was found, in words

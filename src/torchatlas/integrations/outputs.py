@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from torchatlas.analysis.alignment import aligned_in_order
 from torchatlas.analysis.diff import Comparison, compared
 from torchatlas.capturing import capture
 from torchatlas.capturing.restore import Restorer
@@ -59,6 +60,8 @@ def first_difference(
         return [_of_traces(old, new, args, kwargs, tolerance)], None
     one, other = (capture(model, *args, kwargs=kwargs, values="all", native=False) for model in (old, new))
     comparison, alignment = compared(one, other)
+    if set(one.scopes) != set(other.scopes):
+        alignment = aligned_in_order(one, other)
     lines, ends = ["no operation that both run makes other numbers"], (len(one), len(other))
     for before, after in sorted(alignment.pairs, key=lambda pair: pair[1]):
         node = other.nodes[after]
