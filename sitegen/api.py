@@ -16,13 +16,17 @@ from torchatlas import errors
 SUBJECTS = {
     "recording": ("Recording", ["capturing", "graph.timing", "runs"]),
     "graph": ("The graph", ["graph", ""]),
-    "cost": ("Cost and comparison", ["analysis.cost", "analysis.diff", "analysis.devices", "operations"]),
+    "cost": (
+        "Cost and comparison",
+        ["analysis.cost", "analysis.diff", "analysis.conditions", "analysis.devices", "operations"],
+    ),
     "memory": ("Memory and checkpointing", ["analysis", "checkpoint_plans"]),
     "doctor": ("The doctor", ["diagnosis"]),
     "backward": ("Backward", ["autograd"]),
     "trace": ("Traced models and replay", ["execute"]),
     "show": ("Tables, pictures, the viewer", ["render"]),
     "partition": ("Partitions and pipelines", ["partition", "pipeline"]),
+    "integrations": ("In other tools", ["integrations"]),
     "compat": ("Names of other packages", ["compat"]),
     "engine": ("The readable autograd engine", ["autograd.engine"]),
 }

@@ -248,7 +248,6 @@ def test_pictures_are_well_formed(made: Any) -> None:
 
 @pytest.mark.parametrize("text", ["\r", "\n", '"', ",", '",\r\n=1', HOSTILE])
 def test_no_row_of_a_csv_is_torn(text: str, tmp_path: Path) -> None:
-    pytest.importorskip("pandas")
     graph = hostile_graph(f"a{text}")
     rows = _rows(graph.save(tmp_path / "graph.csv"))
     assert [row["id"] for row in rows] == [str(node.id) for node in graph.nodes]

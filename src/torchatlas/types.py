@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchatlas.analysis.batch_peak import BatchPeak
 from torchatlas.analysis.checkpoint_choice import CheckpointChoice, CheckpointedModule
+from torchatlas.analysis.conditions import Violation
 from torchatlas.analysis.cost import Amount, CostReport, NodeCost
 from torchatlas.analysis.devices import Device
 from torchatlas.analysis.diff import Change, Comparison, Delta
@@ -25,6 +26,7 @@ from torchatlas.execute.node_values import NodeIO, NodeValues
 from torchatlas.execute.verify_replay import Difference, Verification
 from torchatlas.graph import Scope, SourceLine, Storage, Value
 from torchatlas.graph.timing import Measured, Timing
+from torchatlas.integrations.guard import Guard
 from torchatlas.partition.concurrency import ConcurrencyReport
 from torchatlas.partition.report import Parallelism, PartitionReport, Subgraph
 from torchatlas.partition.stages import PipelinePlan, Stage
@@ -63,6 +65,7 @@ __all__ = [
     "Failure",
     "Finding",
     "Findings",
+    "Guard",
     "InputSize",
     "Lifecycle",
     "LineMemory",
@@ -100,6 +103,7 @@ __all__ = [
     "Timing",
     "Value",
     "Verification",
+    "Violation",
     "Visit",
     "Where",
 ]

@@ -11,7 +11,7 @@ from torch import nn
 from zoo import ZOO, Specimen
 
 import torchatlas as atlas
-from torchatlas.analysis import diff
+from torchatlas.analysis import alignment
 from torchatlas.errors import InvalidInputError
 
 
@@ -79,7 +79,7 @@ def test_an_operation_put_between_others_shifts_nothing() -> None:
 
 
 def test_long_programs_are_paired_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diff, "_LONGEST", 3)
+    monkeypatch.setattr(alignment, "_LONGEST", 3)
 
     def program(size: int) -> atlas.Graph:
         return atlas.capture(lambda x: x.exp().sin().cos().tanh().sum(), torch.randn(size))

@@ -409,3 +409,53 @@ def test_a_verb_ends_quietly_when_nobody_reads_any_more() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 1
+
+
+# -- compare --fail-on -------------------------------------------------------------------------------------------------
+
+
+def two_graphs() -> None:
+    for name, target in (("one", "cli_models:pair"), ("two", "cli_models:build")):
+        arguments = [] if name == "one" else ["--inputs", "6,4"]
+        assert run("capture", target, *arguments, "--output", f"{name}.atlas").exit_code == 0
+
+
+def test_compare_ends_with_3_if_a_condition_holds() -> None:
+    two_graphs()
+    compare = ["compare", "one.atlas", "two.atlas"]
+    assert run(*compare).exit_code == 0
+    kept = run(*compare, "--fail-on", "flops>+100%", "--fail-on", "parameters!=+0")
+    assert (kept.exit_code, kept.stderr) == (0, "")
+    broken = run(*compare, "--fail-on", "flops>+99%", "--fail-on", "structure", "--fail-on", "ops>+1")
+    assert broken.exit_code == 3
+    assert [line.partition(": ")[0] for line in broken.stderr.splitlines()] == [
+        "--fail-on flops>+99%",
+        "--fail-on structure",
+    ]
+    as_json = run(*compare, "--fail-on", "flops>+99%", "--json")
+    assert as_json.exit_code == 3
+    assert json.loads(as_json.stdout)["violations"][0]["condition"] == "flops>+99%"
+    assert "violations" not in json.loads(run(*compare, "--json").stdout)
+
+
+def test_compare_refuses_conditions_it_cannot_read_or_judge(tmp_path: Path) -> None:
+    wrong = run("compare", "missing.atlas", "cli_models:broken", "--fail-on", "flops>1%")
+    assert wrong.exit_code == 2
+    assert "need a sign" in wrong.stderr  # before anything was read or run
+    two_graphs()
+    unjudged = run("compare", "one.atlas", "two.atlas", "--fail-on", "time>+1%")
+    assert unjudged.exit_code == 2
+    assert "Capture with repeat=10" in unjudged.stderr
+    failed = run("compare", "one.atlas", "cli_models:broken", "--fail-on", "structure")
+    assert failed.exit_code == 1
+
+
+def test_compare_prints_markdown() -> None:
+    two_graphs()
+    result = run("compare", "one.atlas", "two.atlas", "--markdown", "--fail-on", "flops>+1%")
+    assert result.exit_code == 3
+    graphs = [atlas.load(name) for name in ("one.atlas", "two.atlas")]
+    assert result.stdout == atlas.compare(*graphs).to_markdown(title="one.atlas → two.atlas", conditions=["flops>+1%"])
+    both = run("compare", "one.atlas", "two.atlas", "--markdown", "--json")
+    assert both.exit_code == 2
+    assert "contradict" in both.stderr

@@ -372,6 +372,29 @@ def test_editing_a_node_and_a_modules_output() -> None:
         traced.run(x, edit={"blok": torch.zeros_like})
 
 
+@pytest.mark.parametrize("fallback", [None, "capture"])
+def test_an_edit_that_fails_is_named_with_its_module(fallback: str | None) -> None:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = self.block(x)
+            return made * 2 if fallback and float(made.sum()) > 1e9 else made
+
+    def broken(value: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no such head\nat all")
+
+    x = torch.randn(2, 3)
+    traced = atlas.trace(Reads(), x, fallback=fallback)
+    expected = r"edit\['block'\] failed at block\.1\.\S+ \(aten\.\S+\) in module block\.1.*: ValueError: no such head$"
+    with pytest.raises(CaptureError, match=expected) as caught:
+        traced.run(x, edit={"block": broken})
+    assert str(caught.value).startswith("edit['block']")
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
 def test_editing_a_module_edits_each_of_its_calls() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """One row per node: as a DataFrame, as CSV, as Parquet."""
 
 import csv
+import io
 import sys
 from pathlib import Path
 
@@ -64,7 +65,14 @@ def test_files_hold_the_same_table(tmp_path: Path, nodes: int, edges: int, suffi
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(("package", "suffix"), [("pandas", ".csv"), ("pandas", ".parquet"), ("pyarrow", ".parquet")])
+def test_a_csv_needs_no_pandas(tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = io.StringIO()
+    graph.to_pandas().to_csv(expected, index=False, lineterminator="\r\n")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert graph.save(tmp_path / "graph.csv").read_bytes().decode() == expected.getvalue()
+
+
+@pytest.mark.parametrize(("package", "suffix"), [("pandas", ".parquet"), ("pyarrow", ".parquet")])
 def test_a_missing_package_is_named_with_the_command(
     tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch, package: str, suffix: str
 ) -> None:

@@ -305,10 +305,16 @@ REPORTS: dict[str, Row] = {
         lambda m: Verification(24, 24, 30, 29, 13, 13, 0, first_difference=difference(m)),
         lambda r: ["29 of 30", "0.25"],
     ),
+    "Violation": Row(
+        lambda m: _two_graphs(m).violations("macs>+0")[0],
+        lambda r: [format_count(r.before), format_count(r.after)],
+        named=False,
+    ),
     "Visit": Row(visit, lambda r: r.keys, named=False),
     "Where": Row(lambda m: Where("step", SourceLine(f"net{m}.py", 5, "f", "y")), lambda r: [":5"]),
 }
 ELSEWHERE = {
     "Graph": "tests/render/test_text.py",
     "Severity": "an enum",
+    "Guard": "assertions, not a report",
 }

@@ -127,6 +127,9 @@ def test_tables_for_others(made: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     for name, error in (("steps.png", FileFormatError), ("none/steps.csv", FileSystemError)):
         with pytest.raises(error):
             made.save(tmp_path / name)
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)  # which a .csv does not need
+    text = made.save(tmp_path / "steps.csv").read_text()
+    assert [line.partition(",")[0] for line in text.splitlines()] == ["number", *map(str, frame["number"])]
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(MissingDependencyError, match=r"torchatlas\[parquet\]"):
         made.save(tmp_path / "again.parquet")

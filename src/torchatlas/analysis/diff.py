@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from torchatlas.analysis.alignment import Alignment, aligned
+from torchatlas.analysis.conditions import STRUCTURE, TIME, Figure, Violation, judged, judged_time, parse_condition
 from torchatlas.analysis.cost import Amount, CostReport, cost
 from torchatlas.analysis.devices import Device
 from torchatlas.analysis.module_figures import own_allocated_bytes
@@ -26,14 +24,11 @@ from torchatlas.analysis.time_changes import (
 from torchatlas.calls import explains_arguments
 from torchatlas.errors import FileFormatError
 from torchatlas.escapes import clean
-from torchatlas.graph import Graph, GraphNode, Value, formats
-from torchatlas.graph.columns import PHASES
+from torchatlas.graph import GraphNode, Value, formats
 from torchatlas.graph.given import GraphLike, as_graph
 from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.sections import Lines, Section, Table, text_of
 from torchatlas.units import format_bytes, format_count, format_ns
-
-_LONGEST = 4000  # runs of unequal operations longer than this are paired by position: comparing all takes too long
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -81,6 +76,70 @@ class Comparison(Shown):
     def same(self) -> bool:
         """Whether both run the same operations on the same shapes with the same arguments."""
         return not (self.added or self.removed or self.changed)
+
+    @property
+    def totals(self) -> dict[str, Delta]:
+        """The figures of the whole graphs, by name: flops, macs, parameters, ops and peak_bytes."""
+        sides = [(one.flops, one.macs, one.parameters, one.total.operations) for one in (self.before, self.after)]
+        peaks = [one.graph.peak_bytes for one in (self.before, self.after)]
+        names = ("flops", "macs", "parameters", "ops", "peak_bytes")
+        old, new = ([*side, peak] for side, peak in zip(sides, peaks, strict=True))
+        return {name: Delta(*pair) for name, *pair in zip(names, old, new, strict=True)}
+
+    def violations(self, conditions: str | Iterable[str]) -> list[Violation]:
+        """Which of some conditions hold, such as "flops>+1%", for a check that fails then.
+
+        `structure` holds if any operation differs. Else a condition is a figure (flops, macs, parameters, ops,
+        peak_bytes, time), an operator (>, >=, <, <=, !=) and an amount: with a sign the change from the first graph
+        (+1%, +16MiB), without one the second graph's own figure (4.2e9, 80GB). A time has to differ beyond the spread.
+
+        Args:
+            conditions: One condition, or several.
+        Returns:
+            Those that hold, with both figures.
+        Raises:
+            InvalidInputError: A condition cannot be read.
+            AnalysisError: A figure is unknown that decides, or a time has no spread, because it is of one run.
+        """
+        listed = [conditions] if isinstance(conditions, str) else list(conditions)
+        found = [self._violation(text) for text in dict.fromkeys(listed)]
+        return [one for one in found if one is not None]
+
+    def _violation(self, text: str) -> Violation | None:
+        condition = parse_condition(text)
+        if condition.figure == STRUCTURE:
+            if not self.same:
+                return Violation(text, None, None, summary(self))
+            joined = "the same operations, but their edges or strides differ"
+            return None if self.before.graph == self.after.graph else Violation(text, None, None, joined)
+        if condition.figure == TIME:
+            return judged_time(condition, self.eager.before, self.eager.after)
+        delta = self.totals[condition.figure]
+        costed = condition.figure in ("flops", "macs")
+        figures = [
+            Figure(number, report.uncosted if costed else {})
+            for number, report in ((delta.before, self.before), (delta.after, self.after))
+        ]
+        return judged(condition, *figures)
+
+    def to_markdown(self, *, title: str = "", conditions: Iterable[str] = (), rows: int = 20) -> str:
+        """A summary for a pull request: the totals, what was violated, and the modules and operations that differ.
+
+        Names are escaped: none becomes markup, a link or a mention.
+
+        Args:
+            title: The heading.
+            conditions: As for `violations`; those that hold are listed first.
+            rows: Modules, and operations of a kind, to list.
+        Returns:
+            Markdown, as GitHub and GitLab show it.
+        Raises:
+            InvalidInputError: A condition cannot be read.
+            AnalysisError: A condition cannot be judged.
+        """
+        conditions = list(conditions)
+        violations = self.violations(conditions)
+        return str(formats.view("markdown", self, title=title, conditions=conditions, violations=violations, rows=rows))
 
     def save(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
         """Write a page of the viewer that shows both graphs side by side.
@@ -165,114 +224,6 @@ def compared(before: GraphLike, after: GraphLike, device: Device | str | None = 
         changed_operations(before, after, found.pairs),
     )
     return comparison, found
-
-
-# -- alignment ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Alignment:
-    """Ids of nodes: which of one graph stand for which of the other, and which stand alone."""
-
-    pairs: list[tuple[int, int]]  # by module and order
-    changed: list[tuple[int, int]]  # of the pairs, those that are not alike; in order of the second graph
-    removed: list[int]  # only in the first, in order
-    added: list[int]  # only in the second, in order
-
-
-def aligned(before: Graph, after: Graph) -> Alignment:
-    """Pair the nodes of two graphs within the same module, phase, call and iteration."""
-    rows_before, rows_after = _by_place(before), _by_place(after)
-    added, removed, changed, pairs = list[int](), list[int](), list[tuple[int, int]](), list[tuple[int, int]]()
-    for place in dict.fromkeys([*rows_before, *rows_after]):
-        for old, new in _aligned(rows_before.get(place, []), rows_after.get(place, [])):
-            if old is not None and new is not None:
-                pairs.append((old.id, new.id))
-                if old.alike != new.alike:
-                    changed.append((old.id, new.id))
-            elif new is not None:
-                added.append(new.id)
-            elif old is not None:
-                removed.append(old.id)
-    return Alignment(pairs, sorted(changed, key=lambda pair: pair[1]), sorted(removed), sorted(added))
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    id: int
-    operation: str
-    alike: tuple[Any, ...]  # all that makes two operations the same: operation, arguments, layouts
-
-
-Place = tuple[str, str, int, int]  # module path, phase, call, iteration
-
-
-def _by_place(graph: Graph) -> dict[Place, list[_Row]]:
-    columns, tables, index = graph.columns, graph.tables, graph.index
-    path, call = index.path_of_call[columns["node_call"]].tolist(), columns["node_call"].tolist()
-    call_index = [*columns["call_index"].tolist(), 0]
-    layout = np.append(columns["value_layout"], -1)
-    shown = [(one.shape, one.dtype, one.device, one.kind) for one in tables.layouts] + [None]
-    values = [[shown[one] for one in layout[columns[f"{side}_value"]].tolist()] for side in ("input", "output")]
-    ins, outs = columns["input_ptr"].tolist(), columns["output_ptr"].tolist()
-    operations, arguments = columns["node_operation"].tolist(), columns["node_arguments"].tolist()
-    found: dict[Place, list[_Row]] = {}
-    phases, iterations = columns["node_phase"].tolist(), columns["node_iteration"].tolist()
-    for node, (phase, iteration) in enumerate(zip(phases, iterations, strict=True)):
-        operation = tables.operations[operations[node]].name
-        text = tables.arguments[arguments[node]] if arguments[node] >= 0 else ""
-        taken = tuple(values[0][ins[node] : ins[node + 1]])
-        made = tuple(values[1][outs[node] : outs[node + 1]])
-        place = (index.paths[path[node]], str(PHASES[phase]), call_index[call[node]], iteration)
-        found.setdefault(place, []).append(_Row(node, operation, (operation, text, taken, made)))
-    return found
-
-
-def _aligned(old: list[_Row], new: list[_Row]) -> Iterator[tuple[_Row | None, _Row | None]]:
-    """Pairs in order; None where one side has no partner."""
-    for _, low, high, first, last in _blocks([row.alike for row in old], [row.alike for row in new]):
-        left, right = old[low:high], new[first:last]
-        if len(left) == len(right) and all(a.alike == b.alike for a, b in zip(left, right, strict=True)):
-            yield from zip(left, right, strict=True)
-            continue
-        names = [row.operation for row in left], [row.operation for row in right]
-        for tag, begin, end, start, stop in _blocks(*names):  # the same operation, other arguments or shapes
-            if tag == "equal":
-                yield from zip(left[begin:end], right[start:stop], strict=True)
-            else:
-                yield from ((row, None) for row in left[begin:end])
-                yield from ((None, row) for row in right[start:stop])
-
-
-def _blocks(old: list[Any], new: list[Any]) -> list[tuple[str, int, int, int, int]]:
-    """difflib's opcodes, after the equal ends are taken off: most graphs differ in a few places."""
-    head = 0
-    while head < min(len(old), len(new)) and old[head] == new[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
-        tail += 1
-    low, high, first, last = head, len(old) - tail, head, len(new) - tail
-    blocks = [("equal", 0, head, 0, head)] if head else []
-    if max(high - low, last - first) > _LONGEST:
-        blocks += _by_position(old, new, low, high, first, last)
-    elif high > low or last > first:
-        matcher = SequenceMatcher(None, old[low:high], new[first:last], autojunk=False)
-        blocks += [(tag, low + a, low + b, first + c, first + d) for tag, a, b, c, d in matcher.get_opcodes()]
-    return blocks + ([("equal", high, len(old), last, len(new))] if tail else [])
-
-
-def _by_position(
-    old: list[Any], new: list[Any], low: int, high: int, first: int, last: int
-) -> Iterator[tuple[str, int, int, int, int]]:
-    shared = min(high - low, last - first)
-    runs = groupby(range(shared), lambda at: old[low + at] == new[first + at])
-    for equal, positions in runs:
-        spots = list(positions)
-        begin, end = spots[0], spots[-1] + 1
-        yield "equal" if equal else "replace", low + begin, low + end, first + begin, first + end
-    if high - low > shared or last - first > shared:
-        yield "replace", low + shared, high, first + shared, last
 
 
 def _change(before: GraphNode, after: GraphNode) -> Change:
@@ -375,8 +326,8 @@ def comparison_sections(found: Comparison, *, most: int = 20) -> Iterator[Sectio
     if peak.before is not None and peak.after is not None:
         yield Lines([f"peak {format_bytes(peak.before)} -> {format_bytes(peak.after)}"])
     for title, lines in {
-        "added": list(map(_described, found.added)),
-        "removed": list(map(_described, found.removed)),
+        "added": list(map(described, found.added)),
+        "removed": list(map(described, found.removed)),
         "changed": list(map(str, found.changed)),
         "times that differ": list(map(str, found.operation_times)),
     }.items():
@@ -385,7 +336,8 @@ def comparison_sections(found: Comparison, *, most: int = 20) -> Iterator[Sectio
             yield Lines([f"{title}:", *(f"  {line}" for line in lines[:most]), *more])
 
 
-def _described(node: GraphNode) -> str:
+def described(node: GraphNode) -> str:
+    """A node with what it makes, in one line."""
     return f"{node.name}: {', '.join(_shapes(node.outputs))}"
 
 

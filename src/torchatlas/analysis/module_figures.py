@@ -13,7 +13,7 @@ from torchatlas.analysis.reports import Report
 from torchatlas.analysis.storages import KEYS, storages_of
 from torchatlas.analysis.totals import module_calls_only, operations_mask
 from torchatlas.errors import AnalysisError, InvalidInputError
-from torchatlas.graph import Graph, NodeKind, Phase, Role, Scope
+from torchatlas.graph import Graph, Layout, NodeKind, Phase, Role, Scope
 from torchatlas.graph.columns import KINDS, PHASES, ROLES, Array
 
 Shape = tuple[int | str, ...]
@@ -147,23 +147,46 @@ def outputs_by_path(graph: Graph) -> dict[str, tuple[Shape, ...]]:
     A call that made nothing (a Dropout when evaluating) has none. Where nothing outside takes its results, these are
     the results of its last operation.
     """
+    return {path: tuple(layout.shape for layout in found) for path, found in output_layouts(graph).items()}
+
+
+def output_layouts(graph: Graph) -> dict[str, list[Layout]]:
+    """As `outputs_by_path`, with dtypes."""
     columns, index = graph.columns, graph.index
-    calls, layout = len(columns["call_parent"]), columns["value_layout"]
     found: dict[str, list[int]] = {}
-    if calls:
+    if len(columns["call_parent"]):
         numbers, first = np.unique(index.path_of_call[:-1], return_index=True)
-        handed = _handed_on(graph, first)
+        handed = _crossing(graph, first, outwards=True)
         last = _last_made(graph)
         for number, call in zip(numbers.tolist(), first.tolist(), strict=True):
             found[index.paths[number]] = handed.get(call) or last.get(call, [])
     if len(leaving := np.flatnonzero(columns["node_kind"] == KINDS.index(NodeKind.OUTPUT))):
         found[""] = index.inputs(int(leaving[0])).tolist()  # in the order the model returns them
-    shapes = [row.shape for row in graph.tables.layouts]
-    return {path: tuple(shapes[int(layout[value])] for value in values) for path, values in found.items()}
+    return _layouts(graph, found)
 
 
-def _handed_on(graph: Graph, wanted: Array) -> dict[int, list[int]]:
-    """Per call the values that were made in it, or in calls inside it, and that forward takes outside it."""
+def input_layouts(graph: Graph) -> dict[str, list[Layout]]:
+    """Per module the layouts of what its first call takes of operations outside it, in the order they were made."""
+    columns, index = graph.columns, graph.index
+    found: dict[str, list[int]] = {}
+    if len(columns["call_parent"]):
+        numbers, first = np.unique(index.path_of_call[:-1], return_index=True)
+        taken = _crossing(graph, first, outwards=False)
+        for number, call in zip(numbers.tolist(), first.tolist(), strict=True):
+            found[index.paths[number]] = taken.get(call, [])
+    arriving = np.flatnonzero(columns["node_kind"] == KINDS.index(NodeKind.INPUT))
+    if len(arriving):
+        found[""] = [int(value) for node in arriving.tolist() for value in index.outputs(node).tolist() if value >= 0]
+    return _layouts(graph, found)
+
+
+def _layouts(graph: Graph, values: Mapping[str, list[int]]) -> dict[str, list[Layout]]:
+    layout = graph.columns["value_layout"]
+    return {path: [graph.tables.layouts[int(layout[value])] for value in found] for path, found in values.items()}
+
+
+def _crossing(graph: Graph, wanted: Array, *, outwards: bool) -> dict[int, list[int]]:
+    """Per call the values that forward hands across its border: made inside and taken outside, or the other way."""
     columns = graph.columns
     parent, (begin, end) = columns["call_parent"], _intervals(columns["call_parent"])
     is_wanted = np.zeros(len(parent) + 1, bool)
@@ -179,8 +202,10 @@ def _handed_on(graph: Graph, wanted: Array) -> dict[int, list[int]]:
     if module_calls_only(graph):  # a view that a function between modules made has the module as its producer
         chosen &= np.isin(value, columns["output_value"])
     value, inside, outside = value[chosen], columns["node_call"][producer[chosen]], columns["node_call"][taker[chosen]]
+    if not outwards:
+        inside, outside = outside, inside
     pairs = []
-    while len(value):  # climb from where it was made until the call that also takes it
+    while len(value):  # climb from the call inside until the one that also holds the outside
         leaves = (inside >= 0) & ~((begin[inside] <= begin[outside]) & (begin[outside] < end[inside]))
         value, inside, outside = value[leaves], inside[leaves], outside[leaves]
         pairs.append(np.stack([inside, value])[:, is_wanted[inside]])
@@ -190,7 +215,7 @@ def _handed_on(graph: Graph, wanted: Array) -> dict[int, list[int]]:
         return found
     call, value = np.unique(np.concatenate(pairs, axis=1), axis=1)
     made, slot = columns["value_producer"][value], columns["value_output_index"][value]
-    order = np.lexsort((slot, -made, call))
+    order = np.lexsort((slot, -made if outwards else made, call))
     for one, handed in zip(call[order].tolist(), value[order].tolist(), strict=True):
         found.setdefault(one, []).append(handed)
     return found

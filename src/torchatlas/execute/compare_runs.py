@@ -215,14 +215,14 @@ def _outputs_alone(output: Any) -> NodeValues:
 def _difference(
     node: GraphNode, depth: int, one: NodeIO, other: NodeIO, rtol: float, atol: float, inputs_differ: bool
 ) -> NodeDifference:
-    apart = _apart(one.output, other.output, rtol, atol)
+    apart = how_far_apart(one.output, other.output, rtol, atol)
     about = node.name, node.scope.path, node.operation, node.operation_type, depth
     if isinstance(apart, str):
         return NodeDifference(*about, torch.inf, torch.inf, 0, 0, apart, inputs_differ)
     return NodeDifference(*about, *apart, inputs_differ=inputs_differ)
 
 
-def _apart(one: Any, other: Any, rtol: float, atol: float) -> tuple[float, float, int, int] | str:
+def how_far_apart(one: Any, other: Any, rtol: float, atol: float) -> tuple[float, float, int, int] | str:
     """Largest and relative difference, how many numbers differ and how many there are; or why there are none."""
     largest = square = norm = 0.0
     differing = numbers = 0
@@ -238,7 +238,7 @@ def _apart(one: Any, other: Any, rtol: float, atol: float) -> tuple[float, float
             return f"shape {tuple(a.shape)} in one run, {tuple(b.shape)} in the other"
         a, b = _numbers(a, b)
         wrong = ~torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
-        apart = torch.where(wrong, (a - b).abs().nan_to_num(nan=torch.inf), 0.0)
+        apart = torch.where(wrong, (a - b).abs().nan_to_num(nan=torch.inf, posinf=torch.inf), 0.0)
         largest = max(largest, float(apart.max()) if apart.numel() else 0.0)
         square, norm = square + float(apart.square().sum()), norm + float(a.abs().square().nan_to_num().sum())
         differing, numbers = differing + int(wrong.sum()), numbers + a.numel()

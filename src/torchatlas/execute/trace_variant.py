@@ -51,6 +51,8 @@ class Variant:
             recorder = ValueRecorder(options) if options else None
             results = self.program.run(flat, self._constants(model), recorder)
         except Failed as failed:
+            if isinstance(failed.error, CaptureError):  # of an edit, which says where it was called
+                raise failed.error from failed.error.__cause__
             raise self._explained(failed) from failed.error
         return structured(results, self.out_spec), {} if recorder is None else recorder.values()
 

@@ -319,6 +319,7 @@ class TracedModel(Shown):
         Raises:
             NotFiniteError: A node made NaN or infinity, and `check_finite` is set.
             NodeNotFoundError: There is no such node or module.
+            CaptureError: A function of `edit` failed. The message names the place; `__cause__` is its own error.
         """
         if not check_finite:
             return self._run(args, kwargs, edit=edit)[0]
@@ -369,7 +370,8 @@ class TracedModel(Shown):
             if not callable(change):
                 kind = type(change).__name__
                 raise InvalidInputError(f"edit[{name!r}] is a {kind}: pass a function of the value, lambda x: 2 * x.")
-            edits.update(dict.fromkeys(variant.fx_names(name, edited=True), change))
+            for found in variant.fx_names(name, edited=True):
+                edits[found] = _explained_edit(change, name, variant.graph[variant.names[found]])
         watch = None
         if callback is not None:
 
@@ -639,3 +641,18 @@ def _count_not_finite(tensor: torch.Tensor) -> int:
         return 0
     values = tensor._values() if tensor.is_sparse else tensor
     return values.numel() - int(values.isfinite().sum())
+
+
+def _explained_edit(change: Callable[[Any], Any], place: str, node: GraphNode) -> Callable[[Any], Any]:
+    """The function of an edit, whose errors say for which place and node it was called."""
+
+    def changed(value: Any) -> Any:
+        try:
+            return change(value)
+        except Exception as error:
+            first = (str(error).splitlines() or [""])[0]
+            raise CaptureError(
+                f"edit[{place!r}] failed at {node_location(node)}: {type(error).__name__}: {first}"
+            ) from error
+
+    return changed

@@ -20,9 +20,14 @@ from torchatlas.files import open_to_read
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import READERS
 
+_GENERATOR = b'<meta name="generator" content="torchatlas">'  # see render/viewer/page.py
+_END = b"</html>"
+_OPENING = b'<script type="application/x-atlas"'
 # For the reader's protection, see docs/limits.md. Columns of ours shrink to a seventh; a bomb to a thousandth.
 MOST_EXPANSION = 100
 MOST_DOCUMENTS = 100
+_HEAD_BYTES = 100_000  # the generator stands before style and script
+_TAIL_BYTES = 4096  # a mail gateway may add lines
 _DOCUMENT = re.compile(
     rb'<script type="application/x-atlas" id="document-\d{1,3}" data-name="([^"]{0,100000})" data-bytes="(\d{1,15})">'
     rb"([A-Za-z0-9+/=]*)</script>"
@@ -47,6 +52,15 @@ def load_pages(path: Path) -> list[tuple[str, Graph]]:
     with open_to_read(path) as file:
         data = file.read()
     found = list(_DOCUMENT.finditer(data))
+    if (
+        len(found) < max(data.count(_OPENING), 1)
+        and _GENERATOR in data[:_HEAD_BYTES]
+        and _END not in data[-_TAIL_BYTES:]
+    ):
+        raise FileFormatError(
+            f"{path}: cut off after {len(data):,} bytes: it begins as a page of torchatlas, and its end is missing. "
+            "Copy it again, or save it again."
+        )
     if not found:
         raise FileFormatError(f"{path}: not a page that torchatlas wrote, or an empty viewer: it holds no graph.")
     if len(found) > MOST_DOCUMENTS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from torchatlas.escapes import cell, encodable
+from torchatlas.export.csv_rows import write_rows
 from torchatlas.files import replacing
 from torchatlas.graph import Graph, Layout
 from torchatlas.graph.columns import KINDS, PHASES, Array
@@ -93,16 +93,14 @@ def to_pandas(graph: Graph) -> Any:
 @WRITERS.add(".csv")
 def save_csv(graph: Graph, path: Path) -> None:
     """The nodes as comma-separated values; what is unknown is empty, and no text is a formula: see `cell`."""
-    imported("pandas", ".csv files need")
-    table = to_pandas(graph)
-    for name in table.columns.difference(list(_WHOLE)):
-        table[name] = table[name].map(cell, na_action="ignore")
+    columns = node_columns(graph)
+    texts = [name not in _WHOLE for name in columns]
     with replacing(path) as file:
-        text = io.TextIOWrapper(file, "utf-8", newline="")
-        # As RFC 4180 says; and Python's csv, until 3.12 at least, quotes a carriage return only if lines end with one.
-        table.to_csv(text, index=False, lineterminator="\r\n")
-        text.flush()
-        text.detach()  # `replacing` closes the file
+        write_rows(file, list(columns), (_cells(row, texts) for row in zip(*columns.values(), strict=True)))
+
+
+def _cells(row: tuple[Any, ...], texts: list[bool]) -> list[Any]:
+    return [cell(item) if text and item is not None else item for item, text in zip(row, texts, strict=True)]
 
 
 @WRITERS.add(".parquet")

@@ -58,6 +58,14 @@ def write_html(
         file.write(data)
 
 
+@VIEWS.add("markdown")
+def markdown_of(comparison: Any, **options: Any) -> str:
+    """A comparison for a pull request; `options` are those of `comparison_markdown`."""
+    from torchatlas.render.markdown import comparison_markdown
+
+    return comparison_markdown(comparison, **options)
+
+
 @VIEWS.add("browser")
 def show_in_browser(graph: Graph, **options: Any) -> Path:
     """Opens the viewer; `options` are those of `torchatlas.view`."""

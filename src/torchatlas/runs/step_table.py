@@ -10,6 +10,7 @@ from typing import Any
 
 from torchatlas.errors import FileFormatError, FileSystemError, UnknownNameError
 from torchatlas.escapes import cell
+from torchatlas.export.csv_rows import write_rows
 from torchatlas.files import replacing
 from torchatlas.graph.formats import as_path, check_folder, imported, suffix_of
 from torchatlas.graph.shown import Shown
@@ -82,15 +83,14 @@ class StepTable(Shown):
             raise FileFormatError(f"{target.name}: a table of steps is saved as .csv or .parquet.")
         if suffix == ".parquet":
             imported("pyarrow", ".parquet files need", "parquet")
-        table = self.to_pandas()
+        table = self.to_pandas() if suffix == ".parquet" else None
         check_folder(target)
         try:
             with replacing(target) as file:
-                if suffix == ".parquet":
+                if table is not None:
                     table.to_parquet(file, engine="pyarrow", index=False)
                 else:
-                    table.columns = [cell(name) for name in table.columns]
-                    file.write(table.to_csv(index=False, lineterminator="\r\n").encode())
+                    write_rows(file, [cell(name) for name in self.columns], zip(*self.columns.values(), strict=True))
         except OSError as error:
             if isinstance(error, FileSystemError):
                 raise

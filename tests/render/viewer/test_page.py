@@ -290,6 +290,20 @@ def test_damaged_pages_are_refused_with_their_name(
     assert str(path) in str(caught.value)
 
 
+def test_a_page_that_is_cut_off_says_so(graph: Graph, tmp_path: Path) -> None:
+    data = graph.save(tmp_path / "step.html").read_bytes()
+    path, begins = tmp_path / "cut.html", data.index(b'<script type="application/x-atlas"')
+    for kept in (3000, begins - 1, begins + 200):
+        path.write_bytes(data[:kept])
+        with pytest.raises(FileFormatError, match=rf"cut\.html: cut off after {kept:,} bytes"):
+            atlas.load(path)
+    path.write_bytes(data[:-100])  # the graph is whole, only the viewer's script is not
+    assert atlas.load(path) == graph
+    path.write_bytes(b"<!doctype html>\n<html>")
+    with pytest.raises(FileFormatError, match="not a page that torchatlas wrote"):
+        atlas.load(path)
+
+
 def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     packed = base64.b64encode(gzip.compress(bytes(50_000_000))).decode()
     for claimed in (50_000_000, 4_000_000):

@@ -1,0 +1,160 @@
+"""The pytest plugin of torchatlas: the fixture `atlas_guard` and its options.
+
+It is a module beside the package, since pytest loads it in every project where torchatlas is installed: it imports
+torchatlas, and with it torch, when a test first uses the fixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from torchatlas.integrations.guard import Guard
+
+FIXTURE = "atlas_guard"
+FOLDER = "__atlas__"  # beside a test file, with a folder for each
+_BEGINNING = b"torchatlas snapshot "
+_REGISTERED = "torchatlas-snapshots"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("torchatlas", "snapshots of models (torchatlas)")
+    group.addoption(
+        "--atlas-update",
+        action="store_true",
+        help="write the snapshots of tests that use atlas_guard, and remove those that no test uses any more",
+    )
+    group.addoption(
+        "--atlas-report",
+        metavar="DIR",
+        help="where pages of the viewer go that show the graph of a failed test [default: pytest's temporary folder]",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Snapshots(config), _REGISTERED)
+
+
+@pytest.fixture
+def atlas_guard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guard]:
+    """Assertions that fail when a model changes: unchanged, within, no_findings, same_outputs (see docs/ci.md)."""
+    from torchatlas.integrations.guard import Guard, Places
+
+    item, config = request.node, request.config
+
+    def report_folder() -> Path:
+        if (wanted := config.getoption("atlas_report")) is None:
+            return tmp_path_factory.mktemp("atlas")
+        folder = Path(config.invocation_params.dir, wanted)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    names = [node.name for node in item.listchain() if isinstance(node, (pytest.Class, pytest.Item))]
+    update = bool(config.getoption("atlas_update"))
+    places = Places(_folder(item.path), ".".join(names), item.nodeid, update, report_folder)
+    yield Guard(places)
+    snapshots = config.pluginmanager.get_plugin(_REGISTERED)
+    assert isinstance(snapshots, Snapshots)
+    snapshots.used.update(map(str, places.used))
+    snapshots.written.update(map(str, places.written))
+
+
+def _folder(test_file: Path) -> Path:
+    return test_file.parent / FOLDER / test_file.stem
+
+
+class Snapshots:
+    """What the tests of a session did with snapshot files; of all processes, where pytest-xdist has several."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.used: set[str] = set()
+        self.written: set[str] = set()
+        self.tests: dict[str, set[str]] = {}  # of each test file, the tests that use the fixture
+        self.partial: set[str] = set()  # test files of which not all tests run
+        self.passed: set[str] = set()
+
+    # -- what runs ---------------------------------------------------------------------------------------------------
+
+    def pytest_deselected(self, items: Iterable[pytest.Item]) -> None:
+        self.partial.update(str(item.path) for item in items)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            if FIXTURE in getattr(item, "fixturenames", ()):
+                self.tests.setdefault(str(item.path), set()).add(item.nodeid)
+        some = any("::" in argument for argument in self.config.args)
+        if some or self.config.getoption("lf", False):  # which leaves tests out without a word
+            self.partial.update(self.tests)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.passed.add(report.nodeid)
+
+    # -- what is left ------------------------------------------------------------------------------------------------
+
+    def pytest_sessionfinish(self) -> None:
+        """A worker of pytest-xdist tells the process that prints the summary."""
+        if hasattr(self.config, "workeroutput") and self.tests:
+            tests = {path: sorted(names) for path, names in self.tests.items()}
+            self.config.workeroutput["torchatlas"] = {
+                "used": sorted(self.used),
+                "written": sorted(self.written),
+                "tests": tests,
+                "partial": sorted(self.partial),
+            }
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        told = getattr(node, "workeroutput", {}).get("torchatlas")
+        if told is not None:
+            self.used.update(told["used"])
+            self.written.update(told["written"])
+            self.partial.update(told["partial"])
+            for path, names in told["tests"].items():
+                self.tests.setdefault(path, set()).update(names)
+
+    def unused(self) -> list[Path]:
+        """Snapshots of test files that ran as a whole and passed, and of test files that are gone."""
+        found: list[Path] = []
+        for path in map(Path, self.tests):
+            if str(path) not in self.partial and self.tests[str(path)] <= self.passed:
+                found += (file for file in _snapshots(_folder(path)) if str(file) not in self.used)
+        for above in dict.fromkeys(Path(path).parent for path in self.tests):
+            for folder in (above / FOLDER).glob("*/"):
+                if not above.joinpath(f"{folder.name}.py").exists():
+                    found += _snapshots(folder)
+        return sorted(set(found))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.tests or hasattr(self.config, "workerinput"):
+            return
+        unused, update = self.unused(), self.config.getoption("atlas_update")
+        lines = [f"{len(self.written)} written"] if self.written else []
+        if unused:
+            lines.append(f"{len(unused)} {'removed, which' if update else 'that'} no test uses")
+            lines[-1] += ":" if update else "; pytest --atlas-update removes them:"
+        for path in unused if update else ():
+            path.unlink()
+            if not any(path.parent.iterdir()):
+                path.parent.rmdir()
+        if lines:
+            terminalreporter.section("snapshots of torchatlas", sep="-")
+            for line in lines:
+                terminalreporter.write_line(line)
+            for path in unused:
+                terminalreporter.write_line(f"  {path}")
+
+
+def _snapshots(folder: Path) -> list[Path]:
+    """The files of a folder that are ours."""
+    found = []
+    for path in sorted(folder.glob("*.txt")):
+        with path.open("rb") as file:
+            if file.read(len(_BEGINNING)) == _BEGINNING:
+                found.append(path)
+    return found
