@@ -149,6 +149,8 @@ class _Described:
         self.graph = graph
         work, _ = work_of(graph)
         columns = graph.columns
+        of_node = graph.index.path_of_call[columns["node_call"]].tolist()
+        self._paths = [graph.index.paths[path] for path in of_node]
         self._calls: dict[Any, dict[str, str]] = {}
         self._layout = np.append(columns["value_layout"], -1)
         self._work = None
@@ -164,6 +166,8 @@ class _Described:
         if KINDS[kind] == NodeKind.OP:
             found["type"] = str(tables.operations[operation].type)
         found["phase"] = str(PHASES[phase])
+        if path := self._paths[node]:  # it folds a layer of one op into that op, without a word
+            found["module"] = path
         if self._work is not None and KINDS[kind] == NodeKind.OP:
             texts = zip(("FLOPs", "elementwise FLOPs", "bytes moved"), self._work[node], strict=True)
             found |= {name: format_bytes(n) if "b" in name else format_flops(n) for name, n in texts if n >= 0}
@@ -229,6 +233,6 @@ def _groups(graph: Graph) -> dict[str, dict[str, str]]:
         if module is not None and one:
             scope = graph.scopes[module.path]
             facts = {"module": module.path, "class": module.type, "parameters": format_count(scope.parameters)}
-            facts |= {"time in all its calls": format_ns(scope.time_ns)} if scope.time_ns is not None else {}
+            facts |= {"time, all calls and phases": format_ns(scope.time_ns)} if scope.time_ns is not None else {}
             found[namespace(one)] = {key: encodable(text) for key, text in facts.items() if text}
     return found

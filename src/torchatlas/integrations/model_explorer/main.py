@@ -75,10 +75,9 @@ class AtlasNodeData(NodeDataProvider):  # type: ignore[misc]
 def as_dataclasses(graph: Graph) -> Any:
     """A graph as Model Explorer's own classes hold it."""
     facts = graph_facts(graph)
-    tasks = facts.pop("tasksData", {}).get("edgeOverlaysDataListLeftPane", [])
     overlays = [
         graph_builder.EdgeOverlaysData(one["name"], one["type"], [_overlay(**each) for each in one["overlays"]])
-        for one in tasks
+        for one in facts.pop("tasksData", {}).get("edgeOverlaysDataListLeftPane", [])
     ]
     nodes = [_node(**node) for node in graph_nodes(graph)]
     return graph_builder.Graph(GRAPH_ID, nodes, **facts, tasksData=graph_builder.TasksData(overlays))
