@@ -1,4 +1,4 @@
-"""A trace -> an `.onnx` file that runtimes of ONNX run and Netron shows, through torch.onnx. Nodes are named by module."""
+"""A trace -> an `.onnx` file that runtimes of ONNX run and Netron shows, by torch.onnx. Nodes are named by module."""
 
 from __future__ import annotations
 

@@ -5,4 +5,15 @@ A new format is one file here with one decorated function. Other libraries are i
 
 from torchatlas.export import archive, gexf, graphml, html, json, model_explorer, networkx, node_data, node_table, onnx
 
-__all__ = ["archive", "gexf", "graphml", "html", "json", "model_explorer", "networkx", "node_data", "node_table", "onnx"]
+__all__ = [
+    "archive",
+    "gexf",
+    "graphml",
+    "html",
+    "json",
+    "model_explorer",
+    "networkx",
+    "node_data",
+    "node_table",
+    "onnx",
+]

@@ -59,7 +59,12 @@ def graph_facts(graph: Graph) -> dict[str, Any]:
     order = columns["edge_kind"] != _DATA
     linked = np.flatnonzero(columns["node_forward"] >= 0)
     overlays = [
-        ("order: waits for, without its tensors", "#d9822b", columns["edge_source"][order], columns["edge_target"][order]),
+        (
+            "order: waits for, without its tensors",
+            "#d9822b",
+            columns["edge_source"][order],
+            columns["edge_target"][order],
+        ),
         ("forward op -> its backward ops", "#2b7bd9", columns["node_forward"][linked], linked),
     ]
     shown = [
@@ -155,7 +160,9 @@ class _Described:
         self._layout = np.append(columns["value_layout"], -1)
         self._work = None
         if work is not None:
-            self._work = list(zip(work.flops.tolist(), work.elementwise_flops.tolist(), work.bytes.tolist(), strict=True))
+            self._work = list(
+                zip(work.flops.tolist(), work.elementwise_flops.tolist(), work.bytes.tolist(), strict=True)
+            )
         names = ("time_ns", "memory_bytes", "iteration", "forward", "phase", "operation", "source", "kind")
         self._of_node = list(zip(*(columns[f"node_{name}"].tolist() for name in names), strict=True))
 
@@ -180,7 +187,7 @@ class _Described:
             found["source"] = f"{line.file}:{line.line} in {line.function}"
         if iteration > 0:
             found["iteration"] = str(iteration)
-        found = {key: encodable(text) for key, text in (found | self._call(node)).items()}
+        found = {encodable(key): encodable(text) for key, text in (found | self._call(node)).items()}
         if forward >= 0:
             found["forward node"] = {"type": "node_ids", "nodeIds": [names[forward]]}
         backward = self.graph.index.backward_of(node).tolist()
@@ -202,7 +209,9 @@ class _Described:
         known = self._calls.get(key)
         if known is None:
             item = self.graph.nodes[node]
-            known = self._calls[key] = {name: str(value) for name, value in item.attributes.items() if value is not None}
+            known = self._calls[key] = {
+                name: str(value) for name, value in item.attributes.items() if value is not None
+            }
         found = dict(known)
         for value in taken[columns["value_producer"][taken] < 0].tolist():
             name = int(columns["value_parameter"][value])

@@ -41,7 +41,9 @@ def node_data(graph: Graph, by: str) -> dict[str, Any]:
     names = graph.index.names()
     known = np.flatnonzero(column >= 0)
     if not len(known) and len(graph):
-        raise AnalysisError(f"by={by!r}: this is not known of any node of this graph. Choose one of {_others(graph, by)}.")
+        raise AnalysisError(
+            f"by={by!r}: this is not known of any node of this graph. Choose one of {_others(graph, by)}."
+        )
     results = {
         encodable(names[node]): {"value": value} for node, value in zip(known, column[known].tolist(), strict=True)
     }

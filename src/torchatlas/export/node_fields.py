@@ -1,4 +1,4 @@
-"""Graph -> typed fields of its nodes and edges, for files of other tools: text and whole numbers, None where unknown."""
+"""Graph -> typed fields of its nodes and edges, for files of other tools: text or whole numbers, None if unknown."""
 
 from __future__ import annotations
 

@@ -23,11 +23,13 @@ from torchatlas.graph.names import origin, short_name
 
 _DATA = EDGE_KINDS.index(EdgeKind.DATA)
 _ABOUT = (
-    "The structure of a PyTorch program, for viewers such as Netron. Its operators are PyTorch's, in domains of their own, "
-    "and the data of its tensors is not in this file: no runtime runs it."
+    "The structure of a PyTorch program, for viewers such as Netron. Its operators are PyTorch's, in domains of their "
+    "own, and the data of its tensors is not in this file: no runtime runs it."
 )
-_FACTS = ("module", "phase", "operation_type", "flops", "elementwise_flops", "bytes_read", "bytes_written", "time_ns")
-_FACTS = (*_FACTS, "memory_bytes", "iteration", "sequence_nr", "forward_node", "file", "line", "function")
+_FACTS = {
+    "module", "phase", "operation_type", "flops", "elementwise_flops", "bytes_read", "bytes_written", "time_ns",
+    "memory_bytes", "iteration", "sequence_nr", "forward_node", "file", "line", "function",
+}  # fmt: skip
 # torch's dtype -> TensorProto.DataType, where ONNX has it
 _DTYPES = {
     "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10,

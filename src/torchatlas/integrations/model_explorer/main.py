@@ -83,7 +83,7 @@ def as_dataclasses(graph: Graph) -> Any:
     return graph_builder.Graph(GRAPH_ID, nodes, **facts, tasksData=graph_builder.TasksData(overlays))
 
 
-def _node(attrs: Any, incomingEdges: Any, outputsMetadata: Any, **rest: Any) -> Any:  # noqa: N803  # as theirs are named
+def _node(attrs: Any, incomingEdges: Any, outputsMetadata: Any, **rest: Any) -> Any:  # as theirs are named
     return graph_builder.GraphNode(
         **rest,
         attrs=[_attribute(**each) for each in attrs],
