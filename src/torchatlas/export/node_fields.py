@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchatlas.analysis.node_work import Counts, count
 from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import encodable
 from torchatlas.export.node_table import node_columns
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import EDGE_KINDS, Array, Layout
-from torchatlas.operations.work import item_bytes
+
+if TYPE_CHECKING:
+    from torchatlas.analysis.node_work import Counts
 
 _LEVELS = 3  # of the module tree that have a field of their own, so that a tool can group and colour by them
 _NUMBERS = {"call_index", "line", "iteration", "start_ns", "time_ns", "time_spread_ns", "memory_bytes", "sequence_nr"}
@@ -31,6 +32,8 @@ class Field:
 
 def work_of(graph: Graph) -> tuple[Counts | None, str]:
     """The work of every node; or None, and why it cannot be counted."""
+    from torchatlas.analysis.node_work import count  # all formulas: not before they are needed
+
     try:
         return count(graph), ""
     except (AnalysisError, InvalidInputError) as error:
@@ -101,6 +104,8 @@ def _shape(layout: Layout) -> str:
 
 def _bytes(layout: Layout) -> int | None:
     """Bytes of its elements; None where a size is symbolic or the dtype unknown."""
+    from torchatlas.operations.work import item_bytes
+
     if not all(isinstance(size, int) for size in layout.shape):
         return None
     try:
