@@ -112,6 +112,7 @@ __all__ = [
     "engine_run_id",
     "engine_runs",
     "export_guards",
+    "fake_number",
     "fake_tensors_run",
     "function_mode_stack",
     "functorch_depth",
@@ -169,6 +170,13 @@ UninitializedTensor: Any = torch.nn.parameter.UninitializedTensorMixin  # type: 
 def dispatch_mode_stack() -> list[TorchDispatchMode]:
     """The dispatch modes of this thread, innermost last."""
     return list(_get_current_dispatch_mode_stack())
+
+
+def fake_number(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    """A fake twin of a tensor of one element that still has its number, as torch gives those made in the mode."""
+    with no_dispatch_modes():
+        own = tensor.detach().clone()  # an addition in place is made to the number as well
+    return mode.fake_tensor_converter.from_real_tensor(mode, own, make_constant=True)
 
 
 def fake_tensors_run() -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +24,18 @@ def step(batch: int, fake: bool = True) -> Graph:
     return atlas.capture(model, x, optimizer=torch.optim.AdamW, fake=fake)
 
 
+def second_step(
+    batch: int, optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW, **options: Any
+) -> Graph:
+    """The same with an optimizer that has stepped: any step of a training but its first."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 4))
+    chosen = optimizer(model.parameters())
+    model(torch.randn(2, 64)).sum().backward()
+    chosen.step()
+    chosen.zero_grad()
+    return atlas.capture(model, torch.randn(batch, 64), optimizer=chosen, **options)
+
+
 @pytest.fixture(scope="module")
 def growth() -> BatchPeak:
     return peak_for_batch(step)
@@ -29,14 +43,55 @@ def growth() -> BatchPeak:
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 33, 500])
 def test_it_is_the_peak_of_a_capture_at_that_size(growth: BatchPeak, batch: int) -> None:
-    captured = step(batch)
+    captured = second_step(batch, fake=True)
     assert growth.exact
     assert growth.at(batch) == captured.peak_bytes
     assert growth.node_at(batch) == captured[int(captured.columns["node_memory_bytes"].argmax())].name
 
 
 def test_it_is_the_peak_of_a_real_run(growth: BatchPeak) -> None:
-    assert growth.at(200) == step(200, fake=False).peak_bytes
+    assert growth.at(200) == second_step(200).peak_bytes > step(200, fake=False).peak_bytes
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam])
+@pytest.mark.parametrize("fake", [True, False])
+def test_the_state_of_any_optimizer_counts_from_the_beginning(optimizer: Any, fake: bool) -> None:
+    made = partial(optimizer, momentum=0.9) if optimizer is torch.optim.SGD else optimizer
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 4))
+
+    def first_step(batch: int) -> Graph:
+        return atlas.capture(model, torch.randn(batch, 64), optimizer=made(model.parameters()), fake=fake)
+
+    found = peak_for_batch(first_step)
+    assert found.at(300) == second_step(300, made).peak_bytes
+    has_stated = any("had not stepped" in note for note in found.notes)
+    assert has_stated == bool(found.state_bytes) == (optimizer is not torch.optim.Adagrad)  # it makes its state at once
+
+
+def test_what_is_not_known_makes_every_answer_a_bound() -> None:
+    model = nn.LSTM(16, 32, 2)
+    found = peak_for_batch(
+        lambda batch: atlas.capture(model, torch.empty(10, batch, 16, device="meta"), backward=True, fake=True)
+    )
+    batch, peak = found.largest_batch("1GB"), found.at(64)
+    assert found.at_least
+    assert (str(batch), str(peak)) == (f"at most {batch:d}", f"at least {peak:d}")
+    assert isinstance(batch, int)
+    assert json.loads(json.dumps({"batch": batch})) == {"batch": int(batch)}
+    assert any("mkldnn_rnn_layer" in note and "not known" in note for note in found.notes)
+    assert "at least 1" in str(found)
+
+
+def test_a_capture_with_a_stepped_optimizer_leaves_it_alone() -> None:
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 8)).sum().backward()
+    optimizer.step()
+    before = {name: tensor.clone() for name, tensor in optimizer.state[model.weight].items()}
+    graph = atlas.capture(model, torch.ones(4, 8), optimizer=optimizer, fake=True)
+    assert graph.where(phase="optimizer")
+    after = optimizer.state[model.weight]
+    assert all(type(after[name]) is torch.Tensor and torch.equal(after[name], before[name]) for name in before)
 
 
 def test_the_peak_moves_to_another_place(growth: BatchPeak) -> None:
@@ -85,7 +140,7 @@ def test_without_a_size_between_nothing_was_checked() -> None:
     assert not found.exact
     assert any("nothing checked" in note for note in found.notes)
     assert found.batches == (2, 4)
-    assert found.at(500) == step(500).peak_bytes
+    assert found.at(500) == second_step(500, fake=True).peak_bytes
 
 
 def test_programs_that_differ_are_compared_by_their_peaks() -> None:
@@ -122,9 +177,10 @@ def test_unknown_sizes_make_it_at_least() -> None:
 def test_as_text_and_as_json(growth: BatchPeak) -> None:
     lines = str(growth).splitlines()
     assert "per example and" in lines[0]
-    assert [line.split()[0] for line in lines[4:]] == ["2", "3", "4", "8", "32", "128", "512"]
+    assert [line.split()[0] for line in lines[4:11]] == ["2", "3", "4", "8", "32", "128", "512"]
     content = json.loads(json.dumps(growth.to_dict()))
-    assert content["measured"] == {str(size): step(size).peak_bytes for size in (2, 3, 4)}
+    assert content["measured"] == {str(size): second_step(size, fake=True).peak_bytes for size in (2, 3, 4)}
+    assert content["state_bytes"] == growth.state_bytes > 0
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,14 @@
 The memory after every node is taken to grow in a straight line with the batch, each node along its own, and the peak
 is the highest of them all: where it lies may change. A step whose peak is in the optimizer at batch 4 and in backward
 at batch 64 is predicted right, which a line through two peaks would not.
+
+A training takes many steps: the state that an optimizer makes in its first one counts from the beginning, as it is
+there in all others.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +19,13 @@ import numpy as np
 
 from torchatlas.analysis.reports import Report, fields_as_json
 from torchatlas.analysis.storages import peak_of
-from torchatlas.analysis.totals import memory_usage
+from torchatlas.analysis.totals import memory_usage, module_calls_only
 from torchatlas.calls import explains_arguments
 from torchatlas.deprecation import old_arguments, old_attribute
 from torchatlas.errors import InvalidInputError
-from torchatlas.graph import Graph
-from torchatlas.graph.columns import Array
+from torchatlas.escapes import clean
+from torchatlas.graph import Graph, Role
+from torchatlas.graph.columns import ROLES, Array
 from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import byte_limit, format_bytes
 
@@ -28,21 +33,50 @@ _COUNTABLE = 2**60
 _SHOWN = (2, 8, 32, 128)  # times the largest captured size, the sizes that text shows predictions for
 
 
+class Bound(int):
+    """A whole number that is only a bound, since the size of some tensors is not known. It prints as one.
+
+    >>> Bound(512, "at most"), Bound(512, "at most") + 1, f"{Bound(2048, 'at least'):,}"
+    (at most 512, 513, '2,048')
+    """
+
+    sign: str  # "at least" or "at most"
+
+    def __new__(cls, number: int, sign: str) -> Bound:
+        found = super().__new__(cls, number)
+        found.sign = sign
+        return found
+
+    def __repr__(self) -> str:
+        return f"{self.sign} {int(self)}"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(int(self), spec) if spec else str(self)
+
+    def __reduce__(self) -> tuple[type[Bound], tuple[int, str]]:
+        return Bound, (int(self), self.sign)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class BatchPeak(Report):
     """How the peak grows with the batch. `at` and `largest_batch` answer; print it for a table.
 
-    `measured` are the peaks of the captures, by batch size. The lines go through the smallest and the largest;
-    `exact` says that all captures between them lay on the lines, to the byte.
+    `measured` are the peaks of the captures, by batch size, with the state that their optimizers made counted from the
+    beginning: `state_bytes` of it. The lines go through the smallest and the largest; `exact` says that all captures
+    between them lay on the lines, to the byte. With `at_least`, the size of some tensors is not known, `notes` say of
+    which, and answers are bounds: the peak is at least, the largest batch at most what they say.
     """
 
     measured: dict[int, int]  # the peaks of the captures, by batch size
     exact: bool  # all captures between the two lie on the lines, to the byte
-    at_least: bool
+    at_least: bool  # some sizes are not known: there may be more
     notes: tuple[str, ...]
     low: Array = field(repr=False)  # bytes after every node at the smallest size
     high: Array = field(repr=False)  # and at the largest
     graph: Graph = field(repr=False)  # the capture at the smallest size
+    state_bytes: int = 0  # what the optimizer made in the captured step and keeps
 
     sizes = old_attribute("batches")
 
@@ -69,11 +103,12 @@ class BatchPeak(Report):
         Args:
             batch: The batch size.
         Returns:
-            Bytes: as captured where it was, else as predicted.
+            Bytes: as captured where it was, else as predicted. With `at_least` they print so.
         Raises:
             InvalidInputError: It is no whole number from 1.
         """
-        return self.measured[batch] if batch in self.measured else int(self._at(_positive(batch)).max())
+        found = self.measured[batch] if batch in self.measured else int(self._at(_positive(batch)).max())
+        return Bound(found, "at least") if self.at_least else found
 
     def node_at(self, batch: int) -> str:
         """Where the peak is.
@@ -92,7 +127,8 @@ class BatchPeak(Report):
         Args:
             limit: The memory, in bytes or as text such as "24GB".
         Returns:
-            The batch size; 0 when none fits, None when every one does.
+            The batch size; 0 when none fits, None when every one does. With `at_least` it prints as "at most": what
+            is not known takes room too.
         """
         growth, (low, high) = self.high - self.low, self.batches
         limit_bytes = min(byte_limit(limit) if isinstance(limit, str) else int(limit), _COUNTABLE)
@@ -102,7 +138,8 @@ class BatchPeak(Report):
         if not growing.any():
             return None
         room = (limit_bytes - self.low[growing]) * (high - low) // growth[growing]
-        return max(int(room.min()) + low, 0)
+        found = max(int(room.min()) + low, 0)
+        return Bound(found, "at most") if self.at_least and found else found
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -114,9 +151,9 @@ class BatchPeak(Report):
         sign = "at least " if self.at_least else ""
         per_example, fixed = format_bytes(self.bytes_per_example), format_bytes(self.fixed_bytes)
         yield Lines([f"{sign}{per_example} per example and {fixed} besides"])
-        rows = [[f"{size:,}", format_bytes(peak), "captured", ""] for size, peak in self.measured.items()]
+        rows = [[f"{size:,}", f"{sign}{format_bytes(peak)}", "captured", ""] for size, peak in self.measured.items()]
         for size in (self.batches[1] * factor for factor in _SHOWN):
-            rows.append([f"{size:,}", format_bytes(self.at(size)), "predicted", self.node_at(size)])
+            rows.append([f"{size:,}", f"{sign}{format_bytes(self.at(size))}", "predicted", self.node_at(size)])
         yield Table([">batch", ">peak", "", "reached in"], rows)
         yield Lines([], self.notes)
 
@@ -170,11 +207,14 @@ def peak_for_batch(
             raise InvalidInputError(
                 f"The capture at batch size {size} is {type(graph).__name__}, not a Graph: return atlas.capture(...)."
             )
-    measured = {size: peak_of(graph) for size, graph in graphs.items()}
+    for graph in graphs.values():
+        peak_of(graph)  # an error if memory was not followed
+    curves = {size: _with_state(graph) for size, graph in graphs.items()}
+    measured = {size: int(curve.max()) for size, (curve, _) in curves.items()}
     (first, *between, last), notes = graphs, []
     alike = all(_same_operations(graphs[first], graphs[size]) for size in graphs)
     if alike:
-        memory = {size: graph.columns["node_memory_bytes"] for size, graph in graphs.items()}
+        memory = {size: curve for size, (curve, _) in curves.items()}
     else:
         memory = {size: np.array([peak]) for size, peak in measured.items()}
         notes.append(
@@ -187,7 +227,43 @@ def peak_for_batch(
         notes.append("nothing checked that memory grows in a straight line; capture a size between the two to see")
     at_least = any(memory_usage(graph)["at_least"] for graph in graphs.values())
     exact = bool(between) and alike and not off
-    return BatchPeak(measured, exact, at_least, (*notes, *off), memory[first], memory[last], graphs[first])
+    state = curves[first][1]
+    if state:
+        notes.append(
+            f"the optimizer had not stepped: the {format_bytes(state)} of state that it made count from the beginning, "
+            "as they do from the second step on"
+        )
+    if at_least:
+        notes.append(f"{_unknown(graphs[last])}: the peak is higher, and the largest batch smaller, by what that takes")
+    return BatchPeak(measured, exact, at_least, (*notes, *off), memory[first], memory[last], graphs[first], state)
+
+
+def _with_state(graph: Graph) -> tuple[Array, int]:
+    """Bytes after every node of any step but the first: with the state that the optimizer makes in the first.
+
+    And the bytes of that state.
+    """
+    columns = graph.columns
+    made = (columns["storage_role"] == ROLES.index(Role.OPTIMIZER_STATE)) & (columns["storage_bytes"] > 0)
+    made &= (columns["storage_born"] >= 0) & (columns["storage_died"] < 0)
+    born, sizes = columns["storage_born"][made], columns["storage_bytes"][made]
+    at = np.zeros(len(graph), np.int64)
+    np.add.at(at, born, sizes)
+    total = int(sizes.sum())
+    return columns["node_memory_bytes"] + total - np.cumsum(at), total
+
+
+def _unknown(graph: Graph) -> str:
+    """What of a graph does not tell its size, in words."""
+    if module_calls_only(graph):
+        return "only module calls were recorded, so that what is made inside them is not known"
+    columns, makers = graph.columns, Counter[str]()
+    for storage in np.flatnonzero(columns["storage_bytes"] < 0).tolist():
+        node = graph.storages[storage].born
+        makers["a tensor that was there before" if node is None else f"{node.name} ({node.operation})"] += 1
+    shown = ", ".join(name for name, _ in makers.most_common(3))
+    more = f" and {len(makers) - 3:,} more" if len(makers) > 3 else ""
+    return clean(f"the size of {makers.total():,} tensors is not known, such as the workspace of {shown}{more}")
 
 
 def _deviation(predicted: BatchPeak, size: int, memory: Array) -> str:

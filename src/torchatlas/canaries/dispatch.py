@@ -54,6 +54,18 @@ def _fake_tensors_run() -> None:
     assert not torch_private.fake_tensors_run()
 
 
+@CANARIES.add("fake_number")
+def fake_number_is_read() -> None:
+    """As Adam reads how many steps it took; the tensor that it was made of stays as it is."""
+    steps, mode = torch.tensor(3.0), torch_private.FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        twin = torch_private.fake_number(mode, steps)
+        twin += 1
+        assert isinstance(twin, torch_private.FakeTensor)
+        assert twin.item() == 4.0
+    assert steps.item() == 3.0
+
+
 @CANARIES.add("dispatch_mode_stack")
 def mode_stack() -> None:
     with Names() as outer, Names() as inner:

@@ -19,7 +19,7 @@ from torchatlas.graph import Graph
 from torchatlas.inputs import named_tensors
 from torchatlas.interrupts import whole
 from torchatlas.operations import of
-from torchatlas.torch_private import FakeCopyMode, FakeTensor, FakeTensorMode, no_dispatch_modes
+from torchatlas.torch_private import FakeCopyMode, FakeTensor, FakeTensorMode, fake_number, no_dispatch_modes
 
 Program = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
 
@@ -116,6 +116,8 @@ def _copied(mode: FakeTensorMode, model: Any, args: tuple[Any, ...], kwargs: dic
             memo[id(tensor)] = _fake(mode, tensor)
     for _, tensor in named_tensors((args, kwargs)):
         memo[id(tensor)] = _fake(mode, tensor)
+    for number in _numbers_of(optimizer):
+        memo[id(number)] = fake_number(mode, number)
     try:
         with FakeCopyMode(mode), whole(warnings.catch_warnings()):
             # How torch copies its own exported modules.
@@ -126,6 +128,15 @@ def _copied(mode: FakeTensorMode, model: Any, args: tuple[Any, ...], kwargs: dic
             f"This model cannot be copied without its data ({type(error).__name__}: {error}). "
             "Pass a function that builds it instead: atlas.capture(lambda: MyModel(...), *args, fake=True)."
         ) from error
+
+
+def _numbers_of(optimizer: Any) -> Iterator[torch.Tensor]:
+    """The tensors of one element in the state of an optimizer: Adam counts its steps so, and reads how many it took."""
+    for state in getattr(optimizer, "state", {}).values() if isinstance(optimizer, torch.optim.Optimizer) else ():
+        for item in state.values() if isinstance(state, dict) else ():
+            plain = isinstance(item, torch.Tensor) and not isinstance(item, FakeTensor)
+            if plain and item.numel() == 1 and item.device.type == "cpu":
+                yield item
 
 
 def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:

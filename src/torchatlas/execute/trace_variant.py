@@ -41,6 +41,7 @@ class Variant:
     leaves: list[tuple[str, Any]]  # of the inputs: name, and what is expected of it
     guards: list[tuple[str, Any]]  # what export assumed of the sizes: as text and as code
     constants: dict[str, Any] = field(default_factory=dict)  # what is not the model's own
+    exported: Any = None  # torch.export's program, where it was made here
 
     def run(self, flat: list[Any], model: nn.Module, options: RunOptions) -> tuple[Any, dict[str, Taken]]:
         """What the model returns, and what the nodes to keep took and made, given inputs in the order of `in_spec`."""

@@ -42,11 +42,13 @@ from torchatlas.execute.input_checks import (
 )
 from torchatlas.execute.loading import holds_program, loaded, model_name, signature_of
 from torchatlas.execute.node_values import NodeIO, NodeValues, RunOptions, Taken
+from torchatlas.execute.onnx_file import save_onnx
 from torchatlas.execute.saving import graph_with_program
 from torchatlas.execute.trace_check import check_assigned, check_trace
 from torchatlas.execute.trace_variant import Variant, node_location, structured
 from torchatlas.execute.value_files import ValueFile
 from torchatlas.graph import Graph, GraphNode
+from torchatlas.graph.formats import as_path
 from torchatlas.graph.shown import Shown
 from torchatlas.inputs import check_keywords
 from torchatlas.progress import Progress
@@ -170,6 +172,8 @@ class TracedModel(Shown):
     def save(self, path: str | os.PathLike[str], *, weights: bool = True) -> Path:
         """Write program, graph and weights to an `.atlas` file; `atlas.load(path)` reads it, without this model's code.
 
+        An `.onnx` file is for other runtimes and for Netron; its nodes are named after the modules of the model.
+
         Args:
             path: Where.
             weights: False leaves the weights out: loading then takes a model that has them, `atlas.load(path,
@@ -177,12 +181,17 @@ class TracedModel(Shown):
         Returns:
             The path.
         Raises:
-            InvalidInputError: The suffix is not .atlas.
+            InvalidInputError: The suffix is neither .atlas nor .onnx.
             FileSystemError: The file cannot be written.
+            NotAvailableError: A file cannot hold it, or torch.onnx cannot translate it.
+            MissingDependencyError: .onnx files need the extra `onnx`.
         """
-        if Path(path).suffix != ".atlas":
+        suffix = as_path(path).suffix.lower()
+        if suffix == ".onnx":
+            return save_onnx(self.first, path, weights=weights)
+        if suffix != ".atlas":
             raise InvalidInputError(
-                f"a traced model is saved as .atlas, not {Path(path).name!r}; its graph as anything."
+                f"a traced model is saved as .atlas or .onnx, not {Path(path).name!r}; its graph as anything."
             )
         return graph_with_program(self._variants, self.model, weights=weights).save(path)
 
@@ -526,7 +535,7 @@ class TracedModel(Shown):
                 "parameters of a module made in forward. Make them in __init__."
             )
         spec, runs = program.call_spec, compiled(program.graph, own)
-        variant = Variant(runs, graph, names, spec.in_spec, spec.out_spec, leaves, guards, constants)
+        variant = Variant(runs, graph, names, spec.in_spec, spec.out_spec, leaves, guards, constants, program)
         if (broken := broken_guard(variant.guards, example)) is not None:
             raise CaptureError(f"torch.export assumed what its own example does not keep: {broken}")
         return variant

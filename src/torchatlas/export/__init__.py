@@ -3,6 +3,17 @@
 A new format is one file here with one decorated function. Other libraries are imported when they are used.
 """
 
-from torchatlas.export import archive, html, json, networkx, node_table
+from torchatlas.export import archive, gexf, graphml, html, json, model_explorer, networkx, node_data, node_table, onnx
 
-__all__ = ["archive", "html", "json", "networkx", "node_table"]
+__all__ = [
+    "archive",
+    "gexf",
+    "graphml",
+    "html",
+    "json",
+    "model_explorer",
+    "networkx",
+    "node_data",
+    "node_table",
+    "onnx",
+]

@@ -49,12 +49,14 @@ def as_path(path: Any) -> Path:
 
 
 def suffix_of(path: Path) -> str:
-    """The suffix that says what a file is. Its case does not matter.
+    """The suffix that says what a file is. Its case does not matter. Of the known ones the longest wins.
 
     >>> suffix_of(Path("STEP.PNG"))
     '.png'
     """
-    return path.suffix.lower()
+    name = path.name.lower()
+    known = (suffix for suffix in (*WRITERS, *READERS) if suffix.count(".") > 1 and name.endswith(suffix))
+    return max(known, key=len, default=path.suffix.lower())
 
 
 def check_folder(path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Parts of other tools: callbacks, loggers, the pytest guard. Each is imported only when asked for."""
+"""torchatlas in other tools: callbacks, loggers, the pytest guard, adapters. Each is imported only when asked for."""
