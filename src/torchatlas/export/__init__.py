@@ -3,6 +3,6 @@
 A new format is one file here with one decorated function. Other libraries are imported when they are used.
 """
 
-from torchatlas.export import archive, html, json, networkx, node_table
+from torchatlas.export import archive, chakra, chrome, html, json, networkx, node_table, speedscope
 
-__all__ = ["archive", "html", "json", "networkx", "node_table"]
+__all__ = ["archive", "chakra", "chrome", "html", "json", "networkx", "node_table", "speedscope"]

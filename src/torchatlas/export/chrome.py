@@ -1,0 +1,190 @@
+"""Graph -> `.trace.json` (or `.trace.json.gz`): a trace for Perfetto, chrome://tracing and HolisticTraceAnalysis.
+
+The Trace Event Format with the names that torch.profiler gives things, so that tools for its traces read ours: ops are
+`cpu_op`, modules `python_function`, steps `ProfilerStep#0`. Each event is a line.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+
+from torchatlas.escapes import encodable
+from torchatlas.export.timeline import Span, Timeline, spans, timeline
+from torchatlas.files import replacing
+from torchatlas.graph import Graph
+from torchatlas.graph.columns import PHASES
+from torchatlas.graph.formats import RANK_WRITERS, WRITERS
+
+_CATEGORIES = {"step": "user_annotation", "phase": "user_annotation", "module": "python_function", "op": "cpu_op"}
+_AT_ONCE = 10_000  # events that are encoded together
+Event = dict[str, Any]
+
+
+@WRITERS.add(".trace.json", ".trace.json.gz")
+def save_trace(graph: Graph, path: Path, *, details: bool = True) -> None:
+    """One process, named after the graph's rank. Without `details` ops have no shapes, sources and FLOPs."""
+    save_rank_traces([graph], path, details=details)
+
+
+@RANK_WRITERS.add(".trace.json", ".trace.json.gz")
+def save_rank_traces(graphs: Sequence[Graph], path: Path, *, details: bool = True) -> None:
+    """A process for each graph, by its rank."""
+    lines = [timeline(graph) for graph in graphs]
+    ranks = [int(graph.metadata.get("rank", at)) for at, graph in enumerate(graphs)]
+    with replacing(path) as file:
+        if path.name.lower().endswith(".gz"):
+            with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+                _write(packed, lines, ranks, details)  # type: ignore[arg-type]
+        else:
+            _write(file, lines, ranks, details)
+
+
+def _write(file: BinaryIO, lines: Sequence[Timeline], ranks: Sequence[int], details: bool) -> None:
+    file.write(_head(lines, ranks).encode())
+    encoder, before = msgspec.json.Encoder(), b""
+    flow = 0
+    for line, rank in zip(lines, ranks, strict=True):
+        events = _Events(line, rank, flow, details)
+        rows = events.all()
+        while some := list(islice(rows, _AT_ONCE)):
+            # JSON text has no line breaks: these stand between events, and nowhere else.
+            file.write(before + encoder.encode_lines(some).rstrip(b"\n").replace(b"}\n{", b"},\n{"))
+            before = b",\n"
+        flow += events.flows
+    file.write(b"\n]}\n")
+
+
+def _head(lines: Sequence[Timeline], ranks: Sequence[int]) -> str:
+    """All before the events. HTA looks for `"rank": 0` with a space, from the first line on."""
+    graph = lines[0].graph
+    world = max(int(graph.metadata.get("world_size", 0)), len(ranks))
+    notes = [
+        note if len(lines) == 1 else f"rank {rank}: {note}"
+        for line, rank in zip(lines, ranks, strict=True)
+        for note in line.notes
+    ]
+    head: dict[str, Any] = {
+        "schemaVersion": 1,
+        "distributedInfo": {"rank": ranks[0], "world_size": world},
+        "displayTimeUnit": "ms",
+        "traceName": "torchatlas",
+        "torch": encodable(str(graph.metadata.get("torch", ""))),
+        "notes": notes,
+    }
+    return (
+        "{\n"
+        + "".join(f"{json.dumps(key)}: {json.dumps(item)},\n" for key, item in head.items())
+        + '"traceEvents": [\n'
+    )
+
+
+class _Events:
+    """The events of one process."""
+
+    def __init__(self, line: Timeline, rank: int, first_flow: int, details: bool) -> None:
+        self.line, self.rank, self.first_flow, self.flows = line, rank, first_flow, 0
+        self.arguments = _Arguments(line, details)
+
+    def all(self) -> Iterator[Event]:
+        yield from self._names()
+        for span in spans(self.line):
+            yield {
+                "ph": "X",
+                "cat": _CATEGORIES[span.kind],
+                "name": span.name,
+                "pid": self.rank,
+                "tid": span.lane,
+                "ts": span.start_ns / 1000,
+                "dur": (span.end_ns - span.start_ns) / 1000,
+                "args": self.arguments.of(span),
+            }
+        yield from self._memory()
+        yield from self._flows()
+
+    def _names(self) -> Iterator[Event]:
+        base = {"ph": "M", "pid": self.rank, "ts": 0}
+        yield {**base, "tid": 0, "name": "process_name", "args": {"name": f"rank {self.rank}"}}
+        yield {**base, "tid": 0, "name": "process_sort_index", "args": {"sort_index": self.rank}}
+        for lane, name in enumerate(self.line.lanes):
+            yield {**base, "tid": lane, "name": "thread_name", "args": {"name": name}}
+
+    def _memory(self) -> Iterator[Event]:
+        """Live bytes after each op, where they change."""
+        live = self.line.graph.columns["node_memory_bytes"][self.line.nodes]
+        known = np.flatnonzero(live >= 0)
+        changes = known[np.append(True, np.diff(live[known]) != 0)] if len(known) else known
+        at = (self.line.start_ns + self.line.time_ns)[changes]
+        for ns, amount in zip(at.tolist(), live[changes].tolist(), strict=True):
+            yield {"ph": "C", "name": "memory", "pid": self.rank, "ts": ns / 1000, "args": {"live bytes": amount}}
+
+    def _flows(self) -> Iterator[Event]:
+        """An arrow from each op of forward to the first op of its backward."""
+        line, forward = self.line, self.line.graph.columns["node_forward"]
+        position = np.full(len(line.graph), -1)
+        position[line.nodes] = np.arange(len(line.nodes))
+        linked = line.nodes[forward[line.nodes] >= 0]
+        sources, first = np.unique(forward[linked], return_index=True)
+        for source, target in zip(position[sources].tolist(), position[linked[first]].tolist(), strict=True):
+            if source < 0:  # an op without a time has no span to begin at
+                continue
+            base = {"cat": "fwdbwd", "name": "fwdbwd", "id": self.first_flow + self.flows, "pid": self.rank}
+            for phase, end in (("s", source), ("f", target)):
+                at = {"tid": int(line.lane[end]), "ts": int(line.start_ns[end]) / 1000}
+                yield {"ph": phase, **base, **at, **({"bp": "e"} if phase == "f" else {})}
+            self.flows += 1
+
+
+class _Arguments:
+    """What is shown of a span when it is clicked."""
+
+    def __init__(self, line: Timeline, details: bool) -> None:
+        graph = line.graph
+        columns, tables = graph.columns, graph.tables
+        self.details, self.modules = details, tables.modules
+        self.names, self.placed = graph.index.names(), line.placed
+        self.phases = [str(PHASES[phase]) for phase in columns["node_phase"].tolist()]
+        self.sequence = columns["node_sequence_nr"].tolist()
+        if not details:
+            return
+        self.shapes = [list(layout.shape) for layout in tables.layouts]
+        self.dtypes = [layout.dtype for layout in tables.layouts]
+        layout = np.append(columns["value_layout"], -1)
+        self.layouts = {side: layout[columns[f"{side}_value"]].tolist() for side in ("input", "output")}
+        self.bounds = {side: list(pairwise(columns[f"{side}_ptr"].tolist())) for side in ("input", "output")}
+        self.sources = [encodable(f"{one.file}:{one.line}") for one in tables.sources]
+        self.source = columns["node_source"].tolist()
+        from torchatlas.analysis.node_work import count  # hundreds of formulas, which a file without details needs not
+
+        work = count(graph)
+        self.flops, self.other = work.flops.tolist(), work.elementwise_flops.tolist()
+
+    def of(self, span: Span) -> Event:
+        if span.kind != "op":
+            return {"class": encodable(self.modules[span.module].type)} if span.module >= 0 else {}
+        node = span.node
+        found: Event = {"External id": node, "node": encodable(self.names[node]), "phase": self.phases[node]}
+        if self.sequence[node] >= 0:
+            found["Sequence number"] = self.sequence[node]
+        if self.details:
+            self._add_details(found, node)
+        return found
+
+    def _add_details(self, found: Event, node: int) -> None:
+        for side, title in (("input", "Input"), ("output", "Output")):
+            low, high = self.bounds[side][node]
+            layouts = [layout for layout in self.layouts[side][low:high] if layout >= 0]
+            found[f"{title} Dims"] = [self.shapes[layout] for layout in layouts]
+            found[f"{title} type"] = [self.dtypes[layout] for layout in layouts]
+        if self.source[node] >= 0:
+            found["source"] = self.sources[self.source[node]]
+        if self.flops[node] >= 0:
+            found["FLOPs"] = self.flops[node]
+            found["elementwise FLOPs"] = self.other[node]
