@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from torchatlas.escapes import encodable
+from torchatlas.export.ranks import missing_ranks, ranks_of
 from torchatlas.export.timeline import Span, Timeline, spans, timeline
 from torchatlas.files import replacing
 from torchatlas.graph import Graph
@@ -38,7 +39,7 @@ def save_trace(graph: Graph, path: Path, *, details: bool = True) -> None:
 def save_rank_traces(graphs: Sequence[Graph], path: Path, *, details: bool = True) -> None:
     """A process for each graph, by its rank."""
     lines = [timeline(graph) for graph in graphs]
-    ranks = [int(graph.metadata.get("rank", at)) for at, graph in enumerate(graphs)]
+    ranks = ranks_of(graphs)
     with replacing(path) as file:
         if path.name.lower().endswith(".gz"):
             with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
@@ -64,19 +65,21 @@ def _write(file: BinaryIO, lines: Sequence[Timeline], ranks: Sequence[int], deta
 
 def _head(lines: Sequence[Timeline], ranks: Sequence[int]) -> str:
     """All before the events. HTA looks for `"rank": 0` with a space, from the first line on."""
-    graph = lines[0].graph
-    world = max(int(graph.metadata.get("world_size", 0)), len(ranks))
-    notes = [
-        note if len(lines) == 1 else f"rank {rank}: {note}"
-        for line, rank in zip(lines, ranks, strict=True)
-        for note in line.notes
-    ]
+    graphs = [line.graph for line in lines]
+    world = max(int(graph.metadata.get("world_size", len(graphs))) for graph in graphs)
+    if len(lines) == 1:
+        notes = lines[0].notes
+    else:
+        notes = [f"rank {rank}: {note}" for line, rank in zip(lines, ranks, strict=True) for note in line.notes]
+        notes.append("each rank begins at 0: the clocks of processes are not compared")
+        if missing := missing_ranks(graphs):
+            notes.append(f"not in this file: rank {', '.join(map(str, missing))} of {world}")
     head: dict[str, Any] = {
         "schemaVersion": 1,
         "distributedInfo": {"rank": ranks[0], "world_size": world},
         "displayTimeUnit": "ms",
         "traceName": "torchatlas",
-        "torch": encodable(str(graph.metadata.get("torch", ""))),
+        "torch": encodable(str(graphs[0].metadata.get("torch", ""))),
         "notes": notes,
     }
     return (

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from torchatlas.escapes import encodable
+from torchatlas.export.ranks import ranks_of
 from torchatlas.export.timeline import Span, Timeline, spans, timeline
 from torchatlas.files import replacing
 from torchatlas.graph import Graph
@@ -32,9 +33,9 @@ def save_rank_flames(graphs: Sequence[Graph], path: Path, *, gaps: bool = False)
     """A profile for each thread of each rank."""
     frames = _Frames()
     profiles: list[dict[str, Any]] = []
-    for at, graph in enumerate(graphs):
+    for number, graph in zip(ranks_of(graphs), graphs, strict=True):
         line = timeline(graph, gaps=gaps)
-        rank = f"rank {graph.metadata.get('rank', at)}, " if len(graphs) > 1 else ""
+        rank = f"rank {number}, " if len(graphs) > 1 else ""
         several = len(set(graph.columns["node_iteration"][line.nodes].tolist())) > 1
         shown = [span for span in spans(line) if several or span.kind != "step"]  # one step would be the whole
         for lane in range(len(line.lanes)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +92,19 @@ def save(graph: Any, path: Path, suffix: str | None = None, **options: Any) -> P
         raise FileFormatError(
             f"{path.name} would hold {suffix[1:]}: give it the suffix {suffix!r}, or leave format= out."
         )
-    writer = _by_suffix(WRITERS, path, suffix)
-    _check_options(writer, suffix or own, options)
+    return _written(_by_suffix(WRITERS, path, suffix), graph, path, suffix or own, options)
+
+
+def save_together(graphs: Sequence[Any], path: Path, **options: Any) -> Path:
+    """Write several graphs, the ranks of one program, to one file; the formats that hold several are RANK_WRITERS."""
+    return _written(_by_suffix(RANK_WRITERS, path), graphs, path, suffix_of(path), options)
+
+
+def _written(writer: Writer, item: Any, path: Path, suffix: str, options: dict[str, Any]) -> Path:
+    _check_options(writer, suffix, options)
     check_folder(path)
     try:
-        writer(graph, path, **options)
+        writer(item, path, **options)
     except OSError as error:
         if isinstance(error, FileSystemError):
             raise
