@@ -219,12 +219,12 @@ def _attribute_launches(trace: ProfilerTrace, launches: list[tuple[int, _Event]]
     starts = {thread: [op.start_ns for op in ops] for thread, ops in on_thread.items()}
     for correlation, event in launches:
         assert event.args is not None
-        op: TraceOp | None = by_id.get(_whole(event.args.external_id))
-        if op is None and (event.pid, event.tid) in on_thread:
+        launcher = by_id.get(_whole(event.args.external_id))
+        if launcher is None and (event.pid, event.tid) in on_thread:
             thread, (begin, _) = (event.pid, event.tid), _bounds(trace.path, event)
             before = bisect_right(starts[thread], begin) - 1
-            op = on_thread[thread][before] if before >= 0 else None
-            while op is not None and op.end_ns < begin:
-                op = op.parent
-        if op is not None:
-            trace.launches[correlation] = op
+            launcher = on_thread[thread][before] if before >= 0 else None
+            while launcher is not None and launcher.end_ns < begin:
+                launcher = launcher.parent
+        if launcher is not None:
+            trace.launches[correlation] = launcher
