@@ -102,7 +102,7 @@ class _Events:
             yield {
                 "ph": "X",
                 "cat": _CATEGORIES[span.kind],
-                "name": span.name,
+                "name": self.arguments.title(span),
                 "pid": self.rank,
                 "tid": span.lane,
                 "ts": span.start_ns / 1000,
@@ -168,6 +168,13 @@ class _Arguments:
 
         work = count(graph)
         self.flops, self.other = work.flops.tolist(), work.elementwise_flops.tolist()
+
+    def title(self, span: Span) -> str:
+        """The name of a span as torch.profiler writes it."""
+        if span.module < 0:
+            return span.name
+        is_optimizer = self.modules[span.module].kind == "optimizer"
+        return f"Optimizer.step#{span.name}.step" if is_optimizer else f"nn.Module: {span.name}"
 
     def of(self, span: Span) -> Event:
         if span.kind != "op":

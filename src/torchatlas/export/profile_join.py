@@ -82,19 +82,15 @@ class ProfileJoin(Report):
             ],
             notes=list(self._doubts()),
         )
-        measure = "host_ns" if self.device_ns is None else "device_ns"
-        largest = sorted(self.nodes, key=lambda one: -(getattr(one, measure) or 0))[:_SHOWN]
-        rows = [
-            [
-                one.node.name,
-                one.node.operation,
-                format_ns(one.host_ns),
-                format_ns(one.device_ns),
-                ", ".join(one.kernels),
-            ]
-            for one in largest
-        ]
-        yield Table(["op", "operation", ">host", ">device", "kernels"], rows)
+        has = self.device_ns is not None
+        largest = sorted(self.nodes, key=lambda one: -((one.device_ns if has else one.host_ns) or 0))[:_SHOWN]
+        rows = [[one.node.name, format_ns(one.host_ns)] for one in largest]
+        if not has:
+            yield Table(["op", ">host"], rows)
+            return
+        more = [[format_ns(one.device_ns), ", ".join(one.kernels)] for one in largest]
+        joined = [[*row, *rest] for row, rest in zip(rows, more, strict=True)]
+        yield Table(["op", ">host", ">device", "kernels"], joined)
         modules = sorted(self.modules.items(), key=lambda item: -item[1])[:_SHOWN]
         yield Table(["module", ">device"], [[path or "(all)", format_ns(ns)] for path, ns in modules])
 
@@ -169,8 +165,8 @@ class _Join:
         part = "" if self.step is None else f", step {self.step}"
         return (
             f"{self.trace.path}{part}: only {len(pairs):,} of {len(self.ids):,} ops of the graph are in this trace, "
-            f"so it is of another program or of a part of it.{example} Profile what was captured: the same model, the same "
-            "shapes, backward and optimizer as well if the graph has them."
+            f"so it is of another program or of a part of it.{example} Profile what was captured: the same model, the "
+            "same shapes, backward and optimizer as well if the graph has them."
         )
 
     def report(self) -> ProfileJoin:

@@ -125,7 +125,7 @@ def spans(line: Timeline) -> list[Span]:
     """All spans, outer ones before what is in them: steps, phases, modules, ops."""
     columns, tables = line.graph.columns, line.graph.tables
     modules, chains = columns["call_module"].tolist(), _chains(columns)
-    titles = [encodable(f"nn.Module: {one.path or one.type or 'program'}") for one in tables.modules]
+    titles = [encodable(one.path or one.type or "program") for one in tables.modules]
     names = [profiler_name(one.name) for one in tables.operations]
     rows = zip(
         line.nodes.tolist(),
