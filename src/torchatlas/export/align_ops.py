@@ -10,11 +10,11 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from itertools import pairwise
 
 _MOST_VOTES = 200_000
 _WINDOW = 64  # ops to look ahead for where two lists agree again
-_CONFIRM = 3  # ops in a row that have to agree there
 _MOST_LOST = 2_000  # times that two lists may part in a gap; more are no lists of one program
 
 
@@ -94,7 +94,7 @@ def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _by_order(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """Walk both lists; where they part, go on at the nearest place where they agree again."""
+    """Walk both lists; where they part, look ahead for runs of names that both have."""
     found: list[tuple[int, int]] = []
     one = other = lost = 0
     while one < len(ours) and other < len(theirs) and lost < _MOST_LOST:
@@ -103,19 +103,20 @@ def _by_order(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int
             one, other = one + 1, other + 1
             continue
         lost += 1
-        skip = _next_agreement(ours, theirs, one, other)
-        if skip is None:
+        blocks = _agreements(ours[one : one + _WINDOW], theirs[other : other + _WINDOW])
+        if not blocks:
             one += 1  # this op of ours is not among the next of theirs
-        else:
-            one, other = one + skip[0], other + skip[1]
+            continue
+        for mine, their, length in blocks:
+            found += [(one + mine + at, other + their + at) for at in range(length)]
+        one, other = found[-1][0] + 1, found[-1][1] + 1
     return found
 
 
-def _next_agreement(ours: Sequence[str], theirs: Sequence[str], one: int, other: int) -> tuple[int, int] | None:
-    for total in range(1, _WINDOW):
-        for skip in range(total + 1):
-            mine, their = one + skip, other + total - skip
-            length = min(len(ours) - mine, len(theirs) - their, _CONFIRM)
-            if length > 0 and ours[mine : mine + length] == theirs[their : their + length]:
-                return skip, total - skip
-    return None
+def _agreements(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int, int]]:
+    """Runs of equal names in two windows, in order. Those that begin late are left to later windows, which see more."""
+    matcher = SequenceMatcher(None, ours, theirs, autojunk=False)
+    blocks = [(block.a, block.b, block.size) for block in matcher.get_matching_blocks() if block.size]
+    if len(ours) < _WINDOW and len(theirs) < _WINDOW:
+        return blocks
+    return [block for block in blocks if max(block[:2]) < _WINDOW // 2] or blocks[:1]

@@ -10,15 +10,18 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchatlas.escapes import encodable
-from torchatlas.export.timeline import profiler_name
+from torchatlas.export.timeline import known_work, profiler_name
 from torchatlas.files import replacing
 from torchatlas.graph import Graph, GraphNode, OperationType
 from torchatlas.graph.columns import EDGE_KINDS
 from torchatlas.graph.formats import WRITERS
 from torchatlas.graph.nouns import EdgeKind, NodeKind
+
+if TYPE_CHECKING:
+    from torchatlas.analysis.node_work import Counts
 
 SCHEMA = "0.0.4"  # of the messages
 COMP, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7  # NodeType
@@ -41,27 +44,28 @@ _COLLECTIVES = {
 def save_chakra(graph: Graph, path: Path, *, order_as_data: bool = False) -> None:
     """Write the trace. `order_as_data` is for simulators that obey data_deps only."""
     with replacing(path) as file:
-        file.write(_delimited(_metadata(graph)))
-        for node in _nodes(graph, order_as_data):
+        work, problem = known_work(graph)
+        file.write(_delimited(_metadata(graph, problem)))
+        for node in _nodes(graph, work, order_as_data):
             file.write(_delimited(node))
 
 
-def _metadata(graph: Graph) -> bytes:
+def _metadata(graph: Graph, problem: str | None) -> bytes:
     facts: dict[str, Any] = {"schema": SCHEMA, "exporter": "torchatlas", "torch": str(graph.metadata.get("torch", ""))}
     for name in ("rank", "world_size"):
         if name in graph.metadata:
             facts[name] = int(graph.metadata[name])
     measured = graph.measured()
     facts["time"] = "none of the ops was timed" if measured is None else str(measured)
-    facts["notes"] = "\n".join(graph.notes)
+    facts["notes"] = "\n".join([*graph.notes, *([] if problem is None else [problem])])
     return _text(1, SCHEMA) + b"".join(_attribute(2, name, fact) for name, fact in facts.items())
 
 
-def _nodes(graph: Graph, order_as_data: bool) -> Iterator[bytes]:
-    from torchatlas.analysis.node_work import count
-
-    work = count(graph)
-    flops, others, moved = (column.tolist() for column in (work.flops, work.elementwise_flops, work.bytes))
+def _nodes(graph: Graph, work: Counts | None, order_as_data: bool) -> Iterator[bytes]:
+    unknown = [-1] * len(graph)
+    flops = unknown if work is None else work.flops.tolist()
+    others = unknown if work is None else work.elementwise_flops.tolist()
+    moved = unknown if work is None else work.bytes.tolist()
     data, order = _dependencies(graph)
     if order_as_data:
         for target, sources in order.items():

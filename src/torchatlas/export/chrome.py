@@ -7,9 +7,9 @@ The Trace Event Format with the names that torch.profiler gives things, so that 
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from torchatlas.escapes import encodable
 from torchatlas.export.ranks import missing_ranks, ranks_of
-from torchatlas.export.timeline import Span, Timeline, spans, timeline
+from torchatlas.export.timeline import Span, Timeline, known_work, spans, timeline
 from torchatlas.files import replacing
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import PHASES
@@ -38,45 +38,43 @@ def save_trace(graph: Graph, path: Path, *, details: bool = True) -> None:
 @RANK_WRITERS.add(".trace.json", ".trace.json.gz")
 def save_rank_traces(graphs: Sequence[Graph], path: Path, *, details: bool = True) -> None:
     """A process for each graph, by its rank."""
-    lines = [timeline(graph) for graph in graphs]
-    ranks = ranks_of(graphs)
+    flows = itertools.count()
+    processes = [
+        _Process(timeline(graph), rank, flows, details) for rank, graph in zip(ranks_of(graphs), graphs, strict=True)
+    ]
     with replacing(path) as file:
         if path.name.lower().endswith(".gz"):
             with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
-                _write(packed, lines, ranks, details)  # type: ignore[arg-type]
+                _write(packed, processes)  # type: ignore[arg-type]
         else:
-            _write(file, lines, ranks, details)
+            _write(file, processes)
 
 
-def _write(file: BinaryIO, lines: Sequence[Timeline], ranks: Sequence[int], details: bool) -> None:
-    file.write(_head(lines, ranks).encode())
+def _write(file: BinaryIO, processes: Sequence[_Process]) -> None:
+    file.write(_head(processes).encode())
     encoder, before = msgspec.json.Encoder(), b""
-    flow = 0
-    for line, rank in zip(lines, ranks, strict=True):
-        events = _Events(line, rank, flow, details)
-        rows = events.all()
-        while some := list(islice(rows, _AT_ONCE)):
-            # JSON text has no line breaks: these stand between events, and nowhere else.
-            file.write(before + encoder.encode_lines(some).rstrip(b"\n").replace(b"}\n{", b"},\n{"))
-            before = b",\n"
-        flow += events.flows
+    events = itertools.chain.from_iterable(process.events() for process in processes)
+    while some := list(itertools.islice(events, _AT_ONCE)):
+        # JSON text has no line breaks: these stand between events, and nowhere else.
+        file.write(before + encoder.encode_lines(some).rstrip(b"\n").replace(b"}\n{", b"},\n{"))
+        before = b",\n"
     file.write(b"\n]}\n")
 
 
-def _head(lines: Sequence[Timeline], ranks: Sequence[int]) -> str:
+def _head(processes: Sequence[_Process]) -> str:
     """All before the events. HTA looks for `"rank": 0` with a space, from the first line on."""
-    graphs = [line.graph for line in lines]
+    graphs = [process.line.graph for process in processes]
     world = max(int(graph.metadata.get("world_size", len(graphs))) for graph in graphs)
-    if len(lines) == 1:
-        notes = lines[0].notes
+    if len(processes) == 1:
+        notes = processes[0].notes
     else:
-        notes = [f"rank {rank}: {note}" for line, rank in zip(lines, ranks, strict=True) for note in line.notes]
+        notes = [f"rank {process.rank}: {note}" for process in processes for note in process.notes]
         notes.append("each rank begins at 0: the clocks of processes are not compared")
         if missing := missing_ranks(graphs):
             notes.append(f"not in this file: rank {', '.join(map(str, missing))} of {world}")
     head: dict[str, Any] = {
         "schemaVersion": 1,
-        "distributedInfo": {"rank": ranks[0], "world_size": world},
+        "distributedInfo": {"rank": processes[0].rank, "world_size": world},
         "displayTimeUnit": "ms",
         "traceName": "torchatlas",
         "torch": encodable(str(graphs[0].metadata.get("torch", ""))),
@@ -89,14 +87,15 @@ def _head(lines: Sequence[Timeline], ranks: Sequence[int]) -> str:
     )
 
 
-class _Events:
-    """The events of one process."""
+class _Process:
+    """The graph of one rank. `flows` counts the arrows of all of them."""
 
-    def __init__(self, line: Timeline, rank: int, first_flow: int, details: bool) -> None:
-        self.line, self.rank, self.first_flow, self.flows = line, rank, first_flow, 0
+    def __init__(self, line: Timeline, rank: int, flows: Iterator[int], details: bool) -> None:
+        self.line, self.rank, self.flows = line, rank, flows
         self.arguments = _Arguments(line, details)
+        self.notes = line.notes + ([] if self.arguments.problem is None else [self.arguments.problem])
 
-    def all(self) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         yield from self._names()
         for span in spans(self.line):
             yield {
@@ -138,11 +137,10 @@ class _Events:
         for source, target in zip(position[sources].tolist(), position[linked[first]].tolist(), strict=True):
             if source < 0:  # an op without a time has no span to begin at
                 continue
-            base = {"cat": "fwdbwd", "name": "fwdbwd", "id": self.first_flow + self.flows, "pid": self.rank}
+            base = {"cat": "fwdbwd", "name": "fwdbwd", "id": next(self.flows), "pid": self.rank}
             for phase, end in (("s", source), ("f", target)):
                 at = {"tid": int(line.lane[end]), "ts": int(line.start_ns[end]) / 1000}
                 yield {"ph": phase, **base, **at, **({"bp": "e"} if phase == "f" else {})}
-            self.flows += 1
 
 
 class _Arguments:
@@ -151,8 +149,8 @@ class _Arguments:
     def __init__(self, line: Timeline, details: bool) -> None:
         graph = line.graph
         columns, tables = graph.columns, graph.tables
-        self.details, self.modules = details, tables.modules
-        self.names, self.placed = graph.index.names(), line.placed
+        self.details, self.modules, self.problem = details, tables.modules, None
+        self.names = graph.index.names()
         self.phases = [str(PHASES[phase]) for phase in columns["node_phase"].tolist()]
         self.sequence = columns["node_sequence_nr"].tolist()
         if not details:
@@ -161,13 +159,13 @@ class _Arguments:
         self.dtypes = [layout.dtype for layout in tables.layouts]
         layout = np.append(columns["value_layout"], -1)
         self.layouts = {side: layout[columns[f"{side}_value"]].tolist() for side in ("input", "output")}
-        self.bounds = {side: list(pairwise(columns[f"{side}_ptr"].tolist())) for side in ("input", "output")}
+        self.bounds = {side: list(itertools.pairwise(columns[f"{side}_ptr"].tolist())) for side in ("input", "output")}
         self.sources = [encodable(f"{one.file}:{one.line}") for one in tables.sources]
         self.source = columns["node_source"].tolist()
-        from torchatlas.analysis.node_work import count  # hundreds of formulas, which a file without details needs not
-
-        work = count(graph)
-        self.flops, self.other = work.flops.tolist(), work.elementwise_flops.tolist()
+        work, self.problem = known_work(graph)
+        unknown = [-1] * len(graph)
+        self.flops = unknown if work is None else work.flops.tolist()
+        self.other = unknown if work is None else work.elementwise_flops.tolist()
 
     def title(self, span: Span) -> str:
         """The name of a span as torch.profiler writes it."""

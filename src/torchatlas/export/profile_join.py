@@ -21,14 +21,22 @@ from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.export.align_ops import Op, align
 from torchatlas.export.kineto import ProfilerTrace, TraceOp, ops_by_id, read_profiler_trace
 from torchatlas.export.timeline import profiler_name
-from torchatlas.graph import Graph, GraphNode
+from torchatlas.graph import Graph, GraphNode, OperationType
 from torchatlas.graph.columns import PHASES
 from torchatlas.graph.formats import as_path
 from torchatlas.graph.nouns import Phase
 from torchatlas.sections import Lines, Section, Table
 from torchatlas.units import format_ns
 
-_LEAST_JOINED = 0.5  # of the ops: below that it is a trace of another program
+_LEAST_JOINED = 0.5  # of the ops, and of those that make a model what it is: below, the trace is of another program
+_TELLING = {
+    OperationType.CONVOLUTION,
+    OperationType.MATMUL,
+    OperationType.ATTENTION,
+    OperationType.RECURRENT,
+    OperationType.NORM,
+    OperationType.EMBEDDING,
+}
 _NOTE = "device times: "
 _SHOWN = 12
 
@@ -121,7 +129,8 @@ def join_profile(graph: Graph, trace: str | os.PathLike[str], *, step: int | Non
     Raises:
         FileFormatError: The file is no such trace, or is not whole.
         FileSystemError: The file cannot be read.
-        AnalysisError: Less than half of the ops are in the trace: it is of another program.
+        AnalysisError: Less than half of the ops are in the trace, or of its matrix products, convolutions and the
+            like: it is of another program.
         InvalidInputError: The trace has no such step.
     Example:
         >>> import tempfile, torch, torchatlas as atlas
@@ -153,18 +162,21 @@ class _Join:
         self.inside = [op for op in trace.ops if begin <= op.start_ns < end]
         self.events = _outermost(self.inside, {op.name for op in self.ours})
         pairs, self.numbered = align(self.ours, [_as_op(event) for event in self.events])
-        if len(pairs) < _LEAST_JOINED * len(self.ids):
-            raise AnalysisError(self._other_program(pairs))
+        telling = [at for at, node in enumerate(self.ids) if graph.nodes[node].operation_type in _TELLING]
+        for what, positions in (("ops", range(len(self.ids))), ("matrix products, convolutions and the like", telling)):
+            joined = sum(at in pairs for at in positions)
+            if joined < _LEAST_JOINED * len(positions):
+                raise AnalysisError(self._other_program(f"{joined:,} of {len(positions):,} {what}"))
         self.event_of = {self.ids[one]: self.events[other] for one, other in sorted(pairs.items())}
         self.node_of = {id(event): node for node, event in self.event_of.items()}
 
-    def _other_program(self, pairs: dict[int, int]) -> str:
+    def _other_program(self, how_many: str) -> str:
         there = {event.name for event in self.events}
         lacking = Counter(op.name for op in self.ours if op.name not in there).most_common(3)
         example = f" It has no {', '.join(name for name, _ in lacking)}." if lacking else ""
         part = "" if self.step is None else f", step {self.step}"
         return (
-            f"{self.trace.path}{part}: only {len(pairs):,} of {len(self.ids):,} ops of the graph are in this trace, "
+            f"{self.trace.path}{part}: only {how_many} of the graph are in this trace, "
             f"so it is of another program or of a part of it.{example} Profile what was captured: the same model, the "
             "same shapes, backward and optimizer as well if the graph has them."
         )

@@ -7,15 +7,18 @@ end, and `Timeline.placed` says so. A span of a module reaches from its first op
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from torchatlas.analysis.totals import operations_mask
-from torchatlas.errors import AnalysisError
+from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.escapes import encodable
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import PHASES, Array
+
+if TYPE_CHECKING:
+    from torchatlas.analysis.node_work import Counts
 
 MEASURED = "where it was measured; the cost of recording is in the gaps between ops"
 
@@ -164,6 +167,16 @@ def _chains(columns: dict[str, Array]) -> list[tuple[int, ...]]:
     for call, parent in enumerate(columns["call_parent"].tolist()):
         found.append((*(found[parent] if 0 <= parent < call else ()), call))
     return [*found, ()]
+
+
+def known_work(graph: Graph) -> tuple[Counts | None, str | None]:
+    """The work of every op; or None, and why it is not known, such as for symbolic sizes of an example nobody kept."""
+    from torchatlas.analysis.node_work import count  # hundreds of formulas, which looking at a graph needs not
+
+    try:
+        return count(graph), None
+    except (AnalysisError, InvalidInputError) as error:
+        return None, encodable(f"FLOPs and bytes are left out: {error}")
 
 
 def profiler_name(operation: str) -> str:

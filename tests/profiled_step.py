@@ -1,6 +1,6 @@
-"""Makes data/profiled_step.json.gz: two training steps under torch.profiler on a CPU, and a made-up GPU beside them.
+"""Makes export/data/profiled_step.json.gz: two steps under torch.profiler on a CPU, and a made-up GPU.
 
-    python tests/export/profiled_step.py
+    python tests/profiled_step.py
 
 The events of the CPU are what torch.profiler recorded. No GPU was there: launches and kernels are written here, tied to
 ops as Kineto does it, by `External id` and `correlation`, with times that a test can know.
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
-PATH = Path(__file__).parent / "data" / "profiled_step.json.gz"
+PATH = Path(__file__).parent / "export" / "data" / "profiled_step.json.gz"
 KERNELS = {"aten::addmm": ("gemm", 20.5), "aten::mm": ("gemm", 12.25), "aten::native_layer_norm": ("norm", 3.125)}
 SPLIT = "aten::threshold_backward"  # launches two kernels, from an op within it
 LOST = ("memset of the allocator", 7.0)  # belongs to no op
