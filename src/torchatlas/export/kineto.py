@@ -128,10 +128,19 @@ def read_profiler_trace(path: Path) -> ProfilerTrace:
             f"{path}: not a profiler's trace: there is no operator in it (events of the category cpu_op). Profile with "
             "activities=[ProfilerActivity.CPU, ...], and export with export_chrome_trace."
         )
-    trace.steps.sort()
+    _merge_steps(trace)
     _nest(trace)
     _attribute_launches(trace, launches)
     return trace
+
+
+def _merge_steps(trace: ProfilerTrace) -> None:
+    """One row per step, in order: several threads may have marked it."""
+    found: dict[int, tuple[int, int]] = {}
+    for number, begin, end in trace.steps:
+        low, high = found.get(number, (begin, end))
+        found[number] = min(low, begin), max(high, end)
+    trace.steps = [(number, *found[number]) for number in sorted(found)]
 
 
 def _text(path: Path) -> bytes:

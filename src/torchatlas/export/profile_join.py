@@ -154,10 +154,10 @@ def join_profile(graph: Graph, trace: str | os.PathLike[str], *, step: int | Non
 class _Join:
     def __init__(self, graph: Graph, trace: ProfilerTrace, step: int | None) -> None:
         self.graph, self.trace = graph, trace
-        self.step, (begin, end) = _window(graph, trace, step)
         self.ids = np.flatnonzero(operations_mask(graph)).tolist()
         if not self.ids:
             raise AnalysisError("This graph has no ops, so nothing of a trace can belong to it.")
+        self.step, (begin, end) = _window(graph, trace, step)
         self.ours = _our_ops(graph, self.ids)
         self.inside = [op for op in trace.ops if begin <= op.start_ns < end]
         self.events = _outermost(self.inside, {op.name for op in self.ours})
