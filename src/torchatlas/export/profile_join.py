@@ -143,7 +143,7 @@ def join_profile(graph: Graph, trace: str | os.PathLike[str], *, step: int | Non
         ...     prof.export_chrome_trace(f"{folder}/trace.json")
         ...     found = atlas.join_profile(graph, f"{folder}/trace.json")
         >>> [(one.node.name, one.by) for one in found.nodes], found.device_ns is None
-        ([('t', 'order'), ('addmm', 'sequence number')], True)
+        ([('t', 'sequence number'), ('addmm', 'sequence number')], True)
     """
     if not isinstance(graph, Graph):
         raise InvalidInputError(f"join_profile takes a graph and a trace, not {type(graph).__name__}: {graph!r:.80}.")
