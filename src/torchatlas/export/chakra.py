@@ -6,6 +6,7 @@ are `data_deps` and those that only keep an order `ctrl_deps`: both are the ones
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torchatlas.escapes import encodable
 from torchatlas.export.timeline import known_work, profiler_name
 from torchatlas.files import replacing
+from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph, GraphNode, OperationType
 from torchatlas.graph.columns import EDGE_KINDS
 from torchatlas.graph.formats import WRITERS
@@ -43,7 +45,7 @@ _COLLECTIVES = {
 @WRITERS.add(".et")
 def save_chakra(graph: Graph, path: Path, *, order_as_data: bool = False) -> None:
     """Write the trace. `order_as_data` is for simulators that obey data_deps only."""
-    with replacing(path) as file:
+    with replacing(path) as file, collection_paused():
         work, problem = known_work(graph)
         file.write(_delimited(_metadata(graph, problem)))
         for node in _nodes(graph, work, order_as_data):
@@ -66,7 +68,7 @@ def _nodes(graph: Graph, work: Counts | None, order_as_data: bool) -> Iterator[b
     flops = unknown if work is None else work.flops.tolist()
     others = unknown if work is None else work.elementwise_flops.tolist()
     moved = unknown if work is None else work.bytes.tolist()
-    data, order = _dependencies(graph)
+    names, (data, order) = graph.index.names(), _dependencies(graph)
     if order_as_data:
         for target, sources in order.items():
             data[target] |= sources
@@ -80,7 +82,7 @@ def _nodes(graph: Graph, work: Counts | None, order_as_data: bool) -> Iterator[b
             "num_ops": arithmetic,
             "tensor_size": None if moved[node.id] < 0 else _Unsigned(moved[node.id]),
             "time_ns": node.time_ns,  # duration_micros has whole microseconds only
-            "node": node.name,
+            "node": names[node.id],
             "scope": node.scope.path,
             "phase": str(node.phase),
             "op_schema": node.operation,
@@ -182,7 +184,12 @@ def _attribute(field: int, name: str, fact: Any) -> bytes:
     return _message(field, _text(1, name) + value)
 
 
+_SMALL = [bytes([number]) for number in range(0x80)]
+
+
 def _varint(number: int) -> bytes:
+    if 0 <= number < 0x80:
+        return _SMALL[number]
     number &= 2**64 - 1  # negative ones as their two's complement
     found = bytearray()
     while number > 0x7F:
@@ -200,6 +207,7 @@ def _numbers(field: int, numbers: list[int]) -> bytes:
     return _message(field, b"".join(map(_varint, numbers))) if numbers else b""
 
 
+@functools.lru_cache(4096)  # the same names again and again
 def _text(field: int, text: str) -> bytes:
     return _message(field, encodable(text).encode())
 

@@ -20,6 +20,7 @@ from torchatlas.escapes import encodable
 from torchatlas.export.ranks import missing_ranks, ranks_of
 from torchatlas.export.timeline import Span, Timeline, known_work, spans, timeline
 from torchatlas.files import replacing
+from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import PHASES
 from torchatlas.graph.formats import RANK_WRITERS, WRITERS
@@ -42,7 +43,7 @@ def save_rank_traces(graphs: Sequence[Graph], path: Path, *, details: bool = Tru
     processes = [
         _Process(timeline(graph), rank, flows, details) for rank, graph in zip(ranks_of(graphs), graphs, strict=True)
     ]
-    with replacing(path) as file:
+    with replacing(path) as file, collection_paused():
         if path.name.lower().endswith(".gz"):
             with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                 _write(packed, processes)  # type: ignore[arg-type]

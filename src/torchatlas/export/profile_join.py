@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from torchatlas.errors import AnalysisError, InvalidInputError
 from torchatlas.export.align_ops import Op, align
 from torchatlas.export.kineto import ProfilerTrace, TraceOp, ops_by_id, read_profiler_trace
 from torchatlas.export.timeline import profiler_name
+from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph, GraphNode, OperationType
 from torchatlas.graph.columns import PHASES
 from torchatlas.graph.formats import as_path
@@ -41,7 +42,7 @@ _NOTE = "device times: "
 _SHOWN = 12
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ProfiledNode(Report):
     """What a profiler measured of one op, in one run of it."""
 
@@ -52,7 +53,7 @@ class ProfiledNode(Report):
     by: str  # how it was found: "sequence number" or "order"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ProfileJoin(Report):
     """What of a profiler's trace belongs to what of a graph. All its times are of one run, that of the trace."""
 
@@ -65,7 +66,7 @@ class ProfileJoin(Report):
     device_ns: int | None  # of all kernels that were joined; None if there are none
     kernels: int  # kernels, copies and fills of the step
     unjoined_ops: tuple[str, ...]  # names of nodes that the trace does not have
-    unjoined_events: dict[str, int] = field(repr=False)  # ops of the trace that the graph does not have, counted
+    unjoined_events: dict[str, int]  # ops of the trace that the graph does not have, counted
     unjoined_kernels: dict[str, int]  # by name the device time that belongs to no op of the graph
     other_shapes: tuple[str, ...]  # names of nodes whose inputs had other shapes in the trace
 
@@ -147,8 +148,9 @@ def join_profile(graph: Graph, trace: str | os.PathLike[str], *, step: int | Non
     """
     if not isinstance(graph, Graph):
         raise InvalidInputError(f"join_profile takes a graph and a trace, not {type(graph).__name__}: {graph!r:.80}.")
-    read = read_profiler_trace(as_path(trace))
-    return _Join(graph, read, step).report()
+    with collection_paused():
+        read = read_profiler_trace(as_path(trace))
+        return _Join(graph, read, step).report()
 
 
 class _Join:

@@ -16,6 +16,7 @@ from torchatlas.escapes import encodable
 from torchatlas.export.ranks import ranks_of
 from torchatlas.export.timeline import Span, Timeline, spans, timeline
 from torchatlas.files import replacing
+from torchatlas.garbage_collection import collection_paused
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import RANK_WRITERS, WRITERS
 
@@ -31,6 +32,13 @@ def save_flames(graph: Graph, path: Path, *, gaps: bool = False) -> None:
 @RANK_WRITERS.add(".speedscope.json")
 def save_rank_flames(graphs: Sequence[Graph], path: Path, *, gaps: bool = False) -> None:
     """A profile for each thread of each rank."""
+    with collection_paused():
+        found = _document(graphs, path, gaps)
+    with replacing(path) as file:
+        file.write(msgspec.json.encode(found))
+
+
+def _document(graphs: Sequence[Graph], path: Path, gaps: bool) -> dict[str, Any]:
     frames = _Frames()
     profiles: list[dict[str, Any]] = []
     for number, graph in zip(ranks_of(graphs), graphs, strict=True):
@@ -40,7 +48,7 @@ def save_rank_flames(graphs: Sequence[Graph], path: Path, *, gaps: bool = False)
         shown = [span for span in spans(line) if several or span.kind != "step"]  # one step would be the whole
         for lane in range(len(line.lanes)):
             profiles.append(_profile(line, [span for span in shown if span.lane == lane], rank, frames))
-    found = {
+    return {
         "$schema": _SCHEMA,
         "exporter": "torchatlas",
         "name": encodable(path.name),
@@ -48,8 +56,6 @@ def save_rank_flames(graphs: Sequence[Graph], path: Path, *, gaps: bool = False)
         "shared": {"frames": frames.rows},
         "profiles": profiles,
     }
-    with replacing(path) as file:
-        file.write(msgspec.json.encode(found))
 
 
 class _Frames:
