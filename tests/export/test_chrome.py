@@ -37,6 +37,17 @@ def of(events: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
     return [event for event in events if all(event.get(key) == item for key, item in wanted.items())]
 
 
+def check_nesting(graph: Graph) -> None:
+    """Each span lies in the one before it on the stack, and apart from its neighbours."""
+    stacks: dict[int, list[Any]] = {}
+    for span in spans(timeline(graph)):
+        stack = stacks.setdefault(span.lane, [])
+        while stack and stack[-1].depth >= span.depth:
+            assert stack.pop().end_ns <= span.start_ns
+        assert all(outer.start_ns <= span.start_ns <= span.end_ns <= outer.end_ns for outer in stack)
+        stack.append(span)
+
+
 def test_every_op_is_a_span_of_its_time(step: Graph, tmp_path: Path) -> None:
     document, events = read(step.save(tmp_path / "step.trace.json"))
     ops = of(events, cat="cpu_op")
@@ -120,13 +131,7 @@ def test_what_has_no_time_has_no_span(tmp_path: Path) -> None:
     assert not known[line.untimed].any()
     assert len(line.untimed) > 0
     assert any(f"{len(line.untimed):,} ops have no time" in note for note in line.notes)
-    stacks: dict[int, list[Any]] = {}
-    for span in spans(line):  # each lies in the one before it on the stack, and apart from its neighbours
-        stack = stacks.setdefault(span.lane, [])
-        while stack and stack[-1].depth >= span.depth:
-            assert stack.pop().end_ns <= span.start_ns
-        assert all(outer.start_ns <= span.start_ns <= span.end_ns <= outer.end_ns for outer in stack)
-        stack.append(span)
+    check_nesting(graph)
     read(graph.save(tmp_path / "odd.trace.json"))  # names with quotes and line breaks are JSON
 
 
@@ -179,3 +184,25 @@ def test_details_can_be_left_out(step: Graph, tmp_path: Path) -> None:
     assert bare.stat().st_size < 0.6 * whole.stat().st_size
     assert "Input Dims" not in of(read(bare)[1], cat="cpu_op")[0]["args"]
     assert np.isclose(*(sum(op["dur"] for op in of(read(path)[1], cat="cpu_op")) for path in (whole, bare)))
+
+
+def test_ops_inside_of_ops_stay_where_they_ran(tmp_path: Path) -> None:
+    """Hooks on what is saved for backward run ops while an op runs: such an op may have been recorded before it."""
+    graph = atlas.capture(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)), torch.ones(2, 4), backward=True)
+    ops = [node.id for node in graph.where(kind="op")]
+    start, time = (graph.columns[name].copy() for name in ("node_start_ns", "node_time_ns"))
+    start[ops], time[ops] = 1000 * np.arange(len(ops)), 800
+    inner, outer = ops[3], ops[4]
+    start[inner], time[inner] = start[outer] + 100, 300
+    graph.columns |= {"node_start_ns": start, "node_time_ns": time}
+    assert timeline(graph).nodes[timeline(graph).inside].tolist() == [inner]
+    document, events = read(graph.save(tmp_path / "step.trace.json"))
+    assert any("ran inside of other ops: 1," in note for note in document["notes"])
+    bars = {op["args"]["External id"]: op for op in of(events, cat="cpu_op")}
+    assert {node: (bar["ts"], bar["dur"]) for node, bar in bars.items()} == {
+        node: (start[node] / 1000, time[node] / 1000) for node in ops
+    }
+    check_nesting(graph)
+    time[inner] = 2000  # ends after the one around it: that is no timeline
+    assert "end to end, for ops of one thread overlap" in timeline(graph).placed
+    check_nesting(graph)

@@ -121,11 +121,12 @@ class _Process:
 
     def _memory(self) -> Iterator[Event]:
         """Live bytes after each op, where they change."""
-        live = self.line.graph.columns["node_memory_bytes"][self.line.nodes]
+        end = self.line.start_ns + self.line.time_ns
+        order = np.argsort(end, kind="stable")
+        end, live = end[order], self.line.graph.columns["node_memory_bytes"][self.line.nodes][order]
         known = np.flatnonzero(live >= 0)
         changes = known[np.append(True, np.diff(live[known]) != 0)] if len(known) else known
-        at = (self.line.start_ns + self.line.time_ns)[changes]
-        for ns, amount in zip(at.tolist(), live[changes].tolist(), strict=True):
+        for ns, amount in zip(end[changes].tolist(), live[changes].tolist(), strict=True):
             yield {"ph": "C", "name": "memory", "pid": self.rank, "ts": ns / 1000, "args": {"live bytes": amount}}
 
     def _flows(self) -> Iterator[Event]:

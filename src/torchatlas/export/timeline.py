@@ -35,6 +35,7 @@ class Timeline:
     lanes: list[str]  # threads
     placed: str  # where the spans stand, in words
     untimed: Array  # ids of the ops that have no time, and so no span
+    inside: Array  # which ops ran inside of another op: hooks on what is saved for backward run such
 
     @property
     def notes(self) -> list[str]:
@@ -42,6 +43,8 @@ class Timeline:
         measured = self.graph.measured()
         assert measured is not None
         found = [f"time of ops: {measured}", f"each op stands {self.placed}", *self.graph.notes]
+        if self.inside.any():
+            found.append(f"ops that ran inside of other ops: {int(self.inside.sum()):,}, which count in the time of both")
         if len(self.untimed):
             found.append(f"{len(self.untimed):,} ops have no time and no span: the total is at least that")
         return [encodable(note) for note in found]
@@ -69,22 +72,28 @@ def timeline(graph: Graph, *, gaps: bool = True) -> Timeline:
         raise AnalysisError(_why_untimed(graph))
     start, took = graph.columns["node_start_ns"][nodes], time[nodes].astype(np.int64)
     lane, lanes = _lanes(graph, nodes)
-    placed, timing = MEASURED, graph.timing
+    placed, timing, inside = MEASURED, graph.timing, None
     if not gaps:
         placed = "end to end: what passed between ops, and the cost of recording, is left out"
     elif timing is not None and timing.runs > 1:
         placed = f"end to end, for times are medians of {timing.runs:,} runs, which have no common clock"
     elif (start < 0).any():
         placed = "end to end, for when ops began is not known"
-    elif _overlap(start, took, lane):
-        placed = "end to end, for ops of one thread overlap as recorded"
+    else:
+        order = np.lexsort((-took, start))  # an op that ran inside of another may have been recorded before it
+        nodes, start, took, lane = nodes[order], start[order] - start.min(), took[order], lane[order]
+        inside = _inside(start, took, lane)
+        if inside is None:
+            placed = "end to end, for ops of one thread overlap as recorded"
+            order = np.argsort(nodes)
+            nodes, took, lane = nodes[order], took[order], lane[order]
     if placed is not MEASURED:
+        inside = None
         start = np.cumsum(took) - took
         if not gaps:
             start = start - _others_before(took, lane, len(lanes))
-    else:
-        start = start - start.min()
-    return Timeline(graph, nodes, start, took, lane, lanes, placed, np.flatnonzero(is_op & (time < 0)))
+    inside = np.zeros(len(nodes), bool) if inside is None else inside
+    return Timeline(graph, nodes, start, took, lane, lanes, placed, np.flatnonzero(is_op & (time < 0)), inside)
 
 
 def _why_untimed(graph: Graph) -> str:
@@ -117,11 +126,19 @@ def _others_before(took: Array, lane: Array, lanes: int) -> Array:
     return found
 
 
-def _overlap(start: Array, took: Array, lane: Array) -> bool:
-    """Whether an op begins before the one before it on its thread ended."""
-    order = np.lexsort((np.arange(len(start)), lane))
-    begin, end, same = start[order][1:], (start + took)[order][:-1], np.diff(lane[order]) == 0
-    return bool((same & (begin < end)).any())
+def _inside(start: Array, took: Array, lane: Array) -> Array | None:
+    """Which ops lie inside of another one of their thread; None if some lie neither inside nor apart."""
+    found = np.zeros(len(start), bool)
+    open_ends: dict[int, list[int]] = {}
+    for at, (begin, end, one) in enumerate(zip(start.tolist(), (start + took).tolist(), lane.tolist(), strict=True)):
+        ends = open_ends.setdefault(one, [])
+        while ends and ends[-1] <= begin:
+            ends.pop()
+        if ends and end > ends[-1]:
+            return None
+        found[at] = bool(ends)
+        ends.append(end)
+    return found
 
 
 def spans(line: Timeline) -> list[Span]:
@@ -135,13 +152,22 @@ def spans(line: Timeline) -> list[Span]:
         line.lane.tolist(),
         line.start_ns.tolist(),
         (line.start_ns + line.time_ns).tolist(),
+        line.inside.tolist(),
         *(columns[f"node_{name}"][line.nodes].tolist() for name in ("iteration", "phase", "call", "operation")),
         strict=True,
     )
     found: list[Span] = []
     stacks: list[list[tuple[Any, Span]]] = [[] for _ in line.lanes]
-    for node, lane, start, end, step, phase, call, operation in rows:
-        stack = stacks[lane]
+    ops: list[list[Span]] = [[] for _ in line.lanes]  # the last op, and those in it
+    for node, lane, start, end, inside, step, phase, call, operation in rows:
+        stack, title = stacks[lane], names[operation]
+        if inside:  # in an op, whatever module it belongs to
+            around = ops[lane]
+            while around[-1].end_ns <= start:
+                around.pop()
+            around.append(Span("op", title, lane, around[-1].depth + 1, start, end, node))
+            found.append(around[-1])
+            continue
         wanted = [("step", step), ("phase", step, phase), *chains[call]]
         same = 0
         while same < min(len(stack), len(wanted)) and stack[same][0] == wanted[same]:
@@ -157,7 +183,8 @@ def spans(line: Timeline) -> list[Span]:
                 span = Span("module", titles[modules[key]], lane, len(stack), start, end, module=modules[key])
             stack.append((key, span))
             found.append(span)
-        found.append(Span("op", names[operation], lane, len(stack), start, end, node))
+        ops[lane] = [Span("op", title, lane, len(stack), start, end, node)]
+        found += ops[lane]
     return found
 
 
