@@ -139,7 +139,7 @@ ANSWERS: list[tuple[str, Call]] = [
     ("whole number", lambda g, t: atlas.pipeline_stages(t, 2.0)),  # type: ignore[arg-type]
     ("whole number", lambda g, t: atlas.memory(g, top="3")),  # type: ignore[arg-type]
     # files
-    ("a trace for Chrome", lambda g, t: g.save("x.trace.json")),
+    ("times and no graph", lambda g, t: atlas.load("x.trace.json")),
     ("a file of weights", lambda g, t: atlas.load("model.pt")),
     ("did you mean 'step.atlas'?", lambda g, t: atlas.memory("stepp.atlas")),
     ("is a folder", lambda g, t: atlas.load(".")),

@@ -38,6 +38,7 @@ def test_types_are_the_classes_that_functions_return() -> None:
         "str",
         "float",
         "dict",
+        "list",
         "Any",
         "Callable",
         "Formula",

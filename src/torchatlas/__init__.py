@@ -44,6 +44,7 @@ __all__ = [
     "formula",
     "from_fx",
     "gradient_norms",
+    "join_profile",
     "lifecycle",
     "load",
     "make_dot",
@@ -59,6 +60,7 @@ __all__ = [
     "recording_backward",
     "register_operator",
     "run_pipeline",
+    "save_ranks",
     "trace",
     "track_computational_graph",
     "verify",
@@ -92,6 +94,8 @@ if TYPE_CHECKING:
     from torchatlas.execute.compare_runs import compare_runs
     from torchatlas.execute.traced import TracedModel, trace
     from torchatlas.execute.verify_replay import verify
+    from torchatlas.export.profile_join import join_profile
+    from torchatlas.export.ranks import save_ranks
     from torchatlas.operations.table import formula, register_operator
     from torchatlas.operations.work import OpCall, Work
     from torchatlas.partition.concurrency import ConcurrencyAnalyzer
@@ -128,6 +132,8 @@ else:
             "execute.check_compatibility": "check_compatibility",
             "execute.traced": "TracedModel trace",
             "execute.verify_replay": "verify",
+            "export.profile_join": "join_profile",
+            "export.ranks": "save_ranks",
             "operations.table": "formula register_operator",
             "operations.work": "OpCall Work",
             "partition.concurrency": "ConcurrencyAnalyzer",

@@ -24,6 +24,7 @@ from torchatlas.execute.compare_runs import NodeDifference, RunComparison
 from torchatlas.execute.free_sizes import InputSize
 from torchatlas.execute.node_values import NodeIO, NodeValues
 from torchatlas.execute.verify_replay import Difference, Verification
+from torchatlas.export.profile_join import ProfiledNode, ProfileJoin
 from torchatlas.graph import Scope, SourceLine, Storage, Value
 from torchatlas.graph.timing import Measured, Timing
 from torchatlas.integrations.guard import Guard
@@ -85,6 +86,8 @@ __all__ = [
     "Picture",
     "PipelinePlan",
     "PipelineRun",
+    "ProfileJoin",
+    "ProfiledNode",
     "Recording",
     "Run",
     "RunComparison",

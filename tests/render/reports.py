@@ -30,7 +30,7 @@ from torchatlas.types import (
     Verification,
     Where,
 )
-from torchatlas.units import format_bytes, format_count, format_flops, format_seconds
+from torchatlas.units import format_bytes, format_count, format_flops, format_ns, format_seconds
 
 MARKUP = "<img onerror='x'>\"&"  # as part of a module's name; neither dot nor slash, which would divide it
 
@@ -193,6 +193,13 @@ def _failed(mark: str) -> Any:
         return recorded.failure
 
 
+@cache
+def profiled(mark: str) -> Any:
+    """A step joined to its own trace."""
+    with tempfile.TemporaryDirectory() as folder:
+        return atlas.join_profile(step(mark), step(mark).save(Path(folder) / "step.trace.json"))
+
+
 REPORTS: dict[str, Row] = {
     "Amount": Row(lambda m: atlas.cost(step(m)).total, lambda r: [format_count(r.macs), f"{r.macs:,}"], named=False),
     "AppliedPlan": Row(lambda m: checkpoints(m).apply(model(m)), lambda r: [], named=False),
@@ -278,6 +285,8 @@ REPORTS: dict[str, Row] = {
         lambda r: [format_seconds(r.bottleneck), format_flops(r.stages[1].flops)],
     ),
     "PipelineRun": Row(pipeline_run, lambda r: ["1.25", "3.00 MiB", "200 ms"]),
+    "ProfileJoin": Row(profiled, lambda r: [f"{len(r.nodes):,} of {r.ops:,} ops", format_ns(r.host_ns)]),
+    "ProfiledNode": Row(lambda m: profiled(m).nodes[0], lambda r: [format_ns(r.host_ns), r.by]),
     "Recording": Row(_recorded, lambda r: [f"{len(r.graph):,} nodes"], named=False),
     "Replay": Row(lambda m: replay(atlas.capture(model(m), example(), values="replay")), lambda r: ["float32[4, 16]"]),
     "Rows": Row(lambda m: step(m).nodes, lambda r: [f"{len(r):,} nodes", "float32[4, 64]"]),

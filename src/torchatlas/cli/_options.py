@@ -21,7 +21,7 @@ from torchatlas.analysis.totals import summarize
 from torchatlas.errors import AtlasError, FileFormatError
 from torchatlas.escapes import clean_text
 from torchatlas.graph import Graph
-from torchatlas.graph.formats import WRITERS, check_folder, suffix_of
+from torchatlas.graph.formats import WRITERS, check_folder, suffix_of, with_rank
 from torchatlas.progress import Progress
 
 OUR_FAILURE, THEIR_FAILURE = 2, 1
@@ -223,7 +223,7 @@ def show(graph: Graph, *, as_json: bool, depth: int | None = None, top: int = 10
 def own_path(path: Path | None) -> Path | None:
     """Each process that torchrun started writes a file of its own: run.atlas becomes run-rank0.atlas."""
     rank = process_rank()
-    return path if path is None or rank is None else path.with_name(f"{path.stem}-rank{rank}{path.suffix}")
+    return path if path is None or rank is None else with_rank(path, rank)
 
 
 def process_rank() -> int | None:

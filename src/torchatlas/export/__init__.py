@@ -3,10 +3,26 @@
 A new format is one file here with one decorated function. Other libraries are imported when they are used.
 """
 
-from torchatlas.export import archive, gexf, graphml, html, json, model_explorer, networkx, node_data, node_table, onnx
+from torchatlas.export import (
+    archive,
+    chakra,
+    chrome,
+    gexf,
+    graphml,
+    html,
+    json,
+    model_explorer,
+    networkx,
+    node_data,
+    node_table,
+    onnx,
+    speedscope,
+)
 
 __all__ = [
     "archive",
+    "chakra",
+    "chrome",
     "gexf",
     "graphml",
     "html",
@@ -16,4 +32,5 @@ __all__ = [
     "node_data",
     "node_table",
     "onnx",
+    "speedscope",
 ]

@@ -61,10 +61,10 @@ def decoded(path: Path, data: bytes, decoder: msgspec.json.Decoder[Any], inside:
         except (ValueError, RecursionError) as head_error:
             if isinstance(head_error, FileFormatError):
                 raise head_error from error
-        raise FileFormatError(f"{path}: {inside}{_in_words(error)}") from error
+        raise FileFormatError(f"{path}: {inside}{in_words(error)}") from error
 
 
-def _in_words(error: Exception) -> str:
+def in_words(error: Exception) -> str:
     """msgspec's "Expected `int`, got `str` - at `$.nodes[12].id`" as "nodes[12].id: expected `int`, got `str`"."""
     if isinstance(error, RecursionError):
         return "nested too deeply."
@@ -137,6 +137,14 @@ class _Group(Struct):
     ranks: list[_Count] | None = None
 
 
+class _DeviceTimes(Struct):
+    """What join_profile found: by the id of a node the time of its kernels."""
+
+    trace: str
+    by_node: dict[str, _Count]
+    step: _Count | None = None
+
+
 class _Known(Struct):
     """The keys of `graph.metadata` that we write. execute/ reads the last two, and checks what is in them."""
 
@@ -150,6 +158,7 @@ class _Known(Struct):
     fx_nodes: dict[str, list[_Count]] = {}
     sizes: dict[str, _Count] = {}
     fixed_sizes: list[tuple[str, _Count, str]] = []  # of a traced model's inputs: name, dimension, why
+    device_times: _DeviceTimes | None = None
     program: dict[str, Any] = {}
     replay: dict[str, Any] = {}
 
@@ -170,6 +179,9 @@ def _metadata_faults(graph: Graph) -> str | None:
     for name, ran in known.fx_nodes.items():
         if ran and max(ran) >= nodes:
             return f"metadata.fx_nodes[{quoted(name)}]: there is no node {max(ran)}"
+    for key in known.device_times.by_node if known.device_times is not None else ():
+        if not _is_number(key) or int(key) >= nodes:
+            return f"metadata.device_times.by_node[{quoted(key)}]: there is no such node"
     return None
 
 

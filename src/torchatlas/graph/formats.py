@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ Reader = Callable[[Path], Any]
 
 WRITERS: Registry[Writer] = Registry("file format to write")
 READERS: Registry[Reader] = Registry("file format to read")
+RANK_WRITERS: Registry[Writer] = Registry("file format to write several ranks to")  # takes a list of graphs
 VIEWS: Registry[Callable[..., Any]] = Registry("view")
 
 
 _WEIGHTS = "a file of weights, which say nothing of a run: load them into the model, and capture that"
 _OF_OTHERS = {  # what people take for a file of ours, and what it is
-    ".trace.json": "the name of a trace for Chrome or Perfetto, which is no format of torchatlas",
+    ".trace.json": "a trace, which has times and no graph: capture the program, and join the two with join_profile",
+    ".trace.json.gz": "a trace, which has times and no graph: capture the program, and join the two with join_profile",
     ".pt": _WEIGHTS,
     ".pth": _WEIGHTS,
     ".ckpt": _WEIGHTS,
@@ -49,14 +51,20 @@ def as_path(path: Any) -> Path:
 
 
 def suffix_of(path: Path) -> str:
-    """The suffix that says what a file is. Its case does not matter. Of the known ones the longest wins.
+    """The suffix that says what a file is. Its case does not matter; the longest that a format has is taken.
 
-    >>> suffix_of(Path("STEP.PNG"))
-    '.png'
+    >>> suffix_of(Path("STEP.PNG")), suffix_of(Path("step.trace.json")), suffix_of(Path("step.v2.json"))
+    ('.png', '.trace.json', '.json')
     """
-    name = path.name.lower()
-    known = (suffix for suffix in (*WRITERS, *READERS) if suffix.count(".") > 1 and name.endswith(suffix))
-    return max(known, key=len, default=path.suffix.lower())
+    parts = path.name.lower().split(".")
+    ends = ("." + ".".join(parts[at:]) for at in range(1, len(parts) - 1))
+    return next((end for end in ends if end in WRITERS or end in READERS), path.suffix.lower())
+
+
+def with_rank(path: Path, rank: int) -> Path:
+    """The file of one of several processes: run-rank0.atlas of run.atlas."""
+    suffix = path.name[len(path.name) - len(suffix_of(path)) :]
+    return path.with_name(f"{path.name.removesuffix(suffix)}-rank{rank}{suffix}")
 
 
 def check_folder(path: Path) -> None:
@@ -84,11 +92,19 @@ def save(graph: Any, path: Path, suffix: str | None = None, **options: Any) -> P
         raise FileFormatError(
             f"{path.name} would hold {suffix[1:]}: give it the suffix {suffix!r}, or leave format= out."
         )
-    writer = _by_suffix(WRITERS, path, suffix)
-    _check_options(writer, suffix or own, options)
+    return _written(_by_suffix(WRITERS, path, suffix), graph, path, suffix or own, options)
+
+
+def save_together(graphs: Sequence[Any], path: Path, **options: Any) -> Path:
+    """Write several graphs, the ranks of one program, to one file; the formats that hold several are RANK_WRITERS."""
+    return _written(_by_suffix(RANK_WRITERS, path), graphs, path, suffix_of(path), options)
+
+
+def _written(writer: Writer, item: Any, path: Path, suffix: str, options: dict[str, Any]) -> Path:
+    _check_options(writer, suffix, options)
     check_folder(path)
     try:
-        writer(graph, path, **options)
+        writer(item, path, **options)
     except OSError as error:
         if isinstance(error, FileSystemError):
             raise
@@ -147,13 +163,14 @@ def _options(writer: Writer) -> list[str]:
 
 
 def _by_suffix(formats: Registry[Any], path: Path, suffix: str | None = None) -> Any:
-    other = next((end for end in _OF_OTHERS if path.name.lower().endswith(end)), "") if suffix is None else ""
-    suffix = other or (suffix_of(path) if suffix is None else suffix)
-    if suffix not in formats:
+    named = suffix_of(path) if suffix is None else suffix
+    if named not in formats:
+        other = next((end for end in _OF_OTHERS if path.name.lower().endswith(end)), "") if suffix is None else ""
+        suffix = other or named
         known = ", ".join(formats)
         what = f" is {_OF_OTHERS[other]}" if other else f": the suffix {suffix or '(none)'!r} is no {formats.kind}"
         raise FileFormatError(f"{path.name}{what}. Known: {known}.")
-    return formats[suffix]
+    return formats[named]
 
 
 def imported(package: str, needed_by: str, extra: str | None = None) -> Any:

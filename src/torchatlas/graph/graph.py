@@ -337,8 +337,8 @@ class Graph:
 
         Args:
             path: Where: .atlas and .json hold everything, .html is the viewer, .svg, .png and .pdf are pictures; .dot,
-                .mmd, .csv, .parquet, .graphml, .gexf, .onnx, .model-explorer.json and .node-data.json are for other
-                tools.
+                .mmd, .csv, .parquet, .graphml, .gexf, .onnx, .model-explorer.json, .node-data.json, .trace.json,
+                .speedscope.json and .et are for other tools.
             **options: Those of the format. A page of the viewer takes `title`, and what is laid over the graph:
                 `overlay` (numbers of nodes or modules by name), `findings`, `partition`, `stages`, `backward`; `device`
                 is for its roofline. A .node-data.json file takes `by`. Pictures take the arguments of `atlas.draw`.

@@ -284,6 +284,12 @@ class GraphNode(_Item, NodeNames):
         return self._optional("node_time_spread_ns")
 
     @property
+    def device_time_ns(self) -> int | None:
+        """The sum of its kernels on the device, as `atlas.join_profile` found it; None where no kernel is known."""
+        times: dict[str, int] = self._graph.metadata.get("device_times", {}).get("by_node", {})
+        return times.get(str(self.id))
+
+    @property
     def memory_bytes(self) -> int | None:
         """Bytes alive right after it."""
         return self._optional("node_memory_bytes")

@@ -64,6 +64,14 @@ class Scope(Shown):
         timing = self._graph._timing or Timing()  # graph.timing would look through all times, for every scope
         return Measured(self.time_ns, timing.runs, self.time_spread_ns)
 
+    @property
+    def device_time_ns(self) -> int | None:
+        """The sum of kernels in it and below, as `atlas.join_profile` found them; None where no kernel is known."""
+        if self._graph is None or "device_times" not in self._graph.metadata:
+            return None
+        known = [node.device_time_ns for node in self.nodes]
+        return sum(ns for ns in known if ns is not None) if any(ns is not None for ns in known) else None
+
     def walk(self) -> Iterator[Scope]:
         """This scope and all below it, parents first."""
         yield self

@@ -62,6 +62,10 @@ def induced(graph: Graph, nodes: Array) -> Graph:
     if "fx_nodes" in metadata:
         ran = metadata["fx_nodes"].items()
         metadata["fx_nodes"] = {name: [new_id[node] for node in mine if node in new_id] for name, mine in ran}
+    if "device_times" in metadata:
+        times = metadata["device_times"]
+        mine = {str(new_id[int(node)]): ns for node, ns in times["by_node"].items() if int(node) in new_id}
+        metadata["device_times"] = {**times, "by_node": mine}
     timing = None if graph.timing is None else graph.timing.of_part()
     return Graph(
         found, graph.tables, source=graph.source, notes=notes, metadata=metadata, recorded=recorded, timing=timing
