@@ -29,6 +29,7 @@ LAYERS = [
     {"export"},
     {"render"},
     {"runs"},
+    {"integrations"},
     {"compat"},
     {"demo", "checkpoint_plans"},
     {"selftest", "types", "learn"},

@@ -63,6 +63,7 @@ __all__ = [
     "track_computational_graph",
     "verify",
     "view",
+    "watch",
 ]
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from torchatlas.execute.compare_runs import compare_runs
     from torchatlas.execute.traced import TracedModel, trace
     from torchatlas.execute.verify_replay import verify
+    from torchatlas.integrations.watch import watch
     from torchatlas.operations.table import formula, register_operator
     from torchatlas.operations.work import OpCall, Work
     from torchatlas.partition.concurrency import ConcurrencyAnalyzer
@@ -128,6 +130,7 @@ else:
             "execute.check_compatibility": "check_compatibility",
             "execute.traced": "TracedModel trace",
             "execute.verify_replay": "verify",
+            "integrations.watch": "watch",
             "operations.table": "formula register_operator",
             "operations.work": "OpCall Work",
             "partition.concurrency": "ConcurrencyAnalyzer",

@@ -25,6 +25,8 @@ from torchatlas.execute.node_values import NodeIO, NodeValues
 from torchatlas.execute.verify_replay import Difference, Verification
 from torchatlas.graph import Scope, SourceLine, Storage, Value
 from torchatlas.graph.timing import Measured, Timing
+from torchatlas.integrations.training_report import ModuleShare, TrainingReport
+from torchatlas.integrations.training_watch import TrainingWatch
 from torchatlas.partition.concurrency import ConcurrencyReport
 from torchatlas.partition.report import Parallelism, PartitionReport, Subgraph
 from torchatlas.partition.stages import PipelinePlan, Stage
@@ -71,6 +73,7 @@ __all__ = [
     "ModuleBars",
     "ModuleMemory",
     "ModuleRow",
+    "ModuleShare",
     "ModuleTable",
     "NodeCost",
     "NodeDifference",
@@ -98,6 +101,8 @@ __all__ = [
     "TensorMemory",
     "Timeline",
     "Timing",
+    "TrainingReport",
+    "TrainingWatch",
     "Value",
     "Verification",
     "Visit",
