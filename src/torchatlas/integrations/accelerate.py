@@ -1,4 +1,4 @@
-"""`watch` for loops with Hugging Face accelerate: what `atlas.watch` does, with the accelerator's trackers and ranks."""
+"""`watch` for loops with Hugging Face accelerate: `atlas.watch` with the accelerator's trackers and ranks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The part of a trainer's callback that is the same for all trainers: its arguments, its watch, and that it never raises.
+"""The part of a callback that is the same for all trainers: its arguments, its watch, and that it never raises.
 
-A callback begins a TrainingWatch when the training begins, in the trainer's folder, and ends it with the training. Every
-training gets a folder of its own: run.atlas, run-2.atlas ...
+A callback begins a TrainingWatch when the training begins, in the trainer's folder, and ends it with the training.
+Every training gets a folder of its own: run.atlas, run-2.atlas ...
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torchatlas.runs.folder import free_path
 
 
 class TrainingCallback:
-    """Records chosen steps of a trainer's training, with times and memory by module, to files and the trainer's loggers.
+    """Records chosen steps of a training, with times and memory by module, to files and to the trainer's loggers.
 
     Args:
         every: Record every such step; each hundredth unless `every` or `steps` is given.

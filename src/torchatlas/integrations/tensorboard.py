@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections import Counter
+from importlib import import_module
 from typing import Any
 
 from torchatlas.errors import InvalidInputError
@@ -50,8 +51,7 @@ def add_graph(writer: Any, graph: Graph, *, tag: str = "step") -> None:
         events.Event(wall_time=now, tagged_run_metadata=tagged),
     ]
     if isinstance(writer, (str, os.PathLike)):
-        event_file = imported("tensorboard.summary.writer.event_file_writer", "add_graph needs", "tensorboard")
-        own = event_file.EventFileWriter(os.fspath(writer))
+        own = import_module("tensorboard.summary.writer.event_file_writer").EventFileWriter(os.fspath(writer))
         try:
             for event in found:
                 own.add_event(event)
@@ -126,7 +126,8 @@ def sink(writer: Any) -> Sink:
 
 
 def _protocol(name: str) -> Any:
-    return imported(f"tensorboard.compat.proto.{name}", "TensorBoard's graph needs", "tensorboard")
+    imported("tensorboard", "Writing graphs for TensorBoard needs")
+    return import_module(f"tensorboard.compat.proto.{name}")
 
 
 def _node_def(node: GraphNode, name: str, inputs: list[str], device: str) -> Any:
@@ -180,7 +181,7 @@ def _device(node: GraphNode) -> str:
 
 
 def _unique_names(graph: Graph) -> list[str]:
-    """A name for each node, with a / between modules. None is also the name of a scope: TensorBoard would merge them."""
+    """A name for each node, with a / between modules. None is also a scope: TensorBoard would merge them."""
     paths = [_path(node) for node in graph.nodes]
     taken = {"/".join(path[:end]) for path in paths for end in range(1, len(path))}
     names: list[str] = []

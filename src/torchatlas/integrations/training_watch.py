@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,8 @@ class TrainingWatch(Shown):
             yield from self.report._sections()
             return
         state = {"new": "not begun", "running": "still running"}.get(self._state, "over")
-        text = f"watch of a training, {state}: {self.recording.recorded:,} of {self.recording.steps_ended:,} steps recorded"
+        recorded = f"{self.recording.recorded:,} of {self.recording.steps_ended:,} steps recorded"
+        text = f"watch of a training, {state}: {recorded}"
         yield Lines([text if self.path is None else f"{text} in {self.path}"], notes=self.notes)
 
     # -- for callbacks -------------------------------------------------------------------------------------------------
@@ -233,7 +234,5 @@ class TrainingWatch(Shown):
 
 def warn(text: str) -> None:
     """Warn, also where warnings are errors: ours must not end the training."""
-    try:
+    with suppress(RuntimeWarning):
         warnings.warn(f"torchatlas: {text}", RuntimeWarning, stacklevel=3)
-    except RuntimeWarning:
-        pass

@@ -88,9 +88,7 @@ def watch(
     rank = _rank() if rank is None else rank
     _end_those_without_optimizer()
     if _RUNNING:
-        raise StateError(
-            "A training is watched already: end() that watch, or give both optimizers to one: watch([a, b])."
-        )
+        raise StateError("A training is watched already: end() it, or give one watch both optimizers: watch([a, b]).")
     given = None if path is None else Path(os.fspath(path))
     place = ranked(free_path() if given is None else given, rank)
     sinks = [] if rank else sinks_of(loggers or ())

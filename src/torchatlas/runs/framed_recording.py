@@ -22,7 +22,7 @@ class FramedRunRecording(RunRecording):
         return self._stepped
 
     def begin_step(self, number: int | None = None) -> None:
-        """Begin a step of a framed run. Does nothing while one runs, or when the run is over.
+        """Begin a step. Does nothing while one runs, or when the run is over.
 
         Args:
             number: Its number, where that is known; smaller ones than are due are not taken.
@@ -34,7 +34,7 @@ class FramedRunRecording(RunRecording):
                 with self._guarded():
                     self._begin_step()
             else:
-                self._step_began_ns = time.perf_counter_ns()
+                self._paused_ns, self._step_began_ns = 0, time.perf_counter_ns()
 
     def end_step(self) -> None:
         """End the step that `begin_step` began. Does nothing if none runs."""
@@ -48,16 +48,17 @@ class FramedRunRecording(RunRecording):
 
     def pause(self) -> None:
         """Record nothing until `resume`: a validation in the middle of a step, say. Its time is not the step's."""
-        if self._recording is not None and self._pause is None and self._is_here():
-            with self._guarded():
-                patches.leave(self._recording._watch)
-                self._listen(False)
-                self._pause_began_ns = time.perf_counter_ns()
-                self._pause = self._recording.paused()
-                self._pause.__enter__()
+        if self._in_step and not self._pause_began_ns and self._is_here():
+            self._pause_began_ns = time.perf_counter_ns()
+            if self._recording is not None:
+                with self._guarded():
+                    patches.leave(self._recording._watch)
+                    self._listen(False)
+                    self._pause = self._recording.paused()
+                    self._pause.__enter__()
 
     def resume(self) -> None:
         """End a `pause`. Does nothing if there is none."""
-        if self._pause is not None and self._is_here():
+        if self._pause_began_ns and self._is_here():
             with self._guarded():
                 self._end_pause()

@@ -154,10 +154,12 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         return self._ended
 
     def _end_pause(self) -> None:
+        if self._pause_began_ns:
+            self._paused_ns += time.perf_counter_ns() - self._pause_began_ns
+            self._pause_began_ns = 0
         pause, self._pause = self._pause, None
         if pause is not None and self._recording is not None:
             pause.__exit__(None, None, None)
-            self._paused_ns += time.perf_counter_ns() - self._pause_began_ns
             patches.join(self._recording._watch, self._recording._recorder.current)
             self._listen(True)
 
@@ -356,7 +358,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
 
     def _end_unrecorded(self) -> None:
         now = time.perf_counter_ns()
-        self._unrecorded_ns += now - self._step_began_ns
+        self._unrecorded_ns += now - self._step_began_ns - self._paused_ns
         self._unrecorded += 1
         self._number += 1
         self._ended += 1
