@@ -174,13 +174,14 @@ def test_a_logger_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(watch.notes) == 1
 
 
-@pytest.mark.parametrize("broken", ["_read", "_write"])
+@pytest.mark.parametrize("broken", ["_read", "_write_page", "_write"])
 def test_our_own_failure_is_not_the_trainings(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     monkeypatch.setattr(training_watch.TrainingWatch, broken, failing)
     model, optimizer, step = trained()
+    watch = atlas.watch(optimizer, model, every=1)
+    step()
     with pytest.warns(RuntimeWarning, match="failed, and the training goes on: ValueError: no disk"):
-        with atlas.watch(optimizer, model, every=1) as watch:
-            step()
+        watch.end()
     assert watch.report is not None
     assert watch.report.notes
 

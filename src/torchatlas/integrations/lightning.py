@@ -18,7 +18,7 @@ _lightning: Any = imported(_NAME, "AtlasCallback for Lightning needs", "lightnin
 class AtlasCallback(TrainingCallback, _lightning.Callback):  # type: ignore[misc]
     __doc__ = TrainingCallback.__doc__
 
-    # A step is one or several batches: it ends with the batch in which an optimizer has stepped.
+    # A step is one batch, or several: it ends with the batch in which an optimizer has stepped.
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to watch."""
@@ -30,27 +30,21 @@ class AtlasCallback(TrainingCallback, _lightning.Callback):  # type: ignore[misc
         self._begin(pl_module, _folder(trainer), trainer.global_rank, own_sinks)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Begin a step, unless one goes on: gradients are accumulated."""
+        """Begin a step, or go on with one: gradients are accumulated."""
         if self.watch is not None and self.watch.running:
-            self.watch.frame.begin_step(self._before if not self.watch.recording.steps_ended else None)
+            frame = self.watch.frame
+            frame.resume()
+            frame.begin_step(self._before if not frame.steps_ended else None)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """End the step if an optimizer has stepped."""
+        """End the step if an optimizer has stepped; else look away until the next batch: validation may come first."""
         if self.watch is not None and self.watch.running:
-            stepped = trainer.global_step
-            if self.watch.frame.stepped or stepped != self._before:  # a scaler may skip a step that the trainer counts
-                self.watch.frame.end_step()
+            frame, stepped = self.watch.frame, trainer.global_step
+            if frame.stepped or stepped != self._before:  # a scaler may skip a step that the trainer counts
+                frame.end_step()
                 self._before = stepped
-
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Look away: validation may come while gradients are accumulated."""
-        if self.watch is not None and self.watch.running:
-            self.watch.frame.pause()
-
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Go on."""
-        if self.watch is not None and self.watch.running:
-            self.watch.frame.resume()
+            else:
+                frame.pause()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """End the watch."""

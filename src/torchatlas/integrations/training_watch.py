@@ -191,7 +191,9 @@ class TrainingWatch(Shown):
         report = TrainingReport(None, (), findings, (), ())
         with self._attempt("reading the run"):
             report = self._read(report)
-        with self._attempt("writing the page and the report"):
+        with self._attempt("writing the page"):
+            report = self._write_page(report)
+        with self._attempt("writing the report"):
             report = self._write(report)
         self.report = replace(report, notes=tuple(self.notes))
         for sink in self._sinks:
@@ -207,13 +209,17 @@ class TrainingWatch(Shown):
         graph: Graph | None = run.graph() if len(run) and (run.kept or run.structures) else None
         return replace(report, run=run, graph=graph, modules=module_shares(run, graph))
 
+    def _write_page(self, report: TrainingReport) -> TrainingReport:
+        if not self._wanted.page or report.run is None or report.graph is None:
+            return report
+        page = report.run.save(report.run.path.with_suffix(".html"))
+        return replace(report, files=(*report.files, page))
+
     def _write(self, report: TrainingReport) -> TrainingReport:
         assert self.path is not None
-        files: list[Path] = []
-        if self._wanted.page and report.run is not None and report.graph is not None:
-            files.append(report.run.save(self.path.with_suffix(".html")))
-        report = replace(report, files=(*files, self.path.with_suffix(".txt")), notes=tuple(self.notes))
-        with replacing(report.files[-1]) as file:
+        path = self.path.with_suffix(".txt")
+        report = replace(report, files=(*report.files, path), notes=tuple(self.notes))
+        with replacing(path) as file:
             file.write(f"{report}\n".encode())
         return report
 
