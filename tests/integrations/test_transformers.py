@@ -31,11 +31,11 @@ class Model(nn.Module):
         self.calls, self.fails_at = 0, fails_at
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        out = self.net(x)
         if self.training:
             if self.calls == self.fails_at:
                 raise ZeroDivisionError("of the model")
             self.calls += 1
-        out = self.net(x)
         out = out if self.training else out.tanh()
         return {"loss": (out[:, 0] - labels).square().mean(), "out": out}
 

@@ -35,7 +35,7 @@ from torchatlas.interrupts import Bracket, signals_deferred
 from torchatlas.runs.device import DeviceMeter
 from torchatlas.runs.folder import FORMAT, VERSION, Beginning, Number, free_path
 from torchatlas.runs.keeper import Keeper, RecordedStep
-from torchatlas.runs.step_events import Listener, gradient_norms, scalar
+from torchatlas.runs.step_events import Listener, gradient_norms, has_closure, scalar
 from torchatlas.sections import Lines, Section
 from torchatlas.torch_private import current_autograd_node, dispatch_mode_stack, never_compiled
 
@@ -334,7 +334,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
             if next(reversed(optimizers._global_optimizer_post_hooks)) != hook.id:
                 hook.remove()
                 self._hooks[1] = optimizers.register_optimizer_step_post_hook(self._after_step)
-            if self.gradients and self._recording is not None:
+            if self.gradients and self._recording is not None and not has_closure(args, kwargs):
                 self._measure_gradients(optimizer, self._recording)
 
     @property
@@ -377,6 +377,9 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         if not self._is_here() or not self._counts(optimizer):
             return
         self._stepped = True
+        if self.gradients and self._recording is not None and has_closure(args, kwargs):
+            with self._guarded():  # only now: the closure has made them
+                self._measure_gradients(optimizer, self._recording)
         if self._framed:
             return
         if not self._is_busy and not self._begins_next and self._ends_step(optimizer):

@@ -26,6 +26,11 @@ def scalar(tensors: Any) -> float | None:
         return None
 
 
+def has_closure(args: Any, kwargs: Any) -> bool:
+    """True if an optimizer's step was given a function that computes the loss and its gradients."""
+    return kwargs.get("closure") is not None or any(callable(one) for one in args[1:])
+
+
 def gradient_norms(optimizer: Any, names: dict[int, str]) -> dict[str, float]:
     """L2 norms of the gradients that an optimizer is about to use, by the module of the parameter."""
     paths: list[str] = []
