@@ -86,7 +86,7 @@ class TrainingCallback:
             path.absolute().parent.mkdir(parents=True, exist_ok=True)
             sinks = [] if rank else self._sinks(lambda: own_sinks(path))
             options: dict[str, Any] = {"sinks": sinks, "after_error": after_error, "first_logged": first_logged}
-            self.watch = TrainingWatch(self._wanted, model, path, framed=True, **options).begin()
+            self.watch = TrainingWatch(self._wanted, model, path, framed=True, **options)._begin()
             weakref.finalize(self, self.watch.end)  # also at the end of the process
         except Exception as error:
             warn(f"this training is not recorded: {type(error).__name__}: {error}")
@@ -102,11 +102,11 @@ class TrainingCallback:
 
     def _begin_step(self, number: int | None = None) -> None:
         if self.watch is not None and self.watch.running:
-            self.watch.frame.begin_step(number)
+            self.watch._frame.begin_step(number)
 
     def _end_step(self) -> None:
         if self.watch is not None and self.watch.running:
-            self.watch.frame.end_step()
+            self.watch._frame.end_step()
 
     def _end(self, error: BaseException | None = None) -> None:
         if self.watch is not None:

@@ -32,14 +32,14 @@ class AtlasCallback(TrainingCallback, _lightning.Callback):  # type: ignore[misc
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Begin a step, or go on with one: gradients are accumulated."""
         if self.watch is not None and self.watch.running:
-            frame = self.watch.frame
+            frame = self.watch._frame
             frame.resume()
             frame.begin_step(self._before if not frame.steps_ended else None)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End the step if an optimizer has stepped; else look away until the next batch: validation may come first."""
         if self.watch is not None and self.watch.running:
-            frame, stepped = self.watch.frame, trainer.global_step
+            frame, stepped = self.watch._frame, trainer.global_step
             if frame.stepped or stepped != self._before:  # a scaler may skip a step that the trainer counts
                 frame.end_step()
                 self._before = stepped

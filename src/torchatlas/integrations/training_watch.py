@@ -135,7 +135,7 @@ class TrainingWatch(Shown):
 
     # -- for callbacks -------------------------------------------------------------------------------------------------
 
-    def begin(self) -> TrainingWatch:
+    def _begin(self) -> TrainingWatch:
         """Begin. This alone may raise: the folder cannot be made, or another run is recorded."""
         if self._visit is not None:
             self._visit.__enter__()  # first: recordings end in the reverse order of their beginning
@@ -149,7 +149,7 @@ class TrainingWatch(Shown):
         return self
 
     @property
-    def frame(self) -> FramedRunRecording:
+    def _frame(self) -> FramedRunRecording:
         """Who is told of steps, of a watch that was made with `framed`."""
         assert isinstance(self.recording, FramedRunRecording)
         return self.recording
@@ -166,7 +166,7 @@ class TrainingWatch(Shown):
     def _ended(self, number: int) -> None:
         """A step has ended, recorded or not."""
         if self._wanted.doctor is not True and self.recording.steps_ended >= self._wanted.doctor:
-            self.recording.tell_no_more_of_each()
+            self.recording._count_only()
             self._leave_doctor(None)
 
     def _leave_doctor(self, error: BaseException | None) -> None:

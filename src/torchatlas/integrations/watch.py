@@ -92,18 +92,12 @@ def watch(
     given = None if path is None else Path(os.fspath(path))
     place = ranked(free_path() if given is None else given, rank)
     sinks = [] if rank else sinks_of(loggers or ())
-    found = _Watch(wanted, model, free_path(place) if given is None else place, sinks=sinks, optimizers=watched)
+    found = TrainingWatch(wanted, model, free_path(place) if given is None else place, sinks=sinks, optimizers=watched)
     if rank and ranks == "first":
         return found  # it never begins
-    found.begin()
+    found._begin()
     _RUNNING[found] = weakref.ref(watched[-1])
     return found
-
-
-class _Watch(TrainingWatch):
-    def end(self, error: BaseException | None = None) -> Any:
-        _RUNNING.pop(self, None)
-        return super().end(error)
 
 
 def _torchs_own(optimizer: Any) -> torch.optim.Optimizer:
@@ -129,6 +123,8 @@ def _end_those_without_optimizer() -> None:
     for found, reference in list(_RUNNING.items()):
         if reference() is None:
             found.end()
+        if not found.running:
+            del _RUNNING[found]
 
 
 def _end_all() -> None:

@@ -120,7 +120,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         """How many steps were recorded so far."""
         return 0 if self._keeper is None else self._keeper.count
 
-    def tell_no_more_of_each(self) -> None:
+    def _count_only(self) -> None:
         """Let unrecorded steps be counted only, which is quicker."""
         self._tell_each = None
 
