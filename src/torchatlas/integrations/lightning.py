@@ -22,7 +22,7 @@ class AtlasCallback(TrainingCallback, _lightning.Callback):  # type: ignore[misc
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to watch."""
-        self._before = trainer.global_step
+        self._first = trainer.global_step  # of a training that is resumed; later ones are counted from there
 
         def own_sinks(path: Path) -> list[Sink]:
             return sinks_of(trainer.loggers)
@@ -34,15 +34,14 @@ class AtlasCallback(TrainingCallback, _lightning.Callback):  # type: ignore[misc
         if self.watch is not None and self.watch.running:
             frame = self.watch._frame
             frame.resume()
-            frame.begin_step(self._before if not frame.steps_ended else None)
+            frame.begin_step(self._first)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End the step if an optimizer has stepped; else look away until the next batch: validation may come first."""
         if self.watch is not None and self.watch.running:
-            frame, stepped = self.watch._frame, trainer.global_step
-            if frame.stepped or stepped != self._before:  # a scaler may skip a step that the trainer counts
+            frame = self.watch._frame
+            if frame.stepped:
                 frame.end_step()
-                self._before = stepped
             else:
                 frame.pause()
 

@@ -27,21 +27,23 @@ class FramedRunRecording(RunRecording):
         Args:
             number: Its number, where that is known; smaller ones than are due are not taken.
         """
-        if not self._in_step and self._is_here():
-            self._number = max(self._number, number or 0)
-            self._in_step, self._stepped = True, False
-            if self._is_chosen(self._number):
-                with self._guarded():
-                    self._begin_step()
-            else:
-                self._paused_ns, self._step_began_ns = 0, time.perf_counter_ns()
+        if self._in_step or self._state != "running":
+            return
+        self._number = max(self._number, number or 0)
+        self._in_step, self._stepped = True, False
+        if self._number < self._idle_until:
+            self._paused_ns, self._step_began_ns = 0, time.perf_counter_ns()
+        elif self._is_here():
+            with self._guarded():
+                self._begin_step()
 
     def end_step(self) -> None:
         """End the step that `begin_step` began. Does nothing if none runs."""
-        if self._in_step and self._is_here():
-            if self._recording is None and self._tell_each is None:
+        if self._in_step and self._state == "running":
+            if self._number < self._idle_until:
+                self._end_pause()
                 self._end_unrecorded()  # what most steps of a long run are
-            else:
+            elif self._is_here():
                 with self._guarded():
                     self._end_step()
             self._in_step = False

@@ -14,9 +14,11 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from threading import get_ident
 from types import TracebackType
 from typing import Any
 
@@ -82,6 +84,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         self.path: Path | None = None if path is None else as_path(path)
         self.notes: list[str] = []
         self._steps = None if steps is None else _step_numbers(steps)
+        self._idle_until: float = 0  # no step before this one is recorded, nor told of: steps are only counted
         self._native = native
         # Whom to tell: of each step that ends, of a recorded one with its row, of an exception. They must not raise.
         self._tell_each, self._tell_recorded, self._tell_error = after_each, after_recorded, after_error
@@ -142,7 +145,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         if not self._is_here():
             return
         with self._guarded():
-            by_hand, self._by_hand = self._by_hand, True
+            by_hand, self._by_hand, self._idle_until = self._by_hand, True, 0
             nothing_ran = self._recording is not None and not self._recording.length
             if not by_hand and self._number and nothing_ran:
                 return  # the optimizer's step before this call has just ended the same step
@@ -238,7 +241,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
 
     def _detach(self, error: BaseException | None) -> Recording | None:
         """Leave torch as it was found. Returns the recording of the step that ran."""
-        self._state = "over"
+        self._state, self._idle_until = "over", 0
         _LIVE.discard(self)
         while self._hooks:
             self._hooks.pop().remove()
@@ -254,7 +257,18 @@ class RunRecording(Shown, Bracket["RunRecording"]):
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _is_chosen(self, number: int) -> bool:
-        return number % self.every == 0 if self._steps is None else number in self._steps
+        return number % self.every == 0 if self._steps is None else self._next_chosen(number - 1) == number
+
+    def _next_chosen(self, number: int) -> float:
+        """The first step after this one that is to be recorded."""
+        if self._steps is None:
+            return (number // self.every + 1) * self.every
+        at = bisect_right(self._steps, number)
+        return self._steps[at] if at < len(self._steps) else math.inf
+
+    def _find_idle_steps(self) -> None:
+        busy = self._recording is not None or self._tell_each is not None or self._by_hand or self._always_listens
+        self._idle_until = 0 if busy or self._state != "running" else self._next_chosen(self._number)
 
     def _begin_step(self) -> None:
         if self._is_chosen(self._number):
@@ -268,6 +282,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         self._loss = None
         self._norms.clear()
         self._stepped, self._paused_ns = False, 0
+        self._find_idle_steps()
         self._step_began_ns = time.perf_counter_ns()
 
     def _lower(self, recording: Recording) -> None:
@@ -325,7 +340,9 @@ class RunRecording(Shown, Bracket["RunRecording"]):
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Before an optimizer's step: its gradients are complete. And see to it that our other hook is the last one:
         it begins and ends recordings, which adds and removes hooks, and torch is going through them then."""
-        if not self._is_here() or not self._counts(optimizer) or not (self._is_busy or self._begins_next):
+        if self._number + 1 < self._idle_until or not self._is_here() or not self._counts(optimizer):
+            return
+        if not self._is_busy and not self._begins_next:
             return
         hook = self._hooks[1]
         if not self.gradients and next(reversed(optimizers._global_optimizer_post_hooks)) == hook.id:
@@ -374,6 +391,13 @@ class RunRecording(Shown, Bracket["RunRecording"]):
 
     @never_compiled
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._number + 1 < self._idle_until and get_ident() == self._thread:  # what most steps of a long run are
+            if self._framed:
+                self._stepped = self._stepped or self._counts(optimizer)
+                return
+            if self._newest is not None and self._newest() is optimizer:
+                self._end_unrecorded()
+                return
         if not self._is_here() or not self._counts(optimizer):
             return
         self._stepped = True
@@ -381,9 +405,6 @@ class RunRecording(Shown, Bracket["RunRecording"]):
             with self._guarded():  # only now: the closure has made them
                 self._measure_gradients(optimizer, self._recording)
         if self._framed:
-            return
-        if not self._is_busy and not self._begins_next and self._ends_step(optimizer):
-            self._end_unrecorded()  # what most steps of a long run are
             return
         with self._guarded():
             if optimizer not in self._optimizers:
@@ -393,6 +414,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
                 return
             if current_autograd_node() is not None:  # a hook of a gradient runs it: the step ends with backward
                 self._ends_after_backward = self._always_listens = True
+                self._idle_until = 0
                 self._listen(True)
             elif self._ends_step(optimizer):
                 self._end_step()
@@ -468,7 +490,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
 
     def _leave_child(self) -> None:
         """In a process that was forked off: let it run as if nobody recorded. Nothing is written."""
-        self._state = "over"
+        self._state, self._idle_until = "over", 0
         if threading.get_ident() == self._thread and self._recording is not None:
             self._recording._close(None)
             self._recording = None
@@ -484,14 +506,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _step_numbers(steps: Iterable[int]) -> Collection[int]:
-    """The numbers of steps that were asked for, quick to look into."""
-    if isinstance(steps, range):
+def _step_numbers(steps: Iterable[int]) -> Sequence[int]:
+    """The numbers of steps that were asked for, in order."""
+    if isinstance(steps, range) and steps.step > 0 and steps.start >= 0:
         return steps
     found = list(steps) if isinstance(steps, Iterable) and not isinstance(steps, (str, bytes)) else [None]
     if not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in found):
         raise InvalidInputError(f"steps={steps!r}: give the numbers of steps, such as {{0, 100}} or range(10).")
-    return frozenset(one for one in found if one is not None)
+    return sorted({one for one in found if one is not None})
 
 
 def _reason(error: Exception) -> str:
