@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +232,19 @@ def test_other_ranks_and_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Path("run.atlas").exists()
     fit(Module(), AtlasCallback(every=1, ranks="all"), max_epochs=1)
     assert len(loaded("run-rank1.atlas")) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.child
+def test_two_processes_of_ddp() -> None:
+    program = Path(__file__).parent / "two_ranks.py"
+    for ranks in ("none", "first", "all"):
+        done = subprocess.run([sys.executable, str(program), ranks], capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+        assert "torchatlas:" not in done.stderr
+    assert sorted(path.name for path in Path().glob("*.atlas")) == ["run-2.atlas", "run-rank1.atlas", "run.atlas"]
+    for name in ("run.atlas", "run-2.atlas", "run-rank1.atlas"):
+        assert loaded(name).steps.numbers == [0, 2]
+        assert loaded(name).graph().where(operation_type="communication")
+    alone, first, every = (torch.load(f"{ranks}.pt") for ranks in ("none", "first", "all"))
+    assert all(torch.equal(alone[name], first[name]) and torch.equal(alone[name], every[name]) for name in alone)

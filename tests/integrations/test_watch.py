@@ -254,7 +254,7 @@ print("done")
 
 
 @pytest.mark.child
-@pytest.mark.parametrize("ends", ["", "1 / 0"])
+@pytest.mark.parametrize("ends", [pytest.param("", marks=pytest.mark.slow), "1 / 0"])
 def test_a_watch_ends_with_the_program(ends: str) -> None:
     Path("train.py").write_text(f"{PROGRAM}{ends}\n")
     done = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, timeout=200)
