@@ -65,6 +65,7 @@ __all__ = [
     "track_computational_graph",
     "verify",
     "view",
+    "watch",
 ]
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from torchatlas.execute.verify_replay import verify
     from torchatlas.export.profile_join import join_profile
     from torchatlas.export.ranks import save_ranks
+    from torchatlas.integrations.watch import watch
     from torchatlas.operations.table import formula, register_operator
     from torchatlas.operations.work import OpCall, Work
     from torchatlas.partition.concurrency import ConcurrencyAnalyzer
@@ -134,6 +136,7 @@ else:
             "execute.verify_replay": "verify",
             "export.profile_join": "join_profile",
             "export.ranks": "save_ranks",
+            "integrations.watch": "watch",
             "operations.table": "formula register_operator",
             "operations.work": "OpCall Work",
             "partition.concurrency": "ConcurrencyAnalyzer",

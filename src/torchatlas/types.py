@@ -28,6 +28,8 @@ from torchatlas.export.profile_join import ProfiledNode, ProfileJoin
 from torchatlas.graph import Scope, SourceLine, Storage, Value
 from torchatlas.graph.timing import Measured, Timing
 from torchatlas.integrations.guard import Guard
+from torchatlas.integrations.training_report import ModuleShare, TrainingReport
+from torchatlas.integrations.training_watch import TrainingWatch
 from torchatlas.partition.concurrency import ConcurrencyReport
 from torchatlas.partition.report import Parallelism, PartitionReport, Subgraph
 from torchatlas.partition.stages import PipelinePlan, Stage
@@ -75,6 +77,7 @@ __all__ = [
     "ModuleBars",
     "ModuleMemory",
     "ModuleRow",
+    "ModuleShare",
     "ModuleTable",
     "NodeCost",
     "NodeDifference",
@@ -104,6 +107,8 @@ __all__ = [
     "TensorMemory",
     "Timeline",
     "Timing",
+    "TrainingReport",
+    "TrainingWatch",
     "Value",
     "Verification",
     "Violation",

@@ -120,6 +120,20 @@ def run_recording(mark: str) -> Any:
 
 
 @cache
+def watched(mark: str) -> Any:
+    """A watched training of two steps."""
+    net = model(mark)
+    optimizer = torch.optim.SGD(net.parameters())
+    path = Path(tempfile.mkdtemp()) / "run.atlas"
+    with atlas.watch(optimizer, net, every=1, path=path, page=False) as found:
+        for _ in range(2):
+            optimizer.zero_grad()
+            net(example()).sum().backward()
+            optimizer.step()
+    return found
+
+
+@cache
 def run(mark: str) -> Any:
     return atlas.load(run_recording(mark).path)
 
@@ -263,6 +277,10 @@ REPORTS: dict[str, Row] = {
     ),
     "ModuleMemory": Row(lambda m: list(atlas.memory(step(m)).by_module.values())[1], lambda r: [f"{r.bytes:,}"]),
     "ModuleRow": Row(lambda m: atlas.module_table(step(m)).rows[1], lambda r: [format_count(r.total.macs)]),
+    "ModuleShare": Row(
+        lambda m: next(one for one in watched(m).report.modules if one.path.startswith("second")),
+        lambda r: [format_ns(r.time_ns)],
+    ),
     "ModuleTable": Row(lambda m: atlas.module_table(step(m)), lambda r: [format_count(r.totals.macs)]),
     "NodeCost": Row(lambda m: atlas.cost(step(m)).top(1)[0], lambda r: [format_count(r.macs)], named=False),
     "NodeDifference": Row(lambda m: compared(m).first, lambda r: [f"{r.differing:,} of {r.numbers:,}"]),
@@ -309,6 +327,8 @@ REPORTS: dict[str, Row] = {
     "Timing": Row(lambda m: step(m).timing, lambda r: ["runs"], named=False),
     "TracedModel": Row(traced, lambda r: [f"{len(r.graph):,} nodes", "16"], named=False),
     "ValidationReport": Row(lambda m: ValidationReport((_validated(m),)), lambda r: ["0 failed"]),
+    "TrainingReport": Row(lambda m: watched(m).report, lambda r: ["2 steps", format_ns(r.modules[0].time_ns)]),
+    "TrainingWatch": Row(watched, lambda r: ["2 steps"]),
     "Value": Row(lambda m: step(m).where(operation_type="matmul")[0].inputs[0], lambda r: [f"value {r.id}"]),
     "Verification": Row(
         lambda m: Verification(24, 24, 30, 29, 13, 13, 0, first_difference=difference(m)),

@@ -117,6 +117,21 @@ def test_gradient_norms_are_those_before_the_step() -> None:
     assert found.steps["gradient_norm"][0] == pytest.approx(math.hypot(*norms.values()))
 
 
+def test_gradients_of_a_closure_are_measured_when_it_has_run() -> None:
+    model, optimizer, _ = trained()
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = model(torch.ones(2, 8)).square().mean()
+        loss.backward()
+        return loss
+
+    with atlas.recording(model, every=1, gradients=True) as run:
+        optimizer.step(closure)
+        norm = math.hypot(*(parameter.grad.norm().item() for parameter in model.parameters()))
+    assert loaded(run.path).steps["gradient_norm"][0] == pytest.approx(norm)
+
+
 def test_between_recorded_steps_nothing_is_left_but_two_hooks() -> None:
     model, _, step = trained()
     alone, seen = world(), []
@@ -397,7 +412,7 @@ def test_gradients_without_a_norm_are_no_reason_to_stop(monkeypatch: pytest.Monk
     def fail(*args: Any) -> None:
         raise NotImplementedError("no norm")
 
-    monkeypatch.setattr(run_recording, "_gradient_norms", fail)
+    monkeypatch.setattr(run_recording, "gradient_norms", fail)
     with atlas.recording(model, every=1, gradients=True) as run:
         step(), step()
     found = loaded(run.path)

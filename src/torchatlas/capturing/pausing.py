@@ -60,6 +60,18 @@ def paused(only: Any = None) -> Iterator[None]:
             module.look_away(count)
 
 
+@bracketed
+def lifted_above(mode: Any) -> Iterator[None]:
+    """Take the modes that were entered after this one off the dispatcher; afterwards they are above whatever is on."""
+    stack = dispatch_mode_stack()
+    above = stack[stack.index(mode) + 1 :] if mode in stack else []
+    _exchange(above, [])
+    try:
+        yield
+    finally:
+        _exchange([], above)
+
+
 def _exchange(old: list[Any], new: list[Any]) -> None:
     """Replace the innermost modes of the dispatcher."""
     for _ in old:

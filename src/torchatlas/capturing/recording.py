@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from torchatlas.calls import explains_arguments
+from torchatlas.capturing import pausing
 from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.recorded_graph import graph_of
 from torchatlas.capturing.recorded_values import VALUES, ValueRecorder
@@ -255,6 +256,10 @@ class Recording(Shown, Bracket["Recording"]):
     def paused(self) -> AbstractContextManager[None]:
         """A context in which nothing that this thread runs is recorded."""
         return self._recorder.paused()
+
+    def above_lifted(self) -> AbstractContextManager[None]:
+        """A context in which no mode is on the dispatcher above this recording's: another may take its place."""
+        return pausing.lifted_above(self._recorder.mode)
 
     @property
     def length(self) -> int:

@@ -107,11 +107,15 @@ class History(Recorded):
     # -- recordings ----------------------------------------------------------------------------------------------------
 
     def begin_recording(self) -> None:
-        if self._recordings:
-            self._recordings[-1].stop()
-        self._recordings = [*self._recordings[-1:], Recording(track_timing=False, around=self._around)]
+        new = Recording(track_timing=False, around=self._around)
+        if not self._recordings:
+            new.start()
+        else:  # in the place of the one before: a recording that began later may be on, and goes on
+            with self._recordings[-1].above_lifted():
+                self._recordings[-1].stop()
+                new.start()
+        self._recordings = [*self._recordings[-1:], new]
         self._graphs = {key: read for key, read in self._graphs.items() if key in map(id, self._recordings)}
-        self._recordings[-1].start()
         self._calls, self._first_op, self._first_step = [], self.ops, self.steps
         self._leaves.forget_storages()
         self.recordings += 1

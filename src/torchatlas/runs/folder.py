@@ -107,13 +107,13 @@ def make_folder(path: Path) -> None:
         raise FileSystemError(f"Cannot write {path}: {error.strerror or error}.") from error
 
 
-def free_path(stem: str = "run") -> Path:
-    """The first of run.atlas, run-2.atlas, run-3.atlas ... in this folder that is not there."""
-    number, path = 1, Path(f"{stem}.atlas")
-    while path.exists() or path.is_symlink():
+def free_path(path: Path = Path("run.atlas")) -> Path:
+    """The first of run.atlas, run-2.atlas, run-3.atlas ... that is not there."""
+    number, free = 1, path
+    while free.exists() or free.is_symlink():
         number += 1
-        path = Path(f"{stem}-{number}.atlas")
-    return path
+        free = path.with_name(f"{path.name.removesuffix('.atlas')}-{number}.atlas")
+    return free
 
 
 class Journal:

@@ -103,8 +103,8 @@ class Keeper:
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
-    def take(self, step: RecordedStep) -> None:
-        """Keep a step. Writes to the disk from time to time."""
+    def take(self, step: RecordedStep) -> dict[str, Number]:
+        """Keep a step. Writes to the disk from time to time. Returns its row of the table, so far as it is known."""
         rows = self._reader.read(step.recording)
         structure, allocated = self._structure(step, rows) if step.finished else (None, None)
         row = dict(step.figures)
@@ -128,6 +128,7 @@ class Keeper:
         due = time.monotonic() - self._flushed_at >= self._pause_s
         if due or len(self._rows) >= MOST_PENDING:
             self.flush()
+        return row
 
     def _peak(self, allocated: Array | None, rows: StepRows) -> int | None:
         """The peak of a step; mostly that of the step before, since the same dies at the same moments."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any, overload
 
 from torch import nn
@@ -28,7 +29,8 @@ def recording(
 def recording(
     model: nn.Module | None = None,
     *,
-    every: int,
+    every: int | None = None,
+    steps: Iterable[int] | None = None,
     keep: str = "structure",
     last: int = 3,
     gradients: bool = False,
@@ -45,6 +47,7 @@ def recording(
     values: str | None = None,
     native: bool | None = None,
     every: int | None = None,
+    steps: Iterable[int] | None = None,
     keep: str = "structure",
     last: int = 3,
     gradients: bool = False,
@@ -54,9 +57,9 @@ def recording(
 
     The code has exactly the effects that it has alone. After an exception `rec.graph` holds what ran until then.
 
-    With `every`, a whole run is recorded step by step into a folder; a step ends when an optimizer has stepped. The
-    first step of each structure is kept as a graph, of all others their figures. `atlas.load("run.atlas")` reads it,
-    also while it grows.
+    With `every` or `steps`, a whole run is recorded step by step into a folder; a step ends when an optimizer has
+    stepped. The first step of each structure is kept as a graph, of all others their figures. `atlas.load("run.atlas")`
+    reads it, also while it grows.
 
     Args:
         model: Names the modules by their paths; without it they are named after their class.
@@ -68,12 +71,13 @@ def recording(
         native: Which recorder: None the one in C++ where it is built (`torchatlas native`) and can see what runs, True
             that one or an error, False the one in Python. `graph.metadata["recorder"]` says which it was.
         every: Record a whole run: every step (1), or every hundredth (100). None records one graph.
+        steps: Record a whole run, but only these steps: {0, 100, 5000}, or range(10) for the first ten.
         keep: Of a run: "structure" keeps a graph per structure, "full" every recorded step as a graph.
         last: Of a run: how many of the last steps are kept in full.
         gradients: Of a run: also keep the norms of gradients.
         path: Of a run: its folder; "run.atlas" unless given.
     Returns:
-        A Recording, to be entered by `with` or begun by its `start()`; with `every`, a RunRecording.
+        A Recording, to be entered by `with` or begun by its `start()`; with `every` or `steps`, a RunRecording.
     Raises:
         InvalidInputError: `values` is none of these words, or an argument is for one graph and another for a run.
         InvalidModelError: `model` is not a module.
@@ -89,14 +93,15 @@ def recording(
     for_graphs |= {"track_memory": track_memory is not True, "values": values is not None}
     for_runs = {"keep": keep != "structure", "last": last != 3, "gradients": gradients is not False}
     for_runs["path"] = path is not None
-    wrong = [name for name, given in (for_runs if every is None else for_graphs).items() if given]
-    if wrong and every is None:
+    is_run = every is not None or steps is not None
+    wrong = [name for name, given in (for_graphs if is_run else for_runs).items() if given]
+    if wrong and not is_run:
         raise InvalidInputError(f"{wrong[0]}= is for whole runs; say which steps to record: every=1, or every=100.")
     if wrong:
-        raise InvalidInputError(
-            f"{wrong[0]}= is for one graph, and every={every!r} records a whole run: leave one out."
-        )
-    if every is None:
-        options: dict[str, Any] = {"track_timing": track_timing, "track_memory": track_memory, "values": values}
-        return one_graph(model, track_tensor_ops=track_tensor_ops, native=native, **options)
-    return RunRecording(model, every=every, keep=keep, last=last, gradients=gradients, path=path, native=native)
+        chosen = f"every={every!r}" if every is not None else f"steps={steps!r}"
+        raise InvalidInputError(f"{wrong[0]}= is for one graph, and {chosen} records a whole run: leave one out.")
+    if is_run:
+        figures: dict[str, Any] = {"keep": keep, "last": last, "gradients": gradients}
+        return RunRecording(model, every=every, steps=steps, path=path, native=native, **figures)
+    options: dict[str, Any] = {"track_timing": track_timing, "track_memory": track_memory, "values": values}
+    return one_graph(model, track_tensor_ops=track_tensor_ops, native=native, **options)

@@ -14,9 +14,11 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from threading import get_ident
 from types import TracebackType
 from typing import Any
 
@@ -35,6 +37,7 @@ from torchatlas.interrupts import Bracket, signals_deferred
 from torchatlas.runs.device import DeviceMeter
 from torchatlas.runs.folder import FORMAT, VERSION, Beginning, Number, free_path
 from torchatlas.runs.keeper import Keeper, RecordedStep
+from torchatlas.runs.step_events import Listener, gradient_norms, has_closure, scalar
 from torchatlas.sections import Lines, Section
 from torchatlas.torch_private import current_autograd_node, dispatch_mode_stack, never_compiled
 
@@ -46,19 +49,29 @@ _LIVE: weakref.WeakSet[RunRecording] = weakref.WeakSet()
 class RunRecording(Shown, Bracket["RunRecording"]):
     """Records the steps of a program into a folder. `path` is the folder; `atlas.load(run.path)` reads it."""
 
+    _framed = False  # steps are begun and ended by calls, and by nothing else: see framed_recording.py
+
     def __init__(
         self,
         model: nn.Module | None = None,
         *,
-        every: int = 1,
+        every: int | None = None,
+        steps: Iterable[int] | None = None,
         keep: str = "structure",
         last: int = 3,
         gradients: bool = False,
         path: str | os.PathLike[str] | None = None,
         native: bool | None = None,
+        optimizers: Iterable[Any] = (),
+        after_each: Callable[[int], None] | None = None,
+        after_recorded: Callable[[dict[str, Number]], None] | None = None,
+        after_error: Callable[[BaseException], None] | None = None,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise InvalidModelError(f"recording(model) takes a torch.nn.Module, not {type(model).__name__}.")
+        if every is not None and steps is not None:
+            raise InvalidInputError("every= and steps= both say which steps to record: leave one out.")
+        every = 1 if every is None else every
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise InvalidInputError(f"every={every!r}: record every step (1), every second (2), every hundredth (100).")
         if keep not in KEEPS:
@@ -70,17 +83,31 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         self.model, self.every, self.keep, self.last, self.gradients = model, every, keep, last, gradients
         self.path: Path | None = None if path is None else as_path(path)
         self.notes: list[str] = []
+        self._steps = None if steps is None else _step_numbers(steps)
+        self._idle_until: float = 0  # no step before this one is recorded, nor told of: steps are only counted
         self._native = native
+        # Whom to tell: of each step that ends, of a recorded one with its row, of an exception. They must not raise.
+        self._tell_each, self._tell_recorded, self._tell_error = after_each, after_recorded, after_error
         self._state = "new"
         self._keeper: Keeper | None = None
         self._number = 0  # of the step that runs
+        self._ended = 0  # how many steps have ended
+        self._in_step = False  # of a framed run
+        self._stepped = False  # an optimizer has, in the step that runs
+        self._pause: AbstractContextManager[None] | None = None
+        self._pause_began_ns = self._paused_ns = 0
         self._recording: Recording | None = None  # of the step that runs
-        self._listener = _Listener(self)
+        self._listener = Listener(self)
         self._listens = self._always_listens = False
         self._by_hand = False  # run.step() ends steps, and nothing else does
         self._ends_after_backward = False
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._newest: Any = None  # weak: the optimizer that was last to step for the first time
+        self._newest: Any = None  # weak: the optimizer that was last to step for the first time, or the last given one
+        given = list(optimizers)
+        self._given: weakref.WeakSet[Any] | None = None  # others belong to other loops
+        if given:
+            self._given, self._newest = weakref.WeakSet(given), weakref.ref(given[-1])
+            self._optimizers.update(given)
         self._began_ns = self._step_began_ns = 0
         self._unrecorded_ns = self._unrecorded = 0  # of the steps since the last that was recorded
         self._loss: float | None = None
@@ -95,6 +122,10 @@ class RunRecording(Shown, Bracket["RunRecording"]):
     def recorded(self) -> int:
         """How many steps were recorded so far."""
         return 0 if self._keeper is None else self._keeper.count
+
+    def _count_only(self) -> None:
+        """Let unrecorded steps be counted only, which is quicker."""
+        self._tell_each = None
 
     @property
     def running(self) -> bool:
@@ -114,11 +145,26 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         if not self._is_here():
             return
         with self._guarded():
-            by_hand, self._by_hand = self._by_hand, True
+            by_hand, self._by_hand, self._idle_until = self._by_hand, True, 0
             nothing_ran = self._recording is not None and not self._recording.length
             if not by_hand and self._number and nothing_ran:
                 return  # the optimizer's step before this call has just ended the same step
             self._end_step()
+
+    @property
+    def steps_ended(self) -> int:
+        """How many steps have ended so far, recorded or not."""
+        return self._ended
+
+    def _end_pause(self) -> None:
+        if self._pause_began_ns:
+            self._paused_ns += time.perf_counter_ns() - self._pause_began_ns
+            self._pause_began_ns = 0
+        pause, self._pause = self._pause, None
+        if pause is not None and self._recording is not None:
+            pause.__exit__(None, None, None)
+            patches.join(self._recording._watch, self._recording._recorder.current)
+            self._listen(True)
 
     def flush(self) -> None:
         """Write what was recorded so far to the disk. It is written every few seconds anyway."""
@@ -151,7 +197,8 @@ class RunRecording(Shown, Bracket["RunRecording"]):
             self._hooks = [optimizers.register_optimizer_step_pre_hook(self._before_step)]
             self._hooks.append(optimizers.register_optimizer_step_post_hook(self._after_step))
             self._began_ns = time.perf_counter_ns()
-            self._begin_step()
+            if not self._framed:
+                self._begin_step()
         except BaseException:
             self._detach(None)
             raise
@@ -174,8 +221,11 @@ class RunRecording(Shown, Bracket["RunRecording"]):
             failed = error is not None and not _is_success(error)
             if recording is not None and (failed or not self.recorded) and recording.length:
                 self._keeper.take(self._recorded_step(recording, time.perf_counter_ns(), finished=False))
-            if not self._number:
-                self._note("no step ended: no optimizer stepped in this thread. run.step() ends one by hand.")
+            if not self._ended:
+                how = "" if self._framed else " run.step() ends one by hand."
+                self._note(f"no step ended: no optimizer stepped in this thread.{how}")
+            elif not self.recorded and self._steps is not None:
+                self._note(f"no step was recorded: {self._ended:,} ended, and none of them was asked for by steps=.")
             self._keeper.end("failed" if failed else "finished", self._ending(error, recording))
         self._state = "over"
 
@@ -191,10 +241,11 @@ class RunRecording(Shown, Bracket["RunRecording"]):
 
     def _detach(self, error: BaseException | None) -> Recording | None:
         """Leave torch as it was found. Returns the recording of the step that ran."""
-        self._state = "over"
+        self._state, self._idle_until = "over", 0
         _LIVE.discard(self)
         while self._hooks:
             self._hooks.pop().remove()
+        self._end_pause()
         recording, self._recording = self._recording, None
         if recording is not None:
             recording._ended_ns = time.perf_counter_ns()
@@ -205,8 +256,22 @@ class RunRecording(Shown, Bracket["RunRecording"]):
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
+    def _is_chosen(self, number: int) -> bool:
+        return number % self.every == 0 if self._steps is None else self._next_chosen(number - 1) == number
+
+    def _next_chosen(self, number: int) -> float:
+        """The first step after this one that is to be recorded."""
+        if self._steps is None:
+            return (number // self.every + 1) * self.every
+        at = bisect_right(self._steps, number)
+        return self._steps[at] if at < len(self._steps) else math.inf
+
+    def _find_idle_steps(self) -> None:
+        busy = self._recording is not None or self._tell_each is not None or self._by_hand or self._always_listens
+        self._idle_until = 0 if busy or self._state != "running" else self._next_chosen(self._number)
+
     def _begin_step(self) -> None:
-        if self._number % self.every == 0:
+        if self._is_chosen(self._number):
             self._listen(True)
             recording = recording_of(self.model, native=self._native).start()
             self._recording = recording
@@ -216,6 +281,8 @@ class RunRecording(Shown, Bracket["RunRecording"]):
             self._listen(False)
         self._loss = None
         self._norms.clear()
+        self._stepped, self._paused_ns = False, 0
+        self._find_idle_steps()
         self._step_began_ns = time.perf_counter_ns()
 
     def _lower(self, recording: Recording) -> None:
@@ -227,23 +294,34 @@ class RunRecording(Shown, Bracket["RunRecording"]):
 
     def _end_step(self, finished: bool = True) -> None:
         now = time.perf_counter_ns()
+        self._end_pause()
         recording, self._recording = self._recording, None
+        number, row = self._number, None
         if recording is None:
             self._end_unrecorded()
         else:
             recording._ended_ns = now
             recording._close(None)
             assert self._keeper is not None
-            self._keeper.take(self._recorded_step(recording, now, finished))
+            row = self._keeper.take(self._recorded_step(recording, now, finished))
             self._number += 1
-        self._begin_step()
+            self._ended += 1
+        if self._framed:
+            self._listen(False)
+            self._in_step = False
+        if row is not None and self._tell_recorded is not None:
+            self._tell_recorded(row)
+        if self._tell_each is not None:
+            self._tell_each(number)
+        if not self._framed:
+            self._begin_step()
 
     def _recorded_step(self, recording: Recording, now: int, finished: bool) -> RecordedStep:
         assert self._keeper is not None
         figures: dict[str, Number] = {
             "number": self._number,
             "start_ns": self._step_began_ns - self._began_ns,
-            "wall_ns": now - self._step_began_ns,
+            "wall_ns": now - self._step_began_ns - self._paused_ns,
             "process_bytes": self._keeper.resident.bytes(),
             "loss": self._loss,
         }
@@ -262,7 +340,9 @@ class RunRecording(Shown, Bracket["RunRecording"]):
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Before an optimizer's step: its gradients are complete. And see to it that our other hook is the last one:
         it begins and ends recordings, which adds and removes hooks, and torch is going through them then."""
-        if not self._is_here() or (self._recording is None and not self._begins_next):
+        if self._number + 1 < self._idle_until or not self._is_here() or not self._counts(optimizer):
+            return
+        if not self._is_busy and not self._begins_next:
             return
         hook = self._hooks[1]
         if not self.gradients and next(reversed(optimizers._global_optimizer_post_hooks)) == hook.id:
@@ -271,13 +351,21 @@ class RunRecording(Shown, Bracket["RunRecording"]):
             if next(reversed(optimizers._global_optimizer_post_hooks)) != hook.id:
                 hook.remove()
                 self._hooks[1] = optimizers.register_optimizer_step_post_hook(self._after_step)
-            if self.gradients and self._recording is not None:
+            if self.gradients and self._recording is not None and not has_closure(args, kwargs):
                 self._measure_gradients(optimizer, self._recording)
+
+    @property
+    def _is_busy(self) -> bool:
+        """True if the end of the step that runs is more than counting it."""
+        return self._recording is not None or self._tell_each is not None
 
     @property
     def _begins_next(self) -> bool:
         """True if the step after the one that runs is to be recorded."""
-        return (self._number + 1) % self.every == 0
+        return self._is_chosen(self._number + 1)
+
+    def _counts(self, optimizer: Any) -> bool:
+        return self._given is None or optimizer in self._given
 
     def _ends_step(self, optimizer: Any) -> bool:
         """True if a step of this optimizer, which is known, ends a step of the run."""
@@ -287,25 +375,36 @@ class RunRecording(Shown, Bracket["RunRecording"]):
 
     def _end_unrecorded(self) -> None:
         now = time.perf_counter_ns()
-        self._unrecorded_ns += now - self._step_began_ns
+        self._unrecorded_ns += now - self._step_began_ns - self._paused_ns
         self._unrecorded += 1
         self._number += 1
+        self._ended += 1
         self._step_began_ns = now
 
     def _measure_gradients(self, optimizer: Any, recording: Recording) -> None:
         try:
             with recording.paused(), torch.no_grad():
-                self._norms[id(optimizer)] = _gradient_norms(optimizer, recording.parameter_names())
+                self._norms[id(optimizer)] = gradient_norms(optimizer, recording.parameter_names())
         except (RuntimeError, NotImplementedError, TypeError) as error:  # tensors that have no norm: fake, or of a kind
             self.gradients = False
             self._note(f"gradient norms could not be computed from step {self._number:,} on: {_reason(error)}")
 
     @never_compiled
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self._is_here():
+        if self._number + 1 < self._idle_until and get_ident() == self._thread:  # what most steps of a long run are
+            if self._framed:
+                self._stepped = self._stepped or self._counts(optimizer)
+                return
+            if self._newest is not None and self._newest() is optimizer:
+                self._end_unrecorded()
+                return
+        if not self._is_here() or not self._counts(optimizer):
             return
-        if self._recording is None and not self._begins_next and self._ends_step(optimizer):
-            self._end_unrecorded()  # what most steps of a long run are
+        self._stepped = True
+        if self.gradients and self._recording is not None and has_closure(args, kwargs):
+            with self._guarded():  # only now: the closure has made them
+                self._measure_gradients(optimizer, self._recording)
+        if self._framed:
             return
         with self._guarded():
             if optimizer not in self._optimizers:
@@ -315,6 +414,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
                 return
             if current_autograd_node() is not None:  # a hook of a gradient runs it: the step ends with backward
                 self._ends_after_backward = self._always_listens = True
+                self._idle_until = 0
                 self._listen(True)
             elif self._ends_step(optimizer):
                 self._end_step()
@@ -326,13 +426,18 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         if self._recording is not None:
             try:
                 with self._recording.paused():
-                    self._loss = _scalar(tensors)
+                    self._loss = scalar(tensors)
             except Exception as error:
                 self._give_up(error)
         if self._ends_after_backward and current_autograd_node() is None:
             self._ends_after_backward = False
             with self._guarded():
                 self._end_step()
+
+    def _after_error(self, error: BaseException) -> None:
+        """An exception has left a module or a backward pass that the program called."""
+        if self._tell_error is not None and self._is_here() and current_autograd_node() is None:
+            self._tell_error(error)
 
     def _before_call(self) -> None:
         """The program is about to call a module, from outside of any."""
@@ -385,7 +490,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
 
     def _leave_child(self) -> None:
         """In a process that was forked off: let it run as if nobody recorded. Nothing is written."""
-        self._state = "over"
+        self._state, self._idle_until = "over", 0
         if threading.get_ident() == self._thread and self._recording is not None:
             self._recording._close(None)
             self._recording = None
@@ -401,6 +506,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def _step_numbers(steps: Iterable[int]) -> Sequence[int]:
+    """The numbers of steps that were asked for, in order."""
+    if isinstance(steps, range) and steps.step > 0 and steps.start >= 0:
+        return steps
+    found = list(steps) if isinstance(steps, Iterable) and not isinstance(steps, (str, bytes)) else [None]
+    if not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in found):
+        raise InvalidInputError(f"steps={steps!r}: give the numbers of steps, such as {{0, 100}} or range(10).")
+    return sorted({one for one in found if one is not None})
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"{error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
@@ -410,80 +525,3 @@ def _reason(error: Exception) -> str:
 def _is_success(error: BaseException) -> bool:
     """True if the program ran to its end all the same: many end in sys.exit(main()), and main returns None or 0."""
     return isinstance(error, SystemExit) and error.code in (None, 0)
-
-
-def _scalar(tensors: Any) -> float | None:
-    """The number that backward was called on; None where it was no single one."""
-    items = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-    if len(items) != 1 or items[0].numel() != 1 or items[0].is_complex():
-        return None
-    try:
-        return float(items[0].item())
-    except (RuntimeError, NotImplementedError):  # it has no number: fake, meta, or another rank's
-        return None
-
-
-def _gradient_norms(optimizer: Any, names: dict[int, str]) -> dict[str, float]:
-    """L2 norms of the gradients that an optimizer is about to use, by the module of the parameter."""
-    paths: list[str] = []
-    norms: list[torch.Tensor] = []
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            gradient = parameter.grad
-            if gradient is not None:
-                values = gradient.coalesce().values() if gradient.is_sparse else gradient
-                norms.append(torch.linalg.vector_norm(values, dtype=torch.float32 if values.itemsize < 4 else None))
-                paths.append(names.get(id(parameter), "").rpartition(".")[0])
-    found: dict[str, float] = {}
-    for path, norm in zip(paths, norms, strict=True):
-        found[path] = math.hypot(found.get(path, 0.0), float(norm))
-    return found
-
-
-class _Listener:
-    """Tells a run of backward passes and of modules that the program calls; see capturing/patches.py."""
-
-    touches_nodes = False  # of autograd
-
-    def __init__(self, run: RunRecording) -> None:
-        self._run = weakref.ref(run)
-
-    def module_called(self, inner: Any, cell: patches.Cell, module: Any, args: Any, kwargs: Any) -> Any:
-        outer = cell[0]
-        if outer < 0:
-            self._arrives()
-        cell[0] = 0
-        try:
-            return inner(module, *args, **kwargs)
-        finally:
-            cell[0] = outer
-
-    @never_compiled
-    def _arrives(self) -> None:
-        if (run := self._run()) is not None:
-            run._before_call()
-
-    def backward_called(self, inner: Any, cell: patches.Cell, tensors: Any, args: Any, kwargs: Any) -> Any:
-        result = inner(tensors, *args, **kwargs)
-        if (run := self._run()) is not None:
-            run._after_backward(tensors)
-        return result
-
-    def graph_called(self, inner: Any, cell: patches.Cell, graph: Any, args: Any, kwargs: Any) -> Any:
-        return inner(graph, *args, **kwargs)
-
-    def function_operator_called(self, inner: Any, cell: patches.Cell, operator: Any, args: Any, kwargs: Any) -> Any:
-        return inner(operator, *args, **kwargs)
-
-    def step_begins(self, cell: patches.Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        return args, kwargs
-
-    def step_ends(self, cell: patches.Cell, optimizer: Any) -> None: ...
-    def may_have_recomputed(self) -> None: ...
-    def scheduler_stepped(self, scheduler: Any) -> None: ...
-    def data_set(self, tensor: Any) -> None: ...
-    def before_resize(self, storage: Any) -> None: ...
-    def after_resize(self, storage: Any) -> None: ...
-
-    def join_thread(self, cell: patches.Cell, thread: Any) -> tuple[patches.Cell, Any]:
-        return [0, None], None

@@ -1,0 +1,126 @@
+"""The part of a callback that is the same for all trainers: its arguments, its watch, and that it never raises.
+
+A callback begins a TrainingWatch when the training begins, in the trainer's folder, and ends it with the training.
+Every training gets a folder of its own: run.atlas, run-2.atlas ...
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from torchatlas.calls import explains_arguments
+from torchatlas.integrations.loggers import Sink, sinks_of
+from torchatlas.integrations.training_report import TrainingReport
+from torchatlas.integrations.training_watch import TrainingWatch, Wanted, warn
+from torchatlas.runs.folder import free_path
+
+
+class TrainingCallback:
+    """Records chosen steps of a training, with times and memory by module, to files and to the trainer's loggers.
+
+    Args:
+        every: Record every such step; each hundredth unless `every` or `steps` is given.
+        steps: Or record the steps with these numbers: {0, 100, 5000}, or range(10) for the first ten.
+        doctor: Look for faults: True in the whole training, or a number of first steps. It watches every op, which
+            takes time.
+        gradients: Also record the norms of gradients.
+        keep: "structure" keeps a graph per structure, "full" every recorded step as a graph.
+        last: How many of the last recorded steps are kept in full.
+        path: The folder of the run, such as "run.atlas"; None is run.atlas in the trainer's own folder. A second
+            training goes to run-2.atlas.
+        page: Also write the viewer's page beside it, when the training ends.
+        loggers: Loggers to write to; None takes those of the trainer, () none.
+        ranks: Of several processes, "first" lets the first one record, "all" every one into a folder of its own.
+    Raises:
+        InvalidInputError: An argument does not fit.
+    """
+
+    @explains_arguments
+    def __init__(
+        self,
+        *,
+        every: int | None = None,
+        steps: Iterable[int] | None = None,
+        doctor: bool | int = False,
+        gradients: bool = True,
+        keep: str = "structure",
+        last: int = 3,
+        path: str | os.PathLike[str] | None = None,
+        page: bool = True,
+        loggers: Sequence[Any] | None = None,
+        ranks: str = "first",
+    ) -> None:
+        super().__init__()
+        self._wanted = Wanted(every, steps, doctor, gradients, keep, last, path, page, loggers, ranks)
+        self.watch: TrainingWatch | None = None  # of the training that runs, or of the last one
+        self._given = None if loggers is None else sinks_of(loggers)
+
+    @property
+    def report(self) -> TrainingReport | None:
+        """What came of the last training; None before its end, and on ranks that do not record."""
+        return None if self.watch is None else self.watch.report
+
+    def _begin(
+        self,
+        model: nn.Module | None,
+        folder: str | os.PathLike[str],
+        rank: int,
+        own_sinks: Callable[[Path], list[Sink]],
+        *,
+        after_error: Callable[[BaseException], None] | None = None,
+        first_logged: int = 0,
+    ) -> None:
+        """The training begins. One before it that nobody ended is ended."""
+        self._end()
+        self.watch = None
+        if rank and self._wanted.ranks == "first":
+            return
+        try:
+            path = free_path(ranked(Path(self._wanted.path or Path(folder) / "run.atlas"), rank))
+            path.absolute().parent.mkdir(parents=True, exist_ok=True)
+            sinks = [] if rank else self._sinks(lambda: own_sinks(path))
+            options: dict[str, Any] = {"sinks": sinks, "after_error": after_error, "first_logged": first_logged}
+            self.watch = TrainingWatch(self._wanted, model, path, framed=True, **options)._begin()
+            weakref.finalize(self, self.watch.end)  # also at the end of the process
+        except Exception as error:
+            warn(f"this training is not recorded: {type(error).__name__}: {error}")
+
+    def _sinks(self, own_sinks: Callable[[], list[Sink]]) -> list[Sink]:
+        if self._given is not None:
+            return list(self._given)
+        try:
+            return own_sinks()
+        except Exception as error:  # a logger that is not as we know it
+            warn(f"this training is recorded to files alone: {type(error).__name__}: {error}")
+            return []
+
+    def _begin_step(self, number: int | None = None) -> None:
+        if self.watch is not None and self.watch.running:
+            self.watch._frame.begin_step(number)
+
+    def _end_step(self) -> None:
+        if self.watch is not None and self.watch.running:
+            self.watch._frame.end_step()
+
+    def _end(self, error: BaseException | None = None) -> None:
+        if self.watch is not None:
+            self.watch.end(error)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, or the callback in another process, watches nothing yet."""
+        return {**vars(self), "watch": None}
+
+
+def ranked(path: Path, rank: int) -> Path:
+    """The folder of a rank: the first has the name itself.
+
+    >>> str(ranked(Path("run.atlas"), 0)), str(ranked(Path("run.atlas"), 2))
+    ('run.atlas', 'run-rank2.atlas')
+    """
+    return path.with_name(f"{path.name.removesuffix('.atlas')}-rank{rank}.atlas") if rank else path
