@@ -377,12 +377,12 @@ class GraphEdge(_Item, EdgeNames):
 
     @property
     def output_index(self) -> int | None:
-        """Which output of the source it leaves; None for order."""
+        """The place of its value in `source.outputs`; None for order."""
         return self._optional("edge_output_index")
 
     @property
     def input_index(self) -> int | None:
-        """Which input of the target it enters; None for order."""
+        """The place of its value in `target.inputs`; None for order."""
         return self._optional("edge_input_index")
 
     @property
