@@ -16,8 +16,8 @@ _MANY = 10_000  # objects; to look at fewer takes less than to ask whether the p
 def collection_paused() -> Iterator[None]:
     """For work that makes many small objects and no cycles: collecting meanwhile could double its time.
 
-    A collection looks at every object there is, and torch alone brings 300,000. If many objects were made meanwhile, all
-    count as old afterwards: as young they would be looked at right away, to find that they are still in use.
+    A collection looks at every object there is, and torch alone brings 300,000. If many objects were made meanwhile,
+    they count as old afterwards: as young they would be looked at right away, to find that they are still in use.
     """
     enabled = gc.isenabled()
     gc.disable()
