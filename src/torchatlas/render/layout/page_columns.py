@@ -21,9 +21,7 @@ from torchatlas.render.layout.style import STYLE
 _MOST_COLUMNS = 10
 _MOST_RANKS = 400  # a group of more is not cut
 _MOST_WORK = 4_000  # lines between ranks, half a second: then no more columns are tried for a thicket that is too high
-_TOLERANCE = (
-    1.06  # times the page: cuts into columns that seem higher than this are not laid out
-)
+_TOLERANCE = 1.06  # times the page: cuts into columns that seem higher than this are not laid out
 # A price, in height: a tensor that crosses a cut is a line from one column to the next. It costs nearly as much as one
 # more rank, which is a box and the gap below it.
 _CUT_PRICE = 45.0
