@@ -37,7 +37,7 @@ DIRECTIONS = ("down", "right")
 
 @dataclass(frozen=True)
 class Picture(Drawing):
-    """A drawn graph, and what of it is shown."""
+    """A drawn graph, with what it shows."""
 
     smallest_text: float  # in pixels; on paper 96 to an inch
     boxes: int  # how many are drawn
@@ -133,7 +133,7 @@ def draw(
 
 @dataclass(frozen=True)
 class _Attempt:
-    """An outline with groups of so many children, and what of it is open on the page."""
+    """An outline whose groups have at most so many children, and which of its groups are open on the page."""
 
     labels: Labels
     margins: Margins
