@@ -115,7 +115,7 @@ class _Alike:
         self.times = Counter(item.type for item in items if item.call >= 0)
 
     def are_more(self, at: int, times: int, period: int) -> bool:
-        """True if only the two rounds at `at` are equal, but twice as many around them differ in nothing but numbers."""
+        """True if only the two rounds at `at` are equal, but twice as many around them differ only in numbers."""
         calls = [item.type for item in self.items[at : at + period] if item.call >= 0]
         if times > 2 or not calls or max(self.times[name] for name in calls) < 2 * times:
             return False
