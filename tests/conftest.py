@@ -1,5 +1,6 @@
 """What every test starts from and must leave behind."""
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # Tests use the recorder in Python unless they say otherwise, whatever the user has built. All of them can be run
     # with the native one by naming a cache that holds a build.
     os.environ["TORCHATLAS_CACHE"] = os.environ.get("TORCHATLAS_TEST_CACHE", _EMPTY_CACHE.name)
+
+
+def pytest_collection_finish() -> None:
+    # Torch and 15,000 collected tests are 800,000 objects, which the collector and the doctor would look through again
+    # and again.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,15 @@ from typing import TypeVar
 from torchatlas.interrupts import bracketed
 
 _Kind = TypeVar("_Kind")
+_MANY = 10_000  # objects; to look at fewer takes less than to ask whether the program has frozen objects, if it has
 
 
 @bracketed
 def collection_paused() -> Iterator[None]:
     """For work that makes many small objects and no cycles: collecting meanwhile could double its time.
 
-    A collection looks at every object there is, and torch alone brings 300,000. What was made meanwhile counts as old
-    afterwards: as young it would all be looked at right away, to find that it is still in use.
+    A collection looks at every object there is, and torch alone brings 300,000. If many objects were made meanwhile,
+    they count as old afterwards: as young they would be looked at right away, to find that they are still in use.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -24,7 +25,8 @@ def collection_paused() -> Iterator[None]:
         yield
     finally:
         if enabled:
-            if not gc.get_freeze_count():  # else somebody keeps objects out of the collector's sight on purpose
+            # If the program keeps objects out of the collector's sight on purpose, they stay there.
+            if gc.get_count()[0] > _MANY and not gc.get_freeze_count():
                 gc.freeze()
                 gc.unfreeze()  # puts them with the oldest
             gc.enable()

@@ -167,6 +167,15 @@ def test_topological_numbers_and_input_numbers() -> None:
     assert into["AddBackward0", "UnbindBackward0"] == 1
 
 
+def test_gradients_that_are_added_up_share_the_engines_input_but_are_inputs_of_their_own() -> None:
+    x = torch.ones(4, requires_grad=True)
+    graph = autograd_graph((x.sin() + x.cos()).sum())
+    into = [edge for edge in graph.edges if edge.target.operation == "AccumulateGrad"]
+    assert [graph.recorded["input_nr"][edge.id] for edge in into] == [0, 0]
+    assert [edge.input_index for edge in into] == [0, 1]
+    assert all(edge.target.inputs[edge.input_index] == edge.value for edge in into)
+
+
 def test_nodes_belong_to_the_module_and_line_of_their_forward_op() -> None:
     net = model()
     with atlas.recording(net) as rec:

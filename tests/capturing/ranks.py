@@ -204,11 +204,12 @@ def left(program: Callable[[int], Training], rank: int) -> dict[str, Any]:
     for backward in (False, True):
         atlas.capture(model, batch_of(rank), backward=backward)
     for _ in range(50):  # gloo's threads let go of what they sent a moment after the program has gone on
-        if held_bytes() <= before_bytes:
+        more_bytes = held_bytes() - before_bytes
+        if more_bytes <= 0 or program is ddp:  # whose buckets Python did not see before
             break
         time.sleep(0.1)
     return {
-        "more bytes": held_bytes() - before_bytes,
+        "more bytes": more_bytes,
         "gradients": [name for name, parameter in model.named_parameters() if parameter.grad is not None],
         "same weights": same(before, weights(model)),
         "same next step": same(step(), fresh_step()),
@@ -374,6 +375,8 @@ TRAINING = (ddp, ddp_views, fsdp, fsdp_of_old, tensor_parallel, pipeline)
 
 def main(folder: Path, rank: int) -> None:
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # `held` asks the collector for all objects, many times: not for those of the imports
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     talk(rank, folder)
     talk_functional(rank, folder)

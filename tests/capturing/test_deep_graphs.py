@@ -6,10 +6,15 @@ import children
 import pytest
 from support import sampled
 
-NODES = 120_000  # freed by recursion, 50,000 end the process
-PROGRAM = f"""
-import time, torch, torchatlas as atlas
+# Freed by recursion, 50,000 nodes end a process that has the usual stack of 8 MB. Here each thread has a quarter of it.
+NODES = 30_000
+SMALL_STACK = """
+import gc, resource, threading, time, torch, torchatlas as atlas
 torch.set_num_threads(1)
+threading.stack_size(2 << 20)
+resource.setrlimit(resource.RLIMIT_STACK, (2 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+"""
+PROGRAM = f"""{SMALL_STACK}
 x = torch.ones(1, requires_grad=True)
 y = x
 for _ in range({NODES}):
@@ -36,10 +41,10 @@ ENDINGS = {
         "one, two = deep(), deep()\natlas.lifecycle(one + two)\ndel one\ntime.sleep(0.3)\ndel two\ntime.sleep(0.3)"
     ),
     "many walks leave no more than one": (
-        "import gc\ndef kept(): return sum(type(each).__name__ == '_Kept' for each in gc.get_objects())\n"
+        "def kept(): return sum(type(each).__name__ == '_Kept' for each in gc.get_objects())\n"
         "before = kept()\nfor _ in range(3):\n    atlas.lifecycle(y)\nassert kept() == before > 0"
     ),
-    "in a thread": "import threading\nt = threading.Thread(target=globals().pop, args=('y',))\nt.start()\nt.join()",
+    "in a thread": "t = threading.Thread(target=globals().pop, args=('y',))\nt.start()\nt.join()",
 }
 
 
@@ -48,9 +53,7 @@ def test_a_deep_graph_is_freed(ending: str) -> None:
     assert children.python(PROGRAM + ENDINGS[ending] + "\nprint('fine')\n") == "fine\n"
 
 
-RECORDED = f"""
-import gc, sys, time, torch, torchatlas as atlas
-torch.set_num_threads(1)
+RECORDED = f"""{SMALL_STACK}
 x = torch.ones(1, requires_grad=True)
 def program():
     y = x

@@ -1,7 +1,8 @@
-"""An SVG, read back: its shapes by their titles, and its texts with the boxes they cover."""
+"""What was drawn, read back: shapes of an SVG, its texts with the boxes they cover, and the tags of an HTML page."""
 
 from __future__ import annotations
 
+from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 from torchatlas.render.fonts import text_width
@@ -42,3 +43,25 @@ def texts(svg: str) -> list[tuple[str, tuple[float, float, float, float]]]:
         left = x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[one.attrib.get("text-anchor", "start")]
         found.append((words, (left, y - 0.73 * size, left + width, y + 0.2 * size)))
     return found
+
+
+class Tags(HTMLParser):
+    """The tags and attributes of a page, those that are still open, and its text. Each tag must be closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.attributes.update(name for name, _ in attrs)
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data

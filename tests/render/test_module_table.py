@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from dataclasses import fields, replace
-from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from render.models import HOSTILE, Layers
+from render.reading import Tags
 from rich.cells import cell_len
 from rich.console import Console
 from support import tiny_gpt2
@@ -512,31 +512,13 @@ def test_eighths() -> None:
 # -- other forms -------------------------------------------------------------------------------------------------------
 
 
-class Tags(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: set[str] = set()
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
-        self.open.append(tag)
-        assert {name for name, _ in attrs} <= {"style", "title", "cellpadding"}
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def test_html_is_escaped_closed_and_small(graphs: dict[str, Graph]) -> None:
     for name, graph in graphs.items():
         page, tags = module_table(graph)._repr_html_(), Tags()
         tags.feed(page)
         assert not tags.open, name
         assert tags.seen <= {"div", "b", "table", "tr", "th", "td"}, name
+        assert tags.attributes <= {"style", "title", "cellpadding"}, name
         assert len(page) < 120_000, name
         assert "http" not in page
         assert not re.search("color:(?!inherit)", page), name  # the page's own colours

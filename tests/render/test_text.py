@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import children
 import pytest
 import torch
 from render.models import HOSTILE, Layers
+from render.reading import Tags
 from synthetic import random_graph
 from torch import nn
 
@@ -225,24 +225,6 @@ def test_names_are_text_and_nothing_else() -> None:
     assert "\x1b" not in text
     assert "\\x1b[31m" in text
     assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in text
-
-
-class Tags(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: set[str] = set()
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
-        self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 def test_the_tables_of_a_notebook_are_escaped_closed_and_small(graphs: dict[str, Graph]) -> None:

@@ -68,7 +68,7 @@ class Comparison(Shown):
     changed: list[Change] = field(repr=False)  # in both, but not alike
     unchanged: int  # how many are alike
     modules: dict[str, dict[str, Delta]] = field(repr=False)  # path -> figure -> both; "" is the whole
-    times: dict[str, TimeChange] = field(repr=False)  # the same for times, which differ only beyond their spread
+    times: dict[str, TimeChange] = field(repr=False)  # changed times: those that differ by more than their spread
     eager: TimeChange = field(repr=False)  # wall time of the programs alone
     operation_times: list[OperationTime] = field(repr=False)  # operations of both whose time differs beyond the spread
 

@@ -32,7 +32,7 @@ _UNATTRIBUTED = KEYS.index("unattributed")
 
 @dataclass(frozen=True, repr=False)
 class TensorMemory(Report):
-    """One allocation. Its lifetime ends with the recording where it outlived it."""
+    """One allocation. If it outlived the recording, its lifetime ends with the recording."""
 
     name: str  # in the model, else that of the node that made it
     category: str
@@ -84,7 +84,7 @@ class ModuleMemory(Report):
 
 @dataclass(frozen=True, repr=False)
 class LineMemory(Report):
-    """What a line of the program made that is alive at the peak. No line (None) made what was there before."""
+    """The bytes alive at the peak that one line of the program allocated. `source` None: those that existed before."""
 
     source: SourceLine | None
     bytes: int

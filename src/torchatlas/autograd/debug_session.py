@@ -374,7 +374,7 @@ class Session:
         return stop
 
     def replace(self, gradient: torch.Tensor, index: int = 0) -> None:
-        """Have the current node take another gradient."""
+        """Replace a gradient that arrives at the current node."""
         if self.stopped().made is not None:
             raise InvalidInputError(
                 f"{self.stopped().name} has run already: step once, and replace what arrives at the next node."

@@ -59,7 +59,7 @@ class Stop(Shown):
 
     @property
     def torch_node(self) -> Any:
-        """torch's own."""
+        """The node as torch holds it."""
         return self.run.found.nodes[self.node.id]
 
     def norm(self) -> float:

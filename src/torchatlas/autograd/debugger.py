@@ -111,7 +111,7 @@ class Debugger(Shown, Bracket["Debugger"]):
     # -- going on ----------------------------------------------------------------------------------------------------
 
     def step(self, count: int = 1) -> Stop | None:
-        """Run so many nodes. The first step only goes to the first node: nothing has run then.
+        """Run `count` nodes. The first call only goes to the first node: nothing has run then.
 
         Args:
             count: How many nodes to run.
@@ -147,7 +147,7 @@ class Debugger(Shown, Bracket["Debugger"]):
     def run_until(
         self, what: Any = None, *, above: float | None = None, nan: bool = False, zero: bool = False
     ) -> Stop | None:
-        """Run until something comes.
+        """Run until a node, or gradients of a kind, are reached.
 
         Args:
             what: The name of a node, an operation, a module or a parameter; a node of `graph`, a parameter or, with
@@ -179,7 +179,7 @@ class Debugger(Shown, Bracket["Debugger"]):
     def break_at(
         self, what: Any = None, *, above: float | None = None, nan: bool = False, zero: bool = False
     ) -> Breakpoint:
-        """Stop whenever this comes, from now on.
+        """Set a breakpoint: from now on, stop whenever a node, or gradients of a kind, are reached.
 
         Args:
             what: As in `run_until`: a name, a node, a parameter, a module, or a function of a Stop.
@@ -187,7 +187,7 @@ class Debugger(Shown, Bracket["Debugger"]):
             nan: Stop at gradients that are not finite.
             zero: Stop at gradients of only zeros.
         Returns:
-            The Breakpoint; remove it from `breakpoints` to forget it.
+            The Breakpoint; remove it from `breakpoints` to clear it.
         Raises:
             InvalidInputError: Nothing says where to stop, or `what` cannot be understood.
             NodeNotFoundError: There is nothing of that name; the message lists near names.
@@ -197,7 +197,7 @@ class Debugger(Shown, Bracket["Debugger"]):
 
     @property
     def breakpoints(self) -> list[Breakpoint]:
-        """Remove one to forget it."""
+        """The breakpoints that are set. Remove one from the list to clear it."""
         return self._session.breakpoints
 
     # -- looking -----------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class Debugger(Shown, Bracket["Debugger"]):
     # -- changing ----------------------------------------------------------------------------------------------------
 
     def replace(self, gradient: torch.Tensor, index: int = 0) -> None:
-        """Have the current node take another gradient.
+        """Replace a gradient that arrives at the current node.
 
         Args:
             gradient: The tensor, of the same shape and dtype.

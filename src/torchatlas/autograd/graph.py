@@ -1,7 +1,11 @@
 """Tensor -> Graph: what backward would run, with what nodes saved, their leaves, and the forward ops they belong to.
 
-Edges go as gradients do, from the loss to the leaves, and carry the engine's input index. What a node saved for its
-backward is among its inputs.
+Edges go as gradients do, from the loss to the leaves. A node has one input for each gradient that arrives, in the order
+of the engine's input numbers, then one for each tensor it saved for its backward.
+
+`edge.input_index` counts these inputs, as in every graph: `edge.target.inputs[edge.input_index]` is `edge.value`. The
+engine's number is another one, for it adds up all gradients that arrive at one input of a node; it stands in
+`graph.recorded["input_nr"]`.
 """
 
 from __future__ import annotations
@@ -41,8 +45,9 @@ def autograd_graph(
 ) -> Graph:
     """The autograd graph behind one tensor or several.
 
-    `graph.recorded["topological_nr"]` holds the longest way from each node to a leaf, as the engine counts it, and
-    `graph.recorded["input_nr"]` the input of the target that each edge leads to.
+    `graph.recorded["topological_nr"]` holds for each node the longest path to a leaf, as the engine counts it.
+    `graph.recorded["input_nr"]` holds for each edge the engine's number of the input it leads to. It differs from
+    `edge.input_index` where several gradients arrive at one input: the engine adds them up, the graph lists each.
 
     Args:
         outputs: The tensor, or tensors, to begin at: usually a loss.

@@ -1,4 +1,4 @@
-"""Tensors as bytes: what of a storage they cover, whether it was written, and digests to compare them by."""
+"""Tensors as bytes: which part of a storage they cover, whether it was written, and digests to compare them by."""
 
 from __future__ import annotations
 

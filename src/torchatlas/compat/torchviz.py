@@ -87,7 +87,7 @@ class Dot:
         return str(path)
 
     def pipe(self, format: str | None = None, **options: Any) -> bytes:
-        """The picture itself instead of a file with it.
+        """Return the picture as bytes, without writing a file.
 
         Args:
             format: "png", "svg" or "pdf"; None takes that of the Dot.

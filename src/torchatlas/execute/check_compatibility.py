@@ -67,7 +67,7 @@ class Compatibility(Shown):
 def check_compatibility(
     model: Any, *args: Any, kwargs: Mapping[str, Any] | None = None, **model_kwargs: Any
 ) -> Compatibility:
-    """Try to trace a model and say what came of it; whatever fails is in the report. The model is left as found.
+    """Try to trace a model and report whether it works and, if not, why. The model is left as it was.
 
     Args:
         model: The model.

@@ -29,7 +29,7 @@ _TOO_LONG = "not solved for within"
 
 @dataclass(frozen=True, repr=False)
 class InputSize(ShownPart):
-    """One size of one tensor that a model is given: what may be there, or why nothing else may."""
+    """One size of one input tensor of a model: which sizes it takes, or why it takes only this one."""
 
     input: str  # the name of the input
     dim: int  # which dimension
@@ -96,7 +96,7 @@ Attempt = Callable[[frozenset[Size], bool, float], Any]
 
 
 def freest(attempt: Attempt, sizes: Mapping[Size, int], budget_s: float) -> tuple[Any, dict[Size, str]]:
-    """What the best attempt made, and why sizes that are not free in it are fixed. Raises what the first one raised."""
+    """The result of the attempt with most free sizes, and for each fixed size why. Raises what the first one raised."""
     search = _Search(attempt, budget_s)
     every = frozenset(sizes)
     for strict in (False, True):  # the former is quicker and takes more
@@ -139,7 +139,7 @@ class _Search:
     def tried(
         self, free: frozenset[Size], *, strict: bool = False, share: float = 1.0, also: Iterable[Size] = ()
     ) -> bool:
-        """Whether it can be exported so. If not, that is the reason why the sizes `also`, or all of them, are fixed."""
+        """True if the model can be exported with these sizes free. Else the error is why `also`, or all, are fixed."""
         seconds = self.budget_s * share - self.spent_s if free else math.inf
         self.timed_out = seconds <= 0
         if not self.timed_out:

@@ -73,7 +73,7 @@ FROM_TWO = "it was traced for sizes from 2."
 
 
 def broken_guard(guards: list[tuple[str, Any]], given: dict[str, Any]) -> str | None:
-    """What export assumed of the sizes, on the way through the model that the example took, and is not so here."""
+    """The first assumption of export about sizes, made for the example, that does not hold for these inputs."""
     names = {**SYMPY_INTERP, "L": given}
     for text, code in guards:
         try:

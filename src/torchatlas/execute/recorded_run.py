@@ -253,7 +253,7 @@ def _held(model: nn.Module, session: Recording) -> frozenset[int]:
 
 
 def _readers() -> tuple[tuple[Any, str, tuple[int, ...]], ...]:
-    """What takes numbers out of an argument and is no operator, or reads one before it calls some: where, and which."""
+    """Functions that read the numbers of an argument outside of any operator: owner, name, and which arguments."""
     return (
         (torch.Tensor, "tolist", (0,)),
         (torch.Tensor, "numpy", (0,)),

@@ -60,10 +60,10 @@ _MOST_TRACES = 8  # of one model, for inputs that the first one does not serve
 
 
 class TracedModel(Shown):
-    """A model as a graph that runs. Parameters are the model's own: training one trains the other.
+    """A model that was traced into a graph, and runs from it. Both share parameters: training one trains the other.
 
-    Sizes of 0 or 1, and sizes for which the model takes another path, need a trace of their own: it is made when they
-    come, in the mode (training or not) of the first. `graph` is that of the first.
+    A size of 0 or 1, or one for which the model takes another path, needs a trace of its own. It is made at the first
+    call with such a size, in the mode (training or not) of the first trace. `graph` is the graph of the first trace.
 
     Args:
         model: The model.

@@ -51,7 +51,7 @@ class Phase(StrEnum):
 
 
 class OperationType(StrEnum):
-    """The category of an operation; never its phase. Of pytorch-graph's words: torchatlas.compat.pytorch_graph."""
+    """The category of an operation; never its phase. pytorch-graph's words: `torchatlas.compat.pytorch_graph`."""
 
     CONVOLUTION = "convolution"
     MATMUL = "matmul"

@@ -258,7 +258,7 @@ class GraphNode(_Item, NodeNames):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The arguments that are not tensors, by name, with defaults filled in and what people expect beside them."""
+        """The arguments that are not tensors, by name, with defaults; also sizes they imply, such as kernel_size."""
         operation = self._graph.tables.operations[self._number("node_operation")]
         call, taken = self.arguments, [value.layout for value in self.inputs]
         found = attributes_of(operation, call, [layout.shape for layout in taken])
@@ -275,12 +275,12 @@ class GraphNode(_Item, NodeNames):
 
     @property
     def time_ns(self) -> int | None:
-        """How long it took on the host, of several runs the median; None when it was not timed."""
+        """Time on the host: of one run, or the median of several; None when it was not timed."""
         return self._optional("node_time_ns")
 
     @property
     def time_spread_ns(self) -> int | None:
-        """The interquartile range of its times over several runs; None of one run."""
+        """The interquartile range of its times over several runs; None for one run."""
         return self._optional("node_time_spread_ns")
 
     @property
@@ -373,22 +373,22 @@ class GraphEdge(_Item, EdgeNames):
 
     @property
     def source_id(self) -> int:
-        """Its id."""
+        """The id of the node that must come first."""
         return self._number("edge_source")
 
     @property
     def target_id(self) -> int:
-        """Its id."""
+        """The id of the node that must come later."""
         return self._number("edge_target")
 
     @property
     def output_index(self) -> int | None:
-        """Which output of the source it leaves; None for order."""
+        """The place of its value in `source.outputs`; None for order."""
         return self._optional("edge_output_index")
 
     @property
     def input_index(self) -> int | None:
-        """Which input of the target it enters; None for order."""
+        """The place of its value in `target.inputs`; None for order."""
         return self._optional("edge_input_index")
 
     @property

@@ -71,9 +71,10 @@ class Measured(ShownPart):
 
 @dataclass(frozen=True, slots=True)
 class Timing(ShownPart):
-    """How the times of a graph were measured. Of each run the whole, in nanoseconds; empty where it is unknown.
+    """How the times of a graph were measured.
 
-    `runs` were recorded and are in the times of the nodes; `warmup` ran before them and are in no figure.
+    `runs` were recorded: the times of the nodes are of these. `warmup` runs came before them and are in no figure. The
+    tuples hold the time of each whole run, in nanoseconds; they are empty where it is unknown.
     """
 
     runs: int = 1

@@ -114,7 +114,7 @@ def pipeline_stages(
     sizes: Mapping[str, int] | None = None,
     begins: Collection[int] | None = None,
 ) -> PipelinePlan:
-    """Cut a traced model, a graph or a saved one into stages for as many devices.
+    """Cut a traced model or a graph, also a saved one, into stages: one for each device.
 
     Args:
         x: A traced model, a graph, or the path of a saved one.

@@ -17,10 +17,11 @@ from torchatlas.analysis.reports import sum_of
 from torchatlas.analysis.totals import RunTimes, memory_usage, run_times
 from torchatlas.calls import explains_arguments
 from torchatlas.deprecation import old_arguments
-from torchatlas.errors import InvalidInputError, MissingDependencyError
+from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean, encodable
 from torchatlas.graph import Graph, Role, Scope
 from torchatlas.graph.columns import PHASES, ROLES
+from torchatlas.graph.formats import imported
 from torchatlas.graph.given import GraphLike, as_graph
 from torchatlas.graph.names import origin
 from torchatlas.graph.shown import Shown, facts
@@ -138,10 +139,7 @@ class ModuleTable(Printable):
         Raises:
             MissingDependencyError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingDependencyError("to_pandas needs pandas: pip install 'torchatlas[pandas]'") from error
+        pandas = imported("pandas", "to_pandas needs")
         rows = self.rows
         data: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in ("depth", "calls", "operations")}
         texts: dict[str, list[str | None]]

@@ -26,17 +26,18 @@ from torchatlas.render.page import Page
 from torchatlas.render.sheet import Size, sheet
 from torchatlas.render.theme import theme as theme_named
 
-_FEWEST_CHILDREN = 3  # groups are cut into fewer segments only if nothing else fits: they would say little
-_MORE = 1.25  # an attempt must tell a quarter more than the one before: what is in a segment has no name
-_POOR = 6.0  # a picture that counts as fewer boxes tells little
-_LARGEST_TYPE = 12.0  # pixels, on paper: 9 points, as in a caption
+# When to try again with groups cut into segments, whose contents have no name.
+_POOR = 6.0  # boxes: a picture that tells of fewer is tried again
+_MORE = 1.25  # times: an attempt is better only if it tells so much more than the one before
+_FEWEST_CHILDREN = 3  # segments: groups are cut into fewer only if nothing else fits
+_LARGEST_TYPE = 12.0  # geometry: pixels, on paper: 9 points, as in a caption
 VIEWS = ("ops", "modules")
 DIRECTIONS = ("down", "right")
 
 
 @dataclass(frozen=True)
 class Picture(Drawing):
-    """A drawn graph, and what of it is shown."""
+    """A drawn graph, with what it shows."""
 
     smallest_text: float  # in pixels; on paper 96 to an inch
     boxes: int  # how many are drawn
@@ -132,7 +133,7 @@ def draw(
 
 @dataclass(frozen=True)
 class _Attempt:
-    """An outline with groups of so many children, and what of it is open on the page."""
+    """An outline whose groups have at most so many children, and which of its groups are open on the page."""
 
     labels: Labels
     margins: Margins

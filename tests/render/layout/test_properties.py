@@ -26,14 +26,17 @@ from torchatlas.render.picture import DIRECTIONS, Picture
 
 PAGES = ((300, 200), (800, 600), (1200, 800), (1600, 1200), (700, 2400), (4000, 3000))
 FONTS = (6.0, 9.0, 12.0, 16.0)
-FEW = settings(
-    max_examples=70,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],  # shrinking takes minutes: to shrink, take this line away for once
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-)
+
+
+def examples(count: int) -> settings:
+    return settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],  # shrinking takes minutes: to shrink, take this line away for once
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+    )
 
 
 def check(graph: Graph, picture: Picture, font: float) -> None:
@@ -124,16 +127,28 @@ def drawn_or_enlarged(graph: Graph, page: tuple[int, int], font: float, directio
     return drawn(graph, max(int(asked[1]) + 1, page[0]), max(int(asked[2]) + 1, page[1]), font, direction)
 
 
-@FEW
-@given(nested_graphs(), st.sampled_from(PAGES), st.sampled_from(FONTS))
-def test_any_graph_on_any_page_is_readable_and_true(graph: Graph, page: tuple[int, int], font: float) -> None:
-    check(graph, drawn_or_enlarged(graph, page, font, "down"), font)
+ANY_PAGE = (nested_graphs(), st.sampled_from(PAGES), st.sampled_from(FONTS), st.sampled_from(DIRECTIONS))
 
 
-@FEW
-@given(nested_graphs(), st.sampled_from(PAGES), st.sampled_from(FONTS))
-def test_also_if_lines_lead_to_the_right(graph: Graph, page: tuple[int, int], font: float) -> None:
-    check(graph, drawn_or_enlarged(graph, page, font, "right"), font)
+def check_any(graph: Graph, page: tuple[int, int], font: float, direction: str) -> None:
+    check(graph, drawn_or_enlarged(graph, page, font, direction), font)
+
+
+@examples(40)
+@given(*ANY_PAGE)
+def test_any_graph_on_any_page_is_readable_and_true(
+    graph: Graph, page: tuple[int, int], font: float, direction: str
+) -> None:
+    check_any(graph, page, font, direction)
+
+
+@pytest.mark.slow
+@examples(200)
+@given(*ANY_PAGE)
+def test_many_graphs_on_any_page_are_readable_and_true(
+    graph: Graph, page: tuple[int, int], font: float, direction: str
+) -> None:
+    check_any(graph, page, font, direction)
 
 
 NAMED = {

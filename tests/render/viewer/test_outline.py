@@ -63,9 +63,16 @@ def test_every_specimen_of_the_zoo(specimen: Specimen) -> None:
     check(atlas.capture(function, *args, kwargs=kwargs, backward=specimen.trains))
 
 
+@settings(deadline=None, max_examples=25)
+@given(nested_graphs(most_ops=120))
+def test_any_program(graph: Graph) -> None:
+    check(graph)
+
+
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(nested_graphs())
-def test_any_program(graph: Graph) -> None:
+def test_any_larger_program(graph: Graph) -> None:
     check(graph)
 
 

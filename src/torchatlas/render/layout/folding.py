@@ -38,7 +38,7 @@ _FEWEST_NUMBERED = 3  # so many that differ in numbers only: as many as rounds o
 _FEWEST_OPS, FEWEST_LOOPS = 4, 3  # so many equal single ops in a row, or rounds of several items, are worth folding
 _LAYER_ITEMS = 4  # two equal rounds with a module in each are worth it if each has so many items: two layers of a net
 _FEWEST_BRANCHES = 12  # so many equal ones side by side say no more than one of them
-_FEWEST_DIFFERENT = 40  # the same for those that differ in sizes or numbers
+_FEWEST_DIFFERENT = 40  # so many that differ in sizes or numbers
 _FAR = 1 << 40
 
 
@@ -115,7 +115,7 @@ class _Alike:
         self.times = Counter(item.type for item in items if item.call >= 0)
 
     def are_more(self, at: int, times: int, period: int) -> bool:
-        """Whether only two rounds from a place on are equal, and at least twice as many around it are alike."""
+        """True if only the two rounds at `at` are equal, but twice as many around them differ only in numbers."""
         calls = [item.type for item in self.items[at : at + period] if item.call >= 0]
         if times > 2 or not calls or max(self.times[name] for name in calls) < 2 * times:
             return False
@@ -322,7 +322,7 @@ def iterations_folded(tree: Tree, items: list[Item]) -> list[Item]:
 
 
 def _covered(repeat: tuple[int, int]) -> tuple[int, int]:
-    """How many items a repeat of so many rounds of so many items takes; of two that take as many, the shorter round."""
+    """Sort key of a repeat (rounds, items in each): the one that covers most items, then the one of shorter rounds."""
     times, period = repeat
     return times * period, -period
 
@@ -336,7 +336,7 @@ def _longest(
     most: int,
     folds: list[Item],
 ) -> int:
-    """How many units are wired alike: a few are looked at first, as a long run of equal items often is no repeat."""
+    """The number of rounds wired alike. A few are compared first, for a long run of equal items is often no repeat."""
     few = _FEWEST_BRANCHES
     while few < most:
         count = counted(tree, items[at : at + few * period], period, folds)

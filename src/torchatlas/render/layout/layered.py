@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 
 from torchatlas.render.layout.style import STYLE
 
-_SWEEPS = 8
-_LARGE = 250  # lines between ranks; with more, fewer sweeps must do
-_STARTS = ((40, 16), (120, 3))  # with no more lines than the first, so many other orders to start from
-_DESCENTS = 24
+# Limits of the search, so that it ends soon. "Lines" are those between two neighbouring ranks, summed over all ranks.
+_SWEEPS = 8  # over all ranks, down and up, to order boxes
+_LARGE = 250  # lines: with more, half as many sweeps
+_STARTS = ((40, 16), (120, 3))  # (lines, starts): with no more lines, so many random orders are tried besides the first
+_DESCENTS = 24  # over all blocks, to move them to where their lines pull; it ends earlier if nothing moves
 
 Net = Hashable  # what is carried: lines of one net share a trunk
 Ranks = tuple[list[int], list[int]]  # the rank of every box, and a topological order

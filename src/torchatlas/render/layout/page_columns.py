@@ -17,11 +17,14 @@ from torchatlas.render.layout.layered import Net, Problem, Ranks, ranks
 from torchatlas.render.layout.routing import Placed, Point, Route, place
 from torchatlas.render.layout.style import STYLE
 
+# Limits of the search, so that it ends soon.
 _MOST_COLUMNS = 10
-_MOST_RANKS = 400
+_MOST_RANKS = 400  # a group of more is not cut
 _MOST_WORK = 4_000  # lines between ranks, half a second: then no more columns are tried for a thicket that is too high
-_CUT_PRICE = 45.0  # a tensor that crosses a cut costs as much as so much height
-_TOLERANCE = 1.06
+_TOLERANCE = 1.06  # times the page: cuts into columns that seem higher than this are not laid out
+# A price, in height: a tensor that crosses a cut is a line from one column to the next. It costs nearly as much as one
+# more rank, which is a box and the gap below it.
+_CUT_PRICE = 45.0
 
 Key = tuple[str, int, Net]  # a net that enters, or leaves, a column
 Column = tuple[dict[int | Key, int], Placed]  # the numbers of boxes and nets in it, and where they lie

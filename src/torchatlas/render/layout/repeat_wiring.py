@@ -1,7 +1,9 @@
-"""Edges of items that follow each other -> how many of them, from the first on, are wired alike.
+"""Rounds of items that follow each other -> how many of them can be folded into one repeat.
 
-A round is as many items as a repeat has in its body. `items` are whole rounds, `period` is the number
-of items in each, and `folds` are repeats that were folded before: which of their rounds is read does not matter.
+A round is `period` items in a row; `items` are whole rounds. Its wiring is the set of its edges: what each of its
+leaves reads, and what reads each of them. Every function here returns the length of the longest prefix of rounds that
+have the same wiring. `folds` are repeats that were folded before: an edge to any of their rounds counts as one to the
+first. In the code `unit` is the number of a round.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ _FAR = 1 << 40  # beyond every leaf: marks what comes from outside of the rounds
 
 
 def rounds_in_a_row(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> int:
-    """How many of the equal units from the first on are wired alike, within and to each other and to the rest.
+    """The prefix of rounds that each read the one before in the same way, and otherwise have the same wiring.
 
-    Equal items may be joined differently, and hashes do not tell f(a, b) from f(b, a): every edge is looked at, in the
-    order of its reader's inputs.
+    The hashes of items do not see how the items are joined, and do not tell f(a, b) from f(b, a). So every edge is
+    compared, in the order of its reader's inputs.
     """
     start, size, most = items[0].start, items[period - 1].end - items[0].start, len(items) // period
     bounds = tree.first_edge[start : start + size * most + 1 : size]  # edges are in order of their targets
@@ -45,9 +47,9 @@ def rounds_in_a_row(tree: Tree, items: list[Item], period: int, folds: list[Item
 
 
 def _begins_alike(first: Array, second: Array, size: int) -> bool:
-    """Whether the first unit reads what all read, and in the place of what others get from the one before anything.
+    """True if the first round reads what the second reads; where the second reads the first, it may read anything.
 
-    Rows of what units read: where, from where, and which output.
+    A row is one edge: the leaf that reads, the leaf that is read, and which output of it.
     """
     odd = np.bincount(first[:, 0], minlength=size) != np.bincount(second[:, 0], minlength=size)
     one, other = first[~odd[first[:, 0]]], second[~odd[second[:, 0]]]
@@ -62,7 +64,7 @@ def _begins_alike(first: Array, second: Array, size: int) -> bool:
 
 
 def _send_alike(tree: Tree, start: int, size: int, count: int) -> int:
-    """How many units from the first on send the same to the same, beyond the next unit; the last may send more."""
+    """The prefix of rounds whose edges to leaves beyond the next round are the same. The last may have more of them."""
     leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
     source, target, output = tree.source[leaving], tree.target[leaving], tree.output[leaving]
     unit = (source - start) // size
@@ -73,19 +75,19 @@ def _send_alike(tree: Tree, start: int, size: int, count: int) -> int:
     if alike < count:
         after = (unit == alike) & (target >= start + (alike + 1) * size)
         alike += sent <= set(map(tuple, rows[after].tolist()))
-    # What all send far away goes beyond the last, not to one of the units themselves. Of two units that are read
-    # together, as in x + f(x), neither is a repeat of the other.
+    # These edges must lead beyond the last round, not to one of the rounds. Of two rounds that are read together, as in
+    # x + f(x), neither is a repeat of the other.
     beyond = all(where >= start + size * alike for _, where, _ in sent)
     return alike if beyond and (not sent or alike > 2) else 1
 
 
 def rounds_side_by_side(tree: Tree, items: list[Item], period: int, folds: list[Item], begin: int = 0) -> int:
-    """How many of the units from the first on read the same and are read by the same, and by no other of them; the last
-    may be read by more.
+    """The prefix of rounds that read the same leaves and are read by the same leaves, and do not read each other.
 
-    What reads them may also be one thing for each, at equal distances: those may be side by side themselves. They may
-    read different tensors of one op, as of foreach kernels, unless it lies before `begin`, outside of their group:
-    a line to another round would enter the group and end there.
+    The last round may have more readers. Instead of one reader for all, each round may have a reader of its own, if
+    these follow each other at equal distances: they may be rounds side by side themselves. Rounds may read different
+    outputs of one op, as of foreach kernels, unless that op lies before `begin`, outside of their group: a line to
+    another round would enter the group and end there.
     """
     start, size, most = items[0].start, items[period - 1].end - items[0].start, len(items) // period
     edges = slice(tree.first_edge[start], tree.first_edge[start + size * most])
@@ -111,9 +113,9 @@ def rounds_side_by_side(tree: Tree, items: list[Item], period: int, folds: list[
 
 
 def rounds_in_a_dense_block(tree: Tree, items: list[Item], period: int, folds: list[Item]) -> int:
-    """How many of the units from the first on read what the one before reads, and that one, and are read by the same.
+    """The prefix of rounds that each read the one before and all that it reads, and are read by the same leaves.
 
-    With one link left out, or one unit that is read elsewhere, the box would tell what is not so.
+    If one edge were missing, or one round read elsewhere, the box of the repeat would be wrong.
     """
     start, size, most = items[0].start, items[period - 1].stop - items[0].start, len(items) // period
     edges = slice(tree.first_edge[start], tree.first_edge[start + size * most])
@@ -136,7 +138,7 @@ def rounds_in_a_dense_block(tree: Tree, items: list[Item], period: int, folds: l
 
 
 def _read_alike(tree: Tree, start: int, size: int, count: int) -> int:
-    """How many of the units from the first on are read by the same beyond the last; that one may have more readers."""
+    """The prefix of rounds that have the same readers beyond the last round. The last may have more of them."""
     leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
     leaving = leaving[tree.target[leaving] >= start + size * count]
     unit = (tree.source[leaving] - start) // size
@@ -148,7 +150,7 @@ def _read_alike(tree: Tree, start: int, size: int, count: int) -> int:
 
 
 def _first_rounds(leaves: Array, folds: list[Item]) -> Array:
-    """Leaves of folded repeats as the same ones of the first round: it does not matter which of many alike is read."""
+    """Replace leaves in any round of a folded repeat by those of its first round: the rounds are alike."""
     if not folds:
         return leaves
     start, stop, end = (np.array(column) for column in zip(*((f.start, f.stop, f.end) for f in folds), strict=True))
@@ -158,7 +160,7 @@ def _first_rounds(leaves: Array, folds: list[Item]) -> Array:
 
 
 def _same_rows(rows: Array, unit: Array, others: Array, other_unit: Array, units: int) -> int:
-    """How many units from the first on have the same rows here and there."""
+    """The prefix of rounds whose rows are equal to those of the same round in `others`."""
     counts, other_counts = (np.bincount(each, minlength=units)[:units] for each in (unit, other_unit))
     differ = np.flatnonzero(counts != other_counts)
     same = int(differ[0]) if len(differ) else units
@@ -168,7 +170,7 @@ def _same_rows(rows: Array, unit: Array, others: Array, other_unit: Array, units
 
 
 def _alike(rows: Array, unit: Array, units: int) -> int:
-    """How many units from the first on have the same rows as the first."""
+    """The prefix of rounds that have the same rows as the first round."""
     counts = np.bincount(unit, minlength=units)[:units]
     differ = np.flatnonzero(counts != counts[0])
     same = int(differ[0]) if len(differ) else units

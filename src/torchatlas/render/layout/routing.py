@@ -12,9 +12,11 @@ import numpy as np
 from torchatlas.render.layout.layered import Layering, Net, Problem, Ranks, layer
 from torchatlas.render.layout.style import STYLE
 
-_ON_EACH_OTHER = 20  # what it costs, in crossings, if lines lie on each other
-_SAME = 0.5  # closer than this is straight
-_FEW = 24  # horizontal pieces; more are compared as arrays
+# What a pair of pieces costs, in crossings, if vertical lines of theirs lie on each other: more than all crossings that
+# two pieces usually have, for lines that cross can be followed and lines on each other cannot.
+_ON_EACH_OTHER = 20
+_SAME = 0.5  # units: ends that are nearer than this are joined by a straight line
+_FEW = 24  # horizontal pieces; more are compared as arrays, with the same result: faster from here on
 
 Point = tuple[float, float]
 _Pair = tuple[int, int, int, int]  # two pieces, and the crossings when the first, or the second, runs above
@@ -297,26 +299,26 @@ def _untangled(tracks: list[_Track], taken: list[float]) -> tuple[list[_Track], 
 
 def _pairs(tracks: list[_Track]) -> list[_Pair]:
     """The pieces that meet if they share a track, with what it costs if the one, or the other, runs above."""
-    count = len(tracks)
+    count, apart = len(tracks), STYLE.track_ends_apart
     if count <= _FEW:
         return [
             (i, j, _price(tracks[i], tracks[j]), _price(tracks[j], tracks[i]))
             for i in range(count)
             for j in range(i)
-            if tracks[i].low <= tracks[j].high + 5 and tracks[j].low <= tracks[i].high + 5
+            if tracks[i].low <= tracks[j].high + apart and tracks[j].low <= tracks[i].high + apart
         ]
     low, high, trunk = (np.array([getattr(track, name) for track in tracks]) for name in ("low", "high", "trunk"))
     drop = np.array([x for track in tracks for x in track.drops])
     first = np.cumsum([0, *(len(track.drops) for track in tracks[:-1])])
     price = ((low[:, None] < trunk) & (trunk < high[:, None])).astype(np.int32)  # of the row above the column
     price += np.add.reduceat((low < drop[:, None]) & (drop[:, None] < high), first, axis=0, dtype=np.int32)
-    price += _ON_EACH_OTHER * np.logical_or.reduceat(abs(trunk - drop[:, None]) < 6, first, axis=0)
+    price += _ON_EACH_OTHER * np.logical_or.reduceat(abs(trunk - drop[:, None]) < STYLE.lines_look_one, first, axis=0)
     pieces: dict[tuple[int, Net], int] = {}
     for i, track in enumerate(tracks):
         j = pieces.setdefault(track.key, i)
         if j != i:  # the second piece of a net comes after the first
             price[j, i], price[i, j] = 0, 2 * _ON_EACH_OTHER
-    one, other = np.nonzero(np.tril((low[:, None] <= high + 5) & (low <= high[:, None] + 5), -1))
+    one, other = np.nonzero(np.tril((low[:, None] <= high + apart) & (low <= high[:, None] + apart), -1))
     return list(zip(one.tolist(), other.tolist(), price[one, other].tolist(), price[other, one].tolist(), strict=True))
 
 
@@ -325,7 +327,7 @@ def _price(upper: _Track, lower: _Track) -> int:
     if upper.key == lower.key:
         return 0 if upper.part < lower.part else 2 * _ON_EACH_OTHER
     crossed = int(upper.low < lower.trunk < upper.high) + sum(lower.low < drop < lower.high for drop in upper.drops)
-    return crossed + _ON_EACH_OTHER * any(abs(lower.trunk - drop) < 6 for drop in upper.drops)
+    return crossed + _ON_EACH_OTHER * any(abs(lower.trunk - drop) < STYLE.lines_look_one for drop in upper.drops)
 
 
 def _ring(count: int, pairs: list[_Pair]) -> list[int]:

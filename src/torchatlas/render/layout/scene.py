@@ -92,10 +92,6 @@ class Scene:
     sideways: bool = False  # lines lead to the right, not down
 
     @property
-    def wanted_labels(self) -> int:
-        return len(self.labels) + len(self.no_room)
-
-    @property
     def closed(self) -> list[Frame]:
         return [frame for frame in self.frames if not frame.open]
 

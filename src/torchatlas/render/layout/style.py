@@ -48,6 +48,8 @@ class Style:
     line_ends_apart: float = 7.0  # and at least
     line_end: float = 7.0  # what the end of a line takes of the width of a box
     jog: float = 5.0  # a line that would turn aside by less is made straight
+    lines_look_one: float = 6.0  # vertical pieces nearer than this look like one line
+    track_ends_apart: float = 5.0  # between the ends of horizontal pieces on one track
     label_gap: float = 5.0
     label_ends: float = 14.0  # before and after a text above a line
     line_width: float = 1.3

@@ -14,10 +14,12 @@ from torchatlas.render.layout.layered import Net, Problem
 from torchatlas.render.layout.routing import Placed, Point, Route
 from torchatlas.render.layout.style import STYLE
 
+# What counts as a fan that is better drawn in rows.
 _FEWEST = 8  # branches
-_SHARE = 0.7  # of the height of a page: there are other boxes
-_LOOSE = 0.6  # of the width: with fewer columns than this takes, nothing becomes clearer
-_MOST_ENDS = 4  # different things that each branch reads, or that read it
+_MOST_ENDS = 4  # different things that each branch reads, or that read it: each takes a line of its own beside the rows
+# Geometry, as shares of the page.
+_SHARE = 0.7  # of the height may be rows: there are other boxes
+_LOOSE = 0.6  # of the width or height: rows that fill no more are as good as any
 
 Edge = tuple[int, int, Net]
 End = tuple[int, Net]  # a box; and the net, if the lines that begin there must stay apart
