@@ -108,16 +108,11 @@ $(RUNTIME): $(CREATED) pyproject.toml constraints.txt
 	@$(PIP_INSTALL) --no-build-isolation --editable .
 	@touch $@
 
-# What the tests and benchmarks use of others; the package never needs any of it. HolisticTraceAnalysis would bring
-# JupyterLab: of what it needs, plotly and pydot are enough to read a trace.
+# --no-deps: torchvision would bring another torch, HolisticTraceAnalysis JupyterLab. They serve tests and benchmarks only.
 $(DEV): $(RUNTIME)
 	@echo "Installing the test tools into $(VENV)"
 	@$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
-	@$(PIP_INSTALL) transformers pillow
-	@$(PIP_INSTALL) --no-deps torchvision
-	@$(PIP_INSTALL) lightning accelerate tensorboard wandb mlflow-skinny onnx onnxscript ai-edge-model-explorer
-	@$(PIP_INSTALL) plotly pydot
-	@$(PIP_INSTALL) --no-deps HolisticTraceAnalysis
+	@$(PIP_INSTALL) --no-deps torchvision HolisticTraceAnalysis
 	@touch $@
 
 $(DOCS): $(DEV)

@@ -41,8 +41,8 @@ def made(seeds: list[Seed], kinds: list[str], seed: int, case: int) -> tuple[str
 
 
 def turns(kind: str) -> int:
-    """One in how many ways of looking at a graph a case takes: many cases that look once find more than few that look at
-    all. Where only the program was changed, still fewer looks are enough."""
+    """One in how many ways of looking at a graph a case takes. Many cases with one look find more than few with all;
+    where only the program was changed, still fewer looks are enough."""
     return 64 if kind in ("program", "replay") else 24
 
 

@@ -14,7 +14,7 @@ awk -F '==' '{ name = tolower($1); gsub(/_/, "-", name) }
              !(name in taken || name ~ /^(torch|torchvision)$/)' "$folder/torch.txt" constraints.txt >"$folder/constraints.txt"
 $pip --constraint "$folder/constraints.txt" hatchling editables
 $pip --constraint "$folder/constraints.txt" --no-build-isolation --editable '.[dev]'
-$pip --constraint "$folder/constraints.txt" transformers pillow
+$pip --no-deps HolisticTraceAnalysis
 # torchvision 0.N+15 belongs to torch 2.N. While there is none yet, the newest: its Python works without its operators.
 minor=${torch#*.}
 $pip --no-deps "torchvision==0.$((${minor%%.*} + 15)).*" || $pip --no-deps torchvision

@@ -1,4 +1,4 @@
-"""A training of two processes under Lightning's DDP strategy: the program of a test. Lightning starts the second one."""
+"""A training of two processes under the DDP strategy of Lightning, which starts the second one: the program of a test."""
 
 from __future__ import annotations
 

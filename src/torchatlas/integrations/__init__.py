@@ -5,6 +5,6 @@
 
 watch.py is `atlas.watch` for plain loops, lightning.py, transformers.py and accelerate.py are for trainers; all of them
 tell one TrainingWatch (training_watch.py) when steps begin and end. tensorboard.py, wandb.py and mlflow.py write to
-loggers; loggers.py picks one of them for an object. guard.py is what the pytest plugin (src/pytest_torchatlas.py) hands to
-tests. model_explorer.py opens our files in Model Explorer.
+loggers; loggers.py picks one of them for an object. guard.py is what the pytest plugin (src/pytest_torchatlas.py) gives
+to tests. model_explorer.py opens our files in Model Explorer.
 """
