@@ -35,6 +35,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Keep pytest from rewriting the assertions of torchatlas itself, as it would for all that comes with a plugin.
+
+    Rewriting 100 modules takes longer than importing them, and the asserts in them are for mypy. pytest has no public
+    way to say so but a word in the docstring of each module; where its attribute is gone, they are rewritten.
+    """
+    marked = getattr(early_config.pluginmanager.rewrite_hook, "_must_rewrite", None)
+    if isinstance(marked, set):
+        marked.discard("torchatlas")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Snapshots(config), _REGISTERED)
 

@@ -40,7 +40,8 @@ def graph(hidden: int = 16, **options: object) -> atlas.Graph:
         ("flops>4.2G", 0, 4_200_000_001, True),
         ("flops>4.2e9", 0, 4_200_000_000, False),
         ("parameters>7B", 0, 7_000_000_001, True),
-        ("flops>+0%", 2**60, 2**60 + 1, True),  # beyond what a float tells apart
+        ("flops>+0%", 2**60, 2**60 + 1, True),
+        ("flops>+0%", 2**60 + 1, 2**60 + 1, False),  # beyond what a float tells apart
         ("peak_bytes>+1MiB", 0, 2**20, False),
         ("peak_bytes>+1MiB", 0, 2**20 + 1, True),
         ("peak_bytes>1GB", 0, 10**9 + 1, True),

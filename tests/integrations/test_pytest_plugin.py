@@ -220,3 +220,27 @@ def test_the_example_of_the_documentation_runs(pytester: pytest.Pytester) -> Non
     result = run(pytester)
     result.assert_outcomes(passed=1, failed=3)
     result.stdout.fnmatch_lines(["E*out of bounds:", "E*they differ first at *", "E*only the new one runs clamp*"])
+
+
+INSTALLED = """
+import torchatlas
+
+def test_torchatlas_is_imported_as_it_is(atlas_guard):
+    assert "Rewriting" not in type(torchatlas.__spec__.loader).__name__
+"""
+
+
+def test_installed_from_a_wheel_it_loads_by_itself_and_asserts_stay(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pytest rewrites every package that lies in one distribution with a plugin: here one of a name of its own."""
+    info = pytester.mkdir("site") / "atlas_test-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: atlas-test\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[pytest11]\npytest_torchatlas = pytest_torchatlas\n")
+    (info / "RECORD").write_text("pytest_torchatlas.py,,\ntorchatlas/__init__.py,,\natlas_test-1.dist-info/RECORD,,\n")
+    source = Path(atlas.__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", f"{info.parent}:{source}")
+    pytester.makepyfile(test_installed=INSTALLED)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+    result.assert_outcomes(passed=1)
