@@ -44,7 +44,9 @@ class Timeline:
         assert measured is not None
         found = [f"time of ops: {measured}", f"each op stands {self.placed}", *self.graph.notes]
         if self.inside.any():
-            found.append(f"ops that ran inside of other ops: {int(self.inside.sum()):,}, which count in the time of both")
+            found.append(
+                f"ops that ran inside of other ops: {int(self.inside.sum()):,}, which count in the time of both"
+            )
         if len(self.untimed):
             found.append(f"{len(self.untimed):,} ops have no time and no span: the total is at least that")
         return [encodable(note) for note in found]
