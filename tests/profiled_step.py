@@ -20,7 +20,8 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 PATH = Path(__file__).parent / "export" / "data" / "profiled_step.json.gz"
 KERNELS = {"aten::addmm": ("gemm", 20.5), "aten::mm": ("gemm", 12.25), "aten::native_layer_norm": ("norm", 3.125)}
-SPLIT = "aten::threshold_backward"  # launches two kernels, from an op within it
+SPLIT = "aten::threshold_backward"  # launches two kernels
+INNER = "aten::native_layer_norm"  # launches from an op that it calls
 LOST = ("memset of the allocator", 7.0)  # belongs to no op
 _KEPT = ("External id", "Sequence number", "Fwd thread id", "Input Dims", "correlation", "stream")
 
@@ -67,13 +68,21 @@ def with_kernels(trace: dict[str, Any]) -> dict[str, Any]:
     device: list[dict[str, Any]] = []
     for event in sorted(events, key=lambda event: event["ts"]):
         if event["name"] in KERNELS:
-            device += _launched(event, *KERNELS[event["name"]], correlation=len(device) + 1)
+            launcher = _called(event, events) if event["name"] == INNER else event
+            device += _launched(launcher, *KERNELS[event["name"]], correlation=len(device) + 1)
         elif event["name"] == SPLIT:
             device += _launched(event, "relu", 1.0, correlation=len(device) + 1)
             device += _launched(event, "relu", 2.0, correlation=len(device) + 1)
     name, us = LOST
     device.append({"ph": "X", "cat": "gpu_memset", "name": name, "pid": 0, "tid": 7, "ts": 1.0, "dur": us, "args": {}})
     return {"schemaVersion": 1, "traceEvents": events + device}
+
+
+def _called(op: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The first op that an op calls."""
+    begin, end = op["ts"], op["ts"] + op["dur"]
+    inside = [one for one in events if one is not op and begin <= one["ts"] and one["ts"] + one["dur"] <= end]
+    return min(inside, key=lambda one: one["ts"])  # type: ignore[no-any-return]
 
 
 def _launched(op: dict[str, Any], name: str, us: float, correlation: int) -> list[dict[str, Any]]:

@@ -97,7 +97,12 @@ def test_memory_and_flows(step: Graph, tmp_path: Path) -> None:
 def test_hta_reads_it_and_finds_the_same_time(step: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("hta")
     monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
+    from hta.common.trace_file import get_trace_files
     from hta.trace_analysis import TraceAnalysis
+
+    (tmp_path / "ranks").mkdir()
+    files = atlas.save_ranks([rank(1, 4), rank(3, 4)], tmp_path / "ranks" / "step.trace.json", per_rank=True)
+    assert get_trace_files(str(tmp_path / "ranks")) == dict(zip((1, 3), map(str, files), strict=True))
 
     step.save(tmp_path / "rank0.trace.json.gz")
     trace = TraceAnalysis(trace_dir=str(tmp_path)).t
