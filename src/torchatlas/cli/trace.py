@@ -56,6 +56,7 @@ def command(
     \b
     torchatlas trace models.gpt:build --inputs int64:2,16 --output gpt.atlas
     torchatlas run gpt.atlas --inputs int64:4,32
+    torchatlas trace models.gpt:build --inputs int64:2,16 --output gpt.onnx
     """
     check_output(output)
     with _target.opened(target, as_json) as (parsed, item):
@@ -72,7 +73,7 @@ def command(
             budget_s=BUDGET_S if budget is None else budget,
         )
     graph = traced.graph
-    if output is not None and output.suffix == ".atlas" and graph.source == "export":
+    if output is not None and output.suffix in (".atlas", ".onnx") and graph.source == "export":
         traced.save(output, weights=not no_weights)
     elif output is not None:
         graph.save(output)
