@@ -1,4 +1,4 @@
-"""A training of two processes under the DDP strategy of Lightning, which starts the second one: the program of a test."""
+"""A training of two processes under DDP of Lightning, which starts the second one: the program of a test."""
 
 from __future__ import annotations
 
