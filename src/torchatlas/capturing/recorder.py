@@ -47,6 +47,8 @@ _PLAN_LOCK = threading.Lock()
 _ROW_LENGTH = len(OpRow._fields) + 4  # of an op: it takes a tensor or two
 
 
+# Hash of the structure, times of ops as bytes, (ops before it, bytes) of what died, events, shapes of unusual tensors
+Summary = tuple[int, bytes, tuple[tuple[int, int], ...], list[Any], list[Any]]
 Around = Callable[[Plan, Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]  # wraps what records an operator
 
 
@@ -204,6 +206,22 @@ class Recorder:
         with _PLAN_LOCK:
             self.plans.append(plan)
             return len(self.plans) - 1
+
+    def summary(self) -> Summary | None:
+        """What a run has to know of a step of known structure; None if the rows have to be read: see step_rows.py."""
+        return None
+
+    def note(self, event: Any) -> None:
+        """Add an event of row_schema.py to the rows, here and now."""
+        self.rows.append(event)
+
+    def mark(self) -> int:
+        """Remember this place among the rows; `positions` says later where it is."""
+        return len(self.rows)
+
+    def positions(self, marks: list[int]) -> list[int]:
+        """The positions among `rows` of places that were marked."""
+        return marks
 
     def _note_handled(self, name: str) -> None:
         self.handled.append(name)

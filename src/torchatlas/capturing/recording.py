@@ -335,7 +335,7 @@ class Recording(Shown, Bracket["Recording"]):
         structure = mapped_tensors(result, place)
         if numbers:
             text = encode(Call((_portable_structure(structure),)))
-            self._recorder.rows.append(Returned(numbers, text))
+            self._recorder.note(Returned(numbers, text))
 
     def _describe_failure(self, error: BaseException) -> Failure | None:
         failure = self._recorder.failure_of(error)

@@ -10,6 +10,7 @@
 // The GIL is not held while ops run. It is taken only for what is rare: a code object or an operator that is met for the
 // first time, a tensor that is no view of a storage, the first write to memory from outside (`guard`), and callbacks
 // around every op if the caller wants them. Never while `mutex` is held: who holds the GIL may wait for it.
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <ATen/SequenceNumber.h>
@@ -94,6 +95,11 @@ const DispatchKeySet kUnusual = DispatchKeySet({DispatchKey::Sparse, DispatchKey
 
 int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
+void mix(uint64_t& hash, int64_t item) {
+  hash = (hash ^ static_cast<uint64_t>(item)) * 0x9E3779B97F4A7C15ull;
+  hash ^= hash >> 29;
+}
+
 struct Gil {
   PyGILState_STATE state = PyGILState_Ensure();
   ~Gil() { PyGILState_Release(state); }
@@ -140,6 +146,7 @@ struct Argument {
   const IValue* standard;  // the default, or null
   As as;
   bool written;
+  bool number;  // a real number, or several: its value is no part of a step's structure
 };
 
 // What is known of an operator. Made once, never freed.
@@ -165,6 +172,13 @@ As kind_of(const c10::Argument& argument) {
   }
 }
 
+bool is_number(const c10::Argument& argument) {
+  auto type = argument.type();
+  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  if (auto list = type->cast<c10::ListType>()) type = list->getElementType();
+  return type->kind() == c10::TypeKind::NumberType || type->kind() == c10::TypeKind::FloatType;
+}
+
 Operator* make_operator(const c10::OperatorHandle& handle) {
   auto* op = new Operator{handle, handle.operator_name().name, handle.operator_name().overload_name};
   op->composite = handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
@@ -177,7 +191,7 @@ Operator* make_operator(const c10::OperatorHandle& handle) {
   for (const auto& argument : handle.schema().arguments()) {
     const auto& standard = argument.default_value();
     bool written = argument.alias_info() && argument.alias_info()->isWrite();
-    op->arguments.push_back({&argument, standard ? &*standard : nullptr, kind_of(argument), written});
+    op->arguments.push_back({&argument, standard ? &*standard : nullptr, kind_of(argument), written, is_number(argument)});
     op->positional += !argument.kwarg_only();
   }
   return op;
@@ -225,7 +239,8 @@ struct Plan {  // what Python knows of an operator; see NativeRecorder.describe
 };
 
 struct Row {
-  enum Kind : uint8_t { Op, Died, Resized, Reshaped, Pending } kind;  // Pending: see `has_run`
+  // Noted: an event of Python's. Mark: where `rows` are asked for later. Pending: see `has_run`
+  enum Kind : uint8_t { Op, Died, Resized, Reshaped, Noted, Mark, Pending } kind;
   uint8_t grad, needs, in_backward, given;
   int32_t call, instruction;
   uint64_t present, backward_nr, next_nr;  // `present`: which keyword-only arguments are there
@@ -314,6 +329,9 @@ struct Recorder {
   int64_t first_row = 0;  // how many were drained before
   std::vector<int64_t> tokens;
   std::vector<IValue> values;
+  std::vector<PyObject*> noted;       // events of Python's, until they are drained
+  std::vector<int64_t> marks;         // the positions of marks among the rows in Python, as far as they are drained
+  int64_t marked = 0;
   std::vector<TensorRow> tensors;
   std::vector<StorageRow> storages;
   size_t tensors_drained = 0, storages_drained = 0, ops = 0;
@@ -323,13 +341,13 @@ struct Recorder {
   std::vector<c10::StorageImpl*> polled;          // whose end no allocator reports
   std::vector<void*> entered;                     // into the table of torch's allocator
   std::vector<std::pair<WeakImpl, int32_t>> lone;  // tensors that stand for their memory
-  size_t poll_at = 0, sweep_at = 4096;
+  size_t poll_at = 0, sweep_at = 256;
   std::vector<int64_t> layout_pool;  // dimensions, sizes, strides
   std::vector<std::pair<size_t, int32_t>> layouts;  // position in the pool, the next one with the same hash
   ska::flat_hash_map<uint64_t, int32_t> layout_by_hash;
   std::vector<PyObject*> shapes, strides;  // of layouts, made when they are asked for
   ska::flat_hash_map<PyCodeObject*, int> codes;
-  std::unordered_map<Operator*, std::unique_ptr<Plan>> plans;
+  ska::flat_hash_map<Operator*, std::unique_ptr<Plan>> plans;
   std::vector<Row> failures;
   PyCodeObject* failed_in = nullptr;
   int failed_at = 0;
@@ -347,8 +365,8 @@ struct Recorder {
   int32_t layout_of(const c10::TensorImpl* impl) {
     auto sizes = impl->sizes(), strides = impl->strides();
     uint64_t hash = sizes.size();
-    for (auto size : sizes) hash = (hash ^ static_cast<uint64_t>(size)) * 0x9E3779B97F4A7C15ull, hash ^= hash >> 29;
-    for (auto step : strides) hash = (hash ^ static_cast<uint64_t>(step)) * 0x9E3779B97F4A7C15ull, hash ^= hash >> 29;
+    for (auto size : sizes) mix(hash, size);
+    for (auto step : strides) mix(hash, step);
     auto [found, is_new] = layout_by_hash.emplace(hash, static_cast<int32_t>(layouts.size()));
     int32_t next = -1;
     if (!is_new) {
@@ -474,7 +492,7 @@ struct Recorder {
     for (auto entry = known.begin(); entry != known.end();) {
       entry = entry->second.weak.use_count() == 0 ? known.erase(entry) : std::next(entry);
     }
-    sweep_at = 2 * known.size() + 4096;
+    sweep_at = 2 * known.size() + 256;
   }
 
   static bool is_plain(const c10::TensorImpl* impl) {
@@ -507,6 +525,23 @@ struct Recorder {
     tensors.push_back({storage, layout, impl->storage_offset(), c10::typeMetaToScalarType(impl->dtype()), nullptr});
     remember(tensor, {WeakImpl(tensor.getIntrusivePtr()), memory, impl->storage_offset(), number, storage, layout});
     return number;
+  }
+
+  // The numbers of a tensor and its storage: of any one ('r'), of one that was seen ('s'), of one whose memory was ('i').
+  std::pair<int32_t, int32_t> numbers_of(const at::TensorBase& tensor, char how, Lock& lock) {
+    auto* impl = tensor.unsafeGetTensorImpl();
+    Known* entry = find(impl);
+    if (!entry) {
+      if (how == 's') return {-1, -1};
+      if (how == 'i') {
+        if (!is_plain(impl)) return {-1, -1};
+        auto found = live.find(impl->unsafe_storage().unsafeGetStorageImpl());
+        if (found == live.end() || found->second.weak.use_count() == 0) return {-1, -1};
+      }
+      number_of(tensor, true, lock);
+      entry = find(impl);
+    }
+    return {entry->number, entry->storage};
   }
 
   void remember(const at::TensorBase& tensor, Known&& entry) {
@@ -671,8 +706,10 @@ struct Recorder {
     frame.autograd = op->has_autograd && effective.has_any(kAutograd);
     frame.below = std::exchange(me.recorded, me.depth - 1);
     frame.uncaught = std::uncaught_exceptions();
-    frame.plan = plan_of(me, op);
+    Lock lock(mutex);
+    frame.plan = plan_of(me, op, lock);
     if (frame.plan->number < 0) return;  // no part of the program
+    lock.unlock();
     Row& row = frame.row;
     row = Row{};
     row.op = op, row.plan = frame.plan, row.composite = frame.composite;
@@ -683,16 +720,15 @@ struct Recorder {
     for (size_t i = op->positional; i < inputs.size(); ++i) {
       if (!is_standard(inputs[i], op->arguments[i].standard)) row.present |= 1ull << (i - op->positional);
     }
-    {
-      Lock lock(mutex);
-      aside ? poll_all() : poll(kPolledPerOp);
-      if (frame.below >= 0) has_run(me.frames[frame.below], inputs, lock);
-      for (size_t i = 0; i < inputs.size(); ++i) {
-        if (is_there(row, i)) encode(inputs[i], frame, true, lock);
-      }
-      if (row.needs && frame.plan->writes) note_views(frame, inputs);
-      row_peak = allocated;
+    lock.lock();
+    aside ? poll_all() : poll(kPolledPerOp);
+    if (frame.below >= 0) has_run(me.frames[frame.below], inputs, lock);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (is_there(row, i)) encode(inputs[i], frame, true, lock);
     }
+    if (row.needs && frame.plan->writes) note_views(frame, inputs);
+    row_peak = allocated;
+    lock.unlock();
     keep_quiet();
     if (op->changes_layout && !inputs.empty() && inputs[0].isTensor()) frame.relaid.push_back(inputs[0].toTensor());
     for (size_t i = op->positional; i < inputs.size(); ++i) {  // out=
@@ -704,7 +740,6 @@ struct Recorder {
   }
 
   void leave(const at::RecordFunction& fn) {
-    int64_t ended = now();
     Local& me = local();
     int depth = me.depth;
     while (depth > 0 && me.frames[depth - 1].fn != &fn) --depth;
@@ -716,24 +751,23 @@ struct Recorder {
     me.recorded = frame.below;
     if (frame.plan->number < 0) return;
     Row& row = frame.row;
-    row.end = ended;
+    row.end = now();
     if (!row.in_backward || row.grad) row.next_nr = at::sequence_number::peek() - 2 * frame.writes_view;
     if (row.needs && frame.writes_view) row.needs = 2;
     bool raised = std::uncaught_exceptions() > frame.uncaught;
+    Lock lock(mutex);
+    relay(frame, lock);
     if (raised && frame.row_at < 0) {
-      Lock lock(mutex);
-      relay(frame, lock);
       failures.push_back(row);
       failed_in = frame.innermost, failed_at = frame.innermost_instruction;
     } else {
-      {
-        Lock lock(mutex);
-        relay(frame, lock);
-        if (raised) for (int32_t number : frame.made) frame.tokens.push_back(number * 8 + kTensor);
-        for (const IValue& value : fn.outputs()) encode(value, frame, false, lock, row.op->promises ? 0 : -1);
+      if (raised) for (int32_t number : frame.made) frame.tokens.push_back(number * 8 + kTensor);
+      for (const IValue& value : fn.outputs()) encode(value, frame, false, lock, row.op->promises ? 0 : -1);
+      if (after && !raised) {
+        lock.unlock();
+        call_after(me, frame, fn.outputs());
+        lock.lock();
       }
-      if (after && !raised) call_after(me, frame, fn.outputs());
-      Lock lock(mutex);
       row.tokens = tokens.size(), row.values = values.size();
       row.token_count = static_cast<uint32_t>(frame.tokens.size());
       row.allocated = allocated, row.peak = row_peak;
@@ -746,6 +780,7 @@ struct Recorder {
       }
       ++ops;
     }
+    lock.unlock();
     frame.relaid.clear();
     if (frame.args) {
       Gil gil;
@@ -936,12 +971,16 @@ struct Recorder {
 
   // -- what Python is asked --
 
-  Plan* plan_of(Local& me, Operator* op) {
-    {
-      Lock lock(mutex);
-      auto found = plans.find(op);
-      if (found != plans.end()) return found->second.get();
-    }
+  Plan* plan_of(Local& me, Operator* op, Lock& lock) {
+    auto found = plans.find(op);
+    if (found != plans.end()) return found->second.get();
+    lock.unlock();
+    auto plan = described(me, op);
+    lock.lock();
+    return plans.emplace(op, std::move(plan)).first->second.get();
+  }
+
+  std::unique_ptr<Plan> described(Local& me, Operator* op) {
     Gil gil;
     bool was_busy = std::exchange(me.busy, true);
     auto plan = std::make_unique<Plan>();
@@ -964,8 +1003,7 @@ struct Recorder {
       op->names.push_back(PyUnicode_InternFromString(op->arguments[i].schema->name().c_str()));
     }
     me.busy = was_busy;
-    Lock lock(mutex);
-    return plans.emplace(op, std::move(plan)).first->second.get();
+    return plan;
   }
 
   static std::vector<int64_t> numbers_in(PyObject* tuple) {
@@ -1124,13 +1162,14 @@ struct Recorder {
     std::vector<Row> taken;
     std::vector<int64_t> its_tokens;
     std::vector<IValue> its_values;
+    std::vector<PyObject*> its_notes;
     {
       Lock lock(mutex);
-      poll(polled.size());
       bool running = slot >= 0 && slots[slot].load() == this;
+      if (running) poll(polled.size());  // what dies after the end is no part of the recording
       auto pending = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.kind == Row::Pending; });
       if (rows.empty() || (running && pending != rows.end())) return true;  // later
-      taken.swap(rows), its_tokens.swap(tokens), its_values.swap(values);
+      taken.swap(rows), its_tokens.swap(tokens), its_values.swap(values), its_notes.swap(noted);
       first_row += static_cast<int64_t>(taken.size());
       rows.reserve(std::min<size_t>(taken.size(), 1 << 16));
     }
@@ -1138,6 +1177,14 @@ struct Recorder {
     std::vector<PyObject*> arguments;
     for (const Row& row : taken) {
       if (row.kind == Row::Pending) continue;  // the recording ended inside of it
+      if (row.kind == Row::Noted) {
+        add(its_notes[row.start]);
+        continue;
+      }
+      if (row.kind == Row::Mark) {
+        marks.push_back(PyList_GET_SIZE(list));
+        continue;
+      }
       if (row.kind != Row::Op) {
         PyObject* kind = PyTuple_GET_ITEM(events.object, row.kind - 1);
         add(row.kind == Row::Died ? PyObject_CallFunction(kind, "L", row.start)
@@ -1168,6 +1215,68 @@ struct Recorder {
       if (PyErr_Occurred()) return false;
     }
     return true;
+  }
+
+  // -- the structure of a step, without a word of Python --
+
+  // What ran, on which tensors, in which calls; not the value of a number, which may be a learning rate: see step_rows.py.
+  uint64_t structure_hash() const {
+    uint64_t hash = rows.size();
+    for (const TensorRow& row : tensors) {
+      mix(hash, row.storage), mix(hash, row.offset), mix(hash, static_cast<int64_t>(row.dtype));
+      if (row.layout < 0) continue;  // Python tells those
+      const int64_t* at = &layout_pool[layouts[row.layout].first];
+      for (int64_t i = 0; i <= 2 * at[0]; ++i) mix(hash, at[i]);
+    }
+    for (const StorageRow& row : storages) mix(hash, row.bytes), mix(hash, static_cast<int64_t>(row.device.type()));
+    for (const Row& row : rows) {
+      if (row.kind == Row::Died || row.kind == Row::Mark || row.kind == Row::Pending) continue;
+      mix(hash, row.kind);
+      if (row.kind != Row::Op) {
+        mix(hash, row.start), mix(hash, row.end);
+        continue;
+      }
+      mix(hash, reinterpret_cast<intptr_t>(row.op)), mix(hash, row.call), mix(hash, row.in_backward * 4 + row.grad);
+      mix(hash, row.given), mix(hash, static_cast<int64_t>(row.present));
+      const int64_t* token = &tokens[row.tokens];
+      const int64_t* end = token + row.token_count;
+      for (size_t i = 0; i < row.op->arguments.size(); ++i) {
+        if (is_there(row, i)) mix_token(hash, token, &values[row.values], row.op->arguments[i].number);
+      }
+      while (token < end) mix_token(hash, token, &values[row.values], false);
+    }
+    return hash;
+  }
+
+  static void mix_token(uint64_t& hash, const int64_t*& token, const IValue* kept, bool number) {
+    int64_t tag = *token & 7, payload = *token >> 3;
+    ++token;
+    mix(hash, tag);
+    if (tag == kTensor || tag == kBool || tag == kList) mix(hash, payload);
+    if (tag == kList) {
+      for (int64_t i = 0; i < payload; ++i) mix_token(hash, token, kept, number);
+    } else if (tag == kInt && !number) {
+      mix(hash, payload);
+    } else if (tag == kValue || tag == kNumber || tag == kOpaque) {
+      mix_value(hash, kept[payload], number);
+    }
+  }
+
+  static void mix_value(uint64_t& hash, const IValue& value, bool number) {
+    mix(hash, static_cast<int64_t>(std::hash<std::string>()(value.tagKind())));
+    if (number || value.isDouble() || value.isComplexDouble() || value.isDoubleList()) return;
+    if (value.isInt()) return mix(hash, value.toInt());
+    if (value.isIntList()) {
+      for (int64_t item : value.toIntVector()) mix(hash, item);
+    } else if (value.isBoolList()) {
+      for (bool item : value.toBoolList().vec()) mix(hash, item);
+    } else if (value.isString()) {
+      mix(hash, static_cast<int64_t>(std::hash<std::string>()(value.toStringRef())));
+    } else if (value.isDevice()) {
+      mix(hash, static_cast<int64_t>(value.toDevice().type())), mix(hash, value.toDevice().index());
+    } else if (value.isList()) {
+      for (const IValue& item : value.toListRef()) mix_value(hash, item, number);
+    }
   }
 
   template <typename Add>
@@ -1365,8 +1474,10 @@ int core_clear(PyObject* self) {
 void forget_all(Recorder& r, bool codes_too) {
   std::vector<TensorRow> tensors;
   std::vector<PyCodeObject*> codes;
+  std::vector<PyObject*> noted;
   {
     Lock lock(r.mutex);
+    noted.swap(r.noted), r.marks.clear(), r.marked = 0;
     r.rows.clear(), r.tokens.clear(), r.values.clear(), r.storages.clear(), r.known.clear(), r.live.clear();
     r.by_data.clear(), r.polled.clear(), r.lone.clear(), r.failures.clear();
     tensors.swap(r.tensors);
@@ -1381,6 +1492,7 @@ void forget_all(Recorder& r, bool codes_too) {
   r.error = Ref();
   for (auto& row : tensors) Py_XDECREF(row.odd);
   for (auto* code : codes) Py_DECREF(code);
+  for (auto* event : noted) Py_DECREF(event);
 }
 
 void end_recording(Recorder& r) {
@@ -1468,6 +1580,51 @@ PyObject* core_pause(PyObject* self, PyObject* change) {
 }
 
 PyObject* core_drain(PyObject* self, PyObject* list) { return of(self).drain(list) ? none() : nullptr; }
+
+PyObject* core_note(PyObject* self, PyObject* event) {
+  Recorder& r = of(self);
+  Lock lock(r.mutex);
+  r.noted.push_back(Py_NewRef(event));
+  r.event(Row::Noted, static_cast<int64_t>(r.noted.size()) - 1);
+  return none();
+}
+
+PyObject* core_mark(PyObject* self, PyObject*) {
+  Recorder& r = of(self);
+  Lock lock(r.mutex);
+  r.event(Row::Mark, 0);
+  return PyLong_FromLongLong(r.marked++);
+}
+
+PyObject* core_marks(PyObject* self, PyObject*) {  // positions of all marks that were drained
+  return of(self).list_of(of(self).marks, [](int64_t item) { return PyLong_FromLongLong(item); });
+}
+
+// (hash of the structure, times of ops, ((ops before it, bytes) of what died), events of Python's, odd tensors); None if
+// some of it was drained already.
+PyObject* core_summary(PyObject* self, PyObject*) {
+  Recorder& r = of(self);
+  Lock lock(r.mutex);
+  if (r.first_row > 0) return none();
+  std::vector<int64_t> times;
+  std::vector<std::pair<int64_t, int64_t>> deaths;
+  for (const Row& row : r.rows) {
+    if (row.kind == Row::Op) times.push_back(row.end - row.start);
+    if (row.kind == Row::Died) deaths.emplace_back(times.size(), std::max<int64_t>(r.storages[row.start].bytes, 0));
+  }
+  uint64_t hash = r.structure_hash();
+  Ref freed(PyTuple_New(static_cast<Py_ssize_t>(deaths.size())));
+  for (size_t i = 0; i < deaths.size(); ++i) {
+    PyTuple_SET_ITEM(freed.object, i, Py_BuildValue("(LL)", deaths[i].first, deaths[i].second));
+  }
+  Ref odd(PyList_New(0));
+  for (const TensorRow& row : r.tensors) {
+    if (row.odd) PyList_Append(odd, row.odd);
+  }
+  PyObject* notes = r.list_of(r.noted, [](PyObject* event) { return Py_NewRef(event); });
+  return Py_BuildValue("(Ky#NNN)", hash, reinterpret_cast<const char*>(times.data()),
+                       static_cast<Py_ssize_t>(times.size() * sizeof(int64_t)), freed.release(), notes, odd.release());
+}
 
 PyObject* core_tensors(PyObject* self, PyObject* list) {
   Recorder& r = of(self);
@@ -1558,6 +1715,26 @@ PyObject* core_memory(PyObject* self, PyObject* address) {  // (number, came fro
   return Py_BuildValue("(iO)", entry->second.number, entry->second.external ? Py_True : Py_False);
 }
 
+// [(number, storage, gradient's number, gradient's storage)] of tensors: NativeNumbers.look says what `how` means
+PyObject* core_look(PyObject* self, PyObject* args) {
+  PyObject* addresses;
+  const char* how;
+  if (!PyArg_ParseTuple(args, "O!s", &PyList_Type, &addresses, &how)) return nullptr;
+  Recorder& r = of(self);
+  Ref list(PyList_New(PyList_GET_SIZE(addresses)));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(addresses); ++i) {
+    at::Tensor tensor(tensor_at(PyList_GET_ITEM(addresses, i)));
+    at::Tensor gradient = tensor.is_leaf() ? tensor.grad() : at::Tensor();
+    if (gradient.defined() && gradient.key_set().has_any(kTakesOver)) return none();
+    Lock lock(r.mutex);
+    auto [number, storage] = r.numbers_of(tensor, *how, lock);
+    auto [second, memory] = gradient.defined() ? r.numbers_of(gradient, *how == 'r' ? 'r' : 'i', lock) : std::pair(-1, -1);
+    lock.unlock();
+    PyList_SET_ITEM(list.object, i, Py_BuildValue("(iiii)", number, storage, second, memory));
+  }
+  return list.release();
+}
+
 PyObject* core_forget(PyObject* self, PyObject* address) {
   Recorder& r = of(self);
   auto tensor = tensor_at(address);
@@ -1624,9 +1801,12 @@ PyMethodDef core_methods[] = {
     {"start", core_start, METH_O, nullptr}, {"stop", core_stop, METH_NOARGS, nullptr},
     {"attach", core_attach, METH_O, nullptr}, {"detach", core_detach, METH_NOARGS, nullptr},
     {"place", core_place, METH_NOARGS, nullptr}, {"pause", core_pause, METH_O, nullptr},
-    {"drain", core_drain, METH_O, nullptr}, {"tensors", core_tensors, METH_O, nullptr},
+    {"drain", core_drain, METH_O, nullptr}, {"note", core_note, METH_O, nullptr},
+    {"summary", core_summary, METH_NOARGS, nullptr},
+    {"mark", core_mark, METH_NOARGS, nullptr}, {"marks", core_marks, METH_NOARGS, nullptr}, {"tensors", core_tensors, METH_O, nullptr},
     {"storages", core_storages, METH_O, nullptr}, {"number", core_number, METH_VARARGS, nullptr},
     {"known", core_known, METH_O, nullptr}, {"memory", core_memory, METH_O, nullptr},
+    {"look", core_look, METH_VARARGS, nullptr},
     {"forget", core_forget, METH_O, nullptr}, {"note_size", core_note_size, METH_O, nullptr},
     {"leaves", core_leaves, METH_NOARGS, nullptr}, {"failures", core_failures, METH_NOARGS, nullptr},
     {"error", core_error, METH_NOARGS, nullptr}, {"release", core_release, METH_O, nullptr},

@@ -20,10 +20,10 @@ from torchatlas.capturing.collectives import is_group, is_reduction
 from torchatlas.capturing.frames import code_kind, recomputes
 from torchatlas.capturing.native import build
 from torchatlas.capturing.record_op import plan_for
-from torchatlas.capturing.recorder import Recorder, describe_error, running_node
+from torchatlas.capturing.recorder import Recorder, Summary, describe_error, running_node
 from torchatlas.capturing.row_schema import OMITTED, PLACE, Died, Plan, Reshaped, Resized
 from torchatlas.capturing.table_rows import portable
-from torchatlas.capturing.tensor_numbers import TensorNumbers
+from torchatlas.capturing.tensor_numbers import LookedUp, TensorNumbers
 from torchatlas.capturing.tensors import layout_name, shape_of, storages_of
 from torchatlas.graph.arguments import Constant
 from torchatlas.interrupts import bracketed
@@ -85,6 +85,7 @@ class NativeRecorder(Recorder):
         self._by_thread: dict[int, NativeRecorder] = {}  # the forks of other threads
         self._raised: list[str] = []  # operators that raised in the dispatch mode
         self.taken_over: list[str] = []  # why the recorder in Python took over in the middle; see `take_over`
+        self._stopped, self._end = False, None
         super().__init__(guard=guard)
         self.current: Any = module.Cell(self._core)
         self._extend = self._extend_after_core
@@ -100,7 +101,8 @@ class NativeRecorder(Recorder):
     def release(self) -> None:
         for container in (self._written, self.numbers, self.metadata, self._raised, self.taken_over):
             container.clear()
-        self.current[:], self.end, self.failure, self._switched = (-1, None), None, None, False
+        self.current[:], self.failure, self._switched = (-1, None), None, False
+        self._stopped, self._end = False, None
         _, codes, layouts, _ = self._core.counts()
         ours_alone = self._guard is None and not self._forked and not self._mode.over
         serves_again = ours_alone and len(_IDLE) < _MOST_IDLE and max(codes, layouts) <= _MOST_KEPT
@@ -119,6 +121,31 @@ class NativeRecorder(Recorder):
     @rows.setter
     def rows(self, rows: list[Any]) -> None:
         self._written = rows
+
+    @property
+    def end(self) -> int | None:
+        """The length of `rows` when the recording stopped. Nobody has to make the rows before somebody asks."""
+        if self._stopped and self._end is None:
+            self._end = len(self.rows)
+        return self._end
+
+    @end.setter
+    def end(self, length: int | None) -> None: ...
+
+    def summary(self) -> Summary | None:
+        found: Summary | None = self._core.summary() if not self._written and not self.taken_over else None
+        return found
+
+    def note(self, event: Any) -> None:
+        self._core.note(event)
+
+    def mark(self) -> int:
+        number: int = self._core.mark()
+        return number
+
+    def positions(self, marks: list[int]) -> list[int]:
+        found = self._core.marks() if self.rows else []
+        return [found[mark] for mark in marks]
 
     def _make_numbers(self) -> TensorNumbers:
         return NativeNumbers(self._core, self)
@@ -141,7 +168,9 @@ class NativeRecorder(Recorder):
         if self._switched:
             super().stop()
         self._core.stop()
-        self.end = len(self.rows)
+        self._stopped = True
+        if self._forked:  # a thread that the recorder in Python took over may go on
+            self._end = len(self.rows)
         peak = self._core.counts()[3]
         self.metadata["allocated_peak_bytes"] = peak if peak >= 0 else None  # unknown while a profiler listened
 
@@ -154,7 +183,7 @@ class NativeRecorder(Recorder):
     def take_off(self) -> None:
         """After a backward pass in which the recording ended: torch has put its callback back."""
         super().take_off()
-        if self.end is not None:
+        if self._stopped:
             self._core.detach()
 
     def paused(self) -> AbstractContextManager[None]:
@@ -359,6 +388,15 @@ class NativeNumbers(TensorNumbers):
         self.register, self.made_without_memory = register, register
         self.number_of, self.number_of_result, self.results = number_of, register, results
 
+    def look(self, tensors: list[Any], how: str) -> list[LookedUp] | None:  # type: ignore[override]
+        """The numbers of tensors and their gradients, without a word of Python each.
+
+        `how` says what gets a number: "register" all, "seen" none that has no number yet, "in known memory" what lies
+        in a storage that is known. So do gradients, except with "register". None if a gradient is not a plain tensor.
+        """
+        found: list[LookedUp] | None = self._core.look([tensor._cdata for tensor in tensors], how)
+        return found
+
     def known_number(self, tensor: Any) -> int | None:
         known = self._core.known(tensor._cdata)
         return None if known is None else known[0]
@@ -390,5 +428,4 @@ class NativeNumbers(TensorNumbers):
         self._core.note_size(storage._cdata)
 
     def _log(self, event: Any) -> None:
-        self._core.drain(self._rows)
-        self._rows.append(event)
+        self._core.note(event)
