@@ -19,6 +19,7 @@ import torch
 from torchatlas.capturing.collectives import is_group, is_reduction
 from torchatlas.capturing.frames import code_kind, recomputes
 from torchatlas.capturing.native import build
+from torchatlas.capturing.op_listening import OpClock, OpListener, Wants
 from torchatlas.capturing.record_op import plan_for
 from torchatlas.capturing.recorder import Recorder, describe_error, running_node
 from torchatlas.capturing.row_schema import OMITTED, PLACE, Died, Plan, Reshaped, Resized
@@ -64,7 +65,9 @@ class NativeRecorder(Recorder):
     knows_views = True
     touches_nodes = False
 
-    def __init__(self, module: Any, *, guard: Callable[[Any], None] | None = None) -> None:
+    def __init__(
+        self, module: Any, *, guard: Callable[[Any], None] | None = None, listener: OpListener | None = None
+    ) -> None:
         self._module = module
         self._core = module.Core(
             describe=self._describe,
@@ -77,15 +80,14 @@ class NativeRecorder(Recorder):
             events=_EVENTS,
             take_over=self.take_over,
             guard=guard,
-            before=None,
-            after=None,
+            told=None if listener is None else self._told,
         )
         self._written: list[Any] = []  # see `rows`
         self._switched = False  # whether the dispatch mode records this thread
         self._by_thread: dict[int, NativeRecorder] = {}  # the forks of other threads
         self._raised: list[str] = []  # operators that raised in the dispatch mode
         self.taken_over: list[str] = []  # why the recorder in Python took over in the middle; see `take_over`
-        super().__init__(guard=guard)
+        super().__init__(guard=guard, listener=listener)
         self.current: Any = module.Cell(self._core)
         self._extend = self._extend_after_core
         self.environment = self._make_environment()
@@ -102,7 +104,7 @@ class NativeRecorder(Recorder):
             container.clear()
         self.current[:], self.end, self.failure, self._switched = (-1, None), None, None, False
         _, codes, layouts, _ = self._core.counts()
-        ours_alone = self._guard is None and not self._forked and not self._mode.over
+        ours_alone = self._guard is None and self._listener is None and not self._forked and not self._mode.over
         serves_again = ours_alone and len(_IDLE) < _MOST_IDLE and max(codes, layouts) <= _MOST_KEPT
         self._core.release(not serves_again)  # one that serves again keeps the code objects that it knows
         if serves_again:
@@ -122,6 +124,9 @@ class NativeRecorder(Recorder):
 
     def _make_numbers(self) -> TensorNumbers:
         return NativeNumbers(self._core, self)
+
+    def _make_clock(self) -> OpClock:
+        return NativeClock(self._core)
 
     @property
     def length(self) -> int:
@@ -254,11 +259,12 @@ class NativeRecorder(Recorder):
         except (AttributeError, RuntimeError):  # known to the dispatcher alone
             plan = Plan(None, f"{space}.{rest}.{overload or 'default'}", others=(0,), readable=False)
         if plan.bookkeeping or plan.name in _NEVER_DISPATCHED:
-            return -1, True, False, False, (), (), (), (), (), (), 0, 0, 0
+            return -1, True, False, False, (), (), (), (), (), (), 0, 0, 0, 0
         number = self.add_plan(plan)
+        wants = 0 if self._listener is None else int(self._listener.wants(plan))
         schema = getattr(plan.operator, "_schema", None)
         if not plan.readable or schema is None:
-            return number, False, False, False, (), (), (), (), (), (), 0, 0, 2
+            return number, False, False, False, (), (), (), (), (), (), 0, 0, 2, wants
         arguments = schema.arguments
         places = {argument.name: index for index, argument in enumerate(arguments)}
         slots = tuple(places[slot.name] for slot in plan.slots)
@@ -283,7 +289,12 @@ class NativeRecorder(Recorder):
             plan.required,
             flag,
             result,
+            wants,
         )
+
+    def _told(self, number: int, why: int, args: Any, kwargs: Any, out: Any) -> None:
+        if self._listener is not None:
+            self._listener.told(self.plans[number], Wants(why), args, kwargs, out)
 
 
 def _has_word(argument: Any) -> bool:
@@ -310,6 +321,25 @@ def _paused(core: Any) -> Iterator[None]:
         yield
     finally:
         core.pause(-1)
+
+
+class NativeClock(OpClock):
+    """The clock in C++; the recorder in Python counts what it records in between."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    @property
+    def ops(self) -> int:
+        count: int = self._core.counts()[0]
+        return count
+
+    def count(self) -> None:
+        self._core.count(torch.is_grad_enabled())
+
+    def first_op(self, number: int, with_gradients: bool) -> int | None:
+        first: int | None = self._core.first_op(number, with_gradients)
+        return first
 
 
 class NativeNumbers(TensorNumbers):
