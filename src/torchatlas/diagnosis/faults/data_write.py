@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from torchatlas.autograd.graph_walk import sequence_nr
 from torchatlas.autograd.saved_tensors import saved_by
 from torchatlas.capturing.frames import probing
+from torchatlas.capturing.op_listening import Wants
 from torchatlas.capturing.row_schema import Plan
 from torchatlas.capturing.storage_overlap import Layout, overlap
 from torchatlas.diagnosis.backward_passes import BackwardPass
@@ -17,7 +17,7 @@ from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.faults.in_place import written_by
 from torchatlas.diagnosis.findings import at
 from torchatlas.diagnosis.loss_graph import short
-from torchatlas.torch_private import FakeTensor, FunctionNode, next_sequence_nr
+from torchatlas.torch_private import FakeTensor, FunctionNode
 
 Part = tuple[torch.dtype, Layout]
 
@@ -31,16 +31,13 @@ class DataWrite(Diagnosis):
         # By address: an alias that came through numpy is another storage, and memory that was saved is not reused.
         # Then by part: the op, the storage in the recording.
         self._written: dict[int, dict[Part, tuple[int, int | None]]] = {}
-        self._first_ops: list[tuple[int, int]] = []  # autograd's numbers as they rose, and the first op under each
-        self._with_gradients: list[tuple[int, int]] = []  # the first op under each with gradients enabled
         self._reported: set[tuple[int, str]] = set()  # autograd's number of a node, and the slot
 
+    def wants(self, plan: Plan) -> Wants:
+        return Wants.ALWAYS if any(slot.written for slot in plan.slots) else Wants.NOTHING
+
     def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
-        number = next_sequence_nr() - 1
-        for firsts in (self._first_ops, self._with_gradients) if torch.is_grad_enabled() else (self._first_ops,):
-            if not firsts or number > firsts[-1][0]:
-                firsts.append((number, self.history.ops))
-        if plan.writes and not probing():
+        if not probing():
             for slot in plan.slots:
                 if slot.written:
                     given = args[slot.position] if slot.position is not None and slot.position < len(args) else None
@@ -79,11 +76,10 @@ class DataWrite(Diagnosis):
         Functions, which have numbers of their own.
         """
         custom = isinstance(node, FunctionNode)
-        firsts = self._with_gradients if custom else self._first_ops
-        place = bisect_left(firsts, (number, 0))
-        if place == len(firsts):
+        first = self.history.first_op(number, with_gradients=custom)
+        if first is None:
             return self.history.ops + 1
-        return firsts[place][1] if custom else firsts[place][1] + 1
+        return first if custom else first + 1
 
     def _report(self, backward: BackwardPass, node: Any, saved: Any, aliases: list[int | None]) -> None:
         op = backward.op_of(node)
@@ -103,8 +99,8 @@ class DataWrite(Diagnosis):
 
     def recording_ends(self) -> None:
         """Forget what was written or saved in it: it has no line any more."""
-        for known in (self._written, self._first_ops, self._with_gradients, self._reported):
-            known.clear()
+        self._written.clear()
+        self._reported.clear()
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -13,6 +13,7 @@ import torch
 
 from torchatlas.autograd.graph_walk import leaf_of
 from torchatlas.capturing.frames import user_line
+from torchatlas.capturing.op_listening import Wants
 from torchatlas.capturing.row_schema import Plan
 from torchatlas.capturing.table_rows import source_row
 from torchatlas.diagnosis.backward_passes import BackwardPass
@@ -64,11 +65,17 @@ class NotFinite(Diagnosis):
         self._pending: list[Finding] = []  # until it is known whether a scaler skips the step
         self._loss_is_finite, self._reported = True, False
 
+    def wants(self, plan: Plan) -> Wants:
+        name = short_name(plan.name)
+        if name == _SCALER:
+            return Wants.ALWAYS
+        return Wants.NOTHING if name.startswith(_NOT_FILLED) or _is_view(plan) else Wants.NOT_FINITE
+
     def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
         name = short_name(plan.name)
         if name == _SCALER:
             self._pending = []
-        if len(self._events) >= _MOST_EVENTS or self.history.in_step or name.startswith(_NOT_FILLED) or _is_view(plan):
+        if len(self._events) >= _MOST_EVENTS or self.history.in_step:
             return
         for tensor in tensors_in(out):
             if has_numbers(tensor) and not is_finite(tensor):

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from torchatlas.autograd.graph_walk import leaf_of
+from torchatlas.capturing.op_listening import Wants
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.custom_functions import CustomFunctions
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
@@ -79,7 +81,10 @@ class TrainedParameters(Diagnosis):
         else:
             called.without += 1
 
-    def op_ran(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def wants(self, plan: Plan) -> Wants:
+        return Wants.FIRST_WITHOUT_GRADIENTS
+
+    def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
         if not self._in_pass and not torch.is_grad_enabled() and not self.history.in_step:
             self._functions.op_ran()
 
