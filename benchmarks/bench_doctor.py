@@ -56,10 +56,10 @@ def carried(steps: int) -> Step:
 
 # A program, how often it runs in a round, and the most that it may cost
 PROGRAMS: dict[str, tuple[Callable[[], Step], int, float]] = {
-    "tiny": (tiny, 200, 4.0),
-    "mlp": (mlp, 100, 4.0),
-    "lstm": (lstm_loop, 4, 4.0),
-    "resnet18": (resnet18, 3, 1.5),
+    "tiny": (tiny, 1000, 4.0),
+    "mlp": (mlp, 400, 4.0),
+    "lstm": (lstm_loop, 20, 4.0),
+    "resnet18": (resnet18, 4, 1.5),
     "gpt2": (gpt2_small, 3, 1.5),
     "carried20": (lambda: carried(20), 1, 3.0),
     "carried40": (lambda: carried(40), 1, 3.0),

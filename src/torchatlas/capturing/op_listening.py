@@ -58,8 +58,8 @@ class OpListener(Protocol):
     def wants(self, plan: Plan) -> Wants:
         """Asked once per operator."""
 
-    def told(self, plan: Plan, why: Wants, args: Any, kwargs: Any, out: Any) -> None:
-        """An op has run that was wanted. Raises nothing."""
+    def told(self, plan: Plan, why: int, args: Any, kwargs: Any, out: Any) -> None:
+        """An op has run that was wanted, for the reasons `why`, as in Wants. Raises nothing."""
 
     def around(self, plan: Plan, run: Callable[[Any, Any], Any], clock: OpClock) -> Callable[[Any, Any], Any]:
         """Wraps the function by which the recorder in Python records an operator: it counts and tells."""

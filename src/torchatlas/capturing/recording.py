@@ -18,9 +18,9 @@ from torch import nn
 
 from torchatlas.calls import explains_arguments
 from torchatlas.capturing.module_calls import Watch
+from torchatlas.capturing.op_listening import OpClock, OpListener
 from torchatlas.capturing.recorded_graph import graph_of
 from torchatlas.capturing.recorded_values import VALUES, ValueRecorder
-from torchatlas.capturing.op_listening import OpClock, OpListener
 from torchatlas.capturing.recorder import Recorder, let_go
 from torchatlas.capturing.replaying import ReplayKeeper
 from torchatlas.capturing.restore import Restorer
@@ -278,6 +278,10 @@ class Recording(Shown, Bracket["Recording"]):
     def storage_id(self, tensor: torch.Tensor) -> int | None:
         """The id in `graph.storages` of what a tensor lies in, while the recording runs; None if it was not seen."""
         return self._recorder.numbers.storage_number(tensor)
+
+    def live_storages(self) -> list[int] | None:
+        """The ids of the storages that came to be meanwhile and are still there; None if the recorder cannot tell."""
+        return self._recorder.numbers.live_storages()
 
     def parameter_names(self) -> dict[int, str]:
         """The names of the parameters of all modules that ran, by the ids of the tensors. Ask before `graph`."""

@@ -64,8 +64,12 @@ class Diagnosis:
 
     def before_backward(self, backward: BackwardPass) -> None: ...
 
+    def nodes_wanted(self, backward: BackwardPass) -> Iterable[int]:
+        """The nodes of a pass that `node_runs` is to be called for, by place. Asked after `before_backward`."""
+        return ()
+
     def node_runs(self, backward: BackwardPass, node: int, gradients: Gradients) -> None:
-        """Before a node of backward runs; `node` is its place in `backward.nodes`."""
+        """Before a node of backward runs that is wanted; `node` is its place in `backward.nodes`."""
 
     def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None: ...
 

@@ -165,6 +165,10 @@ class History(Recorded):
     def storage_of(self, tensor: torch.Tensor) -> int | None:
         return None if isinstance(tensor, UninitializedTensor) else self._recordings[-1].storage_id(tensor)
 
+    def live_storages(self) -> list[int] | None:
+        """The storages, in `graph`, that the program has made and not let go of; None if that is not known of all."""
+        return self._recordings[-1].live_storages() if self.is_whole else None
+
     def storages_of(self, tensors: Iterable[torch.Tensor]) -> frozenset[int]:
         """The storages of some tensors in `graph`, as far as they are known."""
         return frozenset(storage for each in tensors if (storage := self.storage_of(each)) is not None)

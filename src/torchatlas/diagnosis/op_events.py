@@ -19,20 +19,24 @@ if TYPE_CHECKING:
     from torchatlas.diagnosis.visit import Visit
 
 
+_ALWAYS, _NOT_FINITE = int(Wants.ALWAYS), int(Wants.NOT_FINITE)
+_FIRST_WITHOUT_GRADIENTS = int(Wants.FIRST_WITHOUT_GRADIENTS)
+
+
 class OpEvents:
     """The listener of a visit: see OpListener."""
 
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
-        self._listeners: dict[Plan, list[tuple[Diagnosis, Wants]]] = {}
+        self._listeners: dict[Plan, list[tuple[Diagnosis, int]]] = {}  # plain numbers: flags take a microsecond
         self._number = -1  # autograd's, when an op without gradients was last told of
 
     def wants(self, plan: Plan) -> Wants:
         wanted = [(each, each.wants(plan)) for each in self._visit.diagnoses]
-        self._listeners[plan] = [(each, wants) for each, wants in wanted if wants]
+        self._listeners[plan] = [(each, int(wants)) for each, wants in wanted if wants]
         return functools.reduce(operator.or_, (wants for _, wants in wanted), Wants.NOTHING)
 
-    def told(self, plan: Plan, why: Wants, args: Any, kwargs: Any, out: Any) -> None:
+    def told(self, plan: Plan, why: int, args: Any, kwargs: Any, out: Any) -> None:
         for each, wants in self._listeners.get(plan, ()):
             if wants & why:
                 try:
@@ -46,7 +50,7 @@ class OpEvents:
             self._listeners[plan] = [entry for entry in listeners if entry[0] not in gone]
 
     def around(self, plan: Plan, run: Callable[[Any, Any], Any], clock: OpClock) -> Callable[[Any, Any], Any]:
-        wants = self.wants(plan)
+        wants = int(self.wants(plan))
 
         def observed(args: Any, kwargs: Any) -> Any:
             out = run(args, kwargs)
@@ -62,13 +66,13 @@ class OpEvents:
 
         return observed
 
-    def _reasons(self, wants: Wants, out: Any) -> Wants:
+    def _reasons(self, wants: int, out: Any) -> int:
         """Why an op is told of: what recorder.cpp finds out by itself."""
-        why = wants & Wants.ALWAYS
-        if wants & Wants.NOT_FINITE and not all(is_finite(each) for each in tensors_in(out) if has_numbers(each)):
-            why |= Wants.NOT_FINITE
-        if wants & Wants.FIRST_WITHOUT_GRADIENTS and not torch.is_grad_enabled():
+        why = wants & _ALWAYS
+        if wants & _NOT_FINITE and not all(is_finite(each) for each in tensors_in(out) if has_numbers(each)):
+            why |= _NOT_FINITE
+        if wants & _FIRST_WITHOUT_GRADIENTS and not torch.is_grad_enabled():
             number, before = next_sequence_nr(), self._number
             self._number = number
-            why |= Wants.FIRST_WITHOUT_GRADIENTS if number != before else Wants.NOTHING
+            why |= _FIRST_WITHOUT_GRADIENTS if number != before else 0
         return why

@@ -150,7 +150,10 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
 
     def tell(self, event: str, *args: Any) -> None:
         """Tell all diagnoses of an event, by the name of the method."""
+        nobody = getattr(Diagnosis, event)
         for each in list(self.diagnoses):
+            if getattr(type(each), event) is nobody:
+                continue
             try:
                 getattr(each, event)(*args)
             except Exception as error:

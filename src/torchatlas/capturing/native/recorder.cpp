@@ -1049,10 +1049,25 @@ struct Recorder {
     auto* impl = tensor.unsafeGetTensorImpl();
     auto count = static_cast<size_t>(impl->numel());
     if (!count || !(tensor.is_floating_point() || tensor.is_complex())) return true;
-    if (!is_plain(impl) || !tensor.device().is_cpu() || !tensor.is_non_overlapping_and_dense()) return false;
-    const void* data = impl->data();
-    if (!data) return false;
-    switch (tensor.scalar_type()) {
+    if (!is_plain(impl) || !tensor.device().is_cpu() || !impl->data()) return false;
+    if (tensor.is_non_overlapping_and_dense()) return are_finite(impl->data(), count, tensor.scalar_type());
+    if (impl->stride(impl->dim() - 1) != 1) return false;
+    auto rows = count / impl->size(impl->dim() - 1);  // dense in its last dimension: chunks of a larger one
+    for (size_t row = 0; row < rows; ++row) {
+      int64_t offset = 0;
+      size_t rest = row;
+      for (int64_t dim = impl->dim() - 2; dim >= 0; --dim) {
+        offset += static_cast<int64_t>(rest % impl->size(dim)) * impl->stride(dim);
+        rest /= impl->size(dim);
+      }
+      auto* data = static_cast<const char*>(impl->data()) + offset * impl->itemsize();
+      if (!are_finite(data, impl->size(impl->dim() - 1), tensor.scalar_type())) return false;
+    }
+    return true;
+  }
+
+  static bool are_finite(const void* data, size_t count, at::ScalarType type) {
+    switch (type) {
       case at::kFloat: return all_finite<uint32_t>(data, count, 0x7f800000u);
       case at::kDouble: return all_finite<uint64_t>(data, count, 0x7ff0000000000000ull);
       case at::kHalf: return all_finite<uint16_t>(data, count, 0x7c00u);
@@ -1686,6 +1701,18 @@ PyObject* core_count(PyObject* self, PyObject* grad) {  // an op that the record
   return none();
 }
 
+PyObject* core_live(PyObject* self, PyObject*) {  // the numbers of the storages that are there and came to be meanwhile
+  Recorder& r = of(self);
+  std::vector<int32_t> numbers;
+  {
+    Lock lock(r.mutex);
+    for (const auto& entry : r.live) {
+      if (!entry.second.external && entry.second.weak.use_count() > 0) numbers.push_back(entry.second.number);
+    }
+  }
+  return Recorder::list_of(numbers, [](int32_t number) { return PyLong_FromLong(number); });
+}
+
 PyObject* core_first_op(PyObject* self, PyObject* args) {  // the first op under a number of autograd's or a later one, or None
   long long number;
   int grad;
@@ -1708,7 +1735,7 @@ PyMethodDef core_methods[] = {
     {"leaves", core_leaves, METH_NOARGS, nullptr}, {"failures", core_failures, METH_NOARGS, nullptr},
     {"error", core_error, METH_NOARGS, nullptr}, {"release", core_release, METH_O, nullptr},
     {"counts", core_counts, METH_NOARGS, nullptr}, {"count", core_count, METH_O, nullptr},
-    {"first_op", core_first_op, METH_VARARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+    {"first_op", core_first_op, METH_VARARGS, nullptr}, {"live", core_live, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot core_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(core_new)}, {Py_tp_dealloc, reinterpret_cast<void*>(core_dealloc)},

@@ -19,7 +19,7 @@ import torch
 from torchatlas.capturing.collectives import is_group, is_reduction
 from torchatlas.capturing.frames import code_kind, recomputes
 from torchatlas.capturing.native import build
-from torchatlas.capturing.op_listening import OpClock, OpListener, Wants
+from torchatlas.capturing.op_listening import OpClock, OpListener
 from torchatlas.capturing.record_op import plan_for
 from torchatlas.capturing.recorder import Recorder, describe_error, running_node
 from torchatlas.capturing.row_schema import OMITTED, PLACE, Died, Plan, Reshaped, Resized
@@ -294,7 +294,7 @@ class NativeRecorder(Recorder):
 
     def _told(self, number: int, why: int, args: Any, kwargs: Any, out: Any) -> None:
         if self._listener is not None:
-            self._listener.told(self.plans[number], Wants(why), args, kwargs, out)
+            self._listener.told(self.plans[number], why, args, kwargs, out)
 
 
 def _has_word(argument: Any) -> bool:
@@ -399,6 +399,10 @@ class NativeNumbers(TensorNumbers):
             return int(known[1])
         entry = self._storage_entry(tensor.untyped_storage()) if tensor.layout is torch.strided else None
         return None if entry is None else entry[1]
+
+    def live_storages(self) -> list[int] | None:
+        numbers: list[int] = self._core.live()
+        return numbers
 
     def leaves_with_new_gradients(self) -> list[Any]:
         leaves = []

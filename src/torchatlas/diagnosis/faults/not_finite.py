@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from torchatlas.autograd.graph_walk import leaf_of
 from torchatlas.capturing.frames import user_line
 from torchatlas.capturing.op_listening import Wants
 from torchatlas.capturing.row_schema import Plan
@@ -90,10 +89,12 @@ class NotFinite(Diagnosis):
         if bad:
             self._pending.append(self._in_forward(backward, bad[0]))
 
+    def nodes_wanted(self, backward: BackwardPass) -> Iterable[int]:
+        return backward.leaves
+
     def node_runs(self, backward: BackwardPass, node: int, gradients: Any) -> None:
-        leaf = leaf_of(backward.nodes[node])
-        if leaf is not None and any(has_numbers(grad) and not is_finite(grad) for grad in gradients):
-            self._leaves.append(leaf)
+        if any(has_numbers(grad) and not is_finite(grad) for grad in gradients):
+            self._leaves.append(backward.leaves[node])
 
     def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None:
         anomaly = error is not None and _ANOMALY in str(error)
