@@ -20,6 +20,7 @@ import torch
 from torchatlas.capturing import pausing
 from torchatlas.capturing.collectives import named_reduction, noted_group
 from torchatlas.capturing.frames import GENERATED, code_kind, recomputing
+from torchatlas.capturing.op_listening import OpClock, OpListener
 from torchatlas.capturing.record_op import plan_for, recording_function
 from torchatlas.capturing.row_schema import OMITTED, PLACE, OpRow, Plan
 from torchatlas.capturing.table_rows import portable
@@ -66,6 +67,7 @@ class Recorder:
         guard: Callable[[Any], None] | None = None,
         keep: Callable[[Any, list[Any]], None] | None = None,
         around: Around | None = None,
+        listener: OpListener | None = None,
     ) -> None:
         self.rows: list[Any] = []  # see row_schema.py
         self.numbers = self._make_numbers()
@@ -83,6 +85,8 @@ class Recorder:
         self._kept_codes: list[types.CodeType] = []
         self._guard, self._keep = guard, keep
         self._around = around  # wraps the recording function of every operator
+        self._listener = listener
+        self.clock = self._make_clock()  # runs only if there is a listener
         self._extend: Any = self.rows.extend
         self.environment = self._make_environment()
         self._mode = _Mode(self)
@@ -92,6 +96,9 @@ class Recorder:
 
     def _make_numbers(self) -> TensorNumbers:
         return TensorNumbers(self.rows)
+
+    def _make_clock(self) -> OpClock:
+        return OpClock()
 
     @classmethod
     def take(cls) -> Recorder:
@@ -108,8 +115,8 @@ class Recorder:
             container.clear()
         self.current[:], self.end, self.failure = (-1, None), None, None
         # Not one that a thread may still be writing to, nor one whose tables have grown.
-        watched = self._guard is not None or self._keep is not None or self._around is not None
-        ours_alone = not watched and not self._forked and not self._mode.over
+        watched = (self._guard, self._keep, self._around, self._listener)
+        ours_alone = all(each is None for each in watched) and not self._forked and not self._mode.over
         if ours_alone and len(_IDLE) < _MOST_IDLE and max(len(self.codes), len(self.numbers.sizes)) <= _MOST_KEPT:
             _IDLE.append(self)
 
@@ -199,6 +206,8 @@ class Recorder:
         if plan.bookkeeping:
             return _device_of if operator is torch.ops.prim.device.default else self._unrecorded(operator)
         run = recording_function(plan, self.add_plan(plan), self.environment)
+        if self._listener is not None:
+            run = self._listener.around(plan, run, self.clock)
         return run if self._around is None else self._around(plan, run)
 
     def add_plan(self, plan: Plan) -> int:

@@ -8,8 +8,9 @@
 // Rows are kept as numbers (Row, tokens) and become Python objects when somebody asks for them (`drain`).
 //
 // The GIL is not held while ops run. It is taken only for what is rare: a code object or an operator that is met for the
-// first time, a tensor that is no view of a storage, the first write to memory from outside (`guard`), and callbacks
-// around every op if the caller wants them. Never while `mutex` is held: who holds the GIL may wait for it.
+// first time, a tensor that is no view of a storage, the first write to memory from outside (`guard`), the ops that a
+// listener wants to hear of (`told`), and all ops if values are kept. Never while `mutex` is held: who holds the GIL may
+// wait for it.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -100,9 +101,15 @@ void mix(uint64_t& hash, int64_t item) {
   hash ^= hash >> 29;
 }
 
+// An op may end because Python code in it has raised, a hook say: that exception has to be there afterwards.
 struct Gil {
   PyGILState_STATE state = PyGILState_Ensure();
-  ~Gil() { PyGILState_Release(state); }
+  PyObject *type, *value, *trace;
+  Gil() { PyErr_Fetch(&type, &value, &trace); }
+  ~Gil() {
+    PyErr_Restore(type, value, trace);
+    PyGILState_Release(state);
+  }
 };
 
 // A Python object that is owned. To be made and destroyed with the GIL.
@@ -155,6 +162,7 @@ struct Operator {
   std::string name, overload;
   bool composite, has_autograd, changes_layout;
   bool promises;  // its result tells a size, but there is no memory behind it
+  bool detaches;
   bool marks;     // a mark of the profiler's: what it begins goes on after it has returned
   std::vector<Argument> arguments;
   size_t positional = 0;
@@ -187,6 +195,7 @@ Operator* make_operator(const c10::OperatorHandle& handle) {
       handle.hasKernelForDispatchKey(DispatchKey::AutogradCPU);
   op->changes_layout = handle.hasTag(at::Tag::inplace_view);
   op->promises = op->name == "aten::_efficientzerotensor";
+  op->detaches = op->name == "aten::detach";
   op->marks = op->name.rfind("profiler::", 0) == 0;
   for (const auto& argument : handle.schema().arguments()) {
     const auto& standard = argument.default_value();
@@ -236,7 +245,11 @@ struct Plan {  // what Python knows of an operator; see NativeRecorder.describe
   bool readable = false, sliced = false, has_keywords = false, writes = false;
   std::vector<int64_t> slots, others, keywords, targets, hidden, generators;  // positions of arguments
   long long required = 0, hidden_flag = 0, result = 0;
+  int wants = 0;  // what a listener wants to hear of it
 };
+
+// Why a listener is told of an op; op_listening.py has the same.
+constexpr int kAlways = 1, kNotFinite = 2, kNoGradients = 4;
 
 struct Row {
   // Noted: an event of Python's. Mark: where `rows` are asked for later. Pending: see `has_run`
@@ -299,7 +312,7 @@ struct Frame {  // a call that has begun
   c10::SmallVector<at::TensorBase, 2> relaid;  // arguments that may have another layout afterwards
   PyCodeObject* innermost;  // of all frames, not only the user's
   int innermost_instruction;
-  PyObject *args = nullptr, *kwargs = nullptr;  // for the callback after it
+  std::vector<IValue> inputs;  // if a listener may want to hear of it
 };
 
 struct Local {  // what a thread knows of one slot
@@ -321,7 +334,7 @@ std::atomic<uint64_t> generations{0};
 
 struct Recorder {
   // The Python side, set once
-  Ref describe, classify, odd, structure, opaque, omitted, place, events, take_over, guard, before, after, error;
+  Ref describe, classify, odd, structure, opaque, omitted, place, events, take_over, guard, told, before, after, error;
   Cell* cell = nullptr;  // of the thread that began
 
   std::mutex mutex;
@@ -348,6 +361,9 @@ struct Recorder {
   std::vector<PyObject*> shapes, strides;  // of layouts, made when they are asked for
   ska::flat_hash_map<PyCodeObject*, int> codes;
   ska::flat_hash_map<Operator*, std::unique_ptr<Plan>> plans;
+  // With a listener: autograd's numbers as they rose, and the first op under each; the same with gradients enabled.
+  std::vector<std::pair<int64_t, int64_t>> first_ops[2];
+  int64_t told_at = -1;  // autograd's number when an op without gradients was last told of
   std::vector<Row> failures;
   PyCodeObject* failed_in = nullptr;
   int failed_at = 0;
@@ -735,7 +751,8 @@ struct Recorder {
       if (op->arguments[i].written) each_tensor(inputs[i], [&](const at::Tensor& t) { frame.relaid.push_back(t); });
     }
     if (guard) protect(me, frame, inputs);
-    if (before) call_before(me, frame, inputs);
+    if (frame.plan->wants || before) frame.inputs.assign(inputs.begin(), inputs.end());
+    if (before) tell_before(me, frame);
     row.start = now();
   }
 
@@ -763,9 +780,11 @@ struct Recorder {
     } else {
       if (raised) for (int32_t number : frame.made) frame.tokens.push_back(number * 8 + kTensor);
       for (const IValue& value : fn.outputs()) encode(value, frame, false, lock, row.op->promises ? 0 : -1);
-      if (after && !raised) {
+      ++ops;
+      if (told) note_number(at::sequence_number::peek() - 2 * frame.writes_view - 1, row.grad);
+      if (frame.plan->wants && !raised) {
         lock.unlock();
-        call_after(me, frame, fn.outputs());
+        if (int why = reasons(frame, fn.outputs())) tell(me, frame, why, fn.outputs());
         lock.lock();
       }
       row.tokens = tokens.size(), row.values = values.size();
@@ -778,15 +797,11 @@ struct Recorder {
       } else {
         rows.push_back(row);
       }
-      ++ops;
     }
     lock.unlock();
+    if (after) tell_after(me, frame, raised, fn.outputs());
     frame.relaid.clear();
-    if (frame.args) {
-      Gil gil;
-      Py_CLEAR(frame.args);
-      Py_CLEAR(frame.kwargs);
-    }
+    frame.inputs.clear();
   }
 
   Frame& push(const at::RecordFunction& fn, Local& me) {
@@ -799,6 +814,7 @@ struct Recorder {
     frame.tokens.clear();
     frame.values.clear();
     frame.relaid.clear();
+    frame.inputs.clear();
     return frame;
   }
 
@@ -961,6 +977,7 @@ struct Recorder {
   }
 
   void note_error() {  // with the GIL: Python raises it when the recording ends
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // it is the program's
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
@@ -988,9 +1005,9 @@ struct Recorder {
     PyObject *slots, *others, *keywords, *targets, *hidden, *generators;
     int readable, sliced, has_keywords;
     plan->number = -1;
-    if (answer && PyArg_ParseTuple(answer, "LpppOOOOOOLLL", &plan->number, &readable, &sliced, &has_keywords, &slots,
+    if (answer && PyArg_ParseTuple(answer, "LpppOOOOOOLLLi", &plan->number, &readable, &sliced, &has_keywords, &slots,
                                   &others, &keywords, &targets, &hidden, &generators, &plan->required,
-                                  &plan->hidden_flag, &plan->result)) {
+                                  &plan->hidden_flag, &plan->result, &plan->wants)) {
       plan->readable = readable, plan->sliced = sliced, plan->has_keywords = has_keywords;
       plan->slots = numbers_in(slots), plan->others = numbers_in(others), plan->keywords = numbers_in(keywords);
       plan->targets = numbers_in(targets), plan->hidden = numbers_in(hidden);
@@ -1052,36 +1069,129 @@ struct Recorder {
     if (!result) note_error();
   }
 
-  void call_before(Local& me, Frame& frame, c10::ArrayRef<const IValue> inputs) {
-    Gil gil;
-    const Row& row = frame.row;
-    frame.args = PyTuple_New(row.given);
-    frame.kwargs = PyDict_New();
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (!is_there(row, i)) continue;
-      PyObject* item = to_python(inputs[i], row.op->arguments[i].as);
-      if (i < row.op->positional) {
-        PyTuple_SET_ITEM(frame.args, i, item);
-      } else {
-        PyDict_SetItem(frame.kwargs, row.op->names[i], Ref(item));
+  // -- a listener --
+
+  void note_number(int64_t number, bool grad) {  // with the mutex
+    for (auto* firsts : {&first_ops[0], &first_ops[1]}) {
+      if ((grad || firsts == first_ops) && (firsts->empty() || number > firsts->back().first)) {
+        firsts->emplace_back(number, static_cast<int64_t>(ops));
       }
     }
-    call(me, before, Ref(Py_BuildValue("(LOO)", frame.plan->number, frame.args, frame.kwargs)));
   }
 
-  void call_after(Local& me, Frame& frame, const std::vector<IValue>& outputs) {
-    if (!frame.args) return;
-    Gil gil;
-    Ref out;
-    if (outputs.size() == 1) {
-      out = Ref(to_python(outputs[0], As::Plain));
-    } else if (outputs.empty()) {
-      out = Ref(Py_NewRef(Py_None));
-    } else {
-      out = Ref(PyTuple_New(static_cast<Py_ssize_t>(outputs.size())));
-      for (size_t i = 0; i < outputs.size(); ++i) PyTuple_SET_ITEM(out.object, i, to_python(outputs[i], As::Plain));
+  int reasons(const Frame& frame, const std::vector<IValue>& outputs) {
+    int wants = frame.plan->wants, why = wants & kAlways;
+    if (wants & kNotFinite) {
+      bool finite = true;
+      for (const IValue& value : outputs) each_tensor(value, [&](const at::Tensor& t) { finite = finite && is_finite(t); });
+      if (!finite) why |= kNotFinite;
     }
-    call(me, after, Ref(Py_BuildValue("(LOOO)", frame.plan->number, frame.args, frame.kwargs, out.object)));
+    if (wants & kNoGradients && !frame.row.grad && !frame.row.in_backward) {
+      auto number = static_cast<int64_t>(at::sequence_number::peek());
+      if (std::exchange(told_at, number) != number) why |= kNoGradients;
+    }
+    return why;
+  }
+
+  // False also if it cannot be told here: the listener looks again.
+  static bool is_finite(const at::Tensor& tensor) {
+    auto* impl = tensor.unsafeGetTensorImpl();
+    auto count = static_cast<size_t>(impl->numel());
+    if (!count || !(tensor.is_floating_point() || tensor.is_complex())) return true;
+    if (!is_plain(impl) || !tensor.device().is_cpu() || !impl->data()) return false;
+    if (tensor.is_non_overlapping_and_dense()) return are_finite(impl->data(), count, tensor.scalar_type());
+    if (impl->stride(impl->dim() - 1) != 1) return false;
+    auto rows = count / impl->size(impl->dim() - 1);  // dense in its last dimension: chunks of a larger one
+    for (size_t row = 0; row < rows; ++row) {
+      int64_t offset = 0;
+      size_t rest = row;
+      for (int64_t dim = impl->dim() - 2; dim >= 0; --dim) {
+        offset += static_cast<int64_t>(rest % impl->size(dim)) * impl->stride(dim);
+        rest /= impl->size(dim);
+      }
+      auto* data = static_cast<const char*>(impl->data()) + offset * impl->itemsize();
+      if (!are_finite(data, impl->size(impl->dim() - 1), tensor.scalar_type())) return false;
+    }
+    return true;
+  }
+
+  static bool are_finite(const void* data, size_t count, at::ScalarType type) {
+    switch (type) {
+      case at::kFloat: return all_finite<uint32_t>(data, count, 0x7f800000u);
+      case at::kDouble: return all_finite<uint64_t>(data, count, 0x7ff0000000000000ull);
+      case at::kHalf: return all_finite<uint16_t>(data, count, 0x7c00u);
+      case at::kBFloat16: return all_finite<uint16_t>(data, count, 0x7f80u);
+      case at::kComplexFloat: return all_finite<uint32_t>(data, 2 * count, 0x7f800000u);
+      case at::kComplexDouble: return all_finite<uint64_t>(data, 2 * count, 0x7ff0000000000000ull);
+      default: return false;
+    }
+  }
+
+  // Infinities and NaN are the numbers whose exponent is all ones.
+  template <typename Bits>
+  static bool all_finite(const void* data, size_t count, Bits exponent) {
+    constexpr size_t kBlock = 256;  // a fixed length lets the compiler use vector instructions
+    auto* bits = static_cast<const Bits*>(data);
+    size_t i = 0;
+    for (; i + kBlock <= count; i += kBlock) {
+      Bits odd = 0;
+      for (size_t j = 0; j < kBlock; ++j) odd |= static_cast<Bits>((bits[i + j] & exponent) == exponent);
+      if (odd) return false;
+    }
+    for (; i < count; ++i) {
+      if ((bits[i] & exponent) == exponent) return false;
+    }
+    return true;
+  }
+
+  void tell(Local& me, const Frame& frame, int why, const std::vector<IValue>& outputs) {
+    Gil gil;
+    auto [args, kwargs] = call_of(frame);
+    Ref out(result_of(frame, outputs));
+    call(me, told, Ref(Py_BuildValue("(LiOOO)", frame.plan->number, why, args.object, kwargs.object, out.object)));
+  }
+
+  // Whoever keeps values is told of every op, twice; the second time also if it raised.
+  void tell_before(Local& me, const Frame& frame) {
+    Gil gil;
+    auto [args, kwargs] = call_of(frame);
+    call(me, before, Ref(Py_BuildValue("(LOO)", frame.plan->number, args.object, kwargs.object)));
+  }
+
+  void tell_after(Local& me, const Frame& frame, bool raised, const std::vector<IValue>& outputs) {
+    Gil gil;
+    auto [args, kwargs] = call_of(frame);
+    Ref out(raised ? Py_NewRef(Py_None) : result_of(frame, outputs));
+    PyObject* flag = raised ? Py_True : Py_False;
+    call(me, after, Ref(Py_BuildValue("(LOOOO)", frame.plan->number, args.object, kwargs.object, flag, out.object)));
+  }
+
+  std::pair<Ref, Ref> call_of(const Frame& frame) {
+    const Row& row = frame.row;
+    Ref args(PyTuple_New(row.given)), kwargs(PyDict_New());
+    for (size_t i = 0; i < frame.inputs.size(); ++i) {
+      if (!is_there(row, i)) continue;
+      PyObject* item = to_python(frame.inputs[i], row.op->arguments[i].as);
+      if (i < row.op->positional) {
+        PyTuple_SET_ITEM(args.object, i, item);
+      } else {
+        PyDict_SetItem(kwargs, row.op->names[i], Ref(item));
+      }
+    }
+    return {std::move(args), std::move(kwargs)};
+  }
+
+  // torch makes a Parameter of what `detach` returns, unless it has a Python object by then: hand out another tensor.
+  PyObject* result_of(const Frame& frame, const std::vector<IValue>& outputs) {
+    if (outputs.empty()) return Py_NewRef(Py_None);
+    if (auto* impl = outputs[0].isTensor() ? outputs[0].toTensor().unsafeGetTensorImpl() : nullptr;
+        impl && frame.row.op->detaches && is_plain(impl)) {
+      return THPVariable_Wrap(at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true)));
+    }
+    if (outputs.size() == 1) return to_python(outputs[0], As::Plain);
+    PyObject* out = PyTuple_New(static_cast<Py_ssize_t>(outputs.size()));
+    for (size_t i = 0; i < outputs.size(); ++i) PyTuple_SET_ITEM(out, i, to_python(outputs[i], As::Plain));
+    return out;
   }
 
   // -- rows -> Python; with the GIL --
@@ -1410,8 +1520,7 @@ void attach(Recorder* recorder, Cell* cell) {
   Local& me = recorder->local();
   for (Frame& frame : me.frames) {
     frame.relaid.clear();
-    Py_CLEAR(frame.args);
-    Py_CLEAR(frame.kwargs);
+    frame.inputs.clear();
   }
   me.attached = recorder->generation, me.cell = cell, me.depth = me.paused = 0, me.recorded = -1, me.busy = false;
   listen(recorder, me);
@@ -1437,24 +1546,24 @@ struct Core {
 
 Recorder& of(PyObject* self) { return *reinterpret_cast<Core*>(self)->recorder; }
 
-std::array<Ref*, 13> references(Recorder& r) {
+std::array<Ref*, 14> references(Recorder& r) {
   return {&r.describe, &r.classify, &r.odd, &r.structure, &r.opaque, &r.omitted, &r.place,
-          &r.events, &r.take_over, &r.guard, &r.before, &r.after, &r.error};
+          &r.events, &r.take_over, &r.guard, &r.told, &r.before, &r.after, &r.error};
 }
 
 PyObject* core_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"describe", "classify", "odd", "structure", "opaque", "omitted",
-                                "place", "events", "take_over", "guard", "before", "after", nullptr};
-  PyObject* given[12];
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOOOO", const_cast<char**>(names), &given[0], &given[1], &given[2],
-                                   &given[3], &given[4], &given[5], &given[6], &given[7], &given[8], &given[9], &given[10],
-                                   &given[11])) {
+                                "place", "events", "take_over", "guard", "told", "before", "after", nullptr};
+  PyObject* given[13];
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOOOOO", const_cast<char**>(names), &given[0], &given[1],
+                                   &given[2], &given[3], &given[4], &given[5], &given[6], &given[7], &given[8], &given[9],
+                                   &given[10], &given[11], &given[12])) {
     return nullptr;
   }
   auto* self = reinterpret_cast<Core*>(type->tp_alloc(type, 0));
   self->recorder = new Recorder();
   auto all = references(*self->recorder);
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 13; ++i) {
     if (given[i] != Py_None) *all[i] = Ref(Py_NewRef(given[i]));
   }
   return reinterpret_cast<PyObject*>(self);
@@ -1482,6 +1591,7 @@ void forget_all(Recorder& r, bool codes_too) {
     r.by_data.clear(), r.polled.clear(), r.lone.clear(), r.failures.clear();
     tensors.swap(r.tensors);
     r.tensors_drained = r.storages_drained = r.ops = 0, r.first_row = 0;
+    r.first_ops[0].clear(), r.first_ops[1].clear(), r.told_at = -1;
     r.allocated = r.peak = r.row_peak = 0;
     r.failed_in = nullptr;
     if (codes_too) {
@@ -1797,6 +1907,37 @@ PyObject* core_counts(PyObject* self, PyObject*) {  // ops, code objects, layout
   return Py_BuildValue("(nnnL)", r.ops, r.codes.size(), r.layouts.size(), r.deaf ? -1ll : static_cast<long long>(r.peak));
 }
 
+PyObject* core_count(PyObject* self, PyObject* grad) {  // an op that the recorder in Python has recorded
+  Recorder& r = of(self);
+  Lock lock(r.mutex);
+  ++r.ops;
+  r.note_number(at::sequence_number::peek() - 1, PyObject_IsTrue(grad));
+  return none();
+}
+
+PyObject* core_live(PyObject* self, PyObject*) {  // the numbers of the storages that are there and came to be meanwhile
+  Recorder& r = of(self);
+  std::vector<int32_t> numbers;
+  {
+    Lock lock(r.mutex);
+    for (const auto& entry : r.live) {
+      if (!entry.second.external && entry.second.weak.use_count() > 0) numbers.push_back(entry.second.number);
+    }
+  }
+  return Recorder::list_of(numbers, [](int32_t number) { return PyLong_FromLong(number); });
+}
+
+PyObject* core_first_op(PyObject* self, PyObject* args) {  // the first op under a number of autograd's or a later one, or None
+  long long number;
+  int grad;
+  if (!PyArg_ParseTuple(args, "Lp", &number, &grad)) return nullptr;
+  Recorder& r = of(self);
+  Lock lock(r.mutex);
+  const auto& firsts = r.first_ops[grad];
+  auto found = std::lower_bound(firsts.begin(), firsts.end(), std::make_pair(int64_t{number}, int64_t{0}));
+  return found == firsts.end() ? none() : PyLong_FromLongLong(found->second);
+}
+
 PyMethodDef core_methods[] = {
     {"start", core_start, METH_O, nullptr}, {"stop", core_stop, METH_NOARGS, nullptr},
     {"attach", core_attach, METH_O, nullptr}, {"detach", core_detach, METH_NOARGS, nullptr},
@@ -1810,7 +1951,8 @@ PyMethodDef core_methods[] = {
     {"forget", core_forget, METH_O, nullptr}, {"note_size", core_note_size, METH_O, nullptr},
     {"leaves", core_leaves, METH_NOARGS, nullptr}, {"failures", core_failures, METH_NOARGS, nullptr},
     {"error", core_error, METH_NOARGS, nullptr}, {"release", core_release, METH_O, nullptr},
-    {"counts", core_counts, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+    {"counts", core_counts, METH_NOARGS, nullptr}, {"count", core_count, METH_O, nullptr},
+    {"first_op", core_first_op, METH_VARARGS, nullptr}, {"live", core_live, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot core_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(core_new)}, {Py_tp_dealloc, reinterpret_cast<void*>(core_dealloc)},

@@ -12,15 +12,16 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from torchatlas.capturing.collectives import is_group, is_reduction
 from torchatlas.capturing.frames import code_kind, recomputes
 from torchatlas.capturing.native import build
+from torchatlas.capturing.op_listening import OpClock, OpListener
 from torchatlas.capturing.record_op import plan_for
-from torchatlas.capturing.recorder import Recorder, Summary, describe_error, running_node
+from torchatlas.capturing.recorder import Around, Recorder, Summary, describe_error, running_node
 from torchatlas.capturing.row_schema import OMITTED, PLACE, Died, Plan, Reshaped, Resized
 from torchatlas.capturing.table_rows import portable
 from torchatlas.capturing.tensor_numbers import LookedUp, TensorNumbers
@@ -35,6 +36,17 @@ from torchatlas.torch_private import (
     pytree,
     remove_mode,
 )
+
+
+class ValueKeeper(Protocol):
+    """Keeps what ops take and make. The recorder in Python calls `keep` or `around`, this one `before` and `after`."""
+
+    keep: Callable[[Any, list[Any]], None] | None
+    around: Around | None
+
+    def before(self, plan: Plan, args: Any, kwargs: Any) -> None: ...
+    def after(self, plan: Plan, args: Any, kwargs: Any, raised: bool, out: Any) -> None: ...
+
 
 _EVENTS = (Died, Resized, Reshaped)  # in the order of Row::Kind
 _RECOMPUTES = 2
@@ -64,7 +76,14 @@ class NativeRecorder(Recorder):
     knows_views = True
     touches_nodes = False
 
-    def __init__(self, module: Any, *, guard: Callable[[Any], None] | None = None) -> None:
+    def __init__(
+        self,
+        module: Any,
+        *,
+        guard: Callable[[Any], None] | None = None,
+        listener: OpListener | None = None,
+        values: ValueKeeper | None = None,
+    ) -> None:
         self._module = module
         self._core = module.Core(
             describe=self._describe,
@@ -77,16 +96,23 @@ class NativeRecorder(Recorder):
             events=_EVENTS,
             take_over=self.take_over,
             guard=guard,
-            before=None,
-            after=None,
+            told=None if listener is None else self._told,
+            before=None if values is None else self._before_op,
+            after=None if values is None else self._after_op,
         )
+        self._values = values
         self._written: list[Any] = []  # see `rows`
         self._switched = False  # whether the dispatch mode records this thread
         self._by_thread: dict[int, NativeRecorder] = {}  # the forks of other threads
         self._raised: list[str] = []  # operators that raised in the dispatch mode
         self.taken_over: list[str] = []  # why the recorder in Python took over in the middle; see `take_over`
         self._stopped, self._end = False, None
-        super().__init__(guard=guard)
+        super().__init__(
+            guard=guard,
+            keep=None if values is None else values.keep,
+            around=None if values is None else values.around,
+            listener=listener,
+        )
         self.current: Any = module.Cell(self._core)
         self._extend = self._extend_after_core
         self.environment = self._make_environment()
@@ -104,7 +130,8 @@ class NativeRecorder(Recorder):
         self.current[:], self.failure, self._switched = (-1, None), None, False
         self._stopped, self._end = False, None
         _, codes, layouts, _ = self._core.counts()
-        ours_alone = self._guard is None and not self._forked and not self._mode.over
+        watched = self._guard is not None or self._listener is not None or self._values is not None
+        ours_alone = not watched and not self._forked and not self._mode.over
         serves_again = ours_alone and len(_IDLE) < _MOST_IDLE and max(codes, layouts) <= _MOST_KEPT
         self._core.release(not serves_again)  # one that serves again keeps the code objects that it knows
         if serves_again:
@@ -149,6 +176,9 @@ class NativeRecorder(Recorder):
 
     def _make_numbers(self) -> TensorNumbers:
         return NativeNumbers(self._core, self)
+
+    def _make_clock(self) -> OpClock:
+        return NativeClock(self._core)
 
     @property
     def length(self) -> int:
@@ -274,6 +304,14 @@ class NativeRecorder(Recorder):
 
     # -- what the recorder in C++ asks -------------------------------------------------------------------------------
 
+    def _before_op(self, number: int, args: Any, kwargs: Any) -> None:
+        assert self._values is not None
+        self._values.before(self.plans[number], args, kwargs)
+
+    def _after_op(self, number: int, args: Any, kwargs: Any, raised: bool, out: Any) -> None:
+        assert self._values is not None
+        self._values.after(self.plans[number], args, kwargs, raised, out)
+
     def _describe(self, name: str, overload: str) -> tuple[Any, ...]:
         """What recorder.cpp has to know of an operator: the fields of its Plan, in the order of `plan_of`."""
         space, _, rest = name.partition("::")
@@ -283,11 +321,12 @@ class NativeRecorder(Recorder):
         except (AttributeError, RuntimeError):  # known to the dispatcher alone
             plan = Plan(None, f"{space}.{rest}.{overload or 'default'}", others=(0,), readable=False)
         if plan.bookkeeping or plan.name in _NEVER_DISPATCHED:
-            return -1, True, False, False, (), (), (), (), (), (), 0, 0, 0
+            return -1, True, False, False, (), (), (), (), (), (), 0, 0, 0, 0
         number = self.add_plan(plan)
+        wants = 0 if self._listener is None else int(self._listener.wants(plan))
         schema = getattr(plan.operator, "_schema", None)
         if not plan.readable or schema is None:
-            return number, False, False, False, (), (), (), (), (), (), 0, 0, 2
+            return number, False, False, False, (), (), (), (), (), (), 0, 0, 2, wants
         arguments = schema.arguments
         places = {argument.name: index for index, argument in enumerate(arguments)}
         slots = tuple(places[slot.name] for slot in plan.slots)
@@ -312,7 +351,12 @@ class NativeRecorder(Recorder):
             plan.required,
             flag,
             result,
+            wants,
         )
+
+    def _told(self, number: int, why: int, args: Any, kwargs: Any, out: Any) -> None:
+        if self._listener is not None:
+            self._listener.told(self.plans[number], why, args, kwargs, out)
 
 
 def _has_word(argument: Any) -> bool:
@@ -339,6 +383,25 @@ def _paused(core: Any) -> Iterator[None]:
         yield
     finally:
         core.pause(-1)
+
+
+class NativeClock(OpClock):
+    """The clock in C++; the recorder in Python counts what it records in between."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    @property
+    def ops(self) -> int:
+        count: int = self._core.counts()[0]
+        return count
+
+    def count(self) -> None:
+        self._core.count(torch.is_grad_enabled())
+
+    def first_op(self, number: int, with_gradients: bool) -> int | None:
+        first: int | None = self._core.first_op(number, with_gradients)
+        return first
 
 
 class NativeNumbers(TensorNumbers):
@@ -407,6 +470,10 @@ class NativeNumbers(TensorNumbers):
             return int(known[1])
         entry = self._storage_entry(tensor.untyped_storage()) if tensor.layout is torch.strided else None
         return None if entry is None else entry[1]
+
+    def live_storages(self) -> list[int] | None:
+        numbers: list[int] = self._core.live()
+        return numbers
 
     def leaves_with_new_gradients(self) -> list[Any]:
         leaves = []
