@@ -21,7 +21,7 @@ from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.op_listening import OpClock, OpListener
 from torchatlas.capturing.recorded_graph import graph_of
 from torchatlas.capturing.recorded_values import VALUES, ValueRecorder
-from torchatlas.capturing.recorder import Recorder, let_go
+from torchatlas.capturing.recorder import Around, Recorder, let_go
 from torchatlas.capturing.replaying import ReplayKeeper
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.row_schema import Returned
@@ -84,6 +84,7 @@ class Recording(Shown, Bracket["Recording"]):
         only_inputs: bool = False,
         guard: Restorer | None = None,
         after_op: Callable[[Any, list[Any]], None] | None = None,
+        around: Around | None = None,
         listener: OpListener | None = None,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
@@ -91,7 +92,7 @@ class Recording(Shown, Bracket["Recording"]):
         self.failure: Failure | None = None
         self._values = ValueRecorder(values) if values in ("stats", "all") else None
         self._replay = ReplayKeeper() if values == "replay" else None
-        self._guard, self._after_op, self._listener = guard, after_op, listener
+        self._guard, self._after_op, self._around, self._listener = guard, after_op, around, listener
         self._native, self._taken_over = native, ""  # why the recorder in Python took over from the native one
         self._recorder = self._make_recorder()
         self._watch = Watch(
@@ -109,9 +110,10 @@ class Recording(Shown, Bracket["Recording"]):
     def _make_recorder(self) -> Recorder:
         guard = None if self._guard is None else self._guard.before_write
         values = self._values or self._replay
-        plain = values is None and self._after_op is None
+        in_python = self._after_op is not None or self._around is not None
+        plain = values is None and not in_python
         # Keeping values takes Python at every op: the native recorder does it only if it is asked for.
-        native = self._after_op is None and (self._native or (self._native is None and plain))
+        native = not in_python and (self._native or (self._native is None and plain))
         recorder: Recorder
         if native and (module := native_module(required=bool(self._native))) is not None:
             from torchatlas.capturing.native.recorder import NativeRecorder
@@ -126,7 +128,7 @@ class Recording(Shown, Bracket["Recording"]):
             recorder = Recorder(
                 guard=guard,
                 keep=self._after_op if self._values is None else self._values.keep,
-                around=None if self._replay is None else self._replay.around,
+                around=self._around if self._replay is None else self._replay.around,
                 listener=self._listener,
             )
         if self._replay is not None:

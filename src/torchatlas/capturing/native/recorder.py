@@ -41,9 +41,10 @@ from torchatlas.torch_private import (
 class ValueKeeper(Protocol):
     """Keeps what ops take and make. The recorder in Python calls `keep` or `around`, this one `before` and `after`."""
 
-    keep: Callable[[Any, list[Any]], None] | None
-    around: Around | None
-
+    @property
+    def keep(self) -> Callable[[Any, list[Any]], None] | None: ...
+    @property
+    def around(self) -> Around | None: ...
     def before(self, plan: Plan, args: Any, kwargs: Any) -> None: ...
     def after(self, plan: Plan, args: Any, kwargs: Any, raised: bool, out: Any) -> None: ...
 
@@ -106,7 +107,8 @@ class NativeRecorder(Recorder):
         self._by_thread: dict[int, NativeRecorder] = {}  # the forks of other threads
         self._raised: list[str] = []  # operators that raised in the dispatch mode
         self.taken_over: list[str] = []  # why the recorder in Python took over in the middle; see `take_over`
-        self._stopped, self._end = False, None
+        self._stopped = False
+        self._end: int | None = None
         super().__init__(
             guard=guard,
             keep=None if values is None else values.keep,
@@ -451,7 +453,7 @@ class NativeNumbers(TensorNumbers):
         self.register, self.made_without_memory = register, register
         self.number_of, self.number_of_result, self.results = number_of, register, results
 
-    def look(self, tensors: list[Any], how: str) -> list[LookedUp] | None:  # type: ignore[override]
+    def look(self, tensors: list[Any], how: str) -> list[LookedUp] | None:
         """The numbers of tensors and their gradients, without a word of Python each.
 
         `how` says what gets a number: "register" all, "seen" none that has no number yet, "in known memory" what lies
