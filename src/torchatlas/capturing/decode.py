@@ -60,6 +60,7 @@ class Decoder:
         self.call_owner = list(watch.call_owner)
         self.call_parent = watch.call_parent[: len(self.call_owner)]
         self.nodes: list[int] = []  # flat: NodeRow
+        watch.names.settle()
         self.states = TensorStates(recorder, watch, inputs)
         self.argument_texts: dict[str, int] = {}
         self.source_lines: list[tuple[Any, int]] = []  # code object and instruction of each line
@@ -93,7 +94,10 @@ class Decoder:
             Recomputed: self._recomputed,
             Returned: self._returned,
         }
-        boundaries = [*_iteration_boundaries(self.watch.steps, end), end + 1]
+        steps = list(self.watch.steps)
+        positions = self.recorder.positions([mark for mark, _ in steps])
+        ended = list(zip(positions, (owner for _, owner in steps), strict=True))
+        boundaries = [*_iteration_boundaries(ended, end), end + 1]
         at = 0
         while at < end:
             head = rows[at]

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -23,17 +22,13 @@ from torchatlas.capturing.frames import recomputing, user_line
 from torchatlas.capturing.patches import Cell
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.row_schema import Recomputed
-from torchatlas.capturing.tensors import parts
-from torchatlas.inputs import named_tensors
+from torchatlas.capturing.tensor_names import Named, TensorNames
 from torchatlas.torch_private import (
-    UninitializedTensor,
     compiled_inside,
     current_autograd_node,
     never_compiled,
     next_sequence_nr,
 )
-
-_STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
 
 
 @dataclass(slots=True)
@@ -49,15 +44,6 @@ class Owner:
     first_sequence_nr: int = 0  # autograd counts in every thread anew
 
 
-@dataclass(slots=True)
-class Named:
-    """A tensor that has a name: a parameter, buffer, plain attribute, gradient or optimizer state."""
-
-    role: str
-    name: str
-    root: int
-
-
 @dataclass
 class Watch:
     """The calls of one recording."""
@@ -67,16 +53,13 @@ class Watch:
     call_owner: list[int] = field(default_factory=list)  # of each call, the number of the module or optimizer
     call_parent: list[int] = field(default_factory=list)  # of each call, the call it ran in, or -1
     owners: list[Owner] = field(default_factory=list)
-    tensors: dict[int, Named] = field(default_factory=dict)  # by tensor number
-    storages: dict[int, Named] = field(default_factory=dict)  # by storage number: gradients and optimizer state
-    pieces: dict[int, Named] = field(default_factory=dict)  # the same by tensor number
-    wrapped: set[tuple[str, int]] = field(default_factory=set)  # names and roots of parameters that are wrappers
-    shared: set[int] = field(default_factory=set)  # storages that hold several of them
     on_model_call: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
     on_model_result: Callable[[Any], None] | None = None
-    steps: list[tuple[int, int]] = field(default_factory=list)  # (position among the rows, owner) at the end of each
+    steps: list[tuple[int, int]] = field(default_factory=list)  # (mark among the rows, owner) at the end of each
     parameter_groups: dict[int, list[list[Named]]] = field(default_factory=dict)  # of optimizers with several
     in_backward: dict[int, tuple[int, Any]] = field(default_factory=dict)  # a step's call -> backward node, user's line
+    hears_schedulers: bool = False
+    names: TensorNames = field(init=False)
     named: bool = False  # whether a model was given; `model` itself is let go of when the recording stops
     _numbers: dict[int, int] = field(default_factory=dict)  # id of a module or optimizer -> owner number
     _graphs: dict[int, tuple[weakref.ref[Any], str]] = field(default_factory=dict)  # of inductor: by id, their names
@@ -87,8 +70,13 @@ class Watch:
     def touches_nodes(self) -> bool:
         return self.recorder.touches_nodes
 
+    @property
+    def is_native(self) -> bool:
+        return self.recorder.kind == "native"
+
     def start(self) -> None:
         note_process(self.recorder.metadata)
+        self.names = TensorNames(self.recorder.numbers)
         self.named = self.model is not None
         if self.model is not None:
             self._add_tree(self.model)
@@ -101,13 +89,11 @@ class Watch:
         for fork in self._forks:
             fork.silence()
         for owner in self.owners:
-            optimizer = owner.reference()
-            if optimizer is not None and owner.kind == "optimizer":
-                self._name_states(optimizer)
+            if owner.kind == "optimizer" and (optimizer := owner.reference()) is not None:
+                self.names.name_states(optimizer)
         for owner in self.owners:
-            module = owner.reference()
-            if module is not None and owner.kind == "module":
-                self._name_late(module, owner)
+            if owner.kind == "module" and (module := owner.reference()) is not None:
+                self.names.name_late(module, f"{owner.path}." if owner.path else "", owner.root)
         # What is only needed while it runs, and would keep the model, or the recording, alive until it is decoded.
         self.model = self.on_model_call = self.on_model_result = None
         self._forks.clear()
@@ -166,7 +152,7 @@ class Watch:
         """Note if what ran in a backward node so far is a checkpoint's function, run again."""
         node = current_autograd_node()
         if node is not None and recomputing():
-            self.recorder.rows.append(Recomputed(node._sequence_nr()))
+            self.recorder.note(Recomputed(node._sequence_nr()))
 
     def function_operator_called(self, inner: Any, cell: Cell, operator: Any, args: Any, kwargs: Any) -> Any:
         """An operator that runs functions, as torch.cond: only a dispatch mode sees it as one op."""
@@ -220,76 +206,10 @@ class Watch:
             if isinstance(part, DistributedDataParallel):
                 keep_group(vars(part))
             prefix = f"{path}." if path else ""
-            self._name_tensors(part, prefix, root)
+            self.names.name_module(part, prefix, root)
             children = [(prefix + name, child) for name, child in part._modules.items() if child is not None]
             stack.extend(reversed(children))
         return self._numbers[id(module)]
-
-    def _name_tensors(self, module: nn.Module, prefix: str, root: int) -> None:
-        number_of = self.recorder.numbers.number_of
-        for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
-            for name, tensor in group.items():
-                if isinstance(tensor, torch.Tensor) and not _uninitialized(tensor):
-                    for suffix, part in parts(tensor):
-                        self.tensors.setdefault(number_of(part), Named(role, prefix + name + suffix, root))
-                        if part is not tensor:
-                            self.wrapped.add((prefix + name, root))
-                    gradient = tensor.grad if tensor.is_leaf else None  # torch warns about asking others
-                    if gradient is not None:
-                        named = Named("gradient", prefix + name, root)
-                        for _, part in parts(gradient):
-                            self.tensors.setdefault(number_of(part), named)
-                        self._name_storage(gradient, named)
-        for name, item in vars(module).items():
-            if name not in _STANDARD and isinstance(item, torch.Tensor):
-                for suffix, part in parts(item):
-                    self.tensors.setdefault(number_of(part), Named("constant", prefix + name + suffix, root))
-
-    def _name_storage(self, tensor: torch.Tensor, named: Named) -> None:
-        """Autograd and optimizers hand out new Python objects for what they keep: only the storage is the same."""
-        for suffix, part in parts(tensor):
-            storage = self.recorder.numbers.storage_number(part)
-            if storage is not None:
-                first = self.storages.setdefault(storage, named)
-                if first.name != named.name or first.root != named.root:
-                    self.shared.add(storage)  # of gradients in one bucket, or of what one reduction scattered
-                piece = Named(named.role, named.name + suffix, named.root) if suffix else named
-                self.pieces[self.recorder.numbers.number_of(part)] = piece
-
-    def _named(self, parameter: torch.Tensor, role: str) -> Named:
-        """The name of a parameter's gradient or state: that of the parameter."""
-        number = self.recorder.numbers.known_number(next(iter(parts(parameter)))[1])
-        known = None if number is None else self.tensors.get(number)
-        return Named(role, "", -1) if known is None else Named(role, known.name, known.root)
-
-    def _name_late(self, module: nn.Module, owner: Owner) -> None:
-        """Name what came to be during the run: gradients, and the parameters of lazy modules."""
-        prefix = f"{owner.path}." if owner.path else ""
-        for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
-            for name, tensor in group.items():
-                if tensor is None:
-                    continue
-                for suffix, part in parts(tensor):
-                    number = self.recorder.numbers.known_number(part)
-                    if number is None or number in self.tensors:
-                        continue
-                    if part is not tensor or (prefix + name, owner.root) not in self.wrapped:  # else gathered by FSDP
-                        self.tensors[number] = Named(role, prefix + name + suffix, owner.root)
-                gradient = tensor.grad if tensor.is_leaf else None
-                if (
-                    gradient is not None and self.recorder.numbers.known_number(gradient) not in self.pieces
-                ):  # else named early
-                    self._name_storage(gradient, Named("gradient", prefix + name, owner.root))
-
-    def _name_states(self, optimizer: torch.optim.Optimizer) -> None:
-        for parameter, state in optimizer.state.items():
-            named = self._named(parameter, "optimizer state")
-            for tensor in state.values() if isinstance(state, dict) else (state,):  # one's own optimizer keeps anything
-                if type(tensor) is torch.Tensor:
-                    self._name_storage(tensor, named)
-                else:  # some keep lists of tensors
-                    for _, part in named_tensors(tensor):
-                        self._name_storage(part, named)
 
     def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         number = self._numbers.get(id(optimizer))
@@ -298,11 +218,12 @@ class Watch:
             kind = type(optimizer).__name__
             self.owners.append(Owner(weakref.ref(optimizer), kind, "", number, "optimizer"))
         for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if (gradient := parameter.grad) is not None:
-                    self._name_storage(gradient, self._named(parameter, "gradient"))
+            self.names.name_gradients(group["params"])
         if len(optimizer.param_groups) > 1 and number not in self.parameter_groups:
-            groups = [[self._named(one, "parameter") for one in group["params"]] for group in optimizer.param_groups]
+            groups = [
+                [self.names.of_parameter(one, "parameter") for one in group["params"]]
+                for group in optimizer.param_groups
+            ]
             self.parameter_groups[number] = groups
         outer, inside = cell[0], self._call(number, cell[0])
         ours = type(optimizer).__module__.startswith("torch.optim")  # then no line inside the step is the user's
@@ -339,8 +260,4 @@ class Watch:
             cell[0] = self.call_parent[cell[0]]
             if owner.reference() is optimizer:
                 break
-        self.steps.append((len(self.recorder.rows), self._numbers[id(optimizer)]))
-
-
-def _uninitialized(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, UninitializedTensor)
+        self.steps.append((self.recorder.mark(), self._numbers[id(optimizer)]))

@@ -53,6 +53,10 @@ class Watcher(Protocol):
 
     @property
     def touches_nodes(self) -> bool: ...  # True if Python asks for every op which node of autograd runs
+    @property
+    def hears_schedulers(self) -> bool: ...  # True if it wants to be told of steps of learning-rate schedulers
+    @property
+    def is_native(self) -> bool: ...  # True if the recorder in C++ records for it
 
     def module_called(self, inner: Any, cell: Cell, module: Any, args: Any, kwargs: Any) -> Any: ...
     def backward_called(self, inner: Any, cell: Cell, tensors: Any, args: Any, kwargs: Any) -> Any: ...
@@ -74,13 +78,13 @@ _LOCK = threading.RLock()
 _WATCHES: dict[int, Watches] = {}  # thread -> the recordings it is part of, outermost first
 _INHERITED: weakref.WeakKeyDictionary[threading.Thread, Watches] = weakref.WeakKeyDictionary()
 _UNDO: list[Callable[[], Any]] = []
+_INSTALLED: set[Callable[[], None]] = set()  # of the patches that only some recordings need
 
 
 def join(watch: Watcher, cell: Cell) -> None:
     """Let the calling thread be part of a recording. Called, as `leave` is, while signals wait: see interrupts.py."""
     with _LOCK:
-        if not _UNDO:
-            _install()
+        _install(watch)
         thread = threading.get_ident()
         _WATCHES[thread] = (*_WATCHES.get(thread, ()), (watch, cell))
 
@@ -98,34 +102,27 @@ def leave(watch: Watcher) -> None:
             _take_away()
 
 
-def _install() -> None:
+def _install(watch: Watcher) -> None:
+    """What all recordings need, and what this one needs beside it, unless it is there already."""
+    needs: list[Callable[[], None]] = [*_FOR_ALL]
+    needs += [_watch_engine] * watch.touches_nodes + [_patch_schedulers] * watch.hears_schedulers
+    needs += [_patch_profiler, _patch_function_operators, _watch_compilations] * watch.is_native
+    was_empty = not _UNDO
     try:
-        _patch_module_call()
-        _patch_backward()
-        _watch_engine()
-        _patch_compiled_graphs()
-        _patch_saved_tensors_hooks()
-        _patch_data()
-        _patch_storage()
-        _UNDO.append(pausing.stop_pausing_in_dtensor)
-        pausing.pause_in_dtensor()
-        _patch_threads()
-        _UNDO.append(register_optimizer_step_pre_hook(_step_begins).remove)
-        _UNDO.append(register_optimizer_step_post_hook(_step_ends).remove)
-        _patch_schedulers()
-        if native_recorders:
-            _patch_profiler()
-            _patch_function_operators()
-            _watch_compilations()
-        _pace_collector()
+        for patch in needs:
+            if patch not in _INSTALLED:
+                _INSTALLED.add(patch)
+                patch()
     except BaseException:  # something that this torch does not have
-        _take_away()
+        if was_empty:
+            _take_away()
         raise
 
 
 def _take_away() -> None:
     while _UNDO:
         _UNDO.pop()()
+    _INSTALLED.clear()
 
 
 def _here() -> Watches:
@@ -311,6 +308,16 @@ def _patch_threads() -> None:
     _replace(threading.Thread, "_bootstrap_inner", bootstrap_joined)
 
 
+def _pause_in_dtensor() -> None:
+    _UNDO.append(pausing.stop_pausing_in_dtensor)
+    pausing.pause_in_dtensor()
+
+
+def _hook_optimizers() -> None:
+    _UNDO.append(register_optimizer_step_pre_hook(_step_begins).remove)
+    _UNDO.append(register_optimizer_step_post_hook(_step_ends).remove)
+
+
 def _patch_schedulers() -> None:
     """Steps of learning-rate schedulers that the program asks for: not of constructors, nor of inner schedulers."""
 
@@ -439,3 +446,17 @@ def _step_begins(optimizer: Any, args: Any, kwargs: Any) -> Any:
 def _step_ends(optimizer: Any, args: Any, kwargs: Any) -> None:
     for watch, cell in _here():
         watch.step_ends(cell, optimizer)
+
+
+_FOR_ALL = (
+    _patch_module_call,
+    _patch_backward,
+    _patch_compiled_graphs,
+    _patch_saved_tensors_hooks,
+    _patch_data,
+    _patch_storage,
+    _pause_in_dtensor,
+    _patch_threads,
+    _hook_optimizers,
+    _pace_collector,
+)

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.nouns import NodeKind
+from torchatlas.operations import of
 from torchatlas.torch_private import FakeTensor, no_dispatch_modes
 
 VALUES = ("stats", "all", "replay")
@@ -23,6 +25,7 @@ class ValueRecorder:
     def __init__(self, what: str) -> None:
         self._read = _copied if what == "all" else _statistics
         self._values: list[list[Array | None]] = []
+        self.around = None
 
     def keep(self, out: Any, written: list[Any]) -> None:
         """Called once per recorded op, in order, with what it returned and what it wrote."""
@@ -30,6 +33,15 @@ class ValueRecorder:
         made += [tensor for tensor in tensors_of(written) if not any(tensor is other for other in made)]
         with no_dispatch_modes():  # copying is no part of the program, whoever else is watching
             self._values.append([self._read(tensor) for tensor in made])
+
+    def before(self, plan: Plan, args: Any, kwargs: Any) -> None:
+        """The native recorder is about to let an op run."""
+
+    def after(self, plan: Plan, args: Any, kwargs: Any, raised: bool, out: Any) -> None:
+        """The native recorder has seen an op."""
+        if not raised:
+            asynchronous = of(plan.name).asynchronous
+            self.keep(None if asynchronous else out, [] if asynchronous else written_tensors(plan, args, kwargs))
 
     def recorded(self, graph: Graph) -> dict[str, Array]:
         """The recorded arrays, by "node:output"."""
@@ -50,6 +62,18 @@ def tensors_of(items: Any) -> list[torch.Tensor]:
         elif isinstance(item, (list, tuple)):
             tensors += tensors_of(item)
     return tensors
+
+
+def written_tensors(plan: Plan, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors an op writes, as its schema and operations.of say."""
+    places = [argument_at(slot.name, slot.position, args, kwargs) for slot in plan.slots if slot.written]
+    if plan.hidden is not None and args[plan.hidden[1]]:
+        places += [args[position] for position in plan.hidden[0]]
+    return tensors_of(places)
+
+
+def argument_at(name: str, position: int | None, args: Any, kwargs: Any) -> Any:
+    return args[position] if position is not None and position < len(args) else kwargs.get(name)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor | None:

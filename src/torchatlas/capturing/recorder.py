@@ -20,6 +20,7 @@ import torch
 from torchatlas.capturing import pausing
 from torchatlas.capturing.collectives import named_reduction, noted_group
 from torchatlas.capturing.frames import GENERATED, code_kind, recomputing
+from torchatlas.capturing.op_listening import OpClock, OpListener
 from torchatlas.capturing.record_op import plan_for, recording_function
 from torchatlas.capturing.row_schema import OMITTED, PLACE, OpRow, Plan
 from torchatlas.capturing.table_rows import portable
@@ -47,6 +48,8 @@ _PLAN_LOCK = threading.Lock()
 _ROW_LENGTH = len(OpRow._fields) + 4  # of an op: it takes a tensor or two
 
 
+# Hash of the structure, times of ops as bytes, (ops before it, bytes) of what died, events, shapes of unusual tensors
+Summary = tuple[int, bytes, tuple[tuple[int, int], ...], list[Any], list[Any]]
 Around = Callable[[Plan, Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]  # wraps what records an operator
 
 
@@ -64,6 +67,7 @@ class Recorder:
         guard: Callable[[Any], None] | None = None,
         keep: Callable[[Any, list[Any]], None] | None = None,
         around: Around | None = None,
+        listener: OpListener | None = None,
     ) -> None:
         self.rows: list[Any] = []  # see row_schema.py
         self.numbers = self._make_numbers()
@@ -81,6 +85,8 @@ class Recorder:
         self._kept_codes: list[types.CodeType] = []
         self._guard, self._keep = guard, keep
         self._around = around  # wraps the recording function of every operator
+        self._listener = listener
+        self.clock = self._make_clock()  # runs only if there is a listener
         self._extend: Any = self.rows.extend
         self.environment = self._make_environment()
         self._mode = _Mode(self)
@@ -90,6 +96,9 @@ class Recorder:
 
     def _make_numbers(self) -> TensorNumbers:
         return TensorNumbers(self.rows)
+
+    def _make_clock(self) -> OpClock:
+        return OpClock()
 
     @classmethod
     def take(cls) -> Recorder:
@@ -106,8 +115,8 @@ class Recorder:
             container.clear()
         self.current[:], self.end, self.failure = (-1, None), None, None
         # Not one that a thread may still be writing to, nor one whose tables have grown.
-        watched = self._guard is not None or self._keep is not None or self._around is not None
-        ours_alone = not watched and not self._forked and not self._mode.over
+        watched = (self._guard, self._keep, self._around, self._listener)
+        ours_alone = all(each is None for each in watched) and not self._forked and not self._mode.over
         if ours_alone and len(_IDLE) < _MOST_IDLE and max(len(self.codes), len(self.numbers.sizes)) <= _MOST_KEPT:
             _IDLE.append(self)
 
@@ -197,6 +206,8 @@ class Recorder:
         if plan.bookkeeping:
             return _device_of if operator is torch.ops.prim.device.default else self._unrecorded(operator)
         run = recording_function(plan, self.add_plan(plan), self.environment)
+        if self._listener is not None:
+            run = self._listener.around(plan, run, self.clock)
         return run if self._around is None else self._around(plan, run)
 
     def add_plan(self, plan: Plan) -> int:
@@ -204,6 +215,22 @@ class Recorder:
         with _PLAN_LOCK:
             self.plans.append(plan)
             return len(self.plans) - 1
+
+    def summary(self) -> Summary | None:
+        """What a run has to know of a step of known structure; None if the rows have to be read: see step_rows.py."""
+        return None
+
+    def note(self, event: Any) -> None:
+        """Add an event of row_schema.py to the rows, here and now."""
+        self.rows.append(event)
+
+    def mark(self) -> int:
+        """Remember this place among the rows; `positions` says later where it is."""
+        return len(self.rows)
+
+    def positions(self, marks: list[int]) -> list[int]:
+        """The positions among `rows` of places that were marked."""
+        return marks
 
     def _note_handled(self, name: str) -> None:
         self.handled.append(name)

@@ -19,6 +19,7 @@ from torch import nn
 from torchatlas.calls import explains_arguments
 from torchatlas.capturing import pausing
 from torchatlas.capturing.module_calls import Watch
+from torchatlas.capturing.op_listening import OpClock, OpListener
 from torchatlas.capturing.recorded_graph import graph_of
 from torchatlas.capturing.recorded_values import VALUES, ValueRecorder
 from torchatlas.capturing.recorder import Around, Recorder, let_go
@@ -85,13 +86,14 @@ class Recording(Shown, Bracket["Recording"]):
         guard: Restorer | None = None,
         after_op: Callable[[Any, list[Any]], None] | None = None,
         around: Around | None = None,
+        listener: OpListener | None = None,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise InvalidModelError(f"recording(model) takes a torch.nn.Module, not {described(model)}.")
         self.failure: Failure | None = None
         self._values = ValueRecorder(values) if values in ("stats", "all") else None
         self._replay = ReplayKeeper() if values == "replay" else None
-        self._guard, self._after_op, self._around = guard, after_op, around
+        self._guard, self._after_op, self._around, self._listener = guard, after_op, around, listener
         self._native, self._taken_over = native, ""  # why the recorder in Python took over from the native one
         self._recorder = self._make_recorder()
         self._watch = Watch(
@@ -108,20 +110,27 @@ class Recording(Shown, Bracket["Recording"]):
 
     def _make_recorder(self) -> Recorder:
         guard = None if self._guard is None else self._guard.before_write
-        watched = (self._values, self._replay, self._after_op, self._around)
-        plain = all(each is None for each in watched)
+        values = self._values or self._replay
+        in_python = self._after_op is not None or self._around is not None
+        plain = values is None and not in_python
+        # Keeping values takes Python at every op: the native recorder does it only if it is asked for.
+        native = not in_python and (self._native or (self._native is None and plain))
         recorder: Recorder
-        if self._native is not False and plain and (module := native_module(required=bool(self._native))) is not None:
+        if native and (module := native_module(required=bool(self._native))) is not None:
             from torchatlas.capturing.native.recorder import NativeRecorder
 
-            recorder = NativeRecorder.take() if guard is None else NativeRecorder(module, guard=guard)
-        elif guard is None and plain:
+            if guard is None and plain and self._listener is None:
+                recorder = NativeRecorder.take()
+            else:
+                recorder = NativeRecorder(module, guard=guard, listener=self._listener, values=values)
+        elif guard is None and plain and self._listener is None:
             recorder = Recorder.take()
         else:
             recorder = Recorder(
                 guard=guard,
                 keep=self._after_op if self._values is None else self._values.keep,
                 around=self._around if self._replay is None else self._replay.around,
+                listener=self._listener,
             )
         if self._replay is not None:
             self._replay.recorder = recorder
@@ -267,6 +276,11 @@ class Recording(Shown, Bracket["Recording"]):
         return self._recorder.length
 
     @property
+    def clock(self) -> OpClock:
+        """Counts the ops, if there is a listener."""
+        return self._recorder.clock
+
+    @property
     def in_step(self) -> bool:
         """True while one of torch's optimizers is at work, and not a closure that it calls."""
         return self._recorder.current[1] is not None
@@ -274,6 +288,10 @@ class Recording(Shown, Bracket["Recording"]):
     def storage_id(self, tensor: torch.Tensor) -> int | None:
         """The id in `graph.storages` of what a tensor lies in, while the recording runs; None if it was not seen."""
         return self._recorder.numbers.storage_number(tensor)
+
+    def live_storages(self) -> list[int] | None:
+        """The ids of the storages that came to be meanwhile and are still there; None if the recorder cannot tell."""
+        return self._recorder.numbers.live_storages()
 
     def parameter_names(self) -> dict[int, str]:
         """The names of the parameters of all modules that ran, by the ids of the tensors. Ask before `graph`."""
@@ -340,7 +358,7 @@ class Recording(Shown, Bracket["Recording"]):
         structure = mapped_tensors(result, place)
         if numbers:
             text = encode(Call((_portable_structure(structure),)))
-            self._recorder.rows.append(Returned(numbers, text))
+            self._recorder.note(Returned(numbers, text))
 
     def _describe_failure(self, error: BaseException) -> Failure | None:
         failure = self._recorder.failure_of(error)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchatlas.capturing.recorded_values import tensors_of
+from torchatlas.capturing.recorded_values import argument_at, tensors_of, written_tensors
 from torchatlas.capturing.recorder import Recorder
 from torchatlas.capturing.row_schema import Plan
 from torchatlas.capturing.table_rows import dtype_name
@@ -90,8 +90,11 @@ class ReplayKeeper:
         self._recipes: list[dict[str, Any]] = []
         self._parts: list[torch.Tensor] = []
         self._fake = False
+        self._local = threading.local()
 
     # -- called by the recorder --------------------------------------------------------------------------------------
+
+    keep = None
 
     def around(self, plan: Plan, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """The recording function of an operator, watched."""
@@ -99,23 +102,47 @@ class ReplayKeeper:
         def watched(args: Any, kwargs: Any) -> Any:
             try:
                 with self._lock:
-                    inputs, grad = inputs_of(plan, args, kwargs), torch.is_grad_enabled()
-                    generator = next((g for g in (*args, *kwargs.values()) if isinstance(g, torch.Generator)), None)
-                    with aside():
-                        self._before(inputs, grad)
-                        generator = generator or default_generator(_device(inputs, kwargs))
-                        state = generator.get_state()
+                    random = self._begins(plan, args, kwargs)
                     out = run(args, kwargs)
-                    with aside():
-                        self._drawn(generator, state)
-                        self._after(plan, out, written_tensors(plan, args, kwargs))
-                    self._ops += 1
+                    self._ends(plan, args, kwargs, random, out)
                     return out
             finally:
                 del args, kwargs  # a traceback keeps this frame
-                inputs, out = [], None
+                out = None
 
         return watched
+
+    def before(self, plan: Plan, args: Any, kwargs: Any) -> None:
+        """The native recorder is about to let an op run."""
+        with self._lock:
+            self._running.append(self._begins(plan, args, kwargs))
+
+    def after(self, plan: Plan, args: Any, kwargs: Any, raised: bool, out: Any) -> None:
+        """The op that began last in this thread has ended."""
+        random = self._running.pop()
+        if not raised:
+            with self._lock:
+                self._ends(plan, args, kwargs, random, out)
+
+    @property
+    def _running(self) -> list[tuple[torch.Generator, torch.Tensor]]:
+        """Of the ops that have begun in this thread: their generators, and the states of these before."""
+        found: list[tuple[torch.Generator, torch.Tensor]] = vars(self._local).setdefault("running", [])
+        return found
+
+    def _begins(self, plan: Plan, args: Any, kwargs: Any) -> tuple[torch.Generator, torch.Tensor]:
+        inputs, grad = inputs_of(plan, args, kwargs), torch.is_grad_enabled()
+        generator = next((g for g in (*args, *kwargs.values()) if isinstance(g, torch.Generator)), None)
+        with aside():
+            self._before(inputs, grad)
+            generator = generator or default_generator(_device(inputs, kwargs))
+            return generator, generator.get_state()
+
+    def _ends(self, plan: Plan, args: Any, kwargs: Any, random: tuple[torch.Generator, torch.Tensor], out: Any) -> None:
+        with aside():
+            self._drawn(*random)
+            self._after(plan, out, written_tensors(plan, args, kwargs))
+        self._ops += 1
 
     def returned(self, tensors: list[torch.Tensor]) -> None:
         """The program returned these tensors. No op may have taken them."""
@@ -218,9 +245,12 @@ class ReplayKeeper:
 
     def _remember(self, tensor: torch.Tensor, storage: Any, external: bool) -> _Memory:
         assert self.recorder is not None
-        number = self.recorder.numbers.number_of(tensor) if external else self.recorder.numbers.number_of_result(tensor)
-        number_of_storage = self.recorder.numbers.storage_number(tensor)
-        assert number >= 0
+        numbers = self.recorder.numbers
+        if external:
+            numbers.number_of(tensor)
+        elif numbers.storage_number(tensor) is None:
+            numbers.number_of_result(tensor)
+        number_of_storage = numbers.storage_number(tensor)
         assert number_of_storage is not None
         key, memories = id(storage), self._memories
 
@@ -355,23 +385,11 @@ def _leaves(item: Any) -> list[Any]:
     return [item] if isinstance(item, (torch.Tensor, bool, int, float, complex)) else []
 
 
-def written_tensors(plan: Plan, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The tensors an op writes, as its schema and operations.of say."""
-    places = [_argument(slot.name, slot.position, args, kwargs) for slot in plan.slots if slot.written]
-    if plan.hidden is not None and args[plan.hidden[1]]:
-        places += [args[position] for position in plan.hidden[0]]
-    return tensors_of(places)
-
-
-def _argument(name: str, position: int | None, args: Any, kwargs: Any) -> Any:
-    return args[position] if position is not None and position < len(args) else kwargs.get(name)
-
-
 def inputs_of(plan: Plan, args: Any, kwargs: Any) -> list[tuple[Any, bool]]:
     """The tensor arguments in the order of the graph's inputs, and whether their data is read: not by taking a view."""
     inputs = []
     for slot in plan.slots:
-        item = _argument(slot.name, slot.position, args, kwargs)
+        item = argument_at(slot.name, slot.position, args, kwargs)
         reads = not slot.overwritten and not _only_views(plan, slot.name)
         inputs += [(tensor, reads) for tensor in tensors_of([item])]
     return inputs

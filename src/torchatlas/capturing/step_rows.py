@@ -1,7 +1,7 @@
 """A recorded step -> what can be told of it without decoding: which structure it has, how long its ops took, what died.
 
 Decoding a step takes ten times as long as recording it, and most steps of a run are like one that was decoded before.
-A recorder that can answer for itself has a method `step_rows(watch)`; of any other the rows are read here.
+A recorder that can summarize its rows itself (`Recorder.summary`) does; of any other the rows are read here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from torchatlas.capturing.module_calls import Watch
-from torchatlas.capturing.recorder import Recorder
+from torchatlas.capturing.recorder import Recorder, Summary
 from torchatlas.capturing.recording import Recording
 from torchatlas.capturing.row_schema import Died, OpRow, Plan, Reshaped, Resized, ResizedEarly, Returned, StorageRow
 from torchatlas.graph.columns import Array
@@ -58,10 +58,8 @@ class StepReader:
     def read(self, recording: Recording) -> StepRows:
         """Read a recording that has ended and was not decoded yet."""
         recorder, watch = recording._recorder, recording._watch
-        own = getattr(recorder, "step_rows", None)
-        if own is not None:
-            found: StepRows = own(watch)
-            return found
+        if (summary := recorder.summary()) is not None:
+            return _summarized(summary, watch)
         step = _Step(recorder, watch)
         template = self._templates.get(recorder)
         rows = None if template is None else template.read(step)
@@ -70,6 +68,14 @@ class StepReader:
             self._templates[recorder] = template
             rows = template.first
         return rows
+
+
+def _summarized(summary: Summary, watch: Watch) -> StepRows:
+    structure, times, freed, events, odd_tensors = summary
+    modules = hash(tuple([(owner.path, owner.type, owner.kind, owner.root) for owner in watch.owners]))
+    calls = hash((tuple(watch.call_owner), tuple(watch.call_parent)))
+    others = hash((tuple(map(_event_hash, events)), tuple(map(repr, odd_tensors))))
+    return StepRows((structure, modules, calls, others), np.frombuffer(times, np.int64), freed)
 
 
 class _Step:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,9 +18,14 @@ from torchatlas.capturing.row_schema import Reshaped, Resized, ResizedEarly, Ten
 from torchatlas.capturing.tensors import layout_name, shape_of, storages_of
 from torchatlas.torch_private import FakeTensor, UninitializedTensor
 
+LookedUp = tuple[int, int, int, int]  # numbers of a tensor, its storage, its gradient, the gradient's storage; or -1
+
 
 class TensorNumbers:
     """The tensors and storages that are known. Events about them go to `rows`."""
+
+    # The numbers of plain tensors and their gradients, all at once, if the recorder can tell: see NativeNumbers.look
+    look: Callable[[list[Any], str], list[LookedUp] | None] | None = None
 
     def __init__(self, rows: list[Any]) -> None:
         self.tensors: list[Any] = []  # flat rows: TensorRow
@@ -136,6 +142,10 @@ class TensorNumbers:
         """True for a storage that an op of this recording allocated."""
         entry = self._storage_entry(storage)
         return entry is not None and not entry[2]
+
+    def live_storages(self) -> list[int] | None:
+        """The storages that came to be meanwhile and are still there; None if nobody counts them."""
+        return None
 
     def leaves_with_new_gradients(self) -> list[Any]:
         """Tensors whose gradient was not there when they were first seen."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from torchatlas.capturing.decode import BACKWARD, FORWARD, OPTIMIZER, OTHER, RECOMPUTE
-from torchatlas.capturing.module_calls import Named, Watch
+from torchatlas.capturing.module_calls import Watch
+from torchatlas.capturing.tensor_names import Named
 from torchatlas.capturing.tensor_states import TensorStates
 from torchatlas.graph.columns import PHASES, ROLES, Array
 from torchatlas.graph.nouns import Role
@@ -39,9 +40,9 @@ def storage_roles(
     for number in inputs:
         if born[storage_of[number]] < 0:
             role[storage_of[number]] = ROLE[Role.INPUT]
-    for number, named in watch.tensors.items():
+    for number, named in watch.names.tensors.items():
         role[storage_of[number]] = ROLE[named.role]
-    for storage, named in watch.storages.items():
+    for storage, named in watch.names.storages.items():
         role[storage] = ROLE[named.role]
     return role
 
@@ -57,18 +58,18 @@ def value_names(states: TensorStates, watch: Watch, row: Callable[[str], int]) -
     of_tensor: dict[int, int] = {}
     of_storage: dict[int, int] = {}
     crowded: set[int] = set()  # storages that hold several named tensors
-    for number, named in watch.tensors.items():
+    for number, named in watch.names.tensors.items():
         storage = storage_of[number]
         if (name := name_row(named)) >= 0:
             of_tensor[number] = name
             if storage in of_storage and _is_another_part(states, storage, number):
                 crowded.add(storage)
             of_storage.setdefault(storage, name)
-    for storage, named in watch.storages.items():
+    for storage, named in watch.names.storages.items():
         if (name := name_row(named)) >= 0:
             of_storage.setdefault(storage, name)
-    crowded |= watch.shared
-    for number, named in watch.pieces.items():
+    crowded |= watch.names.shared
+    for number, named in watch.names.pieces.items():
         if storage_of[number] in crowded and (name := name_row(named)) >= 0:
             of_tensor.setdefault(number, name)
     by_storage = _table(len(states.born), {s: name for s, name in of_storage.items() if s not in crowded})

@@ -68,8 +68,8 @@ class TensorStates:
         for storage, size in self._early_bytes.items():
             self.first_bytes[storage] = size
         self.arrived: dict[int, int] = {}  # storages that no op made and that have no name -> who first took them
-        self.there_before = {*watch.tensors, *inputs}
-        self.gradients = {storage for storage, named in watch.storages.items() if named.role == "gradient"}
+        self.there_before = {*watch.names.tensors, *inputs}
+        self.gradients = {storage for storage, named in watch.names.storages.items() if named.role == "gradient"}
         self.buffers: list[tuple[int, int]] = []  # collective, tensor: what it copied into a buffer of its own
         self.origin = [-1] * count  # the first value on a storage
         self._version = [0] * count
@@ -204,7 +204,7 @@ class TensorStates:
                 self.live_bytes += max(self.bytes[storage], 0)
             elif storage in self._early_bytes:
                 self.live_bytes += self.bytes[storage] - self._early_bytes[storage]
-            elif number not in self.watch.tensors:
+            elif number not in self.watch.names.tensors:
                 self.live_bytes += max(self.first_bytes[storage], 0)  # a resizing since then was counted already
                 self.arrived[storage] = node
             self._laid_out[storage] = [number]

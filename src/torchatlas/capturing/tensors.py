@@ -20,7 +20,7 @@ COMPRESSED = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
-_PLAIN = (torch.Tensor, torch.nn.Parameter)  # by far the most: these need not be asked
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})  # by far the most: these need not be asked
 
 
 def shape_of(tensor: Any) -> Any:
@@ -57,7 +57,7 @@ def storages_of(tensor: Any) -> list[Any]:
 
 def parts(tensor: Any) -> Iterable[tuple[str, Any]]:
     """The plain tensors inside a tensor, each with a suffix for its name: "" for a plain one and for a single part."""
-    return (("", tensor),) if type(tensor) in _PLAIN else _parts(tensor, "")
+    return (("", tensor),) if type(tensor) in PLAIN else _parts(tensor, "")
 
 
 def _parts(tensor: Any, suffix: str) -> Iterator[tuple[str, Any]]:

@@ -106,8 +106,8 @@ def watch_backward(visit: Visit) -> AbstractContextManager[None]:
             with visit.guarded():
                 visit.tell("before_backward", backward)
                 begun = True
-                listening = [each for each in visit.diagnoses if type(each).node_runs is not Diagnosis.node_runs]
-                for number, node in enumerate(backward.nodes if listening else ()):
+                for number, listening in _listeners(visit, backward).items():
+                    node = backward.nodes[number]
                     handles.append(node.register_prehook(partial(_tell, visit, listening, backward, number)))
             try:
                 yield
@@ -127,13 +127,25 @@ def watch_backward(visit: Visit) -> AbstractContextManager[None]:
     return engine_runs(around)
 
 
-def _tell(visit: Visit, listening: list[Diagnosis], backward: BackwardPass, node: int, gradients: Gradients) -> None:
-    for each in list(listening):
+def _listeners(visit: Visit, backward: BackwardPass) -> dict[int, list[Diagnosis]]:
+    """The diagnoses that want to hear of each node of a pass, by the node's place."""
+    found: dict[int, list[Diagnosis]] = {}
+    for each in list(visit.diagnoses):
         try:
-            each.node_runs(backward, node, gradients)
+            for number in each.nodes_wanted(backward):
+                found.setdefault(number, []).append(each)
         except Exception as error:
             visit.failed(error, each)
-            listening.remove(each)
+    return found
+
+
+def _tell(visit: Visit, listening: list[Diagnosis], backward: BackwardPass, node: int, gradients: Gradients) -> None:
+    for each in listening:
+        if each in visit.diagnoses:
+            try:
+                each.node_runs(backward, node, gradients)
+            except Exception as error:
+                visit.failed(error, each)
 
 
 def _pass(

@@ -48,6 +48,11 @@ class CustomFunctions:
     def pass_begins(self, nodes: list[Any]) -> None:
         self._got_gradient = {} if any(_function(node) is not None for node in nodes) else None
 
+    @property
+    def in_pass(self) -> bool:
+        """True if the pass that runs goes through a Function of the program's."""
+        return self._got_gradient is not None
+
     def node_runs(self, node: int, gradients: Iterable[Any]) -> None:
         if self._got_gradient is not None:
             self._got_gradient[node] = any(gradient is not None for gradient in gradients)

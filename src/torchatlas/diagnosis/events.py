@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from torchatlas.capturing.op_listening import Wants
 from torchatlas.diagnosis.findings import Finding, Severity, Where
 from torchatlas.registry import Registry
 
@@ -49,8 +50,12 @@ class Diagnosis:
         """The faults that a loss shows before backward runs: what `doctor(loss)` reports."""
         return ()
 
+    def wants(self, plan: Plan) -> Wants:
+        """When `op_ran` is to be called for an operator. Asked once: whatever is not wanted costs next to nothing."""
+        return Wants.NOTHING
+
     def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
-        """After every op; also of backward, of optimizers, and of code without gradients."""
+        """After an op that is wanted; also of backward, of optimizers, and of code without gradients."""
 
     def module_called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Before a module is called that no other module calls."""
@@ -59,8 +64,12 @@ class Diagnosis:
 
     def before_backward(self, backward: BackwardPass) -> None: ...
 
+    def nodes_wanted(self, backward: BackwardPass) -> Iterable[int]:
+        """The nodes of a pass that `node_runs` is to be called for, by place. Asked after `before_backward`."""
+        return ()
+
     def node_runs(self, backward: BackwardPass, node: int, gradients: Gradients) -> None:
-        """Before a node of backward runs; `node` is its place in `backward.nodes`."""
+        """Before a node of backward runs that is wanted; `node` is its place in `backward.nodes`."""
 
     def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None: ...
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from types import FrameType
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from torchatlas.capturing.frames import is_installed, is_users, program_line
+from torchatlas.capturing.op_listening import OpListener
 from torchatlas.capturing.recording import Recording
 from torchatlas.capturing.table_rows import source_row
 from torchatlas.diagnosis.findings import Where
@@ -89,12 +89,11 @@ class Recorded:
 class History(Recorded):
     """The past of a program that runs. It is recorded in parts: the running one and the one before it are kept."""
 
-    def __init__(self, model: nn.Module | None, around: Callable[..., Any]) -> None:
+    def __init__(self, model: nn.Module | None, listener: OpListener, native: bool | None = None) -> None:
         super().__init__(None, model)
         self.steps = 0  # of all optimizers
-        self.ops = 0
         self.recordings = 0  # that were begun
-        self._around = around
+        self._listener, self._native = listener, native
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._recordings: list[Recording] = []  # the running one last
         self._graphs: dict[int, tuple[int, Graph]] = {}  # by recording: ops when it was read, and what was read
@@ -107,7 +106,8 @@ class History(Recorded):
     # -- recordings ----------------------------------------------------------------------------------------------------
 
     def begin_recording(self) -> None:
-        new = Recording(track_timing=False, around=self._around)
+        new = Recording(track_timing=False, native=self._native, listener=self._listener)
+        first_op = self.ops if self._recordings else 0
         if not self._recordings:
             new.start()
         else:  # in the place of the one before: a recording that began later may be on, and goes on
@@ -116,9 +116,19 @@ class History(Recorded):
                 new.start()
         self._recordings = [*self._recordings[-1:], new]
         self._graphs = {key: read for key, read in self._graphs.items() if key in map(id, self._recordings)}
-        self._calls, self._first_op, self._first_step = [], self.ops, self.steps
+        self._calls, self._first_op, self._first_step = [], first_op, self.steps
         self._leaves.forget_storages()
         self.recordings += 1
+
+    @property
+    def ops(self) -> int:
+        """How many ops have run."""
+        return self._first_op + self._recordings[-1].clock.ops
+
+    def first_op(self, number: int, with_gradients: bool = False) -> int | None:
+        """The first op of the running recording that ended when autograd had given out a number, or a later one."""
+        first = self._recordings[-1].clock.first_op(number, with_gradients)
+        return None if first is None else self._first_op + first
 
     @property
     def is_long(self) -> bool:
@@ -157,6 +167,10 @@ class History(Recorded):
 
     def storage_of(self, tensor: torch.Tensor) -> int | None:
         return None if isinstance(tensor, UninitializedTensor) else self._recordings[-1].storage_id(tensor)
+
+    def live_storages(self) -> list[int] | None:
+        """The storages, in `graph`, that the program has made and not let go of; None if that is not known of all."""
+        return self._recordings[-1].live_storages() if self.is_whole else None
 
     def storages_of(self, tensors: Iterable[torch.Tensor]) -> frozenset[int]:
         """The storages of some tensors in `graph`, as far as they are known."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from torchatlas.autograd.graph_walk import reached, sequence_nr, starting_node
+from torchatlas.autograd.graph_walk import leaf_of, reached, sequence_nr, starting_node
+from torchatlas.autograd.saved_tensors import SavedSlot, saved_by
 from torchatlas.diagnosis.findings import Where
 from torchatlas.diagnosis.history import Recorded
 from torchatlas.graph import Graph, GraphNode, Phase
@@ -26,6 +28,16 @@ class LossGraph:
     def nodes(self) -> list[Any]:
         """The nodes of autograd behind those losses that have some."""
         return reached(list(dict.fromkeys(starting_node(loss) for loss in self.losses if loss.requires_grad)))
+
+    @cached_property
+    def leaves(self) -> dict[int, torch.Tensor]:
+        """The leaves that get gradients, by the place in `nodes` of what adds to them."""
+        found = ((number, leaf_of(node)) for number, node in enumerate(self.nodes))
+        return {number: leaf for number, leaf in found if leaf is not None}
+
+    def saved(self) -> Iterator[tuple[Any, SavedSlot]]:
+        """What the nodes have saved for backward and still have, one by one: nobody may hold it while backward runs."""
+        return ((node, each) for node in self.nodes for each in saved_by(node) if each.data is not None)
 
     @cached_property
     def targets(self) -> list[list[int]]:

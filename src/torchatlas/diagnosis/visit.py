@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, overload
@@ -16,6 +16,7 @@ from torchatlas.diagnosis.events import DIAGNOSES, Diagnosis
 from torchatlas.diagnosis.findings import Finding, Findings, OwnFailure, Severity, sorted_findings
 from torchatlas.diagnosis.findings_html import running_cell
 from torchatlas.diagnosis.history import History
+from torchatlas.diagnosis.op_events import OpEvents
 from torchatlas.errors import StateError
 from torchatlas.interrupts import Bracket
 from torchatlas.torch_private import never_compiled
@@ -25,11 +26,16 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
     """Watches what runs between entering and leaving. It is a sequence of what was found so far; False if nothing."""
 
     def __init__(
-        self, model: nn.Module | None = None, only: Iterable[str] | None = None, ignore: Iterable[str] = ()
+        self,
+        model: nn.Module | None = None,
+        only: Iterable[str] | None = None,
+        ignore: Iterable[str] = (),
+        native: bool | None = None,
     ) -> None:
         ignored = {key for key in ignore if DIAGNOSES[key] is not None}  # an unknown one is refused
         self.checks = tuple(key for key in (DIAGNOSES if only is None else only) if key not in ignored)
-        self.history = History(model, self._around)
+        self._op_events = OpEvents(self)
+        self.history = History(model, self._op_events, native)
         self.diagnoses = [kind(self) for kind in dict.fromkeys(DIAGNOSES[key] for key in self.checks)]
         self.failures: list[OwnFailure] = []  # of ours: the program goes on without the diagnosis that failed
         self.found: list[Finding] = []  # as often as it was reported
@@ -37,7 +43,6 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         self.complete = True  # unless an exception ended it
         self.error: BaseException | None = None  # that ends it, during `at_end` alone: nobody may keep it
         self.ended_by = ""  # the class of that exception
-        self._op_listeners = [each for each in self.diagnoses if type(each).op_ran is not Diagnosis.op_ran]
         self._open = ExitStack()
         self._state = "new"
         self._cells: dict[str, str] = {}  # of the notebook that runs: file -> id of the cell
@@ -138,13 +143,17 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         self._open.close()
         self.history.close(error)
         self._state = "over"
-        self.diagnoses, self._op_listeners = [], []
+        self._op_events.without(self.diagnoses)
+        self.diagnoses = []
 
     # -- telling diagnoses of events -----------------------------------------------------------------------------------
 
     def tell(self, event: str, *args: Any) -> None:
         """Tell all diagnoses of an event, by the name of the method."""
+        nobody = getattr(Diagnosis, event)
         for each in list(self.diagnoses):
+            if getattr(type(each), event) is nobody:
+                continue
             try:
                 getattr(each, event)(*args)
             except Exception as error:
@@ -162,7 +171,7 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         self.failures.append(OwnFailure(self.checks if diagnosis is None else diagnosis.keys, error))
         gone = self.diagnoses if diagnosis is None else [diagnosis]
         self.diagnoses = [each for each in self.diagnoses if each not in gone]
-        self._op_listeners[:] = [each for each in self._op_listeners if each not in gone]
+        self._op_events.without(gone)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -171,21 +180,6 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
             yield
         except Exception as error:
             self.failed(error)
-
-    def _around(self, plan: Any, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        listeners, history = self._op_listeners, self.history  # a diagnosis that fails is taken out of the list
-
-        def observed(args: Any, kwargs: Any) -> Any:
-            out = run(args, kwargs)
-            history.ops += 1
-            try:
-                for each in listeners:
-                    each.op_ran(plan, args, kwargs, out)
-            except Exception as error:
-                self.failed(error, each)
-            return out
-
-        return observed
 
     def backward_ends(self, backward: BackwardPass, error: BaseException | None) -> None:
         self.tell("after_backward", backward, error)
@@ -205,6 +199,7 @@ class _Listener:
     """Passes calls of modules and steps of optimizers and schedulers on to a visit; see capturing/patches.py."""
 
     touches_nodes = True  # diagnoses walk the graph of a loss
+    hears_schedulers, is_native = True, False
 
     def __init__(self, visit: Visit) -> None:
         self.visit = visit

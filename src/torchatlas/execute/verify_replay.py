@@ -12,7 +12,8 @@ import torch
 
 from torchatlas.calls import explains_arguments
 from torchatlas.capturing.record_op import plan_for
-from torchatlas.capturing.replaying import leaves_of, written_tensors
+from torchatlas.capturing.recorded_values import written_tensors
+from torchatlas.capturing.replaying import leaves_of
 from torchatlas.capturing.tensor_bytes import NO_DIGEST, fingerprint
 from torchatlas.errors import CaptureError
 from torchatlas.execute.program import Instruction

@@ -52,6 +52,7 @@ class Listener:
     """Tells a run of backward passes and of modules that the program calls; see capturing/patches.py."""
 
     touches_nodes = False  # of autograd
+    hears_schedulers = is_native = False
 
     def __init__(self, run: RunRecording) -> None:
         self._run = weakref.ref(run)

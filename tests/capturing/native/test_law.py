@@ -1,17 +1,20 @@
 """Law 13: both recorders give the same graph, but for the differences that docs/native.md names.
 
 Where a graph holds none of them, every column but times is the same. Else both are compared in a form in which the
-named differences are gone: by rule, never by model.
+named differences are gone: by rule, never by model. And what the native recorder recorded replays, bit for bit.
 """
 
 from __future__ import annotations
 
+import gc
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from corpus import Entry, loss_of, quick_numbers, seed, torchvision_models, transformers_models
 from zoo import ZOO, Specimen
 
 import torchatlas as atlas
@@ -22,9 +25,9 @@ TIMES = {"node_start_ns", "node_time_ns", "node_time_spread_ns"}
 TABLES = ("operations", "arguments", "sources", "names", "layouts", "devices", "modules")
 
 
-def record(specimen: Specimen, how: str, native: bool) -> atlas.Graph:
+def record(specimen: Specimen, how: str, native: bool, values: str | None = None) -> atlas.Graph:
     model, args, kwargs = specimen.build()
-    options: dict[str, Any] = {"kwargs": kwargs, "native": native}
+    options: dict[str, Any] = {"kwargs": kwargs, "native": native, "values": values}
     if how == "training":
         options["backward"] = True
         if isinstance(model, torch.nn.Module) and any(p.requires_grad for p in model.parameters()):
@@ -67,7 +70,30 @@ SYNONYMS = {  # "ways that torch takes only with a dispatch mode": the name of b
 }
 
 
-def canonical(graph: atlas.Graph) -> list[tuple[Any, ...]]:
+@dataclass(frozen=True)
+class Facts:
+    """What else the columns hold of a node."""
+
+    operation: str
+    storages: tuple[int, ...]  # of what it makes
+    roles: tuple[Any, ...]
+    others: tuple[Any, ...]
+
+
+def facts_of(node: Any) -> Facts:
+    memory = {value.storage.id: place for place, value in enumerate(node.inputs) if value.storage is not None}
+    stored = [value for value in node.outputs if value.storage is not None]
+    layouts = [(str(v.device), None if v.stride is None else tuple(v.stride), v.offset) for v in node.outputs]
+    lies_in = [(value.storage.bytes, memory.get(value.storage.id)) for value in stored]  # of which input, if of one
+    return Facts(
+        str(node.operation),
+        tuple(value.storage.id for value in stored),
+        tuple((value.role.value, value.parameter) for value in node.outputs),
+        (node.writes, node.thread, layouts, lies_in),
+    )
+
+
+def canonical(graph: atlas.Graph) -> tuple[list[tuple[Any, ...]], list[Facts]]:
     """The nodes of a graph, each with what it takes and makes, in a form that hides the named differences."""
     renamed: dict[int, Any] = {}  # value -> what it is called here
     alike: dict[Any, Any] = {}  # of views that are the same, a later op may be said to take either
@@ -75,6 +101,7 @@ def canonical(graph: atlas.Graph) -> list[tuple[Any, ...]]:
     links = not any(UNSAFE.search(str(value.producer)) for node in graph.nodes for value in node.inputs)
     places: dict[int, int] = {}  # node -> its position here
     rows: list[tuple[Any, ...]] = []
+    beside: list[Facts] = []  # of each row
 
     def name_of(value: Any) -> Any:
         if value.id not in renamed:
@@ -105,6 +132,7 @@ def canonical(graph: atlas.Graph) -> list[tuple[Any, ...]]:
         layouts = tuple((tuple(v.shape), str(v.dtype)) for v in node.outputs)
         forward = int(graph.columns["node_forward"][node.id])
         forward_place = None if forward < 0 else places.get(forward, "detached")
+        beside.append(facts_of(node))
         rows.append(
             (
                 operation,
@@ -118,7 +146,24 @@ def canonical(graph: atlas.Graph) -> list[tuple[Any, ...]]:
             )
             + ((forward_place,) if links else ())
         )
-    return rows
+    return rows, beside
+
+
+def assert_same(python: atlas.Graph, native: atlas.Graph) -> None:
+    if [str(n.operation) for n in python.nodes] == [str(n.operation) for n in native.nodes]:
+        assert column_differences(python, native) == []
+        return
+    (one, facts), (other, native_facts) = canonical(python), canonical(native)
+    for index, (a, b) in enumerate(zip(one, other, strict=False)):
+        assert a == b, index
+    assert len(one) == len(other)
+    pairs = list(zip(one, facts, native_facts, strict=True))
+    # "sums in place": the memory of the first summand becomes that of the gradient, and is no temporary.
+    summed = {id for _, fact, in_place in pairs if fact.operation != in_place.operation for id in in_place.storages}
+    for row, fact, native_fact in pairs:
+        if fact.operation == native_fact.operation:  # else a named difference
+            assert fact.others == native_fact.others, row
+            assert fact.roles == native_fact.roles or summed.intersection(native_fact.storages), row
 
 
 @pytest.mark.parametrize("how", ["forward", "training"])
@@ -128,10 +173,48 @@ def test_same_graph(specimen: Specimen, how: str) -> None:
         pytest.skip("does not train")
     record(specimen, how, False)  # what runs for the first time may differ from all others
     python, native = record(specimen, how, False), record(specimen, how, True)
-    if [str(n.operation) for n in python.nodes] == [str(n.operation) for n in native.nodes]:
-        assert column_differences(python, native) == []
-        return
-    one, other = canonical(python), canonical(native)
-    for index, (a, b) in enumerate(zip(one, other, strict=False)):
-        assert a == b, index
-    assert len(one) == len(other)
+    assert_same(python, native)
+
+
+@pytest.mark.parametrize("specimen", ZOO, ids=str)
+def test_what_was_recorded_replays(specimen: Specimen) -> None:
+    graph = record(specimen, "training" if specimen.trains else "forward", True, values="replay")
+    report = atlas.verify(graph)
+    assert report, str(report)
+
+
+# -- other people's models ---------------------------------------------------------------------------------------------
+
+QUICK = {"resnet18", "shufflenet_v2_x0_5", "gpt2", "llama", "mixtral"}
+MODELS = {**torchvision_models.MODELS, **transformers_models.MODELS}
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor, torch.quantize_per_channel:UserWarning")
+@pytest.mark.filterwarnings("ignore:must run observer before calling calculate_qparams:UserWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script")
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "entry",
+    [pytest.param(entry, marks=[pytest.mark.slow] * (name not in QUICK)) for name, entry in MODELS.items()],
+    ids=str,
+)
+def test_same_graph_of_other_peoples_models(entry: Entry) -> None:
+    with entry.world():
+        seed()
+        with quick_numbers():
+            model, args, kwargs = entry.build()
+        buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+        graphs = []
+        for native in (False, False, True):  # what runs for the first time may differ from all others
+            gc.collect()
+            model.zero_grad(set_to_none=True)
+            for buffer, contents in buffers:
+                buffer.detach().copy_(contents)
+            seed()
+            with atlas.recording(model, native=native) as rec, torch.set_grad_enabled(entry.trains):
+                loss = loss_of(model(*args, **kwargs))
+                if entry.trains:
+                    loss.backward()
+            graphs.append(rec.graph)
+    assert_same(*graphs[1:])

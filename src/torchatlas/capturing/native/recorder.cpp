@@ -8,8 +8,10 @@
 // Rows are kept as numbers (Row, tokens) and become Python objects when somebody asks for them (`drain`).
 //
 // The GIL is not held while ops run. It is taken only for what is rare: a code object or an operator that is met for the
-// first time, a tensor that is no view of a storage, the first write to memory from outside (`guard`), and callbacks
-// around every op if the caller wants them. Never while `mutex` is held: who holds the GIL may wait for it.
+// first time, a tensor that is no view of a storage, the first write to memory from outside (`guard`), the ops that a
+// listener wants to hear of (`told`), and all ops if values are kept. Never while `mutex` is held: who holds the GIL may
+// wait for it.
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <ATen/SequenceNumber.h>
@@ -94,9 +96,20 @@ const DispatchKeySet kUnusual = DispatchKeySet({DispatchKey::Sparse, DispatchKey
 
 int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
+void mix(uint64_t& hash, int64_t item) {
+  hash = (hash ^ static_cast<uint64_t>(item)) * 0x9E3779B97F4A7C15ull;
+  hash ^= hash >> 29;
+}
+
+// An op may end because Python code in it has raised, a hook say: that exception has to be there afterwards.
 struct Gil {
   PyGILState_STATE state = PyGILState_Ensure();
-  ~Gil() { PyGILState_Release(state); }
+  PyObject *type, *value, *trace;
+  Gil() { PyErr_Fetch(&type, &value, &trace); }
+  ~Gil() {
+    PyErr_Restore(type, value, trace);
+    PyGILState_Release(state);
+  }
 };
 
 // A Python object that is owned. To be made and destroyed with the GIL.
@@ -140,6 +153,7 @@ struct Argument {
   const IValue* standard;  // the default, or null
   As as;
   bool written;
+  bool number;  // a real number, or several: its value is no part of a step's structure
 };
 
 // What is known of an operator. Made once, never freed.
@@ -148,6 +162,7 @@ struct Operator {
   std::string name, overload;
   bool composite, has_autograd, changes_layout;
   bool promises;  // its result tells a size, but there is no memory behind it
+  bool detaches;
   bool marks;     // a mark of the profiler's: what it begins goes on after it has returned
   std::vector<Argument> arguments;
   size_t positional = 0;
@@ -165,6 +180,13 @@ As kind_of(const c10::Argument& argument) {
   }
 }
 
+bool is_number(const c10::Argument& argument) {
+  auto type = argument.type();
+  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  if (auto list = type->cast<c10::ListType>()) type = list->getElementType();
+  return type->kind() == c10::TypeKind::NumberType || type->kind() == c10::TypeKind::FloatType;
+}
+
 Operator* make_operator(const c10::OperatorHandle& handle) {
   auto* op = new Operator{handle, handle.operator_name().name, handle.operator_name().overload_name};
   op->composite = handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
@@ -173,11 +195,12 @@ Operator* make_operator(const c10::OperatorHandle& handle) {
       handle.hasKernelForDispatchKey(DispatchKey::AutogradCPU);
   op->changes_layout = handle.hasTag(at::Tag::inplace_view);
   op->promises = op->name == "aten::_efficientzerotensor";
+  op->detaches = op->name == "aten::detach";
   op->marks = op->name.rfind("profiler::", 0) == 0;
   for (const auto& argument : handle.schema().arguments()) {
     const auto& standard = argument.default_value();
     bool written = argument.alias_info() && argument.alias_info()->isWrite();
-    op->arguments.push_back({&argument, standard ? &*standard : nullptr, kind_of(argument), written});
+    op->arguments.push_back({&argument, standard ? &*standard : nullptr, kind_of(argument), written, is_number(argument)});
     op->positional += !argument.kwarg_only();
   }
   return op;
@@ -222,10 +245,15 @@ struct Plan {  // what Python knows of an operator; see NativeRecorder.describe
   bool readable = false, sliced = false, has_keywords = false, writes = false;
   std::vector<int64_t> slots, others, keywords, targets, hidden, generators;  // positions of arguments
   long long required = 0, hidden_flag = 0, result = 0;
+  int wants = 0;  // what a listener wants to hear of it
 };
 
+// Why a listener is told of an op; op_listening.py has the same.
+constexpr int kAlways = 1, kNotFinite = 2, kNoGradients = 4;
+
 struct Row {
-  enum Kind : uint8_t { Op, Died, Resized, Reshaped, Pending } kind;  // Pending: see `has_run`
+  // Noted: an event of Python's. Mark: where `rows` are asked for later. Pending: see `has_run`
+  enum Kind : uint8_t { Op, Died, Resized, Reshaped, Noted, Mark, Pending } kind;
   uint8_t grad, needs, in_backward, given;
   int32_t call, instruction;
   uint64_t present, backward_nr, next_nr;  // `present`: which keyword-only arguments are there
@@ -284,7 +312,7 @@ struct Frame {  // a call that has begun
   c10::SmallVector<at::TensorBase, 2> relaid;  // arguments that may have another layout afterwards
   PyCodeObject* innermost;  // of all frames, not only the user's
   int innermost_instruction;
-  PyObject *args = nullptr, *kwargs = nullptr;  // for the callback after it
+  std::vector<IValue> inputs;  // if a listener may want to hear of it
 };
 
 struct Local {  // what a thread knows of one slot
@@ -306,7 +334,7 @@ std::atomic<uint64_t> generations{0};
 
 struct Recorder {
   // The Python side, set once
-  Ref describe, classify, odd, structure, opaque, omitted, place, events, take_over, guard, before, after, error;
+  Ref describe, classify, odd, structure, opaque, omitted, place, events, take_over, guard, told, before, after, error;
   Cell* cell = nullptr;  // of the thread that began
 
   std::mutex mutex;
@@ -314,6 +342,9 @@ struct Recorder {
   int64_t first_row = 0;  // how many were drained before
   std::vector<int64_t> tokens;
   std::vector<IValue> values;
+  std::vector<PyObject*> noted;       // events of Python's, until they are drained
+  std::vector<int64_t> marks;         // the positions of marks among the rows in Python, as far as they are drained
+  int64_t marked = 0;
   std::vector<TensorRow> tensors;
   std::vector<StorageRow> storages;
   size_t tensors_drained = 0, storages_drained = 0, ops = 0;
@@ -323,13 +354,16 @@ struct Recorder {
   std::vector<c10::StorageImpl*> polled;          // whose end no allocator reports
   std::vector<void*> entered;                     // into the table of torch's allocator
   std::vector<std::pair<WeakImpl, int32_t>> lone;  // tensors that stand for their memory
-  size_t poll_at = 0, sweep_at = 4096;
+  size_t poll_at = 0, sweep_at = 256;
   std::vector<int64_t> layout_pool;  // dimensions, sizes, strides
   std::vector<std::pair<size_t, int32_t>> layouts;  // position in the pool, the next one with the same hash
   ska::flat_hash_map<uint64_t, int32_t> layout_by_hash;
   std::vector<PyObject*> shapes, strides;  // of layouts, made when they are asked for
   ska::flat_hash_map<PyCodeObject*, int> codes;
-  std::unordered_map<Operator*, std::unique_ptr<Plan>> plans;
+  ska::flat_hash_map<Operator*, std::unique_ptr<Plan>> plans;
+  // With a listener: autograd's numbers as they rose, and the first op under each; the same with gradients enabled.
+  std::vector<std::pair<int64_t, int64_t>> first_ops[2];
+  int64_t told_at = -1;  // autograd's number when an op without gradients was last told of
   std::vector<Row> failures;
   PyCodeObject* failed_in = nullptr;
   int failed_at = 0;
@@ -347,8 +381,8 @@ struct Recorder {
   int32_t layout_of(const c10::TensorImpl* impl) {
     auto sizes = impl->sizes(), strides = impl->strides();
     uint64_t hash = sizes.size();
-    for (auto size : sizes) hash = (hash ^ static_cast<uint64_t>(size)) * 0x9E3779B97F4A7C15ull, hash ^= hash >> 29;
-    for (auto step : strides) hash = (hash ^ static_cast<uint64_t>(step)) * 0x9E3779B97F4A7C15ull, hash ^= hash >> 29;
+    for (auto size : sizes) mix(hash, size);
+    for (auto step : strides) mix(hash, step);
     auto [found, is_new] = layout_by_hash.emplace(hash, static_cast<int32_t>(layouts.size()));
     int32_t next = -1;
     if (!is_new) {
@@ -474,7 +508,7 @@ struct Recorder {
     for (auto entry = known.begin(); entry != known.end();) {
       entry = entry->second.weak.use_count() == 0 ? known.erase(entry) : std::next(entry);
     }
-    sweep_at = 2 * known.size() + 4096;
+    sweep_at = 2 * known.size() + 256;
   }
 
   static bool is_plain(const c10::TensorImpl* impl) {
@@ -507,6 +541,23 @@ struct Recorder {
     tensors.push_back({storage, layout, impl->storage_offset(), c10::typeMetaToScalarType(impl->dtype()), nullptr});
     remember(tensor, {WeakImpl(tensor.getIntrusivePtr()), memory, impl->storage_offset(), number, storage, layout});
     return number;
+  }
+
+  // The numbers of a tensor and its storage: of any one ('r'), of one that was seen ('s'), of one whose memory was ('i').
+  std::pair<int32_t, int32_t> numbers_of(const at::TensorBase& tensor, char how, Lock& lock) {
+    auto* impl = tensor.unsafeGetTensorImpl();
+    Known* entry = find(impl);
+    if (!entry) {
+      if (how == 's') return {-1, -1};
+      if (how == 'i') {
+        if (!is_plain(impl)) return {-1, -1};
+        auto found = live.find(impl->unsafe_storage().unsafeGetStorageImpl());
+        if (found == live.end() || found->second.weak.use_count() == 0) return {-1, -1};
+      }
+      number_of(tensor, true, lock);
+      entry = find(impl);
+    }
+    return {entry->number, entry->storage};
   }
 
   void remember(const at::TensorBase& tensor, Known&& entry) {
@@ -671,8 +722,10 @@ struct Recorder {
     frame.autograd = op->has_autograd && effective.has_any(kAutograd);
     frame.below = std::exchange(me.recorded, me.depth - 1);
     frame.uncaught = std::uncaught_exceptions();
-    frame.plan = plan_of(me, op);
+    Lock lock(mutex);
+    frame.plan = plan_of(me, op, lock);
     if (frame.plan->number < 0) return;  // no part of the program
+    lock.unlock();
     Row& row = frame.row;
     row = Row{};
     row.op = op, row.plan = frame.plan, row.composite = frame.composite;
@@ -683,28 +736,27 @@ struct Recorder {
     for (size_t i = op->positional; i < inputs.size(); ++i) {
       if (!is_standard(inputs[i], op->arguments[i].standard)) row.present |= 1ull << (i - op->positional);
     }
-    {
-      Lock lock(mutex);
-      aside ? poll_all() : poll(kPolledPerOp);
-      if (frame.below >= 0) has_run(me.frames[frame.below], inputs, lock);
-      for (size_t i = 0; i < inputs.size(); ++i) {
-        if (is_there(row, i)) encode(inputs[i], frame, true, lock);
-      }
-      if (row.needs && frame.plan->writes) note_views(frame, inputs);
-      row_peak = allocated;
+    lock.lock();
+    aside ? poll_all() : poll(kPolledPerOp);
+    if (frame.below >= 0) has_run(me.frames[frame.below], inputs, lock);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (is_there(row, i)) encode(inputs[i], frame, true, lock);
     }
+    if (row.needs && frame.plan->writes) note_views(frame, inputs);
+    row_peak = allocated;
+    lock.unlock();
     keep_quiet();
     if (op->changes_layout && !inputs.empty() && inputs[0].isTensor()) frame.relaid.push_back(inputs[0].toTensor());
     for (size_t i = op->positional; i < inputs.size(); ++i) {  // out=
       if (op->arguments[i].written) each_tensor(inputs[i], [&](const at::Tensor& t) { frame.relaid.push_back(t); });
     }
     if (guard) protect(me, frame, inputs);
-    if (before) call_before(me, frame, inputs);
+    if (frame.plan->wants || before) frame.inputs.assign(inputs.begin(), inputs.end());
+    if (before) tell_before(me, frame);
     row.start = now();
   }
 
   void leave(const at::RecordFunction& fn) {
-    int64_t ended = now();
     Local& me = local();
     int depth = me.depth;
     while (depth > 0 && me.frames[depth - 1].fn != &fn) --depth;
@@ -716,24 +768,25 @@ struct Recorder {
     me.recorded = frame.below;
     if (frame.plan->number < 0) return;
     Row& row = frame.row;
-    row.end = ended;
+    row.end = now();
     if (!row.in_backward || row.grad) row.next_nr = at::sequence_number::peek() - 2 * frame.writes_view;
     if (row.needs && frame.writes_view) row.needs = 2;
     bool raised = std::uncaught_exceptions() > frame.uncaught;
+    Lock lock(mutex);
+    relay(frame, lock);
     if (raised && frame.row_at < 0) {
-      Lock lock(mutex);
-      relay(frame, lock);
       failures.push_back(row);
       failed_in = frame.innermost, failed_at = frame.innermost_instruction;
     } else {
-      {
-        Lock lock(mutex);
-        relay(frame, lock);
-        if (raised) for (int32_t number : frame.made) frame.tokens.push_back(number * 8 + kTensor);
-        for (const IValue& value : fn.outputs()) encode(value, frame, false, lock, row.op->promises ? 0 : -1);
+      if (raised) for (int32_t number : frame.made) frame.tokens.push_back(number * 8 + kTensor);
+      for (const IValue& value : fn.outputs()) encode(value, frame, false, lock, row.op->promises ? 0 : -1);
+      ++ops;
+      if (told) note_number(at::sequence_number::peek() - 2 * frame.writes_view - 1, row.grad);
+      if (frame.plan->wants && !raised) {
+        lock.unlock();
+        if (int why = reasons(frame, fn.outputs())) tell(me, frame, why, fn.outputs());
+        lock.lock();
       }
-      if (after && !raised) call_after(me, frame, fn.outputs());
-      Lock lock(mutex);
       row.tokens = tokens.size(), row.values = values.size();
       row.token_count = static_cast<uint32_t>(frame.tokens.size());
       row.allocated = allocated, row.peak = row_peak;
@@ -744,14 +797,11 @@ struct Recorder {
       } else {
         rows.push_back(row);
       }
-      ++ops;
     }
+    lock.unlock();
+    if (after) tell_after(me, frame, raised, fn.outputs());
     frame.relaid.clear();
-    if (frame.args) {
-      Gil gil;
-      Py_CLEAR(frame.args);
-      Py_CLEAR(frame.kwargs);
-    }
+    frame.inputs.clear();
   }
 
   Frame& push(const at::RecordFunction& fn, Local& me) {
@@ -764,6 +814,7 @@ struct Recorder {
     frame.tokens.clear();
     frame.values.clear();
     frame.relaid.clear();
+    frame.inputs.clear();
     return frame;
   }
 
@@ -926,6 +977,7 @@ struct Recorder {
   }
 
   void note_error() {  // with the GIL: Python raises it when the recording ends
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // it is the program's
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
@@ -936,12 +988,16 @@ struct Recorder {
 
   // -- what Python is asked --
 
-  Plan* plan_of(Local& me, Operator* op) {
-    {
-      Lock lock(mutex);
-      auto found = plans.find(op);
-      if (found != plans.end()) return found->second.get();
-    }
+  Plan* plan_of(Local& me, Operator* op, Lock& lock) {
+    auto found = plans.find(op);
+    if (found != plans.end()) return found->second.get();
+    lock.unlock();
+    auto plan = described(me, op);
+    lock.lock();
+    return plans.emplace(op, std::move(plan)).first->second.get();
+  }
+
+  std::unique_ptr<Plan> described(Local& me, Operator* op) {
     Gil gil;
     bool was_busy = std::exchange(me.busy, true);
     auto plan = std::make_unique<Plan>();
@@ -949,9 +1005,9 @@ struct Recorder {
     PyObject *slots, *others, *keywords, *targets, *hidden, *generators;
     int readable, sliced, has_keywords;
     plan->number = -1;
-    if (answer && PyArg_ParseTuple(answer, "LpppOOOOOOLLL", &plan->number, &readable, &sliced, &has_keywords, &slots,
+    if (answer && PyArg_ParseTuple(answer, "LpppOOOOOOLLLi", &plan->number, &readable, &sliced, &has_keywords, &slots,
                                   &others, &keywords, &targets, &hidden, &generators, &plan->required,
-                                  &plan->hidden_flag, &plan->result)) {
+                                  &plan->hidden_flag, &plan->result, &plan->wants)) {
       plan->readable = readable, plan->sliced = sliced, plan->has_keywords = has_keywords;
       plan->slots = numbers_in(slots), plan->others = numbers_in(others), plan->keywords = numbers_in(keywords);
       plan->targets = numbers_in(targets), plan->hidden = numbers_in(hidden);
@@ -964,8 +1020,7 @@ struct Recorder {
       op->names.push_back(PyUnicode_InternFromString(op->arguments[i].schema->name().c_str()));
     }
     me.busy = was_busy;
-    Lock lock(mutex);
-    return plans.emplace(op, std::move(plan)).first->second.get();
+    return plan;
   }
 
   static std::vector<int64_t> numbers_in(PyObject* tuple) {
@@ -1014,36 +1069,129 @@ struct Recorder {
     if (!result) note_error();
   }
 
-  void call_before(Local& me, Frame& frame, c10::ArrayRef<const IValue> inputs) {
-    Gil gil;
-    const Row& row = frame.row;
-    frame.args = PyTuple_New(row.given);
-    frame.kwargs = PyDict_New();
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (!is_there(row, i)) continue;
-      PyObject* item = to_python(inputs[i], row.op->arguments[i].as);
-      if (i < row.op->positional) {
-        PyTuple_SET_ITEM(frame.args, i, item);
-      } else {
-        PyDict_SetItem(frame.kwargs, row.op->names[i], Ref(item));
+  // -- a listener --
+
+  void note_number(int64_t number, bool grad) {  // with the mutex
+    for (auto* firsts : {&first_ops[0], &first_ops[1]}) {
+      if ((grad || firsts == first_ops) && (firsts->empty() || number > firsts->back().first)) {
+        firsts->emplace_back(number, static_cast<int64_t>(ops));
       }
     }
-    call(me, before, Ref(Py_BuildValue("(LOO)", frame.plan->number, frame.args, frame.kwargs)));
   }
 
-  void call_after(Local& me, Frame& frame, const std::vector<IValue>& outputs) {
-    if (!frame.args) return;
-    Gil gil;
-    Ref out;
-    if (outputs.size() == 1) {
-      out = Ref(to_python(outputs[0], As::Plain));
-    } else if (outputs.empty()) {
-      out = Ref(Py_NewRef(Py_None));
-    } else {
-      out = Ref(PyTuple_New(static_cast<Py_ssize_t>(outputs.size())));
-      for (size_t i = 0; i < outputs.size(); ++i) PyTuple_SET_ITEM(out.object, i, to_python(outputs[i], As::Plain));
+  int reasons(const Frame& frame, const std::vector<IValue>& outputs) {
+    int wants = frame.plan->wants, why = wants & kAlways;
+    if (wants & kNotFinite) {
+      bool finite = true;
+      for (const IValue& value : outputs) each_tensor(value, [&](const at::Tensor& t) { finite = finite && is_finite(t); });
+      if (!finite) why |= kNotFinite;
     }
-    call(me, after, Ref(Py_BuildValue("(LOOO)", frame.plan->number, frame.args, frame.kwargs, out.object)));
+    if (wants & kNoGradients && !frame.row.grad && !frame.row.in_backward) {
+      auto number = static_cast<int64_t>(at::sequence_number::peek());
+      if (std::exchange(told_at, number) != number) why |= kNoGradients;
+    }
+    return why;
+  }
+
+  // False also if it cannot be told here: the listener looks again.
+  static bool is_finite(const at::Tensor& tensor) {
+    auto* impl = tensor.unsafeGetTensorImpl();
+    auto count = static_cast<size_t>(impl->numel());
+    if (!count || !(tensor.is_floating_point() || tensor.is_complex())) return true;
+    if (!is_plain(impl) || !tensor.device().is_cpu() || !impl->data()) return false;
+    if (tensor.is_non_overlapping_and_dense()) return are_finite(impl->data(), count, tensor.scalar_type());
+    if (impl->stride(impl->dim() - 1) != 1) return false;
+    auto rows = count / impl->size(impl->dim() - 1);  // dense in its last dimension: chunks of a larger one
+    for (size_t row = 0; row < rows; ++row) {
+      int64_t offset = 0;
+      size_t rest = row;
+      for (int64_t dim = impl->dim() - 2; dim >= 0; --dim) {
+        offset += static_cast<int64_t>(rest % impl->size(dim)) * impl->stride(dim);
+        rest /= impl->size(dim);
+      }
+      auto* data = static_cast<const char*>(impl->data()) + offset * impl->itemsize();
+      if (!are_finite(data, impl->size(impl->dim() - 1), tensor.scalar_type())) return false;
+    }
+    return true;
+  }
+
+  static bool are_finite(const void* data, size_t count, at::ScalarType type) {
+    switch (type) {
+      case at::kFloat: return all_finite<uint32_t>(data, count, 0x7f800000u);
+      case at::kDouble: return all_finite<uint64_t>(data, count, 0x7ff0000000000000ull);
+      case at::kHalf: return all_finite<uint16_t>(data, count, 0x7c00u);
+      case at::kBFloat16: return all_finite<uint16_t>(data, count, 0x7f80u);
+      case at::kComplexFloat: return all_finite<uint32_t>(data, 2 * count, 0x7f800000u);
+      case at::kComplexDouble: return all_finite<uint64_t>(data, 2 * count, 0x7ff0000000000000ull);
+      default: return false;
+    }
+  }
+
+  // Infinities and NaN are the numbers whose exponent is all ones.
+  template <typename Bits>
+  static bool all_finite(const void* data, size_t count, Bits exponent) {
+    constexpr size_t kBlock = 256;  // a fixed length lets the compiler use vector instructions
+    auto* bits = static_cast<const Bits*>(data);
+    size_t i = 0;
+    for (; i + kBlock <= count; i += kBlock) {
+      Bits odd = 0;
+      for (size_t j = 0; j < kBlock; ++j) odd |= static_cast<Bits>((bits[i + j] & exponent) == exponent);
+      if (odd) return false;
+    }
+    for (; i < count; ++i) {
+      if ((bits[i] & exponent) == exponent) return false;
+    }
+    return true;
+  }
+
+  void tell(Local& me, const Frame& frame, int why, const std::vector<IValue>& outputs) {
+    Gil gil;
+    auto [args, kwargs] = call_of(frame);
+    Ref out(result_of(frame, outputs));
+    call(me, told, Ref(Py_BuildValue("(LiOOO)", frame.plan->number, why, args.object, kwargs.object, out.object)));
+  }
+
+  // Whoever keeps values is told of every op, twice; the second time also if it raised.
+  void tell_before(Local& me, const Frame& frame) {
+    Gil gil;
+    auto [args, kwargs] = call_of(frame);
+    call(me, before, Ref(Py_BuildValue("(LOO)", frame.plan->number, args.object, kwargs.object)));
+  }
+
+  void tell_after(Local& me, const Frame& frame, bool raised, const std::vector<IValue>& outputs) {
+    Gil gil;
+    auto [args, kwargs] = call_of(frame);
+    Ref out(raised ? Py_NewRef(Py_None) : result_of(frame, outputs));
+    PyObject* flag = raised ? Py_True : Py_False;
+    call(me, after, Ref(Py_BuildValue("(LOOOO)", frame.plan->number, args.object, kwargs.object, flag, out.object)));
+  }
+
+  std::pair<Ref, Ref> call_of(const Frame& frame) {
+    const Row& row = frame.row;
+    Ref args(PyTuple_New(row.given)), kwargs(PyDict_New());
+    for (size_t i = 0; i < frame.inputs.size(); ++i) {
+      if (!is_there(row, i)) continue;
+      PyObject* item = to_python(frame.inputs[i], row.op->arguments[i].as);
+      if (i < row.op->positional) {
+        PyTuple_SET_ITEM(args.object, i, item);
+      } else {
+        PyDict_SetItem(kwargs, row.op->names[i], Ref(item));
+      }
+    }
+    return {std::move(args), std::move(kwargs)};
+  }
+
+  // torch makes a Parameter of what `detach` returns, unless it has a Python object by then: hand out another tensor.
+  PyObject* result_of(const Frame& frame, const std::vector<IValue>& outputs) {
+    if (outputs.empty()) return Py_NewRef(Py_None);
+    if (auto* impl = outputs[0].isTensor() ? outputs[0].toTensor().unsafeGetTensorImpl() : nullptr;
+        impl && frame.row.op->detaches && is_plain(impl)) {
+      return THPVariable_Wrap(at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true)));
+    }
+    if (outputs.size() == 1) return to_python(outputs[0], As::Plain);
+    PyObject* out = PyTuple_New(static_cast<Py_ssize_t>(outputs.size()));
+    for (size_t i = 0; i < outputs.size(); ++i) PyTuple_SET_ITEM(out, i, to_python(outputs[i], As::Plain));
+    return out;
   }
 
   // -- rows -> Python; with the GIL --
@@ -1124,13 +1272,14 @@ struct Recorder {
     std::vector<Row> taken;
     std::vector<int64_t> its_tokens;
     std::vector<IValue> its_values;
+    std::vector<PyObject*> its_notes;
     {
       Lock lock(mutex);
-      poll(polled.size());
       bool running = slot >= 0 && slots[slot].load() == this;
+      if (running) poll(polled.size());  // what dies after the end is no part of the recording
       auto pending = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.kind == Row::Pending; });
       if (rows.empty() || (running && pending != rows.end())) return true;  // later
-      taken.swap(rows), its_tokens.swap(tokens), its_values.swap(values);
+      taken.swap(rows), its_tokens.swap(tokens), its_values.swap(values), its_notes.swap(noted);
       first_row += static_cast<int64_t>(taken.size());
       rows.reserve(std::min<size_t>(taken.size(), 1 << 16));
     }
@@ -1138,6 +1287,14 @@ struct Recorder {
     std::vector<PyObject*> arguments;
     for (const Row& row : taken) {
       if (row.kind == Row::Pending) continue;  // the recording ended inside of it
+      if (row.kind == Row::Noted) {
+        add(its_notes[row.start]);
+        continue;
+      }
+      if (row.kind == Row::Mark) {
+        marks.push_back(PyList_GET_SIZE(list));
+        continue;
+      }
       if (row.kind != Row::Op) {
         PyObject* kind = PyTuple_GET_ITEM(events.object, row.kind - 1);
         add(row.kind == Row::Died ? PyObject_CallFunction(kind, "L", row.start)
@@ -1168,6 +1325,68 @@ struct Recorder {
       if (PyErr_Occurred()) return false;
     }
     return true;
+  }
+
+  // -- the structure of a step, without a word of Python --
+
+  // What ran, on which tensors, in which calls; not the value of a number, which may be a learning rate: see step_rows.py.
+  uint64_t structure_hash() const {
+    uint64_t hash = rows.size();
+    for (const TensorRow& row : tensors) {
+      mix(hash, row.storage), mix(hash, row.offset), mix(hash, static_cast<int64_t>(row.dtype));
+      if (row.layout < 0) continue;  // Python tells those
+      const int64_t* at = &layout_pool[layouts[row.layout].first];
+      for (int64_t i = 0; i <= 2 * at[0]; ++i) mix(hash, at[i]);
+    }
+    for (const StorageRow& row : storages) mix(hash, row.bytes), mix(hash, static_cast<int64_t>(row.device.type()));
+    for (const Row& row : rows) {
+      if (row.kind == Row::Died || row.kind == Row::Mark || row.kind == Row::Pending) continue;
+      mix(hash, row.kind);
+      if (row.kind != Row::Op) {
+        mix(hash, row.start), mix(hash, row.end);
+        continue;
+      }
+      mix(hash, reinterpret_cast<intptr_t>(row.op)), mix(hash, row.call), mix(hash, row.in_backward * 4 + row.grad);
+      mix(hash, row.given), mix(hash, static_cast<int64_t>(row.present));
+      const int64_t* token = &tokens[row.tokens];
+      const int64_t* end = token + row.token_count;
+      for (size_t i = 0; i < row.op->arguments.size(); ++i) {
+        if (is_there(row, i)) mix_token(hash, token, &values[row.values], row.op->arguments[i].number);
+      }
+      while (token < end) mix_token(hash, token, &values[row.values], false);
+    }
+    return hash;
+  }
+
+  static void mix_token(uint64_t& hash, const int64_t*& token, const IValue* kept, bool number) {
+    int64_t tag = *token & 7, payload = *token >> 3;
+    ++token;
+    mix(hash, tag);
+    if (tag == kTensor || tag == kBool || tag == kList) mix(hash, payload);
+    if (tag == kList) {
+      for (int64_t i = 0; i < payload; ++i) mix_token(hash, token, kept, number);
+    } else if (tag == kInt && !number) {
+      mix(hash, payload);
+    } else if (tag == kValue || tag == kNumber || tag == kOpaque) {
+      mix_value(hash, kept[payload], number);
+    }
+  }
+
+  static void mix_value(uint64_t& hash, const IValue& value, bool number) {
+    mix(hash, static_cast<int64_t>(std::hash<std::string>()(value.tagKind())));
+    if (number || value.isDouble() || value.isComplexDouble() || value.isDoubleList()) return;
+    if (value.isInt()) return mix(hash, value.toInt());
+    if (value.isIntList()) {
+      for (int64_t item : value.toIntVector()) mix(hash, item);
+    } else if (value.isBoolList()) {
+      for (bool item : value.toBoolList().vec()) mix(hash, item);
+    } else if (value.isString()) {
+      mix(hash, static_cast<int64_t>(std::hash<std::string>()(value.toStringRef())));
+    } else if (value.isDevice()) {
+      mix(hash, static_cast<int64_t>(value.toDevice().type())), mix(hash, value.toDevice().index());
+    } else if (value.isList()) {
+      for (const IValue& item : value.toListRef()) mix_value(hash, item, number);
+    }
   }
 
   template <typename Add>
@@ -1301,8 +1520,7 @@ void attach(Recorder* recorder, Cell* cell) {
   Local& me = recorder->local();
   for (Frame& frame : me.frames) {
     frame.relaid.clear();
-    Py_CLEAR(frame.args);
-    Py_CLEAR(frame.kwargs);
+    frame.inputs.clear();
   }
   me.attached = recorder->generation, me.cell = cell, me.depth = me.paused = 0, me.recorded = -1, me.busy = false;
   listen(recorder, me);
@@ -1328,24 +1546,24 @@ struct Core {
 
 Recorder& of(PyObject* self) { return *reinterpret_cast<Core*>(self)->recorder; }
 
-std::array<Ref*, 13> references(Recorder& r) {
+std::array<Ref*, 14> references(Recorder& r) {
   return {&r.describe, &r.classify, &r.odd, &r.structure, &r.opaque, &r.omitted, &r.place,
-          &r.events, &r.take_over, &r.guard, &r.before, &r.after, &r.error};
+          &r.events, &r.take_over, &r.guard, &r.told, &r.before, &r.after, &r.error};
 }
 
 PyObject* core_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"describe", "classify", "odd", "structure", "opaque", "omitted",
-                                "place", "events", "take_over", "guard", "before", "after", nullptr};
-  PyObject* given[12];
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOOOO", const_cast<char**>(names), &given[0], &given[1], &given[2],
-                                   &given[3], &given[4], &given[5], &given[6], &given[7], &given[8], &given[9], &given[10],
-                                   &given[11])) {
+                                "place", "events", "take_over", "guard", "told", "before", "after", nullptr};
+  PyObject* given[13];
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOOOOOOO", const_cast<char**>(names), &given[0], &given[1],
+                                   &given[2], &given[3], &given[4], &given[5], &given[6], &given[7], &given[8], &given[9],
+                                   &given[10], &given[11], &given[12])) {
     return nullptr;
   }
   auto* self = reinterpret_cast<Core*>(type->tp_alloc(type, 0));
   self->recorder = new Recorder();
   auto all = references(*self->recorder);
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 13; ++i) {
     if (given[i] != Py_None) *all[i] = Ref(Py_NewRef(given[i]));
   }
   return reinterpret_cast<PyObject*>(self);
@@ -1365,12 +1583,15 @@ int core_clear(PyObject* self) {
 void forget_all(Recorder& r, bool codes_too) {
   std::vector<TensorRow> tensors;
   std::vector<PyCodeObject*> codes;
+  std::vector<PyObject*> noted;
   {
     Lock lock(r.mutex);
+    noted.swap(r.noted), r.marks.clear(), r.marked = 0;
     r.rows.clear(), r.tokens.clear(), r.values.clear(), r.storages.clear(), r.known.clear(), r.live.clear();
     r.by_data.clear(), r.polled.clear(), r.lone.clear(), r.failures.clear();
     tensors.swap(r.tensors);
     r.tensors_drained = r.storages_drained = r.ops = 0, r.first_row = 0;
+    r.first_ops[0].clear(), r.first_ops[1].clear(), r.told_at = -1;
     r.allocated = r.peak = r.row_peak = 0;
     r.failed_in = nullptr;
     if (codes_too) {
@@ -1381,6 +1602,7 @@ void forget_all(Recorder& r, bool codes_too) {
   r.error = Ref();
   for (auto& row : tensors) Py_XDECREF(row.odd);
   for (auto* code : codes) Py_DECREF(code);
+  for (auto* event : noted) Py_DECREF(event);
 }
 
 void end_recording(Recorder& r) {
@@ -1468,6 +1690,51 @@ PyObject* core_pause(PyObject* self, PyObject* change) {
 }
 
 PyObject* core_drain(PyObject* self, PyObject* list) { return of(self).drain(list) ? none() : nullptr; }
+
+PyObject* core_note(PyObject* self, PyObject* event) {
+  Recorder& r = of(self);
+  Lock lock(r.mutex);
+  r.noted.push_back(Py_NewRef(event));
+  r.event(Row::Noted, static_cast<int64_t>(r.noted.size()) - 1);
+  return none();
+}
+
+PyObject* core_mark(PyObject* self, PyObject*) {
+  Recorder& r = of(self);
+  Lock lock(r.mutex);
+  r.event(Row::Mark, 0);
+  return PyLong_FromLongLong(r.marked++);
+}
+
+PyObject* core_marks(PyObject* self, PyObject*) {  // positions of all marks that were drained
+  return of(self).list_of(of(self).marks, [](int64_t item) { return PyLong_FromLongLong(item); });
+}
+
+// (hash of the structure, times of ops, ((ops before it, bytes) of what died), events of Python's, odd tensors); None if
+// some of it was drained already.
+PyObject* core_summary(PyObject* self, PyObject*) {
+  Recorder& r = of(self);
+  Lock lock(r.mutex);
+  if (r.first_row > 0) return none();
+  std::vector<int64_t> times;
+  std::vector<std::pair<int64_t, int64_t>> deaths;
+  for (const Row& row : r.rows) {
+    if (row.kind == Row::Op) times.push_back(row.end - row.start);
+    if (row.kind == Row::Died) deaths.emplace_back(times.size(), std::max<int64_t>(r.storages[row.start].bytes, 0));
+  }
+  uint64_t hash = r.structure_hash();
+  Ref freed(PyTuple_New(static_cast<Py_ssize_t>(deaths.size())));
+  for (size_t i = 0; i < deaths.size(); ++i) {
+    PyTuple_SET_ITEM(freed.object, i, Py_BuildValue("(LL)", deaths[i].first, deaths[i].second));
+  }
+  Ref odd(PyList_New(0));
+  for (const TensorRow& row : r.tensors) {
+    if (row.odd) PyList_Append(odd, row.odd);
+  }
+  PyObject* notes = r.list_of(r.noted, [](PyObject* event) { return Py_NewRef(event); });
+  return Py_BuildValue("(Ky#NNN)", hash, reinterpret_cast<const char*>(times.data()),
+                       static_cast<Py_ssize_t>(times.size() * sizeof(int64_t)), freed.release(), notes, odd.release());
+}
 
 PyObject* core_tensors(PyObject* self, PyObject* list) {
   Recorder& r = of(self);
@@ -1558,6 +1825,26 @@ PyObject* core_memory(PyObject* self, PyObject* address) {  // (number, came fro
   return Py_BuildValue("(iO)", entry->second.number, entry->second.external ? Py_True : Py_False);
 }
 
+// [(number, storage, gradient's number, gradient's storage)] of tensors: NativeNumbers.look says what `how` means
+PyObject* core_look(PyObject* self, PyObject* args) {
+  PyObject* addresses;
+  const char* how;
+  if (!PyArg_ParseTuple(args, "O!s", &PyList_Type, &addresses, &how)) return nullptr;
+  Recorder& r = of(self);
+  Ref list(PyList_New(PyList_GET_SIZE(addresses)));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(addresses); ++i) {
+    at::Tensor tensor(tensor_at(PyList_GET_ITEM(addresses, i)));
+    at::Tensor gradient = tensor.is_leaf() ? tensor.grad() : at::Tensor();
+    if (gradient.defined() && gradient.key_set().has_any(kTakesOver)) return none();
+    Lock lock(r.mutex);
+    auto [number, storage] = r.numbers_of(tensor, *how, lock);
+    auto [second, memory] = gradient.defined() ? r.numbers_of(gradient, *how == 'r' ? 'r' : 'i', lock) : std::pair(-1, -1);
+    lock.unlock();
+    PyList_SET_ITEM(list.object, i, Py_BuildValue("(iiii)", number, storage, second, memory));
+  }
+  return list.release();
+}
+
 PyObject* core_forget(PyObject* self, PyObject* address) {
   Recorder& r = of(self);
   auto tensor = tensor_at(address);
@@ -1620,17 +1907,52 @@ PyObject* core_counts(PyObject* self, PyObject*) {  // ops, code objects, layout
   return Py_BuildValue("(nnnL)", r.ops, r.codes.size(), r.layouts.size(), r.deaf ? -1ll : static_cast<long long>(r.peak));
 }
 
+PyObject* core_count(PyObject* self, PyObject* grad) {  // an op that the recorder in Python has recorded
+  Recorder& r = of(self);
+  Lock lock(r.mutex);
+  ++r.ops;
+  r.note_number(at::sequence_number::peek() - 1, PyObject_IsTrue(grad));
+  return none();
+}
+
+PyObject* core_live(PyObject* self, PyObject*) {  // the numbers of the storages that are there and came to be meanwhile
+  Recorder& r = of(self);
+  std::vector<int32_t> numbers;
+  {
+    Lock lock(r.mutex);
+    for (const auto& entry : r.live) {
+      if (!entry.second.external && entry.second.weak.use_count() > 0) numbers.push_back(entry.second.number);
+    }
+  }
+  return Recorder::list_of(numbers, [](int32_t number) { return PyLong_FromLong(number); });
+}
+
+PyObject* core_first_op(PyObject* self, PyObject* args) {  // the first op under a number of autograd's or a later one, or None
+  long long number;
+  int grad;
+  if (!PyArg_ParseTuple(args, "Lp", &number, &grad)) return nullptr;
+  Recorder& r = of(self);
+  Lock lock(r.mutex);
+  const auto& firsts = r.first_ops[grad];
+  auto found = std::lower_bound(firsts.begin(), firsts.end(), std::make_pair(int64_t{number}, int64_t{0}));
+  return found == firsts.end() ? none() : PyLong_FromLongLong(found->second);
+}
+
 PyMethodDef core_methods[] = {
     {"start", core_start, METH_O, nullptr}, {"stop", core_stop, METH_NOARGS, nullptr},
     {"attach", core_attach, METH_O, nullptr}, {"detach", core_detach, METH_NOARGS, nullptr},
     {"place", core_place, METH_NOARGS, nullptr}, {"pause", core_pause, METH_O, nullptr},
-    {"drain", core_drain, METH_O, nullptr}, {"tensors", core_tensors, METH_O, nullptr},
+    {"drain", core_drain, METH_O, nullptr}, {"note", core_note, METH_O, nullptr},
+    {"summary", core_summary, METH_NOARGS, nullptr},
+    {"mark", core_mark, METH_NOARGS, nullptr}, {"marks", core_marks, METH_NOARGS, nullptr}, {"tensors", core_tensors, METH_O, nullptr},
     {"storages", core_storages, METH_O, nullptr}, {"number", core_number, METH_VARARGS, nullptr},
     {"known", core_known, METH_O, nullptr}, {"memory", core_memory, METH_O, nullptr},
+    {"look", core_look, METH_VARARGS, nullptr},
     {"forget", core_forget, METH_O, nullptr}, {"note_size", core_note_size, METH_O, nullptr},
     {"leaves", core_leaves, METH_NOARGS, nullptr}, {"failures", core_failures, METH_NOARGS, nullptr},
     {"error", core_error, METH_NOARGS, nullptr}, {"release", core_release, METH_O, nullptr},
-    {"counts", core_counts, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+    {"counts", core_counts, METH_NOARGS, nullptr}, {"count", core_count, METH_O, nullptr},
+    {"first_op", core_first_op, METH_VARARGS, nullptr}, {"live", core_live, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot core_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(core_new)}, {Py_tp_dealloc, reinterpret_cast<void*>(core_dealloc)},

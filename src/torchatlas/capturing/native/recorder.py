@@ -12,18 +12,19 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from torchatlas.capturing.collectives import is_group, is_reduction
 from torchatlas.capturing.frames import code_kind, recomputes
 from torchatlas.capturing.native import build
+from torchatlas.capturing.op_listening import OpClock, OpListener
 from torchatlas.capturing.record_op import plan_for
-from torchatlas.capturing.recorder import Recorder, describe_error, running_node
+from torchatlas.capturing.recorder import Around, Recorder, Summary, describe_error, running_node
 from torchatlas.capturing.row_schema import OMITTED, PLACE, Died, Plan, Reshaped, Resized
 from torchatlas.capturing.table_rows import portable
-from torchatlas.capturing.tensor_numbers import TensorNumbers
+from torchatlas.capturing.tensor_numbers import LookedUp, TensorNumbers
 from torchatlas.capturing.tensors import layout_name, shape_of, storages_of
 from torchatlas.graph.arguments import Constant
 from torchatlas.interrupts import bracketed
@@ -35,6 +36,18 @@ from torchatlas.torch_private import (
     pytree,
     remove_mode,
 )
+
+
+class ValueKeeper(Protocol):
+    """Keeps what ops take and make. The recorder in Python calls `keep` or `around`, this one `before` and `after`."""
+
+    @property
+    def keep(self) -> Callable[[Any, list[Any]], None] | None: ...
+    @property
+    def around(self) -> Around | None: ...
+    def before(self, plan: Plan, args: Any, kwargs: Any) -> None: ...
+    def after(self, plan: Plan, args: Any, kwargs: Any, raised: bool, out: Any) -> None: ...
+
 
 _EVENTS = (Died, Resized, Reshaped)  # in the order of Row::Kind
 _RECOMPUTES = 2
@@ -64,7 +77,14 @@ class NativeRecorder(Recorder):
     knows_views = True
     touches_nodes = False
 
-    def __init__(self, module: Any, *, guard: Callable[[Any], None] | None = None) -> None:
+    def __init__(
+        self,
+        module: Any,
+        *,
+        guard: Callable[[Any], None] | None = None,
+        listener: OpListener | None = None,
+        values: ValueKeeper | None = None,
+    ) -> None:
         self._module = module
         self._core = module.Core(
             describe=self._describe,
@@ -77,15 +97,24 @@ class NativeRecorder(Recorder):
             events=_EVENTS,
             take_over=self.take_over,
             guard=guard,
-            before=None,
-            after=None,
+            told=None if listener is None else self._told,
+            before=None if values is None else self._before_op,
+            after=None if values is None else self._after_op,
         )
+        self._values = values
         self._written: list[Any] = []  # see `rows`
         self._switched = False  # whether the dispatch mode records this thread
         self._by_thread: dict[int, NativeRecorder] = {}  # the forks of other threads
         self._raised: list[str] = []  # operators that raised in the dispatch mode
         self.taken_over: list[str] = []  # why the recorder in Python took over in the middle; see `take_over`
-        super().__init__(guard=guard)
+        self._stopped = False
+        self._end: int | None = None
+        super().__init__(
+            guard=guard,
+            keep=None if values is None else values.keep,
+            around=None if values is None else values.around,
+            listener=listener,
+        )
         self.current: Any = module.Cell(self._core)
         self._extend = self._extend_after_core
         self.environment = self._make_environment()
@@ -100,9 +129,11 @@ class NativeRecorder(Recorder):
     def release(self) -> None:
         for container in (self._written, self.numbers, self.metadata, self._raised, self.taken_over):
             container.clear()
-        self.current[:], self.end, self.failure, self._switched = (-1, None), None, None, False
+        self.current[:], self.failure, self._switched = (-1, None), None, False
+        self._stopped, self._end = False, None
         _, codes, layouts, _ = self._core.counts()
-        ours_alone = self._guard is None and not self._forked and not self._mode.over
+        watched = self._guard is not None or self._listener is not None or self._values is not None
+        ours_alone = not watched and not self._forked and not self._mode.over
         serves_again = ours_alone and len(_IDLE) < _MOST_IDLE and max(codes, layouts) <= _MOST_KEPT
         self._core.release(not serves_again)  # one that serves again keeps the code objects that it knows
         if serves_again:
@@ -120,8 +151,36 @@ class NativeRecorder(Recorder):
     def rows(self, rows: list[Any]) -> None:
         self._written = rows
 
+    @property
+    def end(self) -> int | None:
+        """The length of `rows` when the recording stopped. Nobody has to make the rows before somebody asks."""
+        if self._stopped and self._end is None:
+            self._end = len(self.rows)
+        return self._end
+
+    @end.setter
+    def end(self, length: int | None) -> None: ...
+
+    def summary(self) -> Summary | None:
+        found: Summary | None = self._core.summary() if not self._written and not self.taken_over else None
+        return found
+
+    def note(self, event: Any) -> None:
+        self._core.note(event)
+
+    def mark(self) -> int:
+        number: int = self._core.mark()
+        return number
+
+    def positions(self, marks: list[int]) -> list[int]:
+        found = self._core.marks() if self.rows else []
+        return [found[mark] for mark in marks]
+
     def _make_numbers(self) -> TensorNumbers:
         return NativeNumbers(self._core, self)
+
+    def _make_clock(self) -> OpClock:
+        return NativeClock(self._core)
 
     @property
     def length(self) -> int:
@@ -141,7 +200,9 @@ class NativeRecorder(Recorder):
         if self._switched:
             super().stop()
         self._core.stop()
-        self.end = len(self.rows)
+        self._stopped = True
+        if self._forked:  # a thread that the recorder in Python took over may go on
+            self._end = len(self.rows)
         peak = self._core.counts()[3]
         self.metadata["allocated_peak_bytes"] = peak if peak >= 0 else None  # unknown while a profiler listened
 
@@ -154,7 +215,7 @@ class NativeRecorder(Recorder):
     def take_off(self) -> None:
         """After a backward pass in which the recording ended: torch has put its callback back."""
         super().take_off()
-        if self.end is not None:
+        if self._stopped:
             self._core.detach()
 
     def paused(self) -> AbstractContextManager[None]:
@@ -245,6 +306,14 @@ class NativeRecorder(Recorder):
 
     # -- what the recorder in C++ asks -------------------------------------------------------------------------------
 
+    def _before_op(self, number: int, args: Any, kwargs: Any) -> None:
+        assert self._values is not None
+        self._values.before(self.plans[number], args, kwargs)
+
+    def _after_op(self, number: int, args: Any, kwargs: Any, raised: bool, out: Any) -> None:
+        assert self._values is not None
+        self._values.after(self.plans[number], args, kwargs, raised, out)
+
     def _describe(self, name: str, overload: str) -> tuple[Any, ...]:
         """What recorder.cpp has to know of an operator: the fields of its Plan, in the order of `plan_of`."""
         space, _, rest = name.partition("::")
@@ -254,11 +323,12 @@ class NativeRecorder(Recorder):
         except (AttributeError, RuntimeError):  # known to the dispatcher alone
             plan = Plan(None, f"{space}.{rest}.{overload or 'default'}", others=(0,), readable=False)
         if plan.bookkeeping or plan.name in _NEVER_DISPATCHED:
-            return -1, True, False, False, (), (), (), (), (), (), 0, 0, 0
+            return -1, True, False, False, (), (), (), (), (), (), 0, 0, 0, 0
         number = self.add_plan(plan)
+        wants = 0 if self._listener is None else int(self._listener.wants(plan))
         schema = getattr(plan.operator, "_schema", None)
         if not plan.readable or schema is None:
-            return number, False, False, False, (), (), (), (), (), (), 0, 0, 2
+            return number, False, False, False, (), (), (), (), (), (), 0, 0, 2, wants
         arguments = schema.arguments
         places = {argument.name: index for index, argument in enumerate(arguments)}
         slots = tuple(places[slot.name] for slot in plan.slots)
@@ -283,7 +353,12 @@ class NativeRecorder(Recorder):
             plan.required,
             flag,
             result,
+            wants,
         )
+
+    def _told(self, number: int, why: int, args: Any, kwargs: Any, out: Any) -> None:
+        if self._listener is not None:
+            self._listener.told(self.plans[number], why, args, kwargs, out)
 
 
 def _has_word(argument: Any) -> bool:
@@ -310,6 +385,25 @@ def _paused(core: Any) -> Iterator[None]:
         yield
     finally:
         core.pause(-1)
+
+
+class NativeClock(OpClock):
+    """The clock in C++; the recorder in Python counts what it records in between."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    @property
+    def ops(self) -> int:
+        count: int = self._core.counts()[0]
+        return count
+
+    def count(self) -> None:
+        self._core.count(torch.is_grad_enabled())
+
+    def first_op(self, number: int, with_gradients: bool) -> int | None:
+        first: int | None = self._core.first_op(number, with_gradients)
+        return first
 
 
 class NativeNumbers(TensorNumbers):
@@ -359,6 +453,15 @@ class NativeNumbers(TensorNumbers):
         self.register, self.made_without_memory = register, register
         self.number_of, self.number_of_result, self.results = number_of, register, results
 
+    def look(self, tensors: list[Any], how: str) -> list[LookedUp] | None:
+        """The numbers of tensors and their gradients, without a word of Python each.
+
+        `how` says what gets a number: "register" all, "seen" none that has no number yet, "in known memory" what lies
+        in a storage that is known. So do gradients, except with "register". None if a gradient is not a plain tensor.
+        """
+        found: list[LookedUp] | None = self._core.look([tensor._cdata for tensor in tensors], how)
+        return found
+
     def known_number(self, tensor: Any) -> int | None:
         known = self._core.known(tensor._cdata)
         return None if known is None else known[0]
@@ -369,6 +472,10 @@ class NativeNumbers(TensorNumbers):
             return int(known[1])
         entry = self._storage_entry(tensor.untyped_storage()) if tensor.layout is torch.strided else None
         return None if entry is None else entry[1]
+
+    def live_storages(self) -> list[int] | None:
+        numbers: list[int] = self._core.live()
+        return numbers
 
     def leaves_with_new_gradients(self) -> list[Any]:
         leaves = []
@@ -390,5 +497,4 @@ class NativeNumbers(TensorNumbers):
         self._core.note_size(storage._cdata)
 
     def _log(self, event: Any) -> None:
-        self._core.drain(self._rows)
-        self._rows.append(event)
+        self._core.note(event)

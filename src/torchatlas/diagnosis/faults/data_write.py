@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from torchatlas.autograd.graph_walk import sequence_nr
-from torchatlas.autograd.saved_tensors import saved_by
+from torchatlas.autograd.saved_tensors import SavedSlot, saved_by, saved_data
 from torchatlas.capturing.frames import probing
+from torchatlas.capturing.op_listening import Wants
 from torchatlas.capturing.row_schema import Plan
 from torchatlas.capturing.storage_overlap import Layout, overlap
 from torchatlas.diagnosis.backward_passes import BackwardPass
-from torchatlas.diagnosis.events import Diagnosis, diagnosis
+from torchatlas.diagnosis.events import Diagnosis, diagnosis, is_power_of_two
 from torchatlas.diagnosis.faults.in_place import written_by
 from torchatlas.diagnosis.findings import at
 from torchatlas.diagnosis.loss_graph import short
-from torchatlas.torch_private import FakeTensor, FunctionNode, next_sequence_nr
+from torchatlas.torch_private import FakeTensor, FunctionNode
 
 Part = tuple[torch.dtype, Layout]
 
@@ -31,16 +32,14 @@ class DataWrite(Diagnosis):
         # By address: an alias that came through numpy is another storage, and memory that was saved is not reused.
         # Then by part: the op, the storage in the recording.
         self._written: dict[int, dict[Part, tuple[int, int | None]]] = {}
-        self._first_ops: list[tuple[int, int]] = []  # autograd's numbers as they rose, and the first op under each
-        self._with_gradients: list[tuple[int, int]] = []  # the first op under each with gradients enabled
+        self._suspected = 0  # passes
         self._reported: set[tuple[int, str]] = set()  # autograd's number of a node, and the slot
 
+    def wants(self, plan: Plan) -> Wants:
+        return Wants.ALWAYS if any(slot.written for slot in plan.slots) else Wants.NOTHING
+
     def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
-        number = next_sequence_nr() - 1
-        for firsts in (self._first_ops, self._with_gradients) if torch.is_grad_enabled() else (self._first_ops,):
-            if not firsts or number > firsts[-1][0]:
-                firsts.append((number, self.history.ops))
-        if plan.writes and not probing():
+        if not probing():
             for slot in plan.slots:
                 if slot.written:
                     given = args[slot.position] if slot.position is not None and slot.position < len(args) else None
@@ -55,21 +54,28 @@ class DataWrite(Diagnosis):
                 parts[_part(tensor)] = self.history.ops, self.history.storage_of(tensor)
 
     def before_backward(self, backward: BackwardPass) -> None:
-        for node in backward.nodes:
+        found = list[tuple[Any, SavedSlot, list[int | None]]]()
+        for node, data in saved_data(backward.nodes) if self._written else ():
+            if data.layout is not torch.strided or data.is_nested or (address := _address(data)) not in self._written:
+                continue
             number = sequence_nr(node)
-            first = self._first_after(node, number)
-            for saved in saved_by(node):
-                if saved.data is None or saved.data.layout is not torch.strided or saved.data.is_nested:
-                    continue
-                part = _part(saved.data)
-                written = [
-                    storage
-                    for other, (op, storage) in self._written.get(_address(saved.data), {}).items()
-                    if op >= first and _touches(other, part)
-                ]
-                if written and (number, saved.slot) not in self._reported and saved.expected_version() == saved.version:
-                    self._reported.add((number, saved.slot))
-                    self._report(backward, node, saved, written)
+            first, parts, part = self._first_after(node, number), self._written[address], _part(data)
+            if any(op >= first and _touches(other, part) for other, (op, _) in parts.items()):
+                found += self._suspects(node, number, first)
+        self._suspected += bool(found)
+        for node, saved, written in found if is_power_of_two(self._suspected) else ():  # the recording is read
+            self._report(backward, node, saved, written)
+
+    def _suspects(self, node: Any, number: int, first: int) -> Iterator[tuple[Any, SavedSlot, list[int | None]]]:
+        """What a node saved and something has written to since, unnoticed by torch; and the storages, as they were."""
+        for saved in saved_by(node):
+            if saved.data is None or saved.data.layout is not torch.strided or saved.data.is_nested:
+                continue
+            part, parts = _part(saved.data), self._written.get(_address(saved.data), {})
+            written = [storage for other, (op, storage) in parts.items() if op >= first and _touches(other, part)]
+            if written and (number, saved.slot) not in self._reported and saved.expected_version() == saved.version:
+                self._reported.add((number, saved.slot))
+                yield node, saved, written
 
     def _first_after(self, node: Any, number: int) -> int:
         """The first op that can have written to what a node saved.
@@ -79,11 +85,10 @@ class DataWrite(Diagnosis):
         Functions, which have numbers of their own.
         """
         custom = isinstance(node, FunctionNode)
-        firsts = self._with_gradients if custom else self._first_ops
-        place = bisect_left(firsts, (number, 0))
-        if place == len(firsts):
+        first = self.history.first_op(number, with_gradients=custom)
+        if first is None:
             return self.history.ops + 1
-        return firsts[place][1] if custom else firsts[place][1] + 1
+        return first if custom else first + 1
 
     def _report(self, backward: BackwardPass, node: Any, saved: Any, aliases: list[int | None]) -> None:
         op = backward.op_of(node)
@@ -103,8 +108,8 @@ class DataWrite(Diagnosis):
 
     def recording_ends(self) -> None:
         """Forget what was written or saved in it: it has no line any more."""
-        for known in (self._written, self._first_ops, self._with_gradients, self._reported):
-            known.clear()
+        self._written.clear()
+        self._reported.clear()
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -19,6 +19,8 @@ from torch import nn
 
 from torchatlas.autograd.graph_walk import sequence_nr
 from torchatlas.capturing.frames import is_users, variables_of
+from torchatlas.capturing.op_listening import Wants
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.findings import Where
@@ -91,8 +93,11 @@ class DropoutInEval(Diagnosis):
     def module_returned(self, module: nn.Module, result: Any) -> None:
         self._call = None
 
-    def op_ran(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
-        if self._call is None or not _may_drop(plan.name) or not _drops(plan, args, kwargs):
+    def wants(self, plan: Plan) -> Wants:
+        return Wants.ALWAYS if _may_drop(plan.name) else Wants.NOTHING
+
+    def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
+        if self._call is None or not _drops(plan, args, kwargs):
             return
         found = _caller(sys._getframe(1))
         if found is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,6 +101,8 @@ class GraphKept(Diagnosis):
         self._last_step = 0, 0  # autograd's number and the count of steps, at the end of the latest
         self._numbers: list[int] = []  # autograd's number at the end of each iteration but this
         self._steps: list[int] = []
+        self._last_storage = 0  # the newest that was there at the end of the latest step
+        self._newest: list[int] = []  # the same, at the end of each iteration but this
 
     def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None:
         if not self._trains:
@@ -143,10 +145,12 @@ class GraphKept(Diagnosis):
         begins = self._begins_another(optimizer)
         if begins:
             self._numbers.append(self._last_step[0])
+            self._newest.append(self._last_storage)
             self._steps.append(self._last_step[1])
             self._stepped = []
         self._stepped.append(weakref.ref(optimizer))
         self._last_step = next_sequence_nr(), self.history.steps
+        self._last_storage = max(self.history.live_storages() or (), default=self._last_storage)
         self._look()
         count = len(self._numbers) + 1
         if begins and count >= _FIRST_LOOK and is_power_of_two(count):  # it takes long
@@ -198,8 +202,18 @@ class GraphKept(Diagnosis):
                     self.visit.report(finding)
                 self._reported |= {calls.line, *(place.source for place in finding.where)}
 
+    def _may_hold_more(self) -> bool:
+        """False if too few iterations have left any memory behind. To look at all objects of Python takes long."""
+        live = self.history.live_storages()
+        if live is None or len(self._newest) != len(self._numbers):
+            return True
+        iterations = {bisect_left(self._newest, storage) for storage in live}
+        return sum(map(self._is_old, iterations)) >= _FEWEST
+
     def _look_inside(self) -> None:
         """Look for tensors of earlier iterations that are neither losses nor results of models, but made in between."""
+        if not self._may_hold_more():
+            return
         old: dict[int, list[torch.Tensor]] = {}  # by autograd's number
         iterations: dict[int, int] = {}
         for tensor in _with_graph():

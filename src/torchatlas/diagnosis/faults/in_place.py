@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from torchatlas.autograd.graph_walk import reached
-from torchatlas.autograd.saved_tensors import saved_by
 from torchatlas.capturing.tensors import shape_of
 from torchatlas.diagnosis.backward_passes import BackwardPass
-from torchatlas.diagnosis.events import RefusedBackward, diagnosis
+from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.findings import Finding, Where, at
 from torchatlas.diagnosis.history import raising_line
 from torchatlas.diagnosis.loss_graph import LossGraph, short
@@ -22,33 +21,33 @@ _AFTER_STEP = "run this backward pass before the optimizer's step, or compute th
 
 
 @diagnosis
-class InPlace(RefusedBackward):
+class InPlace(Diagnosis):
     keys = loss_keys = ("in-place",)
 
     @staticmethod
     def check_loss(loss: LossGraph) -> Iterator[Finding]:
-        for node in loss.nodes:
-            for saved in saved_by(node):
-                expected = saved.expected_version()
-                if saved.data is None or expected is None or expected == saved.version:
-                    continue
-                op, storage = loss.op_of(node), loss.recorded.storage_of(saved.data)
-                writers = [] if op is None else loss.written_after(op, None if storage is None else {storage})
-                yield Finding(
-                    "in-place",
-                    f"{short(node)} saved {saved.slot} {tuple(shape_of(saved.data))} at version {expected}; "
-                    f"it is at version {saved.version} now",
-                    (*([] if op is None else [at("saved by", op)]), *written_by(writers)),
-                    "backward needs the numbers that were there when it was saved, and refuses to run",
-                    _AFTER_STEP if any(writer.phase is Phase.OPTIMIZER for writer in writers) else _COPY,
-                )
+        for node, saved in loss.saved():
+            expected = saved.expected_version()
+            if saved.data is None or expected is None or expected == saved.version:
+                continue
+            op, storage = loss.op_of(node), loss.recorded.storage_of(saved.data)
+            writers = [] if op is None else loss.written_after(op, None if storage is None else {storage})
+            yield Finding(
+                "in-place",
+                f"{short(node)} saved {saved.slot} {tuple(shape_of(saved.data))} at version {expected}; "
+                f"it is at version {saved.version} now",
+                (*([] if op is None else [at("saved by", op)]), *written_by(writers)),
+                "backward needs the numbers that were there when it was saved, and refuses to run",
+                _AFTER_STEP if any(writer.phase is Phase.OPTIMIZER for writer in writers) else _COPY,
+            )
 
     def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None:
-        if error is not None and backward.is_partial:  # the fault may lie in the part that was not walked
+        """Only after torch has refused: to look takes long. What ran before that was in order, and may be freed."""
+        if error is not None:
             whole = LossGraph(backward.losses, backward.recorded, backward.line)
-            whole.nodes = reached(list(backward.roots))
-            self._suspected += self.check_loss(whole)
-        super().after_backward(backward, error)
+            whole.nodes = reached(list(backward.roots))  # a part of it may have been walked alone
+            for finding in self.check_loss(whole):
+                self.visit.report(finding)
 
     def at_end(self, complete: bool) -> None:
         """torch refuses a write to a leaf at once: that is no backward pass, but the end of the program."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from torchatlas.autograd.graph_walk import leaf_of
 from torchatlas.capturing.frames import user_line
+from torchatlas.capturing.op_listening import Wants
 from torchatlas.capturing.row_schema import Plan
 from torchatlas.capturing.table_rows import source_row
 from torchatlas.diagnosis.backward_passes import BackwardPass
@@ -64,11 +64,17 @@ class NotFinite(Diagnosis):
         self._pending: list[Finding] = []  # until it is known whether a scaler skips the step
         self._loss_is_finite, self._reported = True, False
 
+    def wants(self, plan: Plan) -> Wants:
+        name = short_name(plan.name)
+        if name == _SCALER:
+            return Wants.ALWAYS
+        return Wants.NOTHING if name.startswith(_NOT_FILLED) or _is_view(plan) else Wants.NOT_FINITE
+
     def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
         name = short_name(plan.name)
         if name == _SCALER:
             self._pending = []
-        if len(self._events) >= _MOST_EVENTS or self.history.in_step or name.startswith(_NOT_FILLED) or _is_view(plan):
+        if len(self._events) >= _MOST_EVENTS or self.history.in_step:
             return
         for tensor in tensors_in(out):
             if has_numbers(tensor) and not is_finite(tensor):
@@ -83,10 +89,12 @@ class NotFinite(Diagnosis):
         if bad:
             self._pending.append(self._in_forward(backward, bad[0]))
 
+    def nodes_wanted(self, backward: BackwardPass) -> Iterable[int]:
+        return backward.leaves
+
     def node_runs(self, backward: BackwardPass, node: int, gradients: Any) -> None:
-        leaf = leaf_of(backward.nodes[node])
-        if leaf is not None and any(has_numbers(grad) and not is_finite(grad) for grad in gradients):
-            self._leaves.append(leaf)
+        if any(has_numbers(grad) and not is_finite(grad) for grad in gradients):
+            self._leaves.append(backward.leaves[node])
 
     def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None:
         anomaly = error is not None and _ANOMALY in str(error)

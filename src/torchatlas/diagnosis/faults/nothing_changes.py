@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from torchatlas.capturing.op_listening import Wants
 from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis, is_power_of_two
-from torchatlas.diagnosis.faults.order import Clipping, clipping, unscales
+from torchatlas.diagnosis.faults.order import Clipping, clipping, unscales, wants_clipping
 from torchatlas.diagnosis.findings import Finding, Where, some
 from torchatlas.diagnosis.history import running_line
 from torchatlas.diagnosis.parameter_changes import SAME, Snapshot
@@ -62,6 +63,9 @@ class NothingChanges(Diagnosis):
         self._of_no_step: Finding | None = None  # as of the recording before
 
     # -- what happens --------------------------------------------------------------------------------------------------
+
+    def wants(self, plan: Plan) -> Wants:
+        return wants_clipping(plan)
 
     def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
         if self._changed:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchatlas.autograd.graph_walk import leaf_of
+from torchatlas.capturing.op_listening import Wants
+from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.custom_functions import CustomFunctions
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
@@ -79,7 +80,10 @@ class TrainedParameters(Diagnosis):
         else:
             called.without += 1
 
-    def op_ran(self, plan: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def wants(self, plan: Plan) -> Wants:
+        return Wants.FIRST_WITHOUT_GRADIENTS
+
+    def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
         if not self._in_pass and not torch.is_grad_enabled() and not self.history.in_step:
             self._functions.op_ran()
 
@@ -90,13 +94,15 @@ class TrainedParameters(Diagnosis):
             return
         self._passes, self._passed = self._passes + 1, self._passed + 1
         self._roots += backward.root_numbers
-        tensors = {number: leaf_of(node) for number, node in enumerate(backward.nodes)}
-        self._in_pass = {number: self.history.leaf(leaf) for number, leaf in tensors.items() if leaf is not None}
+        self._in_pass = {number: self.history.leaf(leaf) for number, leaf in backward.leaves.items()}
         if backward.line not in self._anew and not any(leaf.of_module for leaf in self._in_pass.values()):
             losses = [loss for loss in backward.losses if loss.requires_grad]
             lost = [place for loss in losses for place in lines_of_new_loss(backward, loss)]
             self._anew |= {backward.line: lost} if lost else {}
         self._functions.pass_begins(backward.nodes)
+
+    def nodes_wanted(self, backward: BackwardPass) -> Iterable[int]:
+        return range(len(backward.nodes)) if self._functions.in_pass else self._in_pass
 
     def node_runs(self, backward: BackwardPass, node: int, gradients: Any) -> None:
         self._functions.node_runs(node, gradients)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchatlas.capturing.frames import is_users, variables_of
+from torchatlas.capturing.op_listening import Wants
 from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
@@ -64,6 +65,11 @@ def _relevant(operation: str) -> str | None:
     return name if name in _OPS else None
 
 
+def wants_clipping(plan: Plan) -> Wants:
+    """What to hear of an operator in order to know of clipping and unscaling."""
+    return Wants.NOTHING if _relevant(plan.name) is None else Wants.ALWAYS
+
+
 def unscales(plan: Plan) -> bool:
     return _relevant(plan.name) == _UNSCALES
 
@@ -87,6 +93,9 @@ class Order(Diagnosis):
         self._clips = _Clips()
         self._schedules = _Schedules()
         self._remakes: dict[tuple[int, int], _Remakes] = {}  # by the first parameter and how many there are
+
+    def wants(self, plan: Plan) -> Wants:
+        return wants_clipping(plan)
 
     def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
         if unscales(plan):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +23,7 @@ from torchatlas.diagnosis.numeric_checks import has_numbers, rms
 _FACTOR = 1e6
 _FEWEST_LAYERS = 6
 _FEWEST_REPEATS = 8
+_MOST_NODES = 1_000  # of a pass that are looked at, but whole kinds of them
 _MOST_AT_ONCE = 0.5  # of the change, in orders of magnitude: more between two neighbours is a gate or a scale
 _EACH_LAYER = "each layer multiplies them by its own factor"
 _AGAINST_VANISHING = (
@@ -38,24 +39,36 @@ class VanishingExploding(Diagnosis):
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
+        self._passes = 0
         self._suspected = 0  # passes: their paths are looked at each time the number has doubled
 
     def before_backward(self, backward: BackwardPass) -> None:
         self._weights: dict[int, float] = {}  # by the node of the leaf: the size of its gradient
         self._repeated: dict[tuple[str, tuple[int, ...]], dict[int, float]] = {}
-        kinds = Counter(type(node) for node in backward.nodes)
-        self._often = {kind for kind, count in kinds.items() if count >= _FEWEST_REPEATS}
+        self._passes += 1
+
+    def nodes_wanted(self, backward: BackwardPass) -> Iterable[int]:
+        """The weights, if they are enough; and what repeats. Every node costs time: not in each pass."""
+        if not is_power_of_two(self._passes):
+            return ()
+        weights = [number for number, leaf in backward.leaves.items() if leaf.dim() >= 2]
+        kinds = Counter(map(type, backward.nodes))
+        often = {kind for kind, count in kinds.items() if count >= _FEWEST_REPEATS}
+        for kind in dict.fromkeys(map(type, backward.nodes)):  # those of one loop are as many
+            if kind in often and len(weights) < _MOST_NODES:
+                alike = [number for number, node in enumerate(backward.nodes) if type(node) is kind]
+                weights += [number for number in alike if number not in backward.leaves]
+        return weights
 
     def node_runs(self, backward: BackwardPass, node: int, gradients: Any) -> None:
         gradient = next((grad for grad in gradients if grad is not None), None)
         if gradient is None or not has_numbers(gradient) or not gradient.numel():
             return
-        ran = backward.nodes[node]
-        leaf = leaf_of(ran)
-        if leaf is not None and leaf.dim() >= 2:
+        if node in backward.leaves:
             self._weights[node] = rms(gradient)
-        elif leaf is None and type(ran) in self._often:
-            self._repeated.setdefault((short(ran), tuple(gradient.shape)), {})[node] = rms(gradient)
+        else:
+            kind = short(backward.nodes[node]), tuple(gradient.shape)
+            self._repeated.setdefault(kind, {})[node] = rms(gradient)
 
     def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None:
         weights = _known(self._weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,17 +80,19 @@ class ZeroGradients(Diagnosis):
         self._passes += 1
         self._since += bool(self._suspects)
         if self._suspects or is_power_of_two(self._passes):
-            leaves = ((number, leaf_of(node)) for number, node in enumerate(backward.nodes))
-            self._leaves = {number: leaf for number, leaf in leaves if leaf is not None and not self._is_alive(leaf)}
+            leaves = backward.leaves.items()
+            self._leaves = {number: leaf for number, leaf in leaves if not self._is_alive(leaf)}
             self._whole = bool(self._suspects) and bool(self._leaves) and is_power_of_two(self._since)
 
     def _is_alive(self, leaf: torch.Tensor) -> bool:
         known = self._alive.get(id(leaf))
         return known is not None and known() is leaf
 
+    def nodes_wanted(self, backward: BackwardPass) -> Iterable[int]:
+        return range(len(backward.nodes)) if self._whole else self._leaves
+
     def node_runs(self, backward: BackwardPass, node: int, gradients: Any) -> None:
-        if self._whole or node in self._leaves:
-            self._sizes[node] = max((largest(each) for each in gradients if each is not None), default=0.0)
+        self._sizes[node] = max((largest(each) for each in gradients if each is not None), default=0.0)
 
     def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None:
         leaves, self._leaves = self._leaves, {}

@@ -1,0 +1,65 @@
+"""Hearing of some ops while they are recorded: which, and when in the life of the program.
+
+Whoever records with a listener asks it once per operator what it wants to hear; the recorder in C++ calls Python for
+nothing else.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from enum import IntFlag
+from typing import Any, Protocol
+
+import torch
+
+from torchatlas.capturing.row_schema import Plan
+from torchatlas.torch_private import next_sequence_nr
+
+
+class Wants(IntFlag):
+    """When a listener wants to hear of an op. recorder.cpp has the same numbers."""
+
+    NOTHING = 0
+    ALWAYS = 1
+    NOT_FINITE = 2  # a result has NaN or infinities, or a kind of memory that recorder.cpp does not read
+    FIRST_WITHOUT_GRADIENTS = 4  # gradients are disabled, and autograd has made a node since the last such op
+
+
+class OpClock:
+    """Counts the ops of a recording, and knows which came first after each node of autograd was made."""
+
+    def __init__(self) -> None:
+        self._ops = 0
+        self._first_ops: tuple[list[tuple[int, int]], ...] = [], []  # numbers of nodes, ops; with gradients enabled
+
+    @property
+    def ops(self) -> int:
+        return self._ops
+
+    def count(self) -> None:
+        """An op has run."""
+        self._ops += 1
+        number = next_sequence_nr() - 1
+        for firsts in self._first_ops if torch.is_grad_enabled() else self._first_ops[:1]:
+            if not firsts or number > firsts[-1][0]:
+                firsts.append((number, self._ops))
+
+    def first_op(self, number: int, with_gradients: bool) -> int | None:
+        """The first op that ended when autograd had given out a number, or a later one; None if there is none."""
+        firsts = self._first_ops[with_gradients]
+        place = bisect_left(firsts, (number, 0))
+        return None if place == len(firsts) else firsts[place][1]
+
+
+class OpListener(Protocol):
+    """What a recording may tell of its ops."""
+
+    def wants(self, plan: Plan) -> Wants:
+        """Asked once per operator."""
+
+    def told(self, plan: Plan, why: int, args: Any, kwargs: Any, out: Any) -> None:
+        """An op has run that was wanted, for the reasons `why`, as in Wants. Raises nothing."""
+
+    def around(self, plan: Plan, run: Callable[[Any, Any], Any], clock: OpClock) -> Callable[[Any, Any], Any]:
+        """Wraps the function by which the recorder in Python records an operator: it counts and tells."""

@@ -1,0 +1,199 @@
+"""Modules and optimizers -> the names of the tensors they hold: parameters, buffers, gradients, optimizer state.
+
+While a recording runs, the recorder may only be asked for the numbers of the tensors, for all of a module at once
+(`TensorNumbers.look`). Names are made of them when the recording is decoded (`settle`), in the order of asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchatlas.capturing.tensor_numbers import LookedUp, TensorNumbers
+from torchatlas.capturing.tensors import PLAIN, parts
+from torchatlas.inputs import named_tensors
+from torchatlas.torch_private import UninitializedTensor
+
+_STANDARD = frozenset(vars(nn.Module()))  # attributes every module has
+
+
+@dataclass(slots=True)
+class Named:
+    """A tensor that has a name: a parameter, buffer, plain attribute, gradient or optimizer state."""
+
+    role: str
+    name: str
+    root: int
+
+
+class TensorNames:
+    """The named tensors of one recording. `settle` comes before reading."""
+
+    def __init__(self, numbers: TensorNumbers) -> None:
+        self.numbers = numbers
+        self.tensors: dict[int, Named] = {}  # by tensor number
+        self.storages: dict[int, Named] = {}  # by storage number: gradients and optimizer state
+        self.pieces: dict[int, Named] = {}  # the same by tensor number
+        self.shared: set[int] = set()  # storages that hold several of them
+        self._wrapped: set[tuple[str, int]] = set()  # names and roots of parameters that are wrappers
+        self._unsettled: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+    def settle(self) -> None:
+        """Make names of all that was looked up."""
+        unsettled, self._unsettled = self._unsettled, []
+        for settle, arguments in unsettled:
+            settle(*arguments)
+
+    def _look(self, tensors: list[Any], how: str) -> list[LookedUp] | None:
+        """Numbers of plain tensors and their gradients; None where somebody has to look closer."""
+        if self.numbers.look is None or not PLAIN.issuperset(map(type, tensors)):
+            return None
+        return self.numbers.look(tensors, how)
+
+    # -- modules -------------------------------------------------------------------------------------------------------
+
+    def name_module(self, module: nn.Module, prefix: str, root: int) -> None:
+        """Name what a module holds, when it is first seen."""
+        for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
+            names, tensors = _held(group)
+            if not names:
+                continue
+            if (rows := self._look(tensors, "register")) is not None:
+                self._unsettled.append((self._settle_module, (role, prefix, root, names, rows)))
+                continue
+            self.settle()
+            for name, tensor in zip(names, tensors, strict=True):
+                if isinstance(tensor, torch.Tensor) and not isinstance(tensor, UninitializedTensor):
+                    self._name_tensor(role, prefix + name, root, tensor)
+        held = vars(module)
+        for name in held.keys() - _STANDARD:
+            if isinstance(item := held[name], torch.Tensor):
+                self.settle()
+                for suffix, part in parts(item):
+                    number = self.numbers.number_of(part)
+                    self.tensors.setdefault(number, Named("constant", prefix + name + suffix, root))
+
+    def _name_tensor(self, role: str, name: str, root: int, tensor: torch.Tensor) -> None:
+        for suffix, part in parts(tensor):
+            self.tensors.setdefault(self.numbers.number_of(part), Named(role, name + suffix, root))
+            if part is not tensor:
+                self._wrapped.add((name, root))
+        gradient = tensor.grad if tensor.is_leaf else None  # torch warns about asking others
+        if gradient is not None:
+            named = Named("gradient", name, root)
+            for _, part in parts(gradient):
+                self.tensors.setdefault(self.numbers.number_of(part), named)
+            self._name_storage(gradient, named)
+
+    def _settle_module(self, role: str, prefix: str, root: int, names: list[str], rows: list[LookedUp]) -> None:
+        for name, (number, _, gradient, memory) in zip(names, rows, strict=True):
+            self.tensors.setdefault(number, Named(role, prefix + name, root))
+            if gradient >= 0:
+                named = Named("gradient", prefix + name, root)
+                self.tensors.setdefault(gradient, named)
+                self._settle_storage(gradient, memory, named)
+
+    def name_late(self, module: nn.Module, prefix: str, root: int) -> None:
+        """Name what came to be during the run: gradients, and the parameters of lazy modules."""
+        for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
+            names, tensors = _held(group)
+            if not names:
+                continue
+            if (rows := self._look(tensors, "seen")) is not None:
+                self._unsettled.append((self._settle_late, (role, prefix, root, names, rows)))
+                continue
+            self.settle()
+            for name, tensor in zip(names, tensors, strict=True):
+                self._name_tensor_late(role, prefix + name, root, tensor)
+
+    def _name_tensor_late(self, role: str, name: str, root: int, tensor: torch.Tensor) -> None:
+        for suffix, part in parts(tensor):
+            number = self.numbers.known_number(part)
+            if number is None or number in self.tensors:
+                continue
+            if part is not tensor or (name, root) not in self._wrapped:  # else gathered by FSDP
+                self.tensors[number] = Named(role, name + suffix, root)
+        gradient = tensor.grad if tensor.is_leaf else None
+        if gradient is not None and self.numbers.known_number(gradient) not in self.pieces:  # else named early
+            self._name_storage(gradient, Named("gradient", name, root))
+
+    def _settle_late(self, role: str, prefix: str, root: int, names: list[str], rows: list[LookedUp]) -> None:
+        for name, (number, _, gradient, memory) in zip(names, rows, strict=True):
+            if number >= 0 and number not in self.tensors and (prefix + name, root) not in self._wrapped:
+                self.tensors[number] = Named(role, prefix + name, root)
+            if gradient >= 0 and gradient not in self.pieces:
+                self._settle_storage(gradient, memory, Named("gradient", prefix + name, root))
+
+    # -- optimizers ----------------------------------------------------------------------------------------------------
+
+    def name_gradients(self, parameters: list[Any]) -> None:
+        """Name the gradients that an optimizer is about to use."""
+        if (rows := self._look(parameters, "seen")) is not None:
+            self._unsettled.append((self._settle_gradients, (rows,)))
+            return
+        self.settle()
+        for parameter in parameters:
+            if (gradient := parameter.grad) is not None:
+                self._name_storage(gradient, self.of_parameter(parameter, "gradient"))
+
+    def _settle_gradients(self, rows: list[LookedUp]) -> None:
+        for number, _, gradient, memory in rows:
+            if gradient >= 0:
+                self._settle_storage(gradient, memory, self._of_number(number, "gradient"))
+
+    def name_states(self, optimizer: torch.optim.Optimizer) -> None:
+        """Name what an optimizer keeps for each parameter."""
+        pairs: list[tuple[Any, Any]] = []
+        for parameter, state in optimizer.state.items():
+            for kept in state.values() if isinstance(state, dict) else (state,):  # one's own optimizer keeps anything
+                if type(kept) is torch.Tensor:
+                    pairs.append((parameter, kept))
+                else:  # some keep lists of tensors
+                    pairs += [(parameter, part) for _, part in named_tensors(kept)]
+        owners = self._look([parameter for parameter, _ in pairs], "seen")
+        rows = None if owners is None else self._look([kept for _, kept in pairs], "in known memory")
+        if owners is not None and rows is not None:
+            self._unsettled.append((self._settle_states, (owners, rows)))
+            return
+        self.settle()
+        for parameter, kept in pairs:
+            self._name_storage(kept, self.of_parameter(parameter, "optimizer state"))
+
+    def _settle_states(self, owners: list[LookedUp], rows: list[LookedUp]) -> None:
+        for owner, (number, storage, _, _) in zip(owners, rows, strict=True):
+            if number >= 0:
+                self._settle_storage(number, storage, self._of_number(owner[0], "optimizer state"))
+
+    def of_parameter(self, parameter: torch.Tensor, role: str) -> Named:
+        """The name of a parameter's gradient or state: that of the parameter."""
+        self.settle()
+        number = self.numbers.known_number(next(iter(parts(parameter)))[1])
+        return self._of_number(-1 if number is None else number, role)
+
+    def _of_number(self, number: int, role: str) -> Named:
+        known = self.tensors.get(number)
+        return Named(role, "", -1) if known is None else Named(role, known.name, known.root)
+
+    # -- storages ------------------------------------------------------------------------------------------------------
+
+    def _name_storage(self, tensor: torch.Tensor, named: Named) -> None:
+        """Autograd and optimizers hand out new Python objects for what they keep: only the storage is the same."""
+        for suffix, part in parts(tensor):
+            storage = self.numbers.storage_number(part)
+            if storage is not None:
+                self._settle_storage(self.numbers.number_of(part), storage, named, suffix)
+
+    def _settle_storage(self, number: int, storage: int, named: Named, suffix: str = "") -> None:
+        first = self.storages.setdefault(storage, named)
+        if first.name != named.name or first.root != named.root:
+            self.shared.add(storage)  # of gradients in one bucket, or of what one reduction scattered
+        self.pieces[number] = Named(named.role, named.name + suffix, named.root) if suffix else named
+
+
+def _held(group: dict[str, Any]) -> tuple[list[str], list[Any]]:
+    names = [name for name, tensor in group.items() if tensor is not None]
+    return names, [group[name] for name in names]
