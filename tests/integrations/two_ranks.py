@@ -1,4 +1,4 @@
-"""A training of two processes under Lightning's DDP strategy: the program of a test. Lightning starts the second one."""
+"""The program of a test: a training of two processes under Lightning's DDP strategy, which starts the second one."""
 
 from __future__ import annotations
 
