@@ -14,7 +14,7 @@ from torchatlas import errors
 
 # Which page a name stands on: the first whose module begins so. A new name falls onto the page of its room.
 SUBJECTS = {
-    "recording": ("Recording", ["capturing", "graph.timing", "runs"]),
+    "recording": ("Recording", ["capturing", "graph.timing", "runs", "integrations"]),
     "graph": ("The graph", ["graph", ""]),
     "cost": (
         "Cost and comparison",

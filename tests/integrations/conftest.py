@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from torchatlas.capturing import patches
 
-support.load_torchvision()  # lightning, transformers and their friends import it
+if importlib.util.find_spec("torchvision") is not None:
+    support.load_torchvision()  # lightning, transformers and their friends import it
 
 
 def world() -> tuple[Any, ...]:
