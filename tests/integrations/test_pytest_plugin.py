@@ -206,7 +206,7 @@ def test_people_who_do_not_use_it_import_nothing(pytester: pytest.Pytester) -> N
     pytester.makepyfile(test_stranger=STRANGER)
     result = pytester.runpytest_subprocess(*OPTIONS)
     result.assert_outcomes(passed=1)
-    result.stdout.no_fnmatch_line("*torchatlas*")
+    result.stdout.no_fnmatch_line("*snapshot*")
 
 
 def test_the_example_of_the_documentation_runs(pytester: pytest.Pytester) -> None:

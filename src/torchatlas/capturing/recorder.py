@@ -142,6 +142,13 @@ class Recorder:
         """A context in which nothing that this thread runs is recorded."""
         return pausing.paused(self._mode)
 
+    def above_lifted(self) -> AbstractContextManager[None]:
+        """A context in which no mode is on the dispatcher above this recorder's: another may take its place."""
+        return pausing.lifted_above(self._mode)
+
+    def succeed(self, other: Recorder) -> None:
+        """It has begun in the place of another one."""
+
     def take_off(self) -> None:
         """After a backward pass: take off the mode of a recording that ended in it."""
         if self._mode.over and self._mode in dispatch_mode_stack():

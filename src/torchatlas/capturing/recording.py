@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from torchatlas.calls import explains_arguments
-from torchatlas.capturing import pausing
 from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.op_listening import OpClock, OpListener
 from torchatlas.capturing.recorded_graph import graph_of
@@ -266,9 +265,12 @@ class Recording(Shown, Bracket["Recording"]):
         """A context in which nothing that this thread runs is recorded."""
         return self._recorder.paused()
 
-    def above_lifted(self) -> AbstractContextManager[None]:
-        """A context in which no mode is on the dispatcher above this recording's: another may take its place."""
-        return pausing.lifted_above(self._recorder.mode)
+    def start_in_place_of(self, other: Recording) -> None:
+        """Stop another recording of this thread and begin where it was: those that began after it go on above this one."""
+        with other._recorder.above_lifted():
+            other.stop()
+            self.start()
+        self._recorder.succeed(other._recorder)
 
     @property
     def length(self) -> int:

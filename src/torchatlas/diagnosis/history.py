@@ -111,9 +111,7 @@ class History(Recorded):
         if not self._recordings:
             new.start()
         else:  # in the place of the one before: a recording that began later may be on, and goes on
-            with self._recordings[-1].above_lifted():
-                self._recordings[-1].stop()
-                new.start()
+            new.start_in_place_of(self._recordings[-1])
         self._recordings = [*self._recordings[-1:], new]
         self._graphs = {key: read for key, read in self._graphs.items() if key in map(id, self._recordings)}
         self._calls, self._first_op, self._first_step = [], first_op, self.steps

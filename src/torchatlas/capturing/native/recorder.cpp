@@ -372,7 +372,7 @@ struct Recorder {
   std::atomic<bool> deaf{false};  // it did so at some time, so the peak is unknown
 
   int slot = -1;
-  uint64_t generation = 0;
+  uint64_t generation = 0, order = 0;  // `order`: which of several recordings began first
 
   Local& local() { return locals[slot]; }
 
@@ -1637,7 +1637,7 @@ PyObject* core_start(PyObject* self, PyObject* cell) {
   std::lock_guard<std::mutex> lock(mutex);
   for (int slot = 0; slot < kSlots; ++slot) {
     if (slots[slot].load()) continue;
-    r.slot = slot, r.generation = ++generations, r.cell = reinterpret_cast<Cell*>(cell), r.aside = 0, r.deaf = false;
+    r.slot = slot, r.order = r.generation = ++generations, r.cell = reinterpret_cast<Cell*>(cell), r.aside = 0, r.deaf = false;
     slots[slot].store(&r);
     attach(&r, r.cell);
     keep_quiet();
@@ -1676,11 +1676,16 @@ PyObject* core_place(PyObject* self, PyObject*) {
   for (int slot = 0; slot < kSlots; ++slot) {
     Recorder* other = slots[slot].load();
     Local& there = locals[slot];
-    if (other && there.attached == other->generation && there.handle > me.handle && is_on(there.handle)) {
+    if (other && there.attached == other->generation && other->order > r.order && is_on(there.handle)) {
       return PyLong_FromLong(2);
     }
   }
   return PyLong_FromLong(1);
+}
+
+PyObject* core_succeed(PyObject* self, PyObject* other) {  // it stands where the other one stood: see `place`
+  of(self).order = of(other).order;
+  return none();
 }
 
 PyObject* core_pause(PyObject* self, PyObject* change) {
@@ -1941,7 +1946,8 @@ PyObject* core_first_op(PyObject* self, PyObject* args) {  // the first op under
 PyMethodDef core_methods[] = {
     {"start", core_start, METH_O, nullptr}, {"stop", core_stop, METH_NOARGS, nullptr},
     {"attach", core_attach, METH_O, nullptr}, {"detach", core_detach, METH_NOARGS, nullptr},
-    {"place", core_place, METH_NOARGS, nullptr}, {"pause", core_pause, METH_O, nullptr},
+    {"place", core_place, METH_NOARGS, nullptr}, {"succeed", core_succeed, METH_O, nullptr},
+    {"pause", core_pause, METH_O, nullptr},
     {"drain", core_drain, METH_O, nullptr}, {"note", core_note, METH_O, nullptr},
     {"summary", core_summary, METH_NOARGS, nullptr},
     {"mark", core_mark, METH_NOARGS, nullptr}, {"marks", core_marks, METH_NOARGS, nullptr}, {"tensors", core_tensors, METH_O, nullptr},

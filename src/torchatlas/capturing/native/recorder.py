@@ -104,6 +104,7 @@ class NativeRecorder(Recorder):
         self._values = values
         self._written: list[Any] = []  # see `rows`
         self._switched = False  # whether the dispatch mode records this thread
+        self._lifted = False  # whether another is about to take its place
         self._by_thread: dict[int, NativeRecorder] = {}  # the forks of other threads
         self._raised: list[str] = []  # operators that raised in the dispatch mode
         self.taken_over: list[str] = []  # why the recorder in Python took over in the middle; see `take_over`
@@ -210,7 +211,23 @@ class NativeRecorder(Recorder):
         return bool(self._core.place() != _NOT_HERE)
 
     def is_innermost(self) -> bool:
-        return bool(self._core.place() == _ON)
+        return self._lifted or bool(self._core.place() == _ON)
+
+    @bracketed
+    def _above_lifted(self) -> Iterator[None]:
+        self._lifted = True  # recordings in C++ are independent of each other: only their order is watched
+        try:
+            with super().above_lifted():
+                yield
+        finally:
+            self._lifted = False
+
+    def above_lifted(self) -> AbstractContextManager[None]:
+        return self._above_lifted()
+
+    def succeed(self, other: Recorder) -> None:
+        if isinstance(other, NativeRecorder):
+            self._core.succeed(other._core)
 
     def take_off(self) -> None:
         """After a backward pass in which the recording ended: torch has put its callback back."""
