@@ -21,7 +21,7 @@ from torchatlas.capturing.module_calls import Watch
 from torchatlas.capturing.op_listening import OpClock, OpListener
 from torchatlas.capturing.recorded_graph import graph_of
 from torchatlas.capturing.recorded_values import VALUES, ValueRecorder
-from torchatlas.capturing.recorder import Recorder, let_go
+from torchatlas.capturing.recorder import Around, Recorder, let_go
 from torchatlas.capturing.replaying import ReplayKeeper
 from torchatlas.capturing.restore import Restorer
 from torchatlas.capturing.row_schema import Returned
@@ -84,6 +84,7 @@ class Recording(Shown, Bracket["Recording"]):
         only_inputs: bool = False,
         guard: Restorer | None = None,
         after_op: Callable[[Any, list[Any]], None] | None = None,
+        around: Around | None = None,
         listener: OpListener | None = None,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
@@ -91,7 +92,7 @@ class Recording(Shown, Bracket["Recording"]):
         self.failure: Failure | None = None
         self._values = ValueRecorder(values) if values in ("stats", "all") else None
         self._replay = ReplayKeeper() if values == "replay" else None
-        self._guard, self._after_op, self._listener = guard, after_op, listener
+        self._guard, self._after_op, self._around, self._listener = guard, after_op, around, listener
         self._native, self._taken_over = native, ""  # why the recorder in Python took over from the native one
         self._recorder = self._make_recorder()
         self._watch = Watch(
@@ -108,22 +109,20 @@ class Recording(Shown, Bracket["Recording"]):
 
     def _make_recorder(self) -> Recorder:
         guard = None if self._guard is None else self._guard.before_write
-        plain = all(each is None for each in (self._values, self._replay, self._after_op))
+        plain = all(each is None for each in (self._values, self._replay, self._after_op, self._around))
         recorder: Recorder
         if self._native is not False and plain and (module := native_module(required=bool(self._native))) is not None:
             from torchatlas.capturing.native.recorder import NativeRecorder
 
             alone = guard is None and self._listener is None
-            recorder = (
-                NativeRecorder.take() if alone else NativeRecorder(module, guard=guard, listener=self._listener)
-            )
+            recorder = NativeRecorder.take() if alone else NativeRecorder(module, guard=guard, listener=self._listener)
         elif guard is None and plain and self._listener is None:
             recorder = Recorder.take()
         else:
             recorder = Recorder(
                 guard=guard,
                 keep=self._after_op if self._values is None else self._values.keep,
-                around=None if self._replay is None else self._replay.around,
+                around=self._around if self._replay is None else self._replay.around,
                 listener=self._listener,
             )
         if self._replay is not None:
