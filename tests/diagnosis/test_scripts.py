@@ -1,7 +1,7 @@
 """The doctor on whole programs: every planted fault is found, by key and line, and nothing in healthy ones.
 
-With both recorders: the doctor is told of ops by either, and has to say the same. All other tests of the doctor run with
-the recorder in Python.
+With both recorders: the doctor is told of ops by either, and has to say the same. All other tests of the doctor but
+test_op_events.py run with the recorder in Python.
 """
 
 from __future__ import annotations
