@@ -108,7 +108,7 @@ class History(Recorded):
     def begin_recording(self) -> None:
         if self._recordings:
             self._recordings[-1].stop()
-        first_op = self.ops if self._recordings else 0
+        first_op = self.ops
         begun = Recording(track_timing=False, native=self._native, listener=self._listener)
         self._recordings = [*self._recordings[-1:], begun]
         self._graphs = {key: read for key, read in self._graphs.items() if key in map(id, self._recordings)}
@@ -120,7 +120,7 @@ class History(Recorded):
     @property
     def ops(self) -> int:
         """How many ops have run."""
-        return self._first_op + self._recordings[-1].clock.ops
+        return self._first_op + (self._recordings[-1].clock.ops if self._recordings else 0)
 
     def first_op(self, number: int, with_gradients: bool = False) -> int | None:
         """The first op of the running recording that ended when autograd had given out a number, or a later one."""
@@ -137,6 +137,7 @@ class History(Recorded):
         for recording in self._recordings:
             if recording.running:
                 recording.stop(error)
+        self._first_op = self.ops
         self._recordings, self._graphs = [], {}
 
     def paused(self) -> AbstractContextManager[None]:
