@@ -1,10 +1,10 @@
 """What the doctor costs: training alone, watched on the recorder in Python, watched on the recorder in C++.
 
-    torchatlas native && python benchmarks/bench_doctor.py [--rounds 7] [--only tiny mlp lstm resnet18 gpt2 carried]
+    torchatlas native && python benchmarks/bench_doctor.py [--rounds 7] [--only tiny mlp lstm resnet18 gpt2 carried20]
 
-A program is several training steps, and a visit is all of it: beginning, steps and judgement at the end. Every round runs
-each way once, in turn; a ratio is taken within its round. Printed are medians of the ratios to the program alone, of CPU
-time, and the load of the machine meanwhile.
+A program is several training steps, and a visit is all of it: beginning, steps and judgement at the end. Every round
+runs each way once, in turn; a ratio is taken within its round. Printed are medians of the ratios to the program alone,
+of CPU time, and the load of the machine meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The doctor on whole programs: every planted fault is found, by key and line, and nothing in healthy ones."""
+"""The doctor on whole programs: every planted fault is found, by key and line, and nothing in healthy ones.
+
+With both recorders: the doctor is told of ops by either, and has to say the same. All other tests of the doctor but
+test_op_events.py run with the recorder in Python.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ def expected(script: Path) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("script", sampled(FAULTY, 5), ids=lambda path: path.stem)
-def test_the_fault_is_found_at_its_line(script: Path) -> None:
+def test_the_fault_is_found_at_its_line(script: Path, recorder: str) -> None:
     visit = atlas.doctor()
     watched = run(script, visit)
     planted = expected(script)
@@ -71,7 +75,7 @@ def test_the_fault_is_found_at_its_line(script: Path) -> None:
 
 
 @pytest.mark.parametrize("script", sampled(HEALTHY, 6), ids=lambda path: path.stem)
-def test_nothing_is_found_in_a_healthy_program(script: Path) -> None:
+def test_nothing_is_found_in_a_healthy_program(script: Path, recorder: str) -> None:
     visit = atlas.doctor()
     watched = run(script, visit)
     assert str(visit.findings) == f"no fault found; looked for: {', '.join(DIAGNOSES)}"

@@ -266,7 +266,7 @@ class Recording(Shown, Bracket["Recording"]):
         return self._recorder.paused()
 
     def start_in_place_of(self, other: Recording) -> None:
-        """Stop another recording of this thread and begin where it was: those that began after it go on above this one."""
+        """Stop another recording of this thread and begin where it was: those that began after it go on."""
         with other._recorder.above_lifted():
             other.stop()
             self.start()

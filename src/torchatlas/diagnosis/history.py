@@ -107,7 +107,7 @@ class History(Recorded):
 
     def begin_recording(self) -> None:
         new = Recording(track_timing=False, native=self._native, listener=self._listener)
-        first_op = self.ops if self._recordings else 0
+        first_op = self.ops
         if not self._recordings:
             new.start()
         else:  # in the place of the one before: a recording that began later may be on, and goes on
@@ -121,7 +121,7 @@ class History(Recorded):
     @property
     def ops(self) -> int:
         """How many ops have run."""
-        return self._first_op + self._recordings[-1].clock.ops
+        return self._first_op + (self._recordings[-1].clock.ops if self._recordings else 0)
 
     def first_op(self, number: int, with_gradients: bool = False) -> int | None:
         """The first op of the running recording that ended when autograd had given out a number, or a later one."""
@@ -138,6 +138,7 @@ class History(Recorded):
         for recording in self._recordings:
             if recording.running:
                 recording.stop(error)
+        self._first_op = self.ops
         self._recordings, self._graphs = [], {}
 
     def paused(self) -> AbstractContextManager[None]:

@@ -1932,6 +1932,12 @@ PyObject* core_live(PyObject* self, PyObject*) {  // the numbers of the storages
   return Recorder::list_of(numbers, [](int32_t number) { return PyLong_FromLong(number); });
 }
 
+PyObject* core_ops(PyObject* self, PyObject*) {
+  Recorder& r = of(self);
+  Lock lock(r.mutex);
+  return PyLong_FromSize_t(r.ops);
+}
+
 PyObject* core_first_op(PyObject* self, PyObject* args) {  // the first op under a number of autograd's or a later one, or None
   long long number;
   int grad;
@@ -1958,7 +1964,8 @@ PyMethodDef core_methods[] = {
     {"leaves", core_leaves, METH_NOARGS, nullptr}, {"failures", core_failures, METH_NOARGS, nullptr},
     {"error", core_error, METH_NOARGS, nullptr}, {"release", core_release, METH_O, nullptr},
     {"counts", core_counts, METH_NOARGS, nullptr}, {"count", core_count, METH_O, nullptr},
-    {"first_op", core_first_op, METH_VARARGS, nullptr}, {"live", core_live, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+    {"first_op", core_first_op, METH_VARARGS, nullptr}, {"live", core_live, METH_NOARGS, nullptr},
+    {"ops", core_ops, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot core_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(core_new)}, {Py_tp_dealloc, reinterpret_cast<void*>(core_dealloc)},

@@ -412,7 +412,7 @@ class NativeClock(OpClock):
 
     @property
     def ops(self) -> int:
-        count: int = self._core.counts()[0]
+        count: int = self._core.ops()
         return count
 
     def count(self) -> None:

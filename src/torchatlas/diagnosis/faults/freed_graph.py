@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from torchatlas.autograd.graph_walk import sequence_nr
 from torchatlas.autograd.saved_tensors import saved_by
+from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import RefusedBackward, diagnosis
 from torchatlas.diagnosis.findings import Finding, at
 from torchatlas.diagnosis.loss_graph import LossGraph, short
+from torchatlas.torch_private import next_sequence_nr
 
 
 @diagnosis
 class FreedGraph(RefusedBackward):
     keys = loss_keys = ("freed-graph",)
+
+    def __init__(self, visit: Any) -> None:
+        super().__init__(visit)
+        self._newest = -1  # node that was there when a backward pass last ended: younger ones have freed nothing
+
+    def before_backward(self, backward: BackwardPass) -> None:
+        self._suspected = []
+        if any(sequence_nr(node) <= self._newest for node in backward.nodes):
+            super().before_backward(backward)
+
+    def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None:
+        super().after_backward(backward, error)
+        self._newest = next_sequence_nr() - 1
 
     @staticmethod
     def check_loss(loss: LossGraph) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,14 +11,17 @@ from typing import Any
 import torch
 
 from torchatlas.autograd.graph_walk import leaf_of
+from torchatlas.capturing.frames import is_installed, is_users, variables_of
 from torchatlas.diagnosis.custom_functions import Applied
 from torchatlas.diagnosis.findings import Finding, Where, at, some
 from torchatlas.diagnosis.gradient_cuts import GradientCuts, cut_by, gradients_were_disabled
+from torchatlas.diagnosis.history import raising_line
 from torchatlas.diagnosis.leaf_tensors import Leaf
 from torchatlas.diagnosis.loss_graph import LossGraph
 from torchatlas.graph import Graph, GraphNode
 
 _MOST = 3  # cuts that are named
+_GRADIENT = re.compile(r"\b(\w+)\.grad\b")
 Named = tuple[str, int | None]  # a parameter and its storage; tensors of their own may share a name
 _LOOK_FOR = (
     "look for detach(), no_grad, argmax or a cast to integers between them and the loss; or freeze what is not to be "
@@ -182,3 +186,28 @@ def _finding(names: list[str], where: tuple[Where, ...], why: str, fix: str) -> 
     words = {"they": "it", "them": "it", "were": "was"} if one else {"they": "they", "them": "them", "were": "were"}
     what = f"{some(names)} {'gets' if one else 'get'} no gradient"
     return Finding("no-gradient", what, where, why.format(**words), fix)
+
+
+def gradient_of_result(error: BaseException) -> Finding | None:
+    """The finding if a program ended because it took None for the gradient of a tensor that is the result of an op:
+    `w = w - rate * w.grad` has put a new tensor in the place of a leaf, and only leaves get a gradient."""
+    line, _ = raising_line(error)
+    if line is None or not isinstance(error, (TypeError, AttributeError)) or "NoneType" not in str(error):
+        return None
+    trace, frame = error.__traceback__, None
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        frame = trace.tb_frame if is_users(file) and not is_installed(file) else frame
+        trace = trace.tb_next
+    variables = {} if frame is None else {**frame.f_globals, **variables_of(frame)}
+    for name in _GRADIENT.findall(line.text):
+        tensor = variables.get(name)
+        if isinstance(tensor, torch.Tensor) and not tensor.is_leaf and not tensor.retains_grad:
+            return Finding(
+                "no-gradient",
+                f"{name}.grad is None: {name} is the result of an op, and only leaves get a gradient",
+                (Where("used", line),),
+                f"an update by hand has put a new tensor in the place of {name}, computed with gradients enabled",
+                f"write to the leaf itself: with torch.no_grad(): {name} -= rate * {name}.grad; {name}.grad = None",
+            )
+    return None

@@ -19,6 +19,7 @@ from torchatlas.diagnosis.custom_functions import CustomFunctions
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.faults.loss_without_grad import lines_of_new_loss
 from torchatlas.diagnosis.faults.no_gradient import (
+    gradient_of_result,
     made_anew,
     no_pass,
     only_zeros,
@@ -185,6 +186,8 @@ class TrainedParameters(Diagnosis):
 
     def at_end(self, complete: bool) -> None:
         if not complete:
+            if self.visit.error is not None and (finding := gradient_of_result(self.visit.error)) is not None:
+                self.visit.report(finding)
             return
         before, found = self._open, self._found
         if self.history.steps_recorded >= _FEWEST_STEPS or before != self._suspects():
