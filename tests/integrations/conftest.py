@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import support
+from native_build import built, native
 from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from torchatlas.capturing import patches
+
+__all__ = ["built", "native"]
 
 if importlib.util.find_spec("torchvision") is not None:
     support.load_torchvision()  # lightning, transformers and their friends import it

@@ -79,7 +79,12 @@ def test_the_doctor_says_what_it_found() -> None:
     assert "error[not-zeroed]" in Path("run.txt").read_text()
 
 
-def test_the_doctor_may_change_recordings_while_a_step_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("recorder", ["python", "native"])
+def test_the_doctor_may_change_recordings_while_a_step_is_recorded(
+    recorder: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if recorder == "native":
+        request.getfixturevalue("native")
     monkeypatch.setattr("torchatlas.diagnosis.history._MOST_OPS", 100)
     monkeypatch.setattr("torchatlas.diagnosis.history._FEWEST_STEPS", 1)
     model, optimizer, step = trained()
@@ -90,6 +95,8 @@ def test_the_doctor_may_change_recordings_while_a_step_is_recorded(monkeypatch: 
     assert watch.report.findings is not None
     assert watch.report.findings.failures == ()
     assert watch.report.run is not None
+    assert watch.report.run.notes == []
+    assert watch.report.run.graph().metadata["recorder"] == recorder
     assert len(set(watch.report.run.steps["ops"][1:])) == 1
 
 
