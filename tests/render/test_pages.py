@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -204,3 +205,22 @@ def test_several_backward_passes(layers: list[nn.Module], page: tuple[int, int])
         for _ in range(4):
             model(torch.ones(8, 4)).square().mean().backward()
     assert problems(atlas.draw(rec.graph, width=page[0], height=page[1])) == []
+
+
+@pytest.mark.parametrize("page", [(500, 400), (800, 600), (1600, 1200)])
+@pytest.mark.parametrize("rounds", [3, 16])
+def test_two_optimizers_that_take_turns_and_never_step(rounds: int, page: tuple[int, int], tmp_path: Path) -> None:
+    """Each clears its own gradients before every other backward pass. So what one pass makes is added to what the one
+    before has made, in turns for one model and the other: rounds that read the next round."""
+    maker, judge = (nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, made)) for made in (4, 1))
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (maker, judge)]
+    with atlas.recording(nn.ModuleDict({"maker": maker, "judge": judge})) as rec:
+        for _ in range(rounds):
+            for optimizer in optimizers:
+                loss = judge(maker(torch.ones(2, 4))).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+    picture = atlas.draw(rec.graph, width=page[0], height=page[1])
+    assert problems(picture) == []
+    assert ("loop", 2 * rounds) in loops(picture), "forward passes are alike"
+    assert rec.graph.save(tmp_path / "gan.html").stat().st_size > 0

@@ -4,6 +4,10 @@ A round is `period` items in a row; `items` are whole rounds. Its wiring is the 
 leaves reads, and what reads each of them. Every function here returns the length of the longest prefix of rounds that
 have the same wiring. `folds` are repeats that were folded before: an edge to any of their rounds counts as one to the
 first. In the code `unit` is the number of a round.
+
+A leaf may read one that stands after it: leaves are in order of their calls, and a gradient is added by the call that
+first used the parameter, to which a later backward pass hands its own. So a reader may also stand before the rounds. A
+round that reads the next one is no repeat: the box of the first round would read itself.
 """
 
 from __future__ import annotations
@@ -35,15 +39,19 @@ def rounds_in_a_row(tree: Tree, items: list[Item], period: int, folds: list[Item
     unit = np.repeat(np.arange(most), each)
     begin = start + unit * size
     far = _first_rounds(source, folds) + _FAR
-    # From itself 0 or more, from the one before less, from elsewhere far.
-    code = np.where((source >= begin - size) & (source >= start), source - begin, far)
+    # From itself 0 or more, from the one before less, from elsewhere, also from those that follow, far.
+    near = (source >= begin - size) & (source >= start) & (source < begin + size)
+    code = np.where(near, source - begin, far)
     rows = np.empty((len(source), 3), np.int64)
     rows[:, 0], rows[:, 1], rows[:, 2] = tree.target[edges] - begin, code, output
     first = each[0]
     count = 1 + _alike(rows[first:], unit[first:] - 1, most - 1)
     if count < 2 or not _begins_alike(rows[:first], rows[first : first + each[1]], size):
         return 1
-    return _send_alike(tree, start, size, count)
+    later = source[:first][source[:first] >= start + size]  # the first may read anything, but no round of the repeat
+    if len(later):
+        count = min(count, (int(later.min()) - start) // size)
+    return _send_alike(tree, start, size, count) if count > 1 else 1
 
 
 def _begins_alike(first: Array, second: Array, size: int) -> bool:
@@ -64,21 +72,23 @@ def _begins_alike(first: Array, second: Array, size: int) -> bool:
 
 
 def _send_alike(tree: Tree, start: int, size: int, count: int) -> int:
-    """The prefix of rounds whose edges to leaves beyond the next round are the same. The last may have more of them."""
+    """The prefix of rounds whose edges to leaves beyond the next round, or before the first, are the same. The last may
+    have more of them."""
     leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
     source, target, output = tree.source[leaving], tree.target[leaving], tree.output[leaving]
     unit = (source - start) // size
     rows = np.stack([source - start - unit * size, target, output], axis=1)
-    far = target >= start + (unit + 2) * size
+    before = target < start
+    far = before | (target >= start + (unit + 2) * size)
     alike = _alike(rows[far], unit[far], count)
     sent = set(map(tuple, rows[far & (unit == 0)].tolist()))
     if alike < count:
-        after = (unit == alike) & (target >= start + (alike + 1) * size)
+        after = (unit == alike) & (before | (target >= start + (alike + 1) * size))
         alike += sent <= set(map(tuple, rows[after].tolist()))
-    # These edges must lead beyond the last round, not to one of the rounds. Of two rounds that are read together, as in
+    # These edges must lead out of the repeat, not to one of the rounds. Of two rounds that are read together, as in
     # x + f(x), neither is a repeat of the other.
-    beyond = all(where >= start + size * alike for _, where, _ in sent)
-    return alike if beyond and (not sent or alike > 2) else 1
+    outside = all(where < start or where >= start + size * alike for _, where, _ in sent)
+    return alike if outside and (not sent or alike > 2) else 1
 
 
 def rounds_side_by_side(tree: Tree, items: list[Item], period: int, folds: list[Item], begin: int = 0) -> int:
@@ -94,15 +104,15 @@ def rounds_side_by_side(tree: Tree, items: list[Item], period: int, folds: list[
     source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
     unit = (target - start) // size
     first = start + unit * size
-    within = source >= first
+    within = (source >= first) & (source < first + size)
     tensor = np.where(source < begin, output, 0)
     source = np.where(within, source, _first_rounds(source, folds))
     rows = np.stack([target - first, np.where(within, source - first, source - _FAR), tensor], axis=1)
-    count = _alike(rows, unit, most)  # the first reads none of the others, so none does
+    count = _alike(rows, unit, most)  # what all read is in none of them: one would read itself, the others that one
     leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
     source, target, output = tree.source[leaving], tree.target[leaving], tree.output[leaving]
     unit = (source - start) // size
-    far = target >= start + (unit + 1) * size
+    far = (target < start + unit * size) | (target >= start + (unit + 1) * size)
     source, target, output, unit = source[far], target[far], output[far], unit[far]
     step = int(target[unit == 1][0] - target[unit == 0][0]) if (unit == 0).any() and (unit == 1).any() else 0
     rows = np.stack([source - start - unit * size, target - step * unit, output], axis=1)
@@ -122,7 +132,8 @@ def rounds_in_a_dense_block(tree: Tree, items: list[Item], period: int, folds: l
     source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
     unit = (target - start) // size
     begin = start + unit * size
-    code = np.where(source >= begin, source - begin, _first_rounds(source, folds) + _FAR)
+    within = (source >= begin) & (source < begin + size)
+    code = np.where(within, source - begin, _first_rounds(source, folds) + _FAR)
     rows = np.stack([target - begin, code, output], axis=1)
     new = (source >= begin - size) & (source >= start) & (source < begin)
     links = np.stack([target - begin, source - begin, output], axis=1)[new]
@@ -138,9 +149,9 @@ def rounds_in_a_dense_block(tree: Tree, items: list[Item], period: int, folds: l
 
 
 def _read_alike(tree: Tree, start: int, size: int, count: int) -> int:
-    """The prefix of rounds that have the same readers beyond the last round. The last may have more of them."""
+    """The prefix of rounds that have the same readers outside of the rounds. The last may have more of them."""
     leaving = tree.by_source[tree.first_read[start] : tree.first_read[start + size * count]]
-    leaving = leaving[tree.target[leaving] >= start + size * count]
+    leaving = leaving[(tree.target[leaving] < start) | (tree.target[leaving] >= start + size * count)]
     unit = (tree.source[leaving] - start) // size
     rows = np.stack([tree.source[leaving] - start - unit * size, tree.target[leaving], tree.output[leaving]], axis=1)
     alike = _alike(rows, unit, count)
