@@ -382,8 +382,18 @@ class _Read:
 
 
 def _rounds(outline: Outline, item: Item) -> list[list[_Read]]:
-    """What the rounds of a repeat read, in the order of their leaves and of the inputs of those."""
+    """What the rounds of a repeat read, in the order of their leaves and of the inputs of those.
+
+    Rounds side by side may read different outputs of one op of their group, as of a split: one line leads to them all.
+    """
     tree, size = outline.tree, item.stop - item.start
+    edges = slice(tree.first_edge[item.start], tree.first_edge[item.end])
+    inner = (tree.source[edges] >= item.start) & (tree.source[edges] < item.end)
+    linked = ((tree.source[edges] - item.start) // size != (tree.target[edges] - item.start) // size)[inner].any()
+    around = [
+        group.start for group, _, _ in outline.around(item.start) if group.end - group.start > item.end - item.start
+    ]
+    begin = tree.first_edge.size if linked else (around[-1] if around else 0)
     found: list[list[_Read]] = [[] for _ in range(item.repeat)]
     nets: dict[int, int] = {}
     for edge in range(int(tree.first_edge[item.start]), int(tree.first_edge[item.end])):
@@ -393,7 +403,7 @@ def _rounds(outline: Outline, item: Item) -> list[list[_Read]]:
             maker, made = divmod(source - item.start, size)
             found[turn].append(_Read(place, maker if maker != turn else _ITSELF, made, output))
         else:
-            tensor = source * OUTPUTS + min(output, OUTPUTS - 1)
+            tensor = source * OUTPUTS + (min(output, OUTPUTS - 1) if source < begin else 0)
             if tensor not in nets:
                 nets[tensor] = outline.net(tensor)
             found[turn].append(_Read(place, _OUTSIDE, nets[tensor], 0))

@@ -221,12 +221,13 @@ def _many(tree: Tree, items: list[Item], readers: Readers) -> list[Item]:
         differ = (runs - _equal(items, runs)) * 2 * periods >= runs  # in half of the periods at least one item does
         can_begin |= is_long & differ & chained(linked)
     folds: list[Item] = []
+    side_by_side = partial(rounds_side_by_side, begin=items[0].start)
 
     def repeat(at: int, lengths: list[int]) -> tuple[Item | None, int]:
         for period in lengths:
             most = 1 + int(runs[period - 1, at]) // period
             in_a_row = bool(linked[period - 1, at])
-            times = _longest(rounds_in_a_row if in_a_row else rounds_side_by_side, tree, items, at, period, most, folds)
+            times = _longest(rounds_in_a_row if in_a_row else side_by_side, tree, items, at, period, most, folds)
             if times < _FEWEST_BRANCHES:
                 continue
             units = items[at : at + times * period]
