@@ -118,7 +118,9 @@ def test_the_largest_batch_fits_and_the_next_does_not(growth: BatchPeak, room: i
 
 def test_nothing_or_everything_fits(growth: BatchPeak) -> None:
     assert growth.largest_batch(1000) == 0
-    assert growth.largest_batch(-1) == 0
+    for limit in (-1, 0, None, float("inf"), "many"):
+        with pytest.raises(InvalidInputError, match="is no number of bytes"):
+            growth.largest_batch(limit)
     constant = peak_for_batch(lambda batch: atlas.capture(torch.sin, torch.empty(3), fake=True))
     assert constant.largest_batch(24) is None
     assert constant.largest_batch(23) == 0
@@ -133,6 +135,10 @@ def test_what_grows_with_the_square_is_noticed() -> None:
     assert not found.exact
     assert any("too low" in note and "batch size 3" in note and "_softmax" in note for note in found.notes)
     assert found.at(100) < (similarity(100).peak_bytes or 0)
+    assert found.bends
+    assert str(found.at(100)).startswith("at least ")
+    assert str(found.at(2)) == str(similarity(2).peak_bytes)
+    assert str(found.largest_batch("1MB")).startswith("at most ")
 
 
 def test_without_a_size_between_nothing_was_checked() -> None:

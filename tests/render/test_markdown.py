@@ -42,6 +42,12 @@ def test_what_a_pull_request_shows() -> None:
     assert "**the same" in same
 
 
+def test_graphs_of_two_recorders_are_told_apart() -> None:
+    one, other = capture("a"), capture("a")
+    one.metadata["recorder"], other.metadata["recorder"] = "python", "native"
+    assert "native=False" in atlas.compare(one, other).to_markdown()
+
+
 @pytest.mark.parametrize(
     "name",
     [

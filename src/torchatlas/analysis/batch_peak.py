@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ _SHOWN = (2, 8, 32, 128)  # times the largest captured size, the sizes that text
 
 
 class Bound(int):
-    """A whole number that is only a bound, since the size of some tensors is not known. It prints as one.
+    """A whole number that is only a bound. It prints as one.
 
     >>> Bound(512, "at most"), Bound(512, "at most") + 1, f"{Bound(2048, 'at least'):,}"
     (at most 512, 513, '2,048')
@@ -65,8 +65,9 @@ class BatchPeak(Report):
 
     `measured` are the peaks of the captures, by batch size, with the state that their optimizers made counted from the
     beginning: `state_bytes` of it. The lines go through the smallest and the largest; `exact` says that all captures
-    between them lay on the lines, to the byte. With `at_least`, the size of some tensors is not known, `notes` say of
-    which, and answers are bounds: the peak is at least, the largest batch at most what they say.
+    between them lay on the lines, to the byte. With `at_least`, the size of some tensors is not known; with `bends`,
+    memory grows faster than in a straight line. `notes` say more. Predictions are bounds then: the peak is at least, the
+    largest batch at most what they say.
     """
 
     measured: dict[int, int]  # the peaks of the captures, by batch size
@@ -77,6 +78,7 @@ class BatchPeak(Report):
     high: Array = field(repr=False)  # and at the largest
     graph: Graph = field(repr=False)  # the capture at the smallest size
     state_bytes: int = 0  # what the optimizer made in the captured step and keeps
+    bends: bool = False  # memory grows faster than the lines
 
     sizes = old_attribute("batches")
 
@@ -103,12 +105,14 @@ class BatchPeak(Report):
         Args:
             batch: The batch size.
         Returns:
-            Bytes: as captured where it was, else as predicted. With `at_least` they print so.
+            Bytes: as captured where it was, else as predicted. With `at_least` or `bends` they print as "at least".
         Raises:
             InvalidInputError: It is no whole number from 1.
         """
-        found = self.measured[batch] if batch in self.measured else int(self._at(_positive(batch)).max())
-        return Bound(found, "at least") if self.at_least else found
+        if batch in self.measured:
+            return Bound(self.measured[batch], "at least") if self.at_least else self.measured[batch]
+        found = int(self._at(_positive(batch)).max())
+        return Bound(found, "at least") if self.at_least or self.bends else found
 
     def node_at(self, batch: int) -> str:
         """Where the peak is.
@@ -127,11 +131,13 @@ class BatchPeak(Report):
         Args:
             limit: The memory, in bytes or as text such as "24GB".
         Returns:
-            The batch size; 0 when none fits, None when every one does. With `at_least` it prints as "at most": what
-            is not known takes room too.
+            The batch size; 0 when none fits, None when every one does. With `at_least` or `bends` it prints as "at
+            most".
+        Raises:
+            InvalidInputError: The limit is no number of bytes.
         """
         growth, (low, high) = self.high - self.low, self.batches
-        limit_bytes = min(byte_limit(limit) if isinstance(limit, str) else int(limit), _COUNTABLE)
+        limit_bytes = min(byte_limit(limit), _COUNTABLE)
         if (np.maximum(self.low, self.high)[growth <= 0] > limit_bytes).any():
             return 0
         growing = growth > 0
@@ -139,7 +145,7 @@ class BatchPeak(Report):
             return None
         room = (limit_bytes - self.low[growing]) * (high - low) // growth[growing]
         found = max(int(room.min()) + low, 0)
-        return Bound(found, "at most") if self.at_least and found else found
+        return Bound(found, "at most") if (self.at_least or self.bends) and found else found
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -150,10 +156,11 @@ class BatchPeak(Report):
     def _sections(self) -> Iterator[Section]:
         sign = "at least " if self.at_least else ""
         per_example, fixed = format_bytes(self.bytes_per_example), format_bytes(self.fixed_bytes)
-        yield Lines([f"{sign}{per_example} per example and {fixed} besides"])
+        predicted = "at least " if self.at_least or self.bends else ""
+        yield Lines([f"{predicted}{per_example} per example and {fixed} besides"])
         rows = [[f"{size:,}", f"{sign}{format_bytes(peak)}", "captured", ""] for size, peak in self.measured.items()]
         for size in (self.batches[1] * factor for factor in _SHOWN):
-            rows.append([f"{size:,}", f"{sign}{format_bytes(self.at(size))}", "predicted", self.node_at(size)])
+            rows.append([f"{size:,}", f"{predicted}{format_bytes(self.at(size))}", "predicted", self.node_at(size)])
         yield Table([">batch", ">peak", "", "reached in"], rows)
         yield Lines([], self.notes)
 
@@ -226,6 +233,8 @@ def peak_for_batch(
     if not between:
         notes.append("nothing checked that memory grows in a straight line; capture a size between the two to see")
     at_least = any(memory_usage(graph)["at_least"] for graph in graphs.values())
+    # A curve that lies below its chord rises above it further on. One byte less is rounding: predictions are rounded up.
+    bends = any(int((memory[size] - found._at(size)).min()) < -1 for size in between)
     exact = bool(between) and alike and not off
     state = curves[first][1]
     if state:
@@ -235,7 +244,8 @@ def peak_for_batch(
         )
     if at_least:
         notes.append(f"{_unknown(graphs[last])}: the peak is higher, and the largest batch smaller, by what that takes")
-    return BatchPeak(measured, exact, at_least, (*notes, *off), memory[first], memory[last], graphs[first], state)
+    found = BatchPeak(measured, exact, at_least, (*notes, *off), memory[first], memory[last], graphs[first], state)
+    return replace(found, bends=bends)
 
 
 def _with_state(graph: Graph) -> tuple[Array, int]:

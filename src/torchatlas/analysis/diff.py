@@ -291,7 +291,7 @@ def summary(found: Comparison) -> str:
     )
 
 
-def _recorders_differ(found: Comparison) -> list[str]:
+def recorders_differ(found: Comparison) -> list[str]:
     names = {report.graph.metadata.get("recorder") for report in (found.before, found.after)}
     if names != {"python", "native"}:
         return []
@@ -308,7 +308,7 @@ def comparison_text(found: Comparison, *, most: int = 20) -> str:
 
 def comparison_sections(found: Comparison, *, most: int = 20) -> Iterator[Section]:
     """Figures of the modules that differ, then the operations, `most` of each."""
-    yield Lines([summary(found), *_recorders_differ(found)])
+    yield Lines([summary(found), *recorders_differ(found)])
     timed = found.times[""].verdict != NOT_COMPARED
     rows = [
         _module_row(path or "(all)", figures, found.times.get(path) if timed else None)

@@ -109,6 +109,10 @@ class ProfileJoin(Report):
             yield f"{format_ns(sum(self.unjoined_kernels.values()))} of kernels belong to no op of the graph: {named}"
         if self.unjoined_ops:
             yield f"{len(self.unjoined_ops):,} ops are not in the trace: {', '.join(self.unjoined_ops[:3])}"
+        if self.unjoined_events:
+            named = ", ".join(list(self.unjoined_events)[:3])
+            count = sum(self.unjoined_events.values())
+            yield f"{count:,} ops of the trace are not in the graph ({named}): is it the same program and step?"
         if self.other_shapes:
             yield f"{len(self.other_shapes):,} ops had inputs of other shapes: {', '.join(self.other_shapes[:3])}"
 

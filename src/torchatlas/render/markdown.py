@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torchatlas.analysis.conditions import FIGURES, Violation, per_cent
-from torchatlas.analysis.diff import Comparison, Delta, described, summary
+from torchatlas.analysis.diff import Comparison, Delta, described, recorders_differ, summary
 from torchatlas.escapes import clean, encodable
 from torchatlas.units import format_bytes, format_count
 
@@ -41,6 +41,7 @@ def comparison_markdown(
     blocks = [
         f"### {code(title)}" if title else "### torchatlas compare",
         f"**{summary(found)}**",
+        *recorders_differ(found),
         *_judgement(conditions, violations),
         _table(["", "before", "after", "change"], [_total(found, name) for name in found.totals]),
     ]
