@@ -18,11 +18,11 @@ from torchatlas.torch_private import next_sequence_nr
 
 
 class Wants(IntFlag):
-    """When a listener wants to hear of an op. recorder.cpp has the same numbers."""
+    """When a listener wants to hear of an op. asking.h of the native recorder has the same numbers."""
 
     NOTHING = 0
     ALWAYS = 1
-    NOT_FINITE = 2  # a result has NaN or infinities, or a kind of memory that recorder.cpp does not read
+    NOT_FINITE = 2  # a result has NaN or infinities, or a kind of memory that the native recorder does not read
     FIRST_WITHOUT_GRADIENTS = 4  # gradients are disabled, and autograd has made a node since the last such op
 
 

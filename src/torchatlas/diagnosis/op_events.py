@@ -67,7 +67,7 @@ class OpEvents:
         return observed
 
     def _reasons(self, wants: int, out: Any) -> int:
-        """Why an op is told of: what recorder.cpp finds out by itself."""
+        """Why an op is told of: what the native recorder finds out by itself."""
         why = wants & _ALWAYS
         if wants & _NOT_FINITE and not all(is_finite(each) for each in tensors_in(out) if has_numbers(each)):
             why |= _NOT_FINITE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -72,6 +73,26 @@ def test_another_source_or_torch_is_another_build(tmp_path: Path, monkeypatch: p
     build.forget()
     assert build.load() is None
     assert "another torch, Python or source" in build.status().reason
+
+
+def test_a_changed_header_is_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = tmp_path / "part.h"
+    header.write_text("// a part\n")
+    use_source('#include "part.h"\n' + TINY % "", tmp_path, monkeypatch)
+    first = build.build()
+    assert build.load() is not None
+    header.write_text("// a changed part\n")
+    build.forget()
+    assert build.build_path() != first
+    assert build.load() is None
+
+
+def test_a_build_depends_on_all_that_is_included() -> None:
+    folder = Path(build.__file__).parent
+    headers = sorted(path.name for path in folder.glob("*.h"))
+    files = [folder / "recorder.cpp", *(folder / name for name in headers)]
+    included = [name for file in files for name in re.findall(r'#include "(.+)"', file.read_text("utf-8"))]
+    assert sorted(included) == headers, "each header beside recorder.cpp once, and nothing from elsewhere"
 
 
 def test_a_version_of_torch_changes_the_name(monkeypatch: pytest.MonkeyPatch) -> None:

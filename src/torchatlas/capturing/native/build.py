@@ -1,4 +1,4 @@
-"""recorder.cpp -> an extension module in the user's cache, for exactly this torch, this Python and this source.
+"""recorder.cpp and its headers -> an extension module in the user's cache, for this torch, Python and source only.
 
 The name of a build holds a hash of everything it depends on, so a build for another torch is never found, and the
 module carries the same hash, so a file that was copied or renamed is never used. Nothing is built unless it is asked
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +30,7 @@ import torch
 from torchatlas.errors import FileSystemError, NotAvailableError
 from torchatlas.native_modules import native_recorders
 
-SOURCE = Path(__file__).with_name("recorder.cpp")
+SOURCE = Path(__file__).with_name("recorder.cpp")  # it includes the headers beside it
 _NAME = "_recorder"
 _COMPILERS = ("c++", "g++", "clang++")
 # -DNDEBUG is not optional: without it, at::RecordFunction has another layout than inside of torch's libraries.
@@ -125,7 +126,7 @@ def build_path() -> Path:
 def build_key() -> str:
     """A hash of what a build depends on."""
     parts = (
-        SOURCE.read_bytes(),
+        *_source(),
         torch.__version__.encode(),
         str(torch.version.git_version).encode(),
         str(torch._C._GLIBCXX_USE_CXX11_ABI).encode(),
@@ -134,6 +135,14 @@ def build_key() -> str:
         " ".join(_FLAGS).encode(),
     )
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:20]
+
+
+def _source() -> Iterator[bytes]:
+    """The text that is compiled: recorder.cpp, then the names and texts of the headers beside it."""
+    yield SOURCE.read_bytes()
+    for header in sorted(SOURCE.parent.glob("*.h")):
+        yield header.name.encode()
+        yield header.read_bytes()
 
 
 # -- loading -----------------------------------------------------------------------------------------------------------

@@ -332,7 +332,7 @@ class NativeRecorder(Recorder):
         self._values.after(self.plans[number], args, kwargs, raised, out)
 
     def _describe(self, name: str, overload: str) -> tuple[Any, ...]:
-        """What recorder.cpp has to know of an operator: the fields of its Plan, in the order of `plan_of`."""
+        """What the recorder in C++ has to know of an operator: the fields of its Plan, in the order of `described`."""
         space, _, rest = name.partition("::")
         try:
             operator = getattr(getattr(getattr(torch.ops, space), rest), overload or "default")
@@ -340,12 +340,12 @@ class NativeRecorder(Recorder):
         except (AttributeError, RuntimeError):  # known to the dispatcher alone
             plan = Plan(None, f"{space}.{rest}.{overload or 'default'}", others=(0,), readable=False)
         if plan.bookkeeping or plan.name in _NEVER_DISPATCHED:
-            return -1, True, False, False, (), (), (), (), (), (), 0, 0, 0, 0
+            return -1, True, False, False, (), (), (), (), (), (), 0, 0, 0
         number = self.add_plan(plan)
         wants = 0 if self._listener is None else int(self._listener.wants(plan))
         schema = getattr(plan.operator, "_schema", None)
         if not plan.readable or schema is None:
-            return number, False, False, False, (), (), (), (), (), (), 0, 0, 2, wants
+            return number, False, False, False, (), (), (), (), (), (), 0, 2, wants
         arguments = schema.arguments
         places = {argument.name: index for index, argument in enumerate(arguments)}
         slots = tuple(places[slot.name] for slot in plan.slots)
@@ -367,7 +367,6 @@ class NativeRecorder(Recorder):
             tuple(places[slot.name] for slot in plan.slots if slot.written),
             hidden,
             tuple(i for i, argument in enumerate(arguments) if "Generator" in str(argument.type)),
-            plan.required,
             flag,
             result,
             wants,

@@ -1,0 +1,258 @@
+// A tensor or a storage -> its number: found by its address while it is alive, entered when it is first met.
+// Ends are reported by torch's allocator (allocator.h), or found by looking. All with the mutex.
+
+namespace {
+
+constexpr size_t kPolledPerOp = 64;  // storages without an allocator that reports, looked at after each op
+
+inline void* data_of(c10::StorageImpl* memory) { return memory->_mutable_data_ptr_no_checks().get(); }
+
+inline bool is_plain(const c10::TensorImpl* impl) {
+  return impl->has_storage() && !impl->has_symbolic_sizes_strides() && impl->layout() == at::kStrided &&
+      !impl->key_set().has_any(kUnusual - DispatchKeySet(DispatchKey::Quantized)) && !impl->key_set().has_any(kTakesOver);
+}
+
+inline int32_t Recorder::layout_of(const c10::TensorImpl* impl) {
+  auto sizes = impl->sizes(), strides = impl->strides();
+  uint64_t hash = sizes.size();
+  for (auto size : sizes) mix(hash, size);
+  for (auto step : strides) mix(hash, step);
+  auto [found, is_new] = layout_by_hash.emplace(hash, static_cast<int32_t>(layouts.size()));
+  int32_t next = -1;
+  if (!is_new) {
+    for (int32_t id = found->second; id >= 0; id = layouts[id].second) {
+      if (is_layout(id, impl)) return id;
+    }
+    next = std::exchange(found->second, static_cast<int32_t>(layouts.size()));
+  }
+  layouts.emplace_back(layout_pool.size(), next);
+  layout_pool.push_back(static_cast<int64_t>(sizes.size()));
+  layout_pool.insert(layout_pool.end(), sizes.begin(), sizes.end());
+  layout_pool.insert(layout_pool.end(), strides.begin(), strides.end());
+  return static_cast<int32_t>(layouts.size()) - 1;
+}
+
+inline bool Recorder::is_layout(int32_t id, const c10::TensorImpl* impl) const {
+  const int64_t* at = &layout_pool[layouts[id].first];
+  auto sizes = impl->sizes(), strides = impl->strides();
+  return at[0] == static_cast<int64_t>(sizes.size()) && std::equal(sizes.begin(), sizes.end(), at + 1) &&
+      std::equal(strides.begin(), strides.end(), at + 1 + at[0]);
+}
+
+inline bool Recorder::has_sizes(int32_t id, const c10::TensorImpl* impl) const {
+  const int64_t* at = &layout_pool[layouts[id].first];
+  auto sizes = impl->sizes();
+  return at[0] == static_cast<int64_t>(sizes.size()) && std::equal(sizes.begin(), sizes.end(), at + 1);
+}
+
+inline Live& Recorder::storage_of(c10::StorageImpl* memory, bool external, int64_t bytes) {
+  auto found = live.find(memory);
+  if (found != live.end()) {
+    if (found->second.weak.use_count() > 0) {
+      if (found->second.data != data_of(memory)) watch_end(memory, found->second);  // resized
+      return found->second;
+    }
+    died(found->second);  // whoever freed it did not say so
+    live.erase(found);
+  }
+  auto number = static_cast<int32_t>(storages.size());
+  storages.push_back({bytes < 0 ? static_cast<int64_t>(memory->nbytes()) : bytes, memory->device()});
+  WeakStorage weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(memory));
+  auto& entry = live.emplace(memory, Live{std::move(weak), nullptr, number, external, false, false}).first->second;
+  watch_end(memory, entry);
+  return entry;
+}
+
+// The allocator says when its memory is freed; all other memory has to be looked at.
+inline void Recorder::watch_end(c10::StorageImpl* memory, Live& entry) {
+  entry.data = data_of(memory);
+  bool reported = entry.data && memory->device().is_cpu() &&
+      memory->_mutable_data_ptr_no_checks().get_deleter() == c10::GetDefaultCPUAllocator()->raw_deleter();
+  if (!reported) {
+    if (std::find(polled.begin(), polled.end(), memory) == polled.end()) polled.push_back(memory);
+    return;
+  }
+  if (entry.external) enter_in_table(entry.data, memory->nbytes(), entered);
+  auto [found, is_new] = by_data.emplace(entry.data, memory);
+  if (!is_new && found->second != memory) {
+    auto older = live.find(found->second);
+    if (older != live.end() && older->second.weak.use_count() == 0) {
+      died(older->second);
+      live.erase(older);
+    }
+    found->second = memory;
+  }
+}
+
+inline void Recorder::died(const Live& entry) {
+  if (!entry.silent) event(Row::Died, entry.number);
+}
+
+inline void Recorder::event(Row::Kind kind, int64_t first, int64_t second) {
+  Row row{};
+  row.kind = kind, row.start = first, row.end = second;
+  rows.push_back(row);
+}
+
+inline void Recorder::count(int64_t bytes) {
+  allocated += bytes;
+  peak = std::max(peak, allocated);
+}
+
+// Memory was freed; true if it was that of a known storage.
+inline bool Recorder::freed(void* data) {
+  auto found = by_data.find(data);
+  if (found == by_data.end()) return false;
+  auto entry = live.find(found->second);
+  if (entry != live.end() && entry->second.weak.use_count() == 0) {
+    died(entry->second);
+    live.erase(entry);
+  }
+  by_data.erase(found);
+  return true;
+}
+
+inline void Recorder::poll(size_t most) {
+  for (size_t count = std::min(most, polled.size()); count > 0 && !polled.empty(); --count) {
+    if (poll_at >= polled.size()) poll_at = 0;
+    auto entry = live.find(polled[poll_at]);
+    if (entry == live.end() || entry->second.weak.use_count() == 0) {
+      if (entry != live.end()) died(entry->second), live.erase(entry);
+      polled[poll_at] = polled.back();
+      polled.pop_back();
+    } else {
+      ++poll_at;
+    }
+  }
+  for (size_t i = lone.size(); i-- > 0;) {
+    if (lone[i].first.use_count() == 0) event(Row::Died, lone[i].second), lone.erase(lone.begin() + i);
+  }
+}
+
+inline void Recorder::poll_all() {
+  poll(polled.size());
+  for (auto entry = live.begin(); entry != live.end();) {
+    if (entry->second.weak.use_count() == 0) {
+      died(entry->second);
+      entry = live.erase(entry);
+    } else {
+      ++entry;
+    }
+  }
+}
+
+inline void Recorder::sweep() {  // tensors that are no more: their addresses may serve again
+  for (auto entry = known.begin(); entry != known.end();) {
+    entry = entry->second.weak.use_count() == 0 ? known.erase(entry) : std::next(entry);
+  }
+  sweep_at = 2 * known.size() + 256;
+}
+
+inline Known* Recorder::find(c10::TensorImpl* impl) {
+  auto found = known.find(impl);
+  if (found == known.end()) return nullptr;
+  Known& entry = found->second;
+  if (entry.weak.use_count() > 0) {
+    if (entry.layout < 0) return &entry;
+    if (impl->has_storage() && entry.memory == impl->unsafe_storage().unsafeGetStorageImpl() &&
+        entry.offset == impl->storage_offset() && is_layout(entry.layout, impl)) {
+      return &entry;
+    }
+  }
+  known.erase(found);  // another tensor at this address, or one that was laid out anew without an op
+  return nullptr;
+}
+
+inline int32_t Recorder::number_of(const at::TensorBase& tensor, bool external, Lock& lock, int64_t bytes) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  if (Known* entry = find(impl)) return entry->number;
+  if (!is_plain(impl)) return number_of_odd(tensor, external, lock);
+  auto* memory = impl->unsafe_storage().unsafeGetStorageImpl();
+  int32_t storage = storage_of(memory, external, bytes).number, layout = layout_of(impl);
+  auto number = static_cast<int32_t>(tensors.size());
+  tensors.push_back({storage, layout, impl->storage_offset(), c10::typeMetaToScalarType(impl->dtype()), nullptr});
+  remember(tensor, {WeakImpl(tensor.getIntrusivePtr()), memory, impl->storage_offset(), number, storage, layout});
+  return number;
+}
+
+// The numbers of a tensor and its storage: of any one ('r'), of one that was seen ('s'), of one whose memory was ('i').
+inline std::pair<int32_t, int32_t> Recorder::numbers_of(const at::TensorBase& tensor, char how, Lock& lock) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  Known* entry = find(impl);
+  if (!entry) {
+    if (how == 's') return {-1, -1};
+    if (how == 'i') {
+      if (!is_plain(impl)) return {-1, -1};
+      auto found = live.find(impl->unsafe_storage().unsafeGetStorageImpl());
+      if (found == live.end() || found->second.weak.use_count() == 0) return {-1, -1};
+    }
+    number_of(tensor, true, lock);
+    entry = find(impl);
+  }
+  return {entry->number, entry->storage};
+}
+
+inline void Recorder::remember(const at::TensorBase& tensor, Known&& entry) {
+  if (known.size() >= sweep_at) sweep();
+  known.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(entry));
+}
+
+// A tensor with several storages, or with none that it shows: Python says what it is made of.
+inline int32_t Recorder::number_of_odd(const at::TensorBase& tensor, bool external, Lock& lock) {
+  lock.unlock();
+  PyObject* described = nullptr;
+  std::vector<c10::StorageImpl*> held;
+  {
+    Gil gil;
+    bool was_busy = std::exchange(local().busy, true);
+    Ref wrapped(THPVariable_Wrap(tensor));
+    Ref answer(wrapped ? PyObject_CallOneArg(odd, wrapped) : nullptr);  // ((shape, layout), storages)
+    local().busy = was_busy;
+    if (answer) {
+      described = Py_NewRef(PyTuple_GET_ITEM(answer.object, 0));
+      PyObject* parts = PyTuple_GET_ITEM(answer.object, 1);
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parts); ++i) {
+        held.push_back(static_cast<c10::StorageImpl*>(PyLong_AsVoidPtr(PyList_GET_ITEM(parts, i))));
+      }
+    } else {
+      PyErr_WriteUnraisable(odd);
+    }
+  }
+  lock.lock();
+  int32_t storage;
+  if (held.empty()) {
+    storage = static_cast<int32_t>(storages.size());
+    storages.push_back({-1, tensor.device()});
+    lone.emplace_back(WeakImpl(tensor.getIntrusivePtr()), storage);
+  } else {
+    int64_t bytes = 0;
+    for (auto* part : held) bytes += live.count(part) ? 0 : static_cast<int64_t>(part->nbytes());
+    auto& values = storage_of(held.back(), external, bytes);
+    storage = values.number;
+    for (auto* part : held) {
+      if (live.count(part)) continue;
+      Live entry{WeakStorage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(part)), nullptr, storage, external};
+      entry.silent = true;
+      watch_end(part, live.emplace(part, std::move(entry)).first->second);
+    }
+  }
+  auto number = static_cast<int32_t>(tensors.size());
+  tensors.push_back({storage, -1, 0, c10::typeMetaToScalarType(tensor.dtype()), described});
+  remember(tensor, {WeakImpl(tensor.getIntrusivePtr()), nullptr, 0, number, storage, -1});
+  return number;
+}
+
+inline void Recorder::forget(const at::TensorBase& tensor) {
+  known.erase(tensor.unsafeGetTensorImpl());
+  auto* impl = tensor.unsafeGetTensorImpl();
+  if (impl->has_storage() && impl->layout() == at::kStrided) note_size(impl->unsafe_storage().unsafeGetStorageImpl());
+}
+
+inline void Recorder::note_size(c10::StorageImpl* memory) {
+  auto entry = live.find(memory);
+  if (entry == live.end() || entry->second.weak.use_count() == 0) return;
+  event(Row::Resized, entry->second.number, static_cast<int64_t>(memory->nbytes()));
+  if (entry->second.data != data_of(memory)) watch_end(memory, entry->second);
+}
+
+}  // namespace
