@@ -118,6 +118,9 @@ def test_a_run_of_now_is_found_whole(tmp_path: Path) -> None:
     assert found.device_ns is None
     assert all(node.device_time_ns is None for node in graph)
     assert not any("device times" in note for note in graph.notes)
+    assert "not in the graph" not in str(found)
+    half = atlas.join_profile(atlas.capture(model[:2], x), tmp_path / "trace.json")
+    assert "ops of the trace are not in the graph (aten::" in str(half)
     larger = atlas.capture(model, torch.ones(4, 8))
     assert "0.addmm" in atlas.join_profile(larger, tmp_path / "trace.json").other_shapes
 

@@ -66,8 +66,8 @@ class BatchPeak(Report):
     `measured` are the peaks of the captures, by batch size, with the state that their optimizers made counted from the
     beginning: `state_bytes` of it. The lines go through the smallest and the largest; `exact` says that all captures
     between them lay on the lines, to the byte. With `at_least`, the size of some tensors is not known; with `bends`,
-    memory grows faster than in a straight line. `notes` say more. Predictions are bounds then: the peak is at least, the
-    largest batch at most what they say.
+    memory grows faster than in a straight line. `notes` say more. Predictions are bounds then: the peak is at least,
+    the largest batch at most what they say.
     """
 
     measured: dict[int, int]  # the peaks of the captures, by batch size
@@ -233,7 +233,7 @@ def peak_for_batch(
     if not between:
         notes.append("nothing checked that memory grows in a straight line; capture a size between the two to see")
     at_least = any(memory_usage(graph)["at_least"] for graph in graphs.values())
-    # A curve that lies below its chord rises above it further on. One byte less is rounding: predictions are rounded up.
+    # A curve that lies below its chord rises above it further on. One byte less is rounding: predictions round up.
     bends = any(int((memory[size] - found._at(size)).min()) < -1 for size in between)
     exact = bool(between) and alike and not off
     state = curves[first][1]

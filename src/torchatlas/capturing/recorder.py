@@ -197,6 +197,10 @@ class Recorder:
         """Let a thread that outlives the recording go on unrecorded."""
         self._mode.silence()
 
+    def own_error(self) -> BaseException | None:
+        """What code of ours raised while it recorded, where that could not be raised: in C++ ops cannot be stopped."""
+        return None
+
     def failure_of(self, error: BaseException) -> tuple[str, str, int, types.CodeType | None, int] | None:
         """The op that raised an exception, or its cause: name, message, module call, and the user's line."""
         chain: BaseException | None = error

@@ -105,6 +105,7 @@ class Recording(Shown, Bracket["Recording"]):
         self._state = "new"
         self._began_ns = self._ended_ns = 0
         self._fake = False  # whether it began among fake tensors
+        self._own_error: BaseException | None = None  # of ours, while it recorded
         self._graph: Graph | None = None
 
     def _make_recorder(self) -> Recorder:
@@ -211,6 +212,9 @@ class Recording(Shown, Bracket["Recording"]):
     def _close(self, error: BaseException | None) -> None:
         self._recorder.stop()
         self._watch.stop()
+        self._own_error = self._recorder.own_error()
+        if self._own_error is not None:
+            warnings.warn(f"{_own_failure(self._own_error)}.", RuntimeWarning, stacklevel=2)
         if self._replay is not None:
             self._replay.finish()
         self._state = "done"
@@ -379,6 +383,8 @@ class Recording(Shown, Bracket["Recording"]):
         if native and (reasons := self._recorder.taken_over):
             why = ", ".join(dict.fromkeys(reasons))
             notes.append(f"the recorder in Python took over from the native one in the middle: {why}")
+        if self._own_error is not None:
+            notes.append(_own_failure(self._own_error))
         if self._taken_over:
             notes.append(f"recorded by the recorder in Python, not the native one: {self._taken_over}")
         if self.failure is not None:
@@ -404,6 +410,13 @@ class Weakly:
     def __call__(self, *args: Any) -> None:
         if (found := self.reference()) is not None:
             getattr(found, self.name)(*args)
+
+
+def _own_failure(error: BaseException) -> str:
+    return (
+        f"a fault of torchatlas: the native recorder met {type(error).__name__}: {error}; ops may be missing or "
+        "incomplete. native=False records in Python"
+    )
 
 
 def _portable_structure(tree: Any) -> Any:

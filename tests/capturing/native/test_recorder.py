@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchatlas as atlas
 from torchatlas.capturing.native import build
+from torchatlas.capturing.native.recorder import NativeRecorder
 from torchatlas.errors import NotAvailableError, StateError
 
 X = torch.randn(4, 8)
@@ -311,3 +312,18 @@ def test_frames_are_read_as_python_reads_them() -> None:
     code, instruction = module.line_here()
     assert (code, code.co_positions is not None) == (frame.f_code, True)
     assert 0 < instruction < len(code.co_code)
+
+
+def test_a_fault_of_ours_is_told(native: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ops in C++ cannot be stopped by it: the program goes on, and the recording says what it may lack."""
+
+    def broken(self: NativeRecorder, name: str, overload: str) -> Any:
+        raise ValueError(f"cannot describe {name}")
+
+    monkeypatch.setattr(NativeRecorder, "_describe", broken)
+    monkeypatch.setattr("torchatlas.capturing.native.recorder._IDLE", [])
+    rec = atlas.recording(native=True)
+    with pytest.warns(RuntimeWarning, match=r"a fault of torchatlas: .* ValueError: cannot describe aten::"), rec:
+        total = torch.ones(3).add(1).sum()
+    assert total == 6
+    assert any("cannot describe aten::" in note for note in rec.graph.notes)

@@ -207,6 +207,10 @@ class NativeRecorder(Recorder):
         peak = self._core.counts()[3]
         self.metadata["allocated_peak_bytes"] = peak if peak >= 0 else None  # unknown while a profiler listened
 
+    def own_error(self) -> BaseException | None:
+        error: BaseException | None = self._core.error()
+        return None if isinstance(error, KeyboardInterrupt) else error  # that one is the program's
+
     def is_on(self) -> bool:
         return bool(self._core.place() != _NOT_HERE)
 
