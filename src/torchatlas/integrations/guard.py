@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -283,7 +284,7 @@ class Guard:
             return f"no page of the viewer could be written: {error}"  # the assertion is what the reader came for
 
     def _advice(self, purpose: str) -> str:
-        return f"{purpose}: pytest --atlas-update '{self._places.node_id}'"
+        return f"{purpose}: pytest --atlas-update {shlex.quote(self._places.node_id)}"
 
 
 def _shown(path: Path) -> str:
