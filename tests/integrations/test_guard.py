@@ -100,6 +100,22 @@ def test_what_changed_is_named(guard: Callable[..., Guard], change: Callable[[],
     assert "--atlas-update test_x.py::test_it" in str(caught.value)
 
 
+def test_a_second_call_is_one_more_than_one(guard: Callable[..., Guard]) -> None:
+    class Calls(nn.Module):
+        def __init__(self, times: int) -> None:
+            super().__init__()
+            self.act, self.times = nn.ReLU(), times
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(self.times):
+                x = self.act(x)
+            return x
+
+    guard(update=True).unchanged(Calls(1), X)
+    with pytest.raises(AssertionError, match=r"calls 1 -> 2 \(\+100 %\)"):
+        guard().unchanged(Calls(2), X)
+
+
 def test_other_edges_alone_are_a_change(guard: Callable[..., Guard]) -> None:
     guard(update=True).unchanged(lambda a, b: (a + 1) - (b + 1), X, X.clone())
     with pytest.raises(AssertionError, match="every module runs the same operations"):

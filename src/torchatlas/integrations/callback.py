@@ -72,7 +72,7 @@ class TrainingCallback:
     def _begin(
         self,
         model: nn.Module | None,
-        folder: str | os.PathLike[str],
+        folder: Callable[[], str | os.PathLike[str]],
         rank: int,
         own_sinks: Callable[[Path], list[Sink]],
         *,
@@ -88,7 +88,7 @@ class TrainingCallback:
         if rank and self._wanted.ranks == "first":
             return
         try:
-            path = free_path(ranked(Path(self._wanted.path or Path(folder) / "run.atlas"), rank))
+            path = free_path(ranked(Path(self._wanted.path or Path(folder()) / "run.atlas"), rank))
             path.absolute().parent.mkdir(parents=True, exist_ok=True)
             sinks = [] if rank else self._sinks(lambda: own_sinks(path))
             options: dict[str, Any] = {"sinks": sinks, "after_error": after_error, "first_logged": first_logged}

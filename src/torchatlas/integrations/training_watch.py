@@ -90,7 +90,7 @@ class TrainingWatch(Shown):
         self._wanted, self._sinks = wanted, list(sinks)
         self._visit = Visit(model) if wanted.doctor else None
         self._first_logged = first_logged  # the number under which loggers of this trainer have the first step
-        self._state = "new"
+        self._state, self._process = "new", 0
 
     # -- for the program -----------------------------------------------------------------------------------------------
 
@@ -101,8 +101,8 @@ class TrainingWatch(Shown):
 
     @property
     def running(self) -> bool:
-        """True from the beginning of the training to its end."""
-        return self._state == "running"
+        """True from the beginning of the training to its end, in the process that began it."""
+        return self._state == "running" and self._process == os.getpid()
 
     def end(self, error: BaseException | None = None) -> TrainingReport | None:
         """End the watch: write what was recorded, the page and the report. A second call does nothing.
@@ -112,7 +112,7 @@ class TrainingWatch(Shown):
         Returns:
             The report; None if the watch never began.
         """
-        if self._state == "running":
+        if self.running:  # a process that was forked off leaves the files to the one that began
             self._state = "over"
             self._end(error)
         return self.report
@@ -145,7 +145,7 @@ class TrainingWatch(Shown):
             if self._visit is not None:
                 self._visit.__exit__(None, None, None)
             raise
-        self._state = "running"
+        self._state, self._process = "running", os.getpid()
         return self
 
     @property
@@ -180,7 +180,9 @@ class TrainingWatch(Shown):
         with self._attempt("ending the recording"):
             self.recording.__exit__(None if error is None else type(error), error, None)
         self._leave_doctor(error)
-        findings = None if self._visit is None else self._visit.findings
+        findings = None
+        with self._attempt("the doctor"):
+            findings = None if self._visit is None else self._visit.findings
         if self._visit is not None and self.recording.recorded:
             until = "all steps" if self._wanted.doctor is True else f"the first {self._wanted.doctor:,} steps"
             self.notes.append(f"the doctor watched {until}: their times include its work")
