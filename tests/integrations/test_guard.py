@@ -210,7 +210,7 @@ def test_damaged_snapshots_are_refused(
         ({"ops": "+0"}, []),
         ({"peak_bytes": "+1KiB"}, ["peak_bytes='+1KiB': "]),
         ({"peak_bytes": "+2KiB", "flops": "<=2304"}, []),
-        ({"flops": "<2304"}, ["flops='<2304': 2.30 KFLOPs"]),
+        ({"flops": "<2304"}, ["flops='<2304': 2.30 KFLOPs; exactly 2,304"]),
         ({"parameters": "==420", "macs": ">= 1.1K"}, []),
         ({"parameters": "== 421"}, ["parameters='== 421': 420"]),
         ({"macs": ">2K"}, ["macs='>2K': 1.15K"]),
@@ -251,8 +251,10 @@ def test_a_bound_in_itself_needs_no_snapshot(guard: Callable[..., Guard], tmp_pa
 def test_what_is_no_bound_is_refused(guard: Callable[..., Guard], bound: Any) -> None:
     with pytest.raises(InvalidInputError, match=r'flops=.* is no bound\. Write "\+1%"'):
         guard(update=True).within(net(), X, flops=bound)
-    with pytest.raises(InvalidInputError, match="within needs a bound"):
+    with pytest.raises(InvalidInputError, match="within needs a bound: "):
         guard().within(net(), X)
+    with pytest.raises(InvalidInputError, match=r"needs a bound \(flop= is none; did you mean 'flops'"):
+        guard().within(net(), X, flop="+1%")
 
 
 def test_what_is_unknown_passes_no_bound(guard: Callable[..., Guard]) -> None:

@@ -125,15 +125,15 @@ def test_a_changed_model_fails_with_its_modules_and_a_page(
             "E*  parameters: 212 -> 420 (+98 %)",
             "E*  ~ 0 Linear: out float32[[]3,16] -> float32[[]3,32], parameters 144 -> 288 (+100 %), flops *",
             "E*  + 3 Softmax in=float32[[]3,4] out=float32[[]3,4] forward=1:_softmax",
-            f"E*to look at it: {project.path}/pages/test_forward.html",
+            f"E*to look at it: {project.path}/pages/test_models.test_forward.html",
             "E*If this is meant, *: pytest --atlas-update test_models.py::test_forward",
             "E*out of bounds:",
-            "E*  flops='+1%': * -> * (+100 %)",
+            "E*  flops='+1%': * -> * (+100 %); exactly 2,688 -> 5,376",
             "E*  parameters=0: 212 -> 420 (+98 %)",
         ]
     )
     assert "guard.py" not in result.stdout.str()  # the traceback ends in the test
-    page = atlas.load(project.path / "pages" / "test_forward.html")
+    page = atlas.load(project.path / "pages" / "test_models.test_forward.html")
     assert page.scopes["3"].type == "Softmax"
     assert len(list((project.path / "pages").iterdir())) == 3
     run(project, "--atlas-update").assert_outcomes(passed=4)

@@ -157,6 +157,17 @@ def test_a_loop_that_never_steps_says_so() -> None:
     assert "no step ended" in report.run.notes[0]
 
 
+def test_another_optimizer_than_the_watched_one_is_named() -> None:
+    model, optimizer, _ = trained()
+    watch = atlas.watch(optimizer, model, every=1, page=False)
+    other = torch.optim.RMSprop(model.parameters())
+    model(torch.ones(2, 8)).sum().backward()
+    other.step()
+    said = rf"another optimizer stepped \(RMSprop\) than those that are watched \({type(optimizer).__name__}\)"
+    with pytest.warns(RuntimeWarning, match=said):
+        watch.end()
+
+
 def test_steps_that_never_came_are_told_of() -> None:
     model, optimizer, step = trained()
     watch = atlas.watch(optimizer, model, steps={50})

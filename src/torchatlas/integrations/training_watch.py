@@ -187,7 +187,7 @@ class TrainingWatch(Shown):
             until = "all steps" if self._wanted.doctor is True else f"the first {self._wanted.doctor:,} steps"
             self.notes.append(f"the doctor watched {until}: their times include its work")
         if not self.recording.steps_ended:
-            self._warn("the training ended without a step: no optimizer of torch stepped while it was watched")
+            self._warn(f"the training ended without a step: {self._why_none()}")
         elif not self.recording.recorded and self._wanted.steps:
             self._warn(f"no step was recorded: {self.recording.steps_ended:,} ended, and none of them is in steps=")
         report = TrainingReport(None, (), findings, (), ())
@@ -204,6 +204,12 @@ class TrainingWatch(Shown):
         self.report = replace(report, notes=tuple(self.notes))
         self._visit = None
         self._sinks.clear()
+
+    def _why_none(self) -> str:
+        if not (strangers := self.recording._strangers):
+            return "no optimizer of torch stepped while it was watched"
+        watched = ", ".join(sorted(type(one).__name__ for one in self.recording._given or ())) or "one that is gone"
+        return f"another optimizer stepped ({', '.join(sorted(strangers))}) than those that are watched ({watched})"
 
     def _read(self, report: TrainingReport) -> TrainingReport:
         assert self.path is not None
