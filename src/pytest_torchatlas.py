@@ -7,6 +7,8 @@ torchatlas, and with it torch, when a test first uses the fixture.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +91,7 @@ class Snapshots:
         self.tests: dict[str, set[str]] = {}  # of each test file, the tests that use the fixture
         self.partial: set[str] = set()  # test files of which not all tests run
         self.passed: set[str] = set()
+        self.lost = False  # whether a worker crashed, and took along what its tests used
 
     # -- what runs ---------------------------------------------------------------------------------------------------
 
@@ -123,7 +126,9 @@ class Snapshots:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         told = getattr(node, "workeroutput", {}).get("torchatlas")
-        if told is not None:
+        if told is None:
+            self.lost = True
+        else:
             self.used.update(told["used"])
             self.written.update(told["written"])
             self.partial.update(told["partial"])
@@ -131,42 +136,74 @@ class Snapshots:
                 self.tests.setdefault(path, set()).update(names)
 
     def unused(self) -> list[Path]:
-        """Snapshots of test files that ran as a whole and passed, and of test files that are gone."""
+        """Snapshots of test files that ran as a whole and passed, and of test files that are gone.
+
+        A file that is gone counts only where a whole folder was asked for: else it would not have been collected.
+        """
+        if self.lost:
+            return []
         found: list[Path] = []
         for path in map(Path, self.tests):
             if str(path) not in self.partial and self.tests[str(path)] <= self.passed:
                 found += (file for file in _snapshots(_folder(path)) if str(file) not in self.used)
         for above in dict.fromkeys(Path(path).parent for path in self.tests):
-            for folder in (above / FOLDER).glob("*/"):
-                if not above.joinpath(f"{folder.name}.py").exists():
+            for folder in (above / FOLDER).glob("*/") if self._is_whole(above) else ():
+                if not any(above.glob(f"{escape(folder.name)}.*")):
                     found += _snapshots(folder)
         return sorted(set(found))
+
+    def _is_whole(self, folder: Path) -> bool:
+        """Whether all test files of a folder were to be collected."""
+        given = (Path(self.config.invocation_params.dir, argument) for argument in self.config.args)
+        return any(path.is_dir() and folder.is_relative_to(path.resolve()) for path in given)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.tests or hasattr(self.config, "workerinput"):
             return
         unused, update = self.unused(), self.config.getoption("atlas_update")
         lines = [f"{len(self.written)} written"] if self.written else []
+        kept = _remove(unused) if update else {}
+        unused = [path for path in unused if path not in kept]
         if unused:
             lines.append(f"{len(unused)} {'removed, which' if update else 'that'} no test uses")
             lines[-1] += ":" if update else "; pytest --atlas-update removes them:"
-        for path in unused if update else ():
-            path.unlink()
-            if not any(path.parent.iterdir()):
-                path.parent.rmdir()
-        if lines:
+        if self.lost and update:
+            lines.append("none removed: a worker of pytest-xdist crashed, so it is not known which ones its tests use")
+        if lines or kept:
             terminalreporter.section("snapshots of torchatlas", sep="-")
             for line in lines:
                 terminalreporter.write_line(line)
             for path in unused:
                 terminalreporter.write_line(f"  {path}")
+            for path, error in kept.items():
+                terminalreporter.write_line(f"no test uses {path}, and it cannot be removed: {error.strerror or error}")
+
+
+def _remove(paths: Iterable[Path]) -> dict[Path, OSError]:
+    """Remove files, and folders that are empty then; those that stay, and why."""
+    kept: dict[Path, OSError] = {}
+    for path in paths:
+        try:
+            path.unlink()
+        except OSError as error:
+            kept[path] = error
+            continue
+        with suppress(OSError):  # an empty folder is no harm
+            if not any(path.parent.iterdir()):
+                path.parent.rmdir()
+    return kept
 
 
 def _snapshots(folder: Path) -> list[Path]:
-    """The files of a folder that are ours."""
+    """The files of a folder that are ours; one that cannot be read is not known to be."""
     found = []
     for path in sorted(folder.glob("*.txt")):
-        with path.open("rb") as file:
-            if file.read(len(_BEGINNING)) == _BEGINNING:
+        with suppress(OSError):
+            if path.is_file() and _begins(path):
                 found.append(path)
     return found
+
+
+def _begins(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_BEGINNING)) == _BEGINNING

@@ -97,7 +97,23 @@ def test_what_changed_is_named(guard: Callable[..., Guard], change: Callable[[],
     with pytest.raises(AssertionError) as caught:
         guard().unchanged(model, X.to(next(model.parameters()).dtype))
     assert said in str(caught.value)
-    assert "--atlas-update 'test_x.py::test_it'" in str(caught.value)
+    assert "--atlas-update test_x.py::test_it" in str(caught.value)
+
+
+def test_a_second_call_is_one_more_than_one(guard: Callable[..., Guard]) -> None:
+    class Calls(nn.Module):
+        def __init__(self, times: int) -> None:
+            super().__init__()
+            self.act, self.times = nn.ReLU(), times
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(self.times):
+                x = self.act(x)
+            return x
+
+    guard(update=True).unchanged(Calls(1), X)
+    with pytest.raises(AssertionError, match=r"calls 1 -> 2 \(\+100 %\)"):
+        guard().unchanged(Calls(2), X)
 
 
 def test_other_edges_alone_are_a_change(guard: Callable[..., Guard]) -> None:
@@ -194,7 +210,7 @@ def test_damaged_snapshots_are_refused(
         ({"ops": "+0"}, []),
         ({"peak_bytes": "+1KiB"}, ["peak_bytes='+1KiB': "]),
         ({"peak_bytes": "+2KiB", "flops": "<=2304"}, []),
-        ({"flops": "<2304"}, ["flops='<2304': 2.30 KFLOPs"]),
+        ({"flops": "<2304"}, ["flops='<2304': 2.30 KFLOPs; exactly 2,304"]),
         ({"parameters": "==420", "macs": ">= 1.1K"}, []),
         ({"parameters": "== 421"}, ["parameters='== 421': 420"]),
         ({"macs": ">2K"}, ["macs='>2K': 1.15K"]),
@@ -235,8 +251,10 @@ def test_a_bound_in_itself_needs_no_snapshot(guard: Callable[..., Guard], tmp_pa
 def test_what_is_no_bound_is_refused(guard: Callable[..., Guard], bound: Any) -> None:
     with pytest.raises(InvalidInputError, match=r'flops=.* is no bound\. Write "\+1%"'):
         guard(update=True).within(net(), X, flops=bound)
-    with pytest.raises(InvalidInputError, match="within needs a bound"):
+    with pytest.raises(InvalidInputError, match="within needs a bound: "):
         guard().within(net(), X)
+    with pytest.raises(InvalidInputError, match=r"needs a bound \(flop= is none; did you mean 'flops'"):
+        guard().within(net(), X, flop="+1%")
 
 
 def test_what_is_unknown_passes_no_bound(guard: Callable[..., Guard]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import subprocess
 import sys
@@ -219,6 +220,18 @@ def test_what_cannot_be_written_is_a_warning(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.warns(RuntimeWarning, match="to files alone: ZeroDivisionError"):
         fit(Module(), callback := AtlasCallback(), max_epochs=1)
     assert callback.report is not None
+
+
+def test_a_logger_without_a_folder_does_not_end_the_training() -> None:
+    class Failing(CSVLogger):  # type: ignore[misc]
+        @property
+        def log_dir(self) -> str:
+            if any(frame.function == "_folder" for frame in inspect.stack()):
+                raise OSError("no folder")
+            return str(super().log_dir)
+
+    with pytest.warns(RuntimeWarning, match="this training is not recorded: OSError: no folder"):
+        assert fit(Module(), AtlasCallback(), max_epochs=1, logger=Failing("csv")).global_step == 8
 
 
 def test_other_ranks_and_copies(monkeypatch: pytest.MonkeyPatch) -> None:

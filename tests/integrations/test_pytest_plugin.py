@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import children
 import pytest
@@ -79,7 +80,7 @@ def test_a_missing_snapshot_fails_and_is_written_only_when_asked(project: pytest
     result.stdout.fnmatch_lines(
         [
             "E*there is no snapshot __atlas__/test_models/test_forward.txt.",
-            "E*To write it: pytest --atlas-update 'test_models.py::test_forward'",
+            "E*To write it: pytest --atlas-update test_models.py::test_forward",
         ]
     )
     assert snapshots(project) == {}
@@ -124,15 +125,15 @@ def test_a_changed_model_fails_with_its_modules_and_a_page(
             "E*  parameters: 212 -> 420 (+98 %)",
             "E*  ~ 0 Linear: out float32[[]3,16] -> float32[[]3,32], parameters 144 -> 288 (+100 %), flops *",
             "E*  + 3 Softmax in=float32[[]3,4] out=float32[[]3,4] forward=1:_softmax",
-            f"E*to look at it: {project.path}/pages/test_forward.html",
-            "E*If this is meant, *: pytest --atlas-update 'test_models.py::test_forward'",
+            f"E*to look at it: {project.path}/pages/test_models.test_forward.html",
+            "E*If this is meant, *: pytest --atlas-update test_models.py::test_forward",
             "E*out of bounds:",
-            "E*  flops='+1%': * -> * (+100 %)",
+            "E*  flops='+1%': * -> * (+100 %); exactly 2,688 -> 5,376",
             "E*  parameters=0: 212 -> 420 (+98 %)",
         ]
     )
     assert "guard.py" not in result.stdout.str()  # the traceback ends in the test
-    page = atlas.load(project.path / "pages" / "test_forward.html")
+    page = atlas.load(project.path / "pages" / "test_models.test_forward.html")
     assert page.scopes["3"].type == "Softmax"
     assert len(list((project.path / "pages").iterdir())) == 3
     run(project, "--atlas-update").assert_outcomes(passed=4)
@@ -165,6 +166,7 @@ def test_unused_snapshots_are_reported_and_removed(project: pytest.Pytester, mon
     ):
         result = run(project, *arguments)  # others may use it
         result.stdout.no_fnmatch_line("*test_old.txt*")
+    run(project, "test_models.py").stdout.no_fnmatch_line(f"*{gone}")  # it was not asked for
     monkeypatch.setenv("WIDTH", "32")
     run(project).stdout.no_fnmatch_line("*test_old.txt*")  # a test that failed may not have come to it
     monkeypatch.delenv("WIDTH")
@@ -191,6 +193,59 @@ def test_several_processes_write_and_report_the_same(project: pytest.Pytester) -
     assert "1 written" in printed
     assert "1 removed, which no test uses:" in printed
     assert snapshots(project) == alone
+
+
+CRASHES = """
+import os
+
+import pytest
+import torch
+from torch import nn
+
+
+def test_first(atlas_guard):
+    atlas_guard.unchanged(nn.Linear(2, 2), torch.ones(1, 2))
+
+
+@pytest.mark.skipif("CRASH" not in os.environ, reason="for one run")
+def test_second():
+    os._exit(1)
+"""
+
+
+@pytest.mark.child
+def test_a_process_that_crashes_costs_no_snapshot(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xdist")
+    pytester.makepyfile(test_crashes=CRASHES)
+    run(pytester, "--atlas-update").assert_outcomes(passed=1, skipped=1)
+    before = snapshots(pytester)
+    assert len(before) == 1
+    monkeypatch.setenv("CRASH", "1")
+    command = [sys.executable, "-m", "pytest", *OPTIONS, "-n", "1", "--atlas-update"]
+    printed = children.run(command, cwd=pytester.path, codes=[1])[0].out
+    assert "1 failed, 1 passed" in printed
+    assert "none removed: a worker" in printed
+    assert snapshots(pytester) == before
+
+
+def test_what_cannot_be_read_or_removed_is_left(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(project, "--atlas-update")
+    folder = project.path / "__atlas__" / "test_models"
+    (folder / "folder.txt").mkdir()
+    old = folder / "test_old.txt"
+    old.write_text((folder / "test_forward.txt").read_text())
+    unlink = Path.unlink
+
+    def refused(path: Path, *rest: Any, **options: Any) -> None:
+        if path.name == old.name:
+            raise PermissionError(13, "Permission denied")
+        unlink(path, *rest, **options)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    result = run(project, "--atlas-update")
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines([f"no test uses {old}, and it cannot be removed: Permission denied"])
+    assert old.exists()
 
 
 STRANGER = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,40 @@ def test_an_exception_passes_and_leaves_nothing_on() -> None:
     assert run.ended == "failed"
     assert run.steps["finished"] == [True, True, True, False]
     assert "ZeroDivisionError: of the model" in run.notes[-1]
+
+
+def test_an_exception_in_a_step_that_is_not_recorded_blocks_nothing() -> None:
+    first = AtlasCallback(every=100, page=False)
+    with pytest.raises(ZeroDivisionError):
+        train(Model(fails_at=3), first)
+    second = AtlasCallback(every=100, page=False)
+    with pytest.raises(ZeroDivisionError):
+        train(Model(fails_at=3), second)  # warnings are errors: it is recorded
+    assert first.report is not None
+    assert loaded().steps.numbers == loaded("out/run-2.atlas").steps.numbers == [0]
+    watch = second.watch
+    assert watch is not None
+    assert watch.running
+    del second
+    gc.collect()  # the Trainer is gone, and with it the callback
+    assert not watch.running
+    with atlas.recording(every=1, path="mine.atlas"):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:torchatlas. the training ended without a step")
+def test_an_exception_of_the_trainer_in_a_recorded_step_leaves_nothing_on() -> None:
+    class Failing(transformers.Trainer):  # type: ignore[misc]
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            super().compute_loss(*args, **kwargs)
+            raise ZeroDivisionError
+
+    quiet = {"disable_tqdm": True, "report_to": "none", "use_cpu": True, "save_strategy": "no"}
+    arguments = transformers.TrainingArguments(output_dir="out", **quiet)
+    with pytest.raises(ZeroDivisionError):
+        Failing(Model(), arguments, train_dataset=data(), callbacks=[AtlasCallback(every=1, page=False)]).train()
+    gc.collect()
+    assert loaded().ended == "finished"
 
 
 def test_a_program_that_goes_on_after_an_exception_has_a_second_run() -> None:

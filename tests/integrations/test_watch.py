@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import torchatlas as atlas
 from torchatlas.errors import FileSystemError, InvalidInputError, StateError
 from torchatlas.graph.formats import imported
 from torchatlas.integrations import training_watch
+from torchatlas.integrations import watch as watching
 from torchatlas.integrations.loggers import Sink
 from torchatlas.runs.run import Run
 
@@ -155,6 +157,17 @@ def test_a_loop_that_never_steps_says_so() -> None:
     assert "no step ended" in report.run.notes[0]
 
 
+def test_another_optimizer_than_the_watched_one_is_named() -> None:
+    model, optimizer, _ = trained()
+    watch = atlas.watch(optimizer, model, every=1, page=False)
+    other = torch.optim.RMSprop(model.parameters())
+    model(torch.ones(2, 8)).sum().backward()
+    other.step()
+    said = rf"another optimizer stepped \(RMSprop\) than those that are watched \({type(optimizer).__name__}\)"
+    with pytest.warns(RuntimeWarning, match=said):
+        watch.end()
+
+
 def test_steps_that_never_came_are_told_of() -> None:
     model, optimizer, step = trained()
     watch = atlas.watch(optimizer, model, steps={50})
@@ -231,6 +244,66 @@ def test_a_new_watch_ends_that_of_an_optimizer_that_is_gone() -> None:
     step()
     second.end()
     assert Path("run-2.atlas").is_dir()
+
+
+def test_files_of_the_user_are_not_written_over() -> None:
+    Path("run.txt").write_text("mine")
+    Path("run-2.html").write_text("mine, too")
+    model, optimizer, step = trained()
+    with atlas.watch(optimizer, model, every=1, page=False) as watch:
+        step()
+    assert watch.path is not None
+    assert watch.path.name == "run-3.atlas"
+    assert Path("run.txt").read_text() == "mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_forked_process_writes_no_report() -> None:
+    model, optimizer, step = trained()
+    watch = atlas.watch(optimizer, model, every=1, page=False)
+    step()
+    child = os.fork()
+    if not child:
+        try:
+            watch.end()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert not Path("run.txt").exists()
+    assert watch.end() is not None
+    assert Path("run.txt").exists()
+
+
+def test_ranks_agree_on_a_number() -> None:
+    Path("run.atlas").mkdir()  # of the first rank, which was faster
+    model, optimizer, step = trained()
+    with atlas.watch(optimizer, model, every=1, rank=1, ranks="all", page=False) as watch:
+        step()
+    assert watch.path is not None
+    assert watch.path.name == "run-rank1.atlas"
+
+
+def test_an_exception_from_before_the_watch_did_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, optimizer, step = trained()
+    monkeypatch.setattr(sys, "last_value", ValueError("of another cell"), raising=False)
+    for later, ended in [(sys.last_value, "finished"), (ValueError("of this one"), "failed")]:
+        watch = atlas.watch(optimizer, model, every=1, page=False)
+        step()
+        monkeypatch.setattr(sys, "last_value", later)
+        watching._end_all()
+        assert watch.report is not None
+        assert watch.report.run is not None
+        assert watch.report.run.ended == ended
+
+
+def test_findings_that_fail_are_not_the_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_watch.Visit, "findings", property(failing))
+    model, optimizer, step = trained()
+    watch = atlas.watch(optimizer, model, every=1, doctor=True, page=False)
+    step()
+    with pytest.warns(RuntimeWarning, match="the doctor failed, and the training goes on"):
+        assert watch.end() is not None
 
 
 def test_the_other_ranks_do_not_record_unless_asked() -> None:

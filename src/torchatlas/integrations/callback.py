@@ -20,6 +20,8 @@ from torchatlas.integrations.training_report import TrainingReport
 from torchatlas.integrations.training_watch import TrainingWatch, Wanted, warn
 from torchatlas.runs.folder import free_path
 
+_LIVE: weakref.WeakSet[TrainingWatch] = weakref.WeakSet()  # begun by a callback
+
 
 class TrainingCallback:
     """Records chosen steps of a training, with times and memory by module, to files and to the trainer's loggers.
@@ -59,6 +61,7 @@ class TrainingCallback:
         super().__init__()
         self._wanted = Wanted(every, steps, doctor, gradients, keep, last, path, page, loggers, ranks)
         self.watch: TrainingWatch | None = None  # of the training that runs, or of the last one
+        self._finalizer: weakref.finalize[Any, Any] | None = None
         self._given = None if loggers is None else sinks_of(loggers)
 
     @property
@@ -69,25 +72,29 @@ class TrainingCallback:
     def _begin(
         self,
         model: nn.Module | None,
-        folder: str | os.PathLike[str],
+        folder: Callable[[], str | os.PathLike[str]],
         rank: int,
         own_sinks: Callable[[Path], list[Sink]],
         *,
         after_error: Callable[[BaseException], None] | None = None,
         first_logged: int = 0,
     ) -> None:
-        """The training begins. One before it that nobody ended is ended."""
+        """The training begins. One before it that nobody ended is ended, also of another callback."""
         self._end()
+        for other in list(_LIVE):
+            if other.running and other.recording._is_here():
+                other.end()
         self.watch = None
         if rank and self._wanted.ranks == "first":
             return
         try:
-            path = free_path(ranked(Path(self._wanted.path or Path(folder) / "run.atlas"), rank))
+            path = free_path(ranked(Path(self._wanted.path or Path(folder()) / "run.atlas"), rank))
             path.absolute().parent.mkdir(parents=True, exist_ok=True)
             sinks = [] if rank else self._sinks(lambda: own_sinks(path))
             options: dict[str, Any] = {"sinks": sinks, "after_error": after_error, "first_logged": first_logged}
             self.watch = TrainingWatch(self._wanted, model, path, framed=True, **options)._begin()
-            weakref.finalize(self, self.watch.end)  # also at the end of the process
+            self._finalizer = weakref.finalize(self, self.watch.end)  # also at the end of the process
+            _LIVE.add(self.watch)
         except Exception as error:
             warn(f"this training is not recorded: {type(error).__name__}: {error}")
 
@@ -109,12 +116,15 @@ class TrainingCallback:
             self.watch._frame.end_step()
 
     def _end(self, error: BaseException | None = None) -> None:
+        if self._finalizer is not None:
+            self._finalizer.detach()
+            self._finalizer = None
         if self.watch is not None:
             self.watch.end(error)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, or the callback in another process, watches nothing yet."""
-        return {**vars(self), "watch": None}
+        return {**vars(self), "watch": None, "_finalizer": None}
 
 
 def ranked(path: Path, rank: int) -> Path:

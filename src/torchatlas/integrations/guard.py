@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from torchatlas.analysis.conditions import Condition, Figure, judged, parse_condition
+from torchatlas.analysis.conditions import Condition, Figure, Violation, judged, parse_condition
 from torchatlas.errors import AtlasError, FileFormatError, FileSystemError, InvalidInputError, NewerVersionError
 from torchatlas.files import replacing
 from torchatlas.graph import Graph
 from torchatlas.graph.given import as_graph
 from torchatlas.integrations.snapshot_changes import changes_text
 from torchatlas.integrations.snapshots import Snapshot, of_text, snapshot_of, to_text
+from torchatlas.registry import did_you_mean
 
 FIGURES = ("flops", "macs", "parameters", "ops", "peak_bytes")
 _UNSAFE = re.compile(r"[^\w.,=+\[\]-]+")  # in the name of a file, on any system
@@ -134,7 +136,8 @@ class Guard:
             if bound is not None:
                 bounds[figure] = _bound(figure, bound)
         if not bounds:
-            raise InvalidInputError('within needs a bound: guard.within(model, x, flops="+1%", parameters=0).')
+            near = next((f" ({one}= is none{hint})" for one in options if (hint := did_you_mean(one, FIGURES))), "")
+            raise InvalidInputError(f'within needs a bound{near}: guard.within(model, x, flops="+1%", parameters=0).')
         graph = _graph(model, args, options)
         after = _snapshot(graph)
         before, path = None, None
@@ -144,7 +147,7 @@ class Guard:
         for figure, condition in bounds.items():
             found = judged(condition, None if before is None else _figure(before, figure), _figure(after, figure))
             if found is not None:
-                broken.append(f"{figure}={given[figure]!r}: {found.what}")
+                broken.append(f"{figure}={given[figure]!r}: {found.what}{_exactly(found)}")
         if broken:
             self._fail(
                 "\n".join(["out of bounds:", *(f"  {one}" for one in broken)]), before, after, graph, path, False
@@ -277,13 +280,15 @@ class Guard:
     def _page(self, subject: Any) -> str:
         """Write a page of the viewer; the line that says where it is."""
         try:
-            path = self._places.report_folder() / f"{Path(file_name(self._places.test)).stem}.html"
+            file = self._places.node_id.partition("::")[0].removesuffix(".py").replace("/", ".").strip(".")
+            name = file_name(f"{file}.{self._places.test}").removesuffix(".txt")
+            path = self._places.report_folder() / f"{name}.html"
             return f"to look at it: {subject.save(path, title=self._places.node_id)}"
         except (AtlasError, OSError) as error:
             return f"no page of the viewer could be written: {error}"  # the assertion is what the reader came for
 
     def _advice(self, purpose: str) -> str:
-        return f"{purpose}: pytest --atlas-update '{self._places.node_id}'"
+        return f"{purpose}: pytest --atlas-update {shlex.quote(self._places.node_id)}"
 
 
 def _shown(path: Path) -> str:
@@ -332,6 +337,13 @@ def _snapshot(graph: Graph) -> Snapshot:
 
 def _figure(snapshot: Snapshot, figure: str) -> Figure:
     return Figure(snapshot.totals[figure], snapshot.uncosted if figure in ("flops", "macs") else {})
+
+
+def _exactly(found: Violation) -> str:
+    """The figures of a violation as they are, where rounding hides digits."""
+    exact = [f"{number:,}" for number in (found.before, found.after) if number is not None]
+    rounded = found.what.partition(" (")[0].split(" -> ")
+    return "" if exact == rounded else f"; exactly {' -> '.join(exact)}"
 
 
 def _bound(figure: str, bound: str | int) -> Condition:

@@ -90,7 +90,7 @@ class TrainingWatch(Shown):
         self._wanted, self._sinks = wanted, list(sinks)
         self._visit = Visit(model) if wanted.doctor else None
         self._first_logged = first_logged  # the number under which loggers of this trainer have the first step
-        self._state = "new"
+        self._state, self._process = "new", 0
 
     # -- for the program -----------------------------------------------------------------------------------------------
 
@@ -101,8 +101,8 @@ class TrainingWatch(Shown):
 
     @property
     def running(self) -> bool:
-        """True from the beginning of the training to its end."""
-        return self._state == "running"
+        """True from the beginning of the training to its end, in the process that began it."""
+        return self._state == "running" and self._process == os.getpid()
 
     def end(self, error: BaseException | None = None) -> TrainingReport | None:
         """End the watch: write what was recorded, the page and the report. A second call does nothing.
@@ -112,7 +112,7 @@ class TrainingWatch(Shown):
         Returns:
             The report; None if the watch never began.
         """
-        if self._state == "running":
+        if self.running:  # a process that was forked off leaves the files to the one that began
             self._state = "over"
             self._end(error)
         return self.report
@@ -145,7 +145,7 @@ class TrainingWatch(Shown):
             if self._visit is not None:
                 self._visit.__exit__(None, None, None)
             raise
-        self._state = "running"
+        self._state, self._process = "running", os.getpid()
         return self
 
     @property
@@ -180,12 +180,14 @@ class TrainingWatch(Shown):
         with self._attempt("ending the recording"):
             self.recording.__exit__(None if error is None else type(error), error, None)
         self._leave_doctor(error)
-        findings = None if self._visit is None else self._visit.findings
+        findings = None
+        with self._attempt("the doctor"):
+            findings = None if self._visit is None else self._visit.findings
         if self._visit is not None and self.recording.recorded:
             until = "all steps" if self._wanted.doctor is True else f"the first {self._wanted.doctor:,} steps"
             self.notes.append(f"the doctor watched {until}: their times include its work")
         if not self.recording.steps_ended:
-            self._warn("the training ended without a step: no optimizer of torch stepped while it was watched")
+            self._warn(f"the training ended without a step: {self._why_none()}")
         elif not self.recording.recorded and self._wanted.steps:
             self._warn(f"no step was recorded: {self.recording.steps_ended:,} ended, and none of them is in steps=")
         report = TrainingReport(None, (), findings, (), ())
@@ -202,6 +204,12 @@ class TrainingWatch(Shown):
         self.report = replace(report, notes=tuple(self.notes))
         self._visit = None
         self._sinks.clear()
+
+    def _why_none(self) -> str:
+        if not (strangers := self.recording._strangers):
+            return "no optimizer of torch stepped while it was watched"
+        watched = ", ".join(sorted(type(one).__name__ for one in self.recording._given or ())) or "one that is gone"
+        return f"another optimizer stepped ({', '.join(sorted(strangers))}) than those that are watched ({watched})"
 
     def _read(self, report: TrainingReport) -> TrainingReport:
         assert self.path is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,15 @@ class AtlasCallback(TrainingCallback, _transformers.TrainerCallback):  # type: i
         def own_sinks(path: Path) -> list[Sink]:
             return _sinks(args, path)
 
+        end = weakref.WeakMethod(self._end)  # the recording must not keep the callback: the run ends with it
+
+        def after_error(error: BaseException) -> None:
+            if (known := end()) is not None:
+                known(error)
+
         # The Trainer tells callbacks of no exception, so the recording does. And it logs the first step as step 1.
         rank = 0 if self._state.is_world_process_zero else args.process_index
-        self._begin(self._model, args.output_dir, rank, own_sinks, after_error=self._end, first_logged=1)
+        self._begin(self._model, lambda: args.output_dir, rank, own_sinks, after_error=after_error, first_logged=1)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin a step, of all batches whose gradients are accumulated."""

@@ -57,7 +57,7 @@ def _log_files(run: Any, name: str, page: Path | None, paths: list[Path]) -> Non
     wandb = imported("wandb", "Logging to W&B needs")
     if page is not None:
         # inject=False: our page has a style of its own. read here: the file may be gone when W&B uploads.
-        run.log({f"atlas/{_plain(name)}": wandb.Html(page.read_text(), inject=False)}, commit=False)
+        run.log({f"atlas/{_plain(name)}": wandb.Html(page.read_text("utf-8"), inject=False)}, commit=False)
     artifact = wandb.Artifact(f"atlas-{_plain(name)}-{_plain(str(run.id))}", type="torchatlas")
     for path in paths:
         if path.is_dir():

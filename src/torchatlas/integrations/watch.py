@@ -20,7 +20,8 @@ from torchatlas.integrations.loggers import sinks_of
 from torchatlas.integrations.training_watch import TrainingWatch, Wanted
 from torchatlas.runs.folder import free_path
 
-_RUNNING: dict[TrainingWatch, weakref.ref[Any]] = {}  # with the optimizer that ends its steps
+# With the optimizer that ends its steps, and the exception that was the last one before.
+_RUNNING: dict[TrainingWatch, tuple[weakref.ref[Any], tuple[int, int]]] = {}
 
 
 @explains_arguments
@@ -89,14 +90,13 @@ def watch(
     _end_those_without_optimizer()
     if _RUNNING:
         raise StateError("A training is watched already: end() it, or give one watch both optimizers: watch([a, b]).")
-    given = None if path is None else Path(os.fspath(path))
-    place = ranked(free_path() if given is None else given, rank)
+    place = ranked(Path("run.atlas" if path is None else os.fspath(path)), rank)
     sinks = [] if rank else sinks_of(loggers or ())
-    found = TrainingWatch(wanted, model, free_path(place) if given is None else place, sinks=sinks, optimizers=watched)
+    found = TrainingWatch(wanted, model, free_path(place) if path is None else place, sinks=sinks, optimizers=watched)
     if rank and ranks == "first":
         return found  # it never begins
     found._begin()
-    _RUNNING[found] = weakref.ref(watched[-1])
+    _RUNNING[found] = weakref.ref(watched[-1]), _last_exception()
     return found
 
 
@@ -120,17 +120,23 @@ def _rank() -> int:
 
 def _end_those_without_optimizer() -> None:
     """A cell of a notebook that is run again has made a new optimizer: the watch of the old one is over."""
-    for found, reference in list(_RUNNING.items()):
+    for found, (reference, _) in list(_RUNNING.items()):
         if reference() is None:
             found.end()
         if not found.running:
             del _RUNNING[found]
 
 
+def _last_exception() -> tuple[int, int]:
+    """Which exception the interpreter showed last; IPython keeps it for hours. We do not: its frames hold tensors."""
+    error = getattr(sys, "last_value", None)
+    return id(error), id(getattr(error, "__traceback__", None))
+
+
 def _end_all() -> None:
     """At the end of the program, which an uncaught exception may have ended."""
-    for found in list(_RUNNING):
-        found.end(getattr(sys, "last_value", None))
+    for found, (_, before) in list(_RUNNING.items()):
+        found.end(getattr(sys, "last_value", None) if _last_exception() != before else None)
 
 
 atexit.register(_end_all)

@@ -108,9 +108,9 @@ def make_folder(path: Path) -> None:
 
 
 def free_path(path: Path = Path("run.atlas")) -> Path:
-    """The first of run.atlas, run-2.atlas, run-3.atlas ... that is not there."""
+    """The first of run.atlas, run-2.atlas, run-3.atlas ... that is not there, nor a page or a report of its name."""
     number, free = 1, path
-    while free.exists() or free.is_symlink():
+    while any(os.path.lexists(one) for one in (free, free.with_suffix(".html"), free.with_suffix(".txt"))):
         number += 1
         free = path.with_name(f"{path.name.removesuffix('.atlas')}-{number}.atlas")
     return free

@@ -105,6 +105,7 @@ class RunRecording(Shown, Bracket["RunRecording"]):
         self._newest: Any = None  # weak: the optimizer that was last to step for the first time, or the last given one
         given = list(optimizers)
         self._given: weakref.WeakSet[Any] | None = None  # others belong to other loops
+        self._strangers: set[str] = set()  # classes of others that stepped
         if given:
             self._given, self._newest = weakref.WeakSet(given), weakref.ref(given[-1])
             self._optimizers.update(given)
@@ -398,7 +399,10 @@ class RunRecording(Shown, Bracket["RunRecording"]):
             if self._newest is not None and self._newest() is optimizer:
                 self._end_unrecorded()
                 return
-        if not self._is_here() or not self._counts(optimizer):
+        if not self._is_here():
+            return
+        if not self._counts(optimizer):
+            self._strangers.add(type(optimizer).__name__)
             return
         self._stepped = True
         if self.gradients and self._recording is not None and has_closure(args, kwargs):
