@@ -115,6 +115,24 @@ def test_a_diagnosis_that_fails_is_told_of_nothing_more(is_native: bool) -> None
     assert [str(failure.error) for failure in visit.failures] == ["ours"]
 
 
+def test_a_diagnosis_that_fails_when_it_is_asked_is_left_out(is_native: bool) -> None:
+    def asked(name: str) -> Wants:
+        if name == "abs":
+            raise ValueError("ours")
+        return Wants.ALWAYS
+
+    visit = Visit(only=(), native=is_native)
+    fails, other = Heard(visit, asked), Heard(visit, lambda name: Wants.ALWAYS)
+    visit.diagnoses += [fails, other]
+    with visit:
+        x = torch.full((2,), -1.0)
+        result = x.neg().abs().neg()
+    assert result.tolist() == [-1.0, -1.0]
+    assert (fails.ops[-1], other.ops[-3:]) == ("neg", ["neg", "abs", "neg"])
+    assert len(other.ops) == len(fails.ops) + 2
+    assert [str(failure.error) for failure in visit.failures] == ["ours"]
+
+
 def test_the_first_op_after_a_node_was_made(is_native: bool) -> None:
     w = torch.ones(2, requires_grad=True)
     visit = Visit(only=(), native=is_native)

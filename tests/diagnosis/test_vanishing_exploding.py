@@ -52,6 +52,18 @@ def test_gradients_that_vanish_are_a_warning() -> None:
     assert (finding.key, finding.severity) == ("vanishing", Severity.WARNING)
 
 
+def test_the_last_of_three_passes_in_turn_is_looked_at() -> None:
+    model, small = Deep(1.0), nn.Linear(8, 1)
+    with atlas.doctor() as visit:
+        for turn in range(4):
+            small(torch.ones(4, 8)).mean().backward()
+            small(torch.ones(4, 8)).square().mean().backward()
+            model.scale = 0.05 if turn == 3 else 1.0  # the 4th pass of its line, and the 12th of all
+            model(torch.ones(4, 8)).sum().backward()
+    (finding,) = visit.findings
+    assert finding.key == "vanishing"
+
+
 def test_two_nets_of_one_loss_are_not_compared() -> None:
     small, large = Deep(1.0), Deep(1.0)
     with atlas.doctor() as visit:

@@ -52,6 +52,21 @@ def test_a_layer_of_dead_units_is_named_with_all_that_it_stops(activation: type[
     assert "model(scale *" in finding.where[0].source.text
 
 
+def test_the_last_of_three_passes_in_turn_is_looked_at() -> None:
+    dead, one, other = biased(layers(), 2, -100.0), layers(), layers()
+    parameters = [parameter for model in (dead, one, other) for parameter in model.parameters()]
+    optimizer = torch.optim.SGD(parameters, 0.05)
+    with atlas.doctor() as visit:
+        for _ in range(6):
+            optimizer.zero_grad()
+            x = torch.randn(5, 4)
+            (one(x) - 1).square().mean().backward()
+            (other(x) - 2).square().mean().backward()
+            (dead(x) - 1).square().mean().backward()
+            optimizer.step()
+    assert visit.findings.keys == ["zero-gradients"]
+
+
 def test_fewer_steps_than_five_are_not_judged() -> None:
     assert not fit(biased(layers(), 2, -100.0), steps=4).findings
 

@@ -31,7 +31,8 @@ class OpClock:
 
     def __init__(self) -> None:
         self._ops = 0
-        self._first_ops: tuple[list[tuple[int, int]], ...] = [], []  # numbers of nodes, ops; with gradients enabled
+        # (sequence number, op) pairs: of all ops, and of those with gradients enabled
+        self._first_ops: tuple[list[tuple[int, int]], ...] = [], []
 
     @property
     def ops(self) -> int:

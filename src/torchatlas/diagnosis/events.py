@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torchatlas.capturing.op_listening import Wants
@@ -115,3 +116,19 @@ def diagnosis(kind: type[Diagnosis]) -> type[Diagnosis]:
 def is_power_of_two(count: int) -> bool:
     """True for 1, 2, 4, 8 ...: looks that take long are taken at these events, so that they stay rare."""
     return count & (count - 1) == 0
+
+
+class Doublings:
+    """Counts events of each kind, to look at the 1st, 2nd, 4th, 8th ... of each.
+
+    Backward passes are counted by the line that calls backward: of three passes in turn, one count for all would never
+    come to a power of two at the third.
+    """
+
+    def __init__(self) -> None:
+        self._counts = Counter[Any]()
+
+    def count(self, kind: Hashable) -> bool:
+        """Count an event; True if it is one to look at."""
+        self._counts[kind] += 1
+        return is_power_of_two(self._counts[kind])

@@ -32,7 +32,12 @@ class OpEvents:
         self._number = -1  # autograd's, when an op without gradients was last told of
 
     def wants(self, plan: Plan) -> Wants:
-        wanted = [(each, each.wants(plan)) for each in self._visit.diagnoses]
+        wanted = list[tuple[Diagnosis, Wants]]()
+        for each in list(self._visit.diagnoses):
+            try:
+                wanted.append((each, each.wants(plan)))
+            except Exception as error:
+                self._visit.failed(error, each)
         self._listeners[plan] = [(each, int(wants)) for each, wants in wanted if wants]
         return functools.reduce(operator.or_, (wants for _, wants in wanted), Wants.NOTHING)
 

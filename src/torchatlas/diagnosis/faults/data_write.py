@@ -14,7 +14,7 @@ from torchatlas.capturing.op_listening import Wants
 from torchatlas.capturing.row_schema import Plan
 from torchatlas.capturing.storage_overlap import Layout, overlap
 from torchatlas.diagnosis.backward_passes import BackwardPass
-from torchatlas.diagnosis.events import Diagnosis, diagnosis, is_power_of_two
+from torchatlas.diagnosis.events import Diagnosis, Doublings, diagnosis
 from torchatlas.diagnosis.faults.in_place import written_by
 from torchatlas.diagnosis.findings import at
 from torchatlas.diagnosis.loss_graph import short
@@ -32,7 +32,7 @@ class DataWrite(Diagnosis):
         # By address: an alias that came through numpy is another storage, and memory that was saved is not reused.
         # Then by part: the op, the storage in the recording.
         self._written: dict[int, dict[Part, tuple[int, int | None]]] = {}
-        self._suspected = 0  # passes
+        self._suspected = Doublings()  # passes, by the kind of node, the slot and the line of backward
         self._reported: set[tuple[int, str]] = set()  # autograd's number of a node, and the slot
 
     def wants(self, plan: Plan) -> Wants:
@@ -54,17 +54,20 @@ class DataWrite(Diagnosis):
                 parts[_part(tensor)] = self.history.ops, self.history.storage_of(tensor)
 
     def before_backward(self, backward: BackwardPass) -> None:
-        found = list[tuple[Any, SavedSlot, list[int | None]]]()
+        found = dict[tuple[int, str], tuple[Any, SavedSlot, list[int | None]]]()
         for node, data in saved_data(backward.nodes) if self._written else ():
             if data.layout is not torch.strided or data.is_nested or (address := _address(data)) not in self._written:
                 continue
             number = sequence_nr(node)
             first, parts, part = self._first_after(node, number), self._written[address], _part(data)
             if any(op >= first and _touches(other, part) for other, (op, _) in parts.items()):
-                found += self._suspects(node, number, first)
-        self._suspected += bool(found)
-        for node, saved, written in found if is_power_of_two(self._suspected) else ():  # the recording is read
-            self._report(backward, node, saved, written)
+                found |= {(number, each[1].slot): each for each in self._suspects(node, number, first)}
+        kinds = {(short(node), saved.slot) for node, saved, _ in found.values()}
+        looks = {kind for kind in kinds if self._suspected.count((kind, backward.line))}
+        for key, (node, saved, written) in found.items():
+            if (short(node), saved.slot) in looks:  # the recording is read
+                self._reported.add(key)
+                self._report(backward, node, saved, written)
 
     def _suspects(self, node: Any, number: int, first: int) -> Iterator[tuple[Any, SavedSlot, list[int | None]]]:
         """What a node saved and something has written to since, unnoticed by torch; and the storages, as they were."""
@@ -74,7 +77,6 @@ class DataWrite(Diagnosis):
             part, parts = _part(saved.data), self._written.get(_address(saved.data), {})
             written = [storage for other, (op, storage) in parts.items() if op >= first and _touches(other, part)]
             if written and (number, saved.slot) not in self._reported and saved.expected_version() == saved.version:
-                self._reported.add((number, saved.slot))
                 yield node, saved, written
 
     def _first_after(self, node: Any, number: int) -> int:

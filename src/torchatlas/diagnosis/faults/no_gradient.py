@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,18 +11,18 @@ from typing import Any
 
 import torch
 
-from torchatlas.autograd.graph_walk import leaf_of
+from torchatlas.autograd.graph_walk import leaf_of, sequence_nr
 from torchatlas.capturing.frames import is_installed, is_users, variables_of
 from torchatlas.diagnosis.custom_functions import Applied
 from torchatlas.diagnosis.findings import Finding, Where, at, some
 from torchatlas.diagnosis.gradient_cuts import GradientCuts, cut_by, gradients_were_disabled
-from torchatlas.diagnosis.history import raising_line
+from torchatlas.diagnosis.history import History, raising_line
 from torchatlas.diagnosis.leaf_tensors import Leaf
 from torchatlas.diagnosis.loss_graph import LossGraph
 from torchatlas.graph import Graph, GraphNode
 
 _MOST = 3  # cuts that are named
-_GRADIENT = re.compile(r"\b(\w+)\.grad\b")
+_GRADIENT = re.compile(r"(?<![.\w])(\w+)\.grad\b")  # of a variable, not of an attribute
 Named = tuple[str, int | None]  # a parameter and its storage; tensors of their own may share a name
 _LOOK_FOR = (
     "look for detach(), no_grad, argmax or a cast to integers between them and the loss; or freeze what is not to be "
@@ -188,9 +189,11 @@ def _finding(names: list[str], where: tuple[Where, ...], why: str, fix: str) -> 
     return Finding("no-gradient", what, where, why.format(**words), fix)
 
 
-def gradient_of_result(error: BaseException) -> Finding | None:
-    """The finding if a program ended because it took None for the gradient of a tensor that is the result of an op:
-    `w = w - rate * w.grad` has put a new tensor in the place of a leaf, and only leaves get a gradient."""
+def gradient_of_result(error: BaseException, history: History) -> Finding | None:
+    """The finding if a program ended because it took None for the gradient of a tensor that is the result of an op.
+
+    It is an activation, or `w = w - rate * w.grad` has put a new tensor in the place of a leaf.
+    """
     line, _ = raising_line(error)
     if line is None or not isinstance(error, (TypeError, AttributeError)) or "NoneType" not in str(error):
         return None
@@ -203,11 +206,51 @@ def gradient_of_result(error: BaseException) -> Finding | None:
     for name in _GRADIENT.findall(line.text):
         tensor = variables.get(name)
         if isinstance(tensor, torch.Tensor) and not tensor.is_leaf and not tensor.retains_grad:
+            maker = None if tensor.grad_fn is None else history.maker_of(sequence_nr(tensor.grad_fn))
+            made = "" if maker is None or maker.source is None else maker.source.text
+            if _updates(made, name, of_leaf=_first_is_leaf(tensor.grad_fn)):
+                why = f"an update by hand has put a new tensor in the place of {name}, computed with gradients enabled"
+                fix = (
+                    f"write to the leaf itself: with torch.no_grad(): {name} -= rate * {name}.grad; {name}.grad = None"
+                )
+            else:
+                why = f"backward passes the gradient of {name} on and does not keep it"
+                fix = f"call {name}.retain_grad() before backward()"
             return Finding(
                 "no-gradient",
                 f"{name}.grad is None: {name} is the result of an op, and only leaves get a gradient",
-                (Where("used", line),),
-                f"an update by hand has put a new tensor in the place of {name}, computed with gradients enabled",
-                f"write to the leaf itself: with torch.no_grad(): {name} -= rate * {name}.grad; {name}.grad = None",
+                (Where("used", line), *([] if maker is None or maker.source == line else [at("made by", maker)])),
+                why,
+                fix,
             )
     return None
+
+
+def _updates(text: str, name: str, of_leaf: bool) -> bool:
+    """True if a line puts a variable less its gradient in the variable's place: w = w - rate * w.grad.
+
+    The gradient may have another name, as in w = w - rate * g. Then the old w has to be a leaf: h = h + block(h) is no
+    update.
+    """
+    try:
+        statements = list(ast.walk(ast.parse(text.strip())))
+    except SyntaxError:  # a part of a statement
+        return False
+    for statement in statements:
+        if not isinstance(statement, ast.Assign):
+            continue
+        assigned = [each for target in statement.targets for each in ast.walk(target)]
+        if any(isinstance(each, ast.Name) and each.id == name for each in assigned):
+            read = list(ast.walk(statement.value))
+            sums = [each for each in read if isinstance(each, ast.BinOp) and isinstance(each.op, (ast.Add, ast.Sub))]
+            return any(isinstance(each, ast.Attribute) and ast.unparse(each) == f"{name}.grad" for each in read) or (
+                of_leaf and any(isinstance(each.left, ast.Name) and each.left.id == name for each in sums)
+            )
+    return False
+
+
+def _first_is_leaf(node: Any) -> bool:
+    """True if the first input of the op that made a node of autograd is a leaf."""
+    return node is not None and any(
+        leaf_of(each) is not None for each, _ in node.next_functions[:1] if each is not None
+    )

@@ -186,7 +186,10 @@ class TrainedParameters(Diagnosis):
 
     def at_end(self, complete: bool) -> None:
         if not complete:
-            if self.visit.error is not None and (finding := gradient_of_result(self.visit.error)) is not None:
+            if (
+                self.visit.error is not None
+                and (finding := gradient_of_result(self.visit.error, self.history)) is not None
+            ):
                 self.visit.report(finding)
             return
         before, found = self._open, self._found

@@ -8,7 +8,7 @@ from typing import Any
 from torchatlas.autograd.graph_walk import leaf_of
 from torchatlas.autograd.saved_tensors import saved_by, storage_bytes, storage_key
 from torchatlas.diagnosis.backward_passes import BackwardPass
-from torchatlas.diagnosis.events import Diagnosis, diagnosis, is_power_of_two
+from torchatlas.diagnosis.events import Diagnosis, Doublings, diagnosis
 from torchatlas.diagnosis.findings import Finding, Severity, at
 from torchatlas.diagnosis.loss_graph import LossGraph
 from torchatlas.graph import GraphNode
@@ -24,11 +24,10 @@ class SavedMemory(Diagnosis):
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
-        self._passes = 0
+        self._passes = Doublings()
 
     def before_backward(self, backward: BackwardPass) -> None:
-        self._passes += 1
-        for finding in self.check_loss(backward) if is_power_of_two(self._passes) else ():
+        for finding in self.check_loss(backward) if self._passes.count(backward.line) else ():
             self.visit.report(finding)
 
     @staticmethod

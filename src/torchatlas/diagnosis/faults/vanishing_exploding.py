@@ -15,7 +15,7 @@ from typing import Any
 
 from torchatlas.autograd.graph_walk import leaf_of
 from torchatlas.diagnosis.backward_passes import BackwardPass
-from torchatlas.diagnosis.events import Diagnosis, diagnosis, is_power_of_two
+from torchatlas.diagnosis.events import Diagnosis, Doublings, diagnosis
 from torchatlas.diagnosis.findings import Severity
 from torchatlas.diagnosis.loss_graph import LossGraph, short
 from torchatlas.diagnosis.numeric_checks import has_numbers, rms
@@ -23,7 +23,7 @@ from torchatlas.diagnosis.numeric_checks import has_numbers, rms
 _FACTOR = 1e6
 _FEWEST_LAYERS = 6
 _FEWEST_REPEATS = 8
-_MOST_NODES = 1_000  # of a pass that are looked at, but whole kinds of them
+_MOST_NODES = 1_000  # stop adding kinds of nodes once this many are watched
 _MOST_AT_ONCE = 0.5  # of the change, in orders of magnitude: more between two neighbours is a gate or a scale
 _EACH_LAYER = "each layer multiplies them by its own factor"
 _AGAINST_VANISHING = (
@@ -39,26 +39,27 @@ class VanishingExploding(Diagnosis):
 
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
-        self._passes = 0
-        self._suspected = 0  # passes: their paths are looked at each time the number has doubled
+        self._passes = Doublings()
+        self._suspected = Doublings()  # passes: the paths of few are looked at
+        self._looks = False  # at the pass that runs
 
     def before_backward(self, backward: BackwardPass) -> None:
         self._weights: dict[int, float] = {}  # by the node of the leaf: the size of its gradient
         self._repeated: dict[tuple[str, tuple[int, ...]], dict[int, float]] = {}
-        self._passes += 1
+        self._looks = self._passes.count(backward.line)
 
     def nodes_wanted(self, backward: BackwardPass) -> Iterable[int]:
         """The weights, if they are enough; and what repeats. Every node costs time: not in each pass."""
-        if not is_power_of_two(self._passes):
+        if not self._looks:
             return ()
-        weights = [number for number, leaf in backward.leaves.items() if leaf.dim() >= 2]
+        nodes = [number for number, leaf in backward.leaves.items() if leaf.dim() >= 2]
         kinds = Counter(map(type, backward.nodes))
         often = {kind for kind, count in kinds.items() if count >= _FEWEST_REPEATS}
         for kind in dict.fromkeys(map(type, backward.nodes)):  # those of one loop are as many
-            if kind in often and len(weights) < _MOST_NODES:
+            if kind in often and len(nodes) < _MOST_NODES:
                 alike = [number for number, node in enumerate(backward.nodes) if type(node) is kind]
-                weights += [number for number in alike if number not in backward.leaves]
-        return weights
+                nodes += [number for number in alike if number not in backward.leaves]
+        return nodes
 
     def node_runs(self, backward: BackwardPass, node: int, gradients: Any) -> None:
         gradient = next((grad for grad in gradients if grad is not None), None)
@@ -76,8 +77,7 @@ class VanishingExploding(Diagnosis):
         wide = [kind for kind, sizes in repeated.items() if _differ(sizes, _FEWEST_REPEATS)]
         if not _differ(weights, _FEWEST_LAYERS) and not wide:
             return
-        self._suspected += 1
-        if not is_power_of_two(self._suspected):
+        if not self._suspected.count(backward.line):
             return
         paths = Paths(backward)
         layers = paths.layers(weights)

@@ -13,7 +13,7 @@ import torch
 from torchatlas.autograd.graph_walk import leaf_of, sequence_nr
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.data_flow import reachable
-from torchatlas.diagnosis.events import Diagnosis, diagnosis, is_power_of_two
+from torchatlas.diagnosis.events import Diagnosis, Doublings, diagnosis
 from torchatlas.diagnosis.findings import Where, at, some
 from torchatlas.diagnosis.leaf_tensors import Leaf
 from torchatlas.diagnosis.loss_graph import short
@@ -67,8 +67,8 @@ class ZeroGradients(Diagnosis):
         super().__init__(visit)
         self._alive: dict[int, weakref.ref[torch.Tensor]] = {}  # by id
         self._suspects: dict[Leaf, _Suspect] = {}
-        self._passes = 0
-        self._since = 0  # passes with suspects
+        self._passes = Doublings()
+        self._since = Doublings()  # passes with suspects
         self._leaves: dict[int, torch.Tensor] = {}  # of the pass that runs: not known to be alive, by node
         self._sizes: dict[int, float] = {}  # the largest gradient that came to each node of it
         self._whole = False  # whether every node is looked at
@@ -77,12 +77,11 @@ class ZeroGradients(Diagnosis):
         self._leaves, self._sizes, self._whole = {}, {}, False
         if not backward.accumulates:
             return
-        self._passes += 1
-        self._since += bool(self._suspects)
-        if self._suspects or is_power_of_two(self._passes):
+        looks = self._passes.count(backward.line)
+        if self._suspects or looks:
             leaves = backward.leaves.items()
             self._leaves = {number: leaf for number, leaf in leaves if not self._is_alive(leaf)}
-            self._whole = bool(self._suspects) and bool(self._leaves) and is_power_of_two(self._since)
+            self._whole = bool(self._suspects and self._leaves) and self._since.count(backward.line)
 
     def _is_alive(self, leaf: torch.Tensor) -> bool:
         known = self._alive.get(id(leaf))
