@@ -257,6 +257,20 @@ def test_a_fork_in_the_middle() -> None:
     assert names(rec.graph).count("aten.tanh.default") == 2
 
 
+@pytest.mark.child
+@pytest.mark.usefixtures("native")
+def test_what_dies_with_the_shell_of_a_tensor_may_be_memory() -> None:
+    """The value of a batched tensor dies with the last weak reference to it, which is ours."""
+    net = model()
+    weights = {name: torch.randn(50, *parameter.shape) for name, parameter in net.named_parameters()}
+    with atlas.recording(net, native=True) as rec, torch.no_grad():
+        for _ in range(80):  # until entries of tensors that are gone are swept
+            stacked = {name: weight * 1 for name, weight in weights.items()}
+            made = torch.func.vmap(lambda parameters: torch.func.functional_call(net, parameters, (X,)).sum())(stacked)
+    assert made.shape == (50,)
+    assert names(rec.graph).count("aten.tanh.default") == 80
+
+
 @pytest.mark.usefixtures("native")
 def test_a_thousand_recordings_leave_nothing() -> None:
     net = model()

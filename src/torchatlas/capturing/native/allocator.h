@@ -50,7 +50,7 @@ struct Listener : torch::profiler::impl::ProfilerStateBase {
     inside[slot].fetch_add(1);
     Recorder* recorder = slots[slot].load();
     if (recorder && recorder->generation == generation) {
-      Lock lock(recorder->mutex);
+      Lock lock(*recorder);
       bool ours = looking_away || locals[slot].busy;  // what we allocate ourselves does not count
       if (bytes < 0 && recorder->freed(data)) ours = false;
       if (!ours) recorder->count(bytes);

@@ -62,7 +62,7 @@ inline void Recorder::protect(Local& me, const Frame& frame, c10::ArrayRef<const
   const Plan& plan = *frame.plan;
   c10::SmallVector<at::Tensor, 4> written;
   {
-    Lock lock(mutex);
+    Lock lock(*this);
     auto look = [&](const at::Tensor& tensor) {
       auto* impl = tensor.unsafeGetTensorImpl();
       if (!is_plain(impl)) return written.push_back(tensor);

@@ -58,7 +58,7 @@ inline void Recorder::enter(const at::RecordFunction& fn) {
   frame.autograd = op->has_autograd && effective.has_any(kAutograd);
   frame.below = std::exchange(me.recorded, me.depth - 1);
   frame.uncaught = std::uncaught_exceptions();
-  Lock lock(mutex);
+  Lock lock(*this);
   frame.plan = plan_of(me, op, lock);
   if (frame.plan->number < 0) return;  // no part of the program
   lock.unlock();
@@ -107,7 +107,7 @@ inline void Recorder::leave(const at::RecordFunction& fn) {
   if (!row.in_backward || row.grad) row.next_nr = at::sequence_number::peek() - 2 * frame.writes_view;
   if (row.needs && frame.writes_view) row.needs = 2;
   bool raised = std::uncaught_exceptions() > frame.uncaught;
-  Lock lock(mutex);
+  Lock lock(*this);
   relay(frame, lock);
   if (raised && frame.row_at < 0) {
     failures.push_back(row);
@@ -236,7 +236,7 @@ inline int Recorder::kind_of(Local& me, PyCodeObject* code) {
   auto& cached = me.codes[(reinterpret_cast<uintptr_t>(code) >> 5) % me.codes.size()];
   if (cached.first == code) return cached.second;
   {
-    Lock lock(mutex);
+    Lock lock(*this);
     auto found = codes.find(code);
     if (found != codes.end()) return cached = {code, found->second}, found->second;
   }
@@ -248,14 +248,14 @@ inline int Recorder::kind_of(Local& me, PyCodeObject* code) {
 // With the GIL: from now on the code stays, and so its address is its own.
 inline int Recorder::keep_code(PyCodeObject* code) {
   {
-    Lock lock(mutex);
+    Lock lock(*this);
     auto found = codes.find(code);
     if (found != codes.end()) return found->second;
   }
   Ref kind(PyObject_CallOneArg(classify, reinterpret_cast<PyObject*>(code)));
   if (!kind) note_error();
   int number = kind ? static_cast<int>(PyLong_AsLong(kind)) : kSkip;
-  Lock lock(mutex);
+  Lock lock(*this);
   if (codes.emplace(code, number).second) Py_INCREF(code);
   return number;
 }

@@ -48,11 +48,14 @@ void forget_all(Recorder& r, bool codes_too) {
   std::vector<TensorRow> tensors;
   std::vector<PyCodeObject*> codes;
   std::vector<PyObject*> noted;
+  ska::flat_hash_map<c10::TensorImpl*, Known> known;
+  std::vector<std::pair<WeakImpl, int32_t>> lone;
   {
-    Lock lock(r.mutex);
+    Lock lock(r);
     noted.swap(r.noted), r.marks.clear(), r.marked = 0;
-    r.rows.clear(), r.tokens.clear(), r.values.clear(), r.storages.clear(), r.known.clear(), r.live.clear();
-    r.by_data.clear(), r.polled.clear(), r.lone.clear(), r.failures.clear();
+    r.rows.clear(), r.tokens.clear(), r.values.clear(), r.storages.clear(), r.live.clear();
+    known.swap(r.known), lone.swap(r.lone);
+    r.by_data.clear(), r.polled.clear(), r.failures.clear();
     tensors.swap(r.tensors);
     r.tensors_drained = r.storages_drained = r.ops = 0, r.first_row = 0;
     r.first_ops[0].clear(), r.first_ops[1].clear(), r.told_at = -1;
@@ -112,7 +115,7 @@ PyObject* core_start(PyObject* self, PyObject* cell) {
 PyObject* core_stop(PyObject* self, PyObject*) {
   Recorder& r = of(self);
   end_recording(r);
-  Lock lock(r.mutex);
+  Lock lock(r);
   r.poll_all();
   take_from_table(std::exchange(r.entered, {}));
   return none();
@@ -161,7 +164,7 @@ PyObject* core_drain(PyObject* self, PyObject* list) { return of(self).drain(lis
 
 PyObject* core_note(PyObject* self, PyObject* event) {
   Recorder& r = of(self);
-  Lock lock(r.mutex);
+  Lock lock(r);
   r.noted.push_back(Py_NewRef(event));
   r.event(Row::Noted, static_cast<int64_t>(r.noted.size()) - 1);
   return none();
@@ -169,7 +172,7 @@ PyObject* core_note(PyObject* self, PyObject* event) {
 
 PyObject* core_mark(PyObject* self, PyObject*) {
   Recorder& r = of(self);
-  Lock lock(r.mutex);
+  Lock lock(r);
   r.event(Row::Mark, 0);
   return PyLong_FromLongLong(r.marked++);
 }
@@ -197,7 +200,7 @@ PyObject* core_number(PyObject* self, PyObject* args) {
   auto tensor = tensor_at(address);
   int32_t number;
   {
-    Lock lock(r.mutex);
+    Lock lock(r);
     number = r.number_of(tensor, external, lock);
   }
   return PyLong_FromLong(number);
@@ -206,14 +209,14 @@ PyObject* core_number(PyObject* self, PyObject* args) {
 PyObject* core_known(PyObject* self, PyObject* address) {  // (number, storage's number) of a tensor that was seen, or None
   Recorder& r = of(self);
   auto tensor = tensor_at(address);
-  Lock lock(r.mutex);
+  Lock lock(r);
   Known* entry = r.find(tensor.unsafeGetTensorImpl());
   return entry ? Py_BuildValue("(ii)", entry->number, entry->storage) : none();
 }
 
 PyObject* core_memory(PyObject* self, PyObject* address) {  // (number, came from outside) of a storage, or None
   Recorder& r = of(self);
-  Lock lock(r.mutex);
+  Lock lock(r);
   auto entry = r.live.find(static_cast<c10::StorageImpl*>(PyLong_AsVoidPtr(address)));
   if (entry == r.live.end() || entry->second.weak.use_count() == 0) return none();
   return Py_BuildValue("(iO)", entry->second.number, entry->second.external ? Py_True : Py_False);
@@ -230,7 +233,7 @@ PyObject* core_look(PyObject* self, PyObject* args) {
     at::Tensor tensor(tensor_at(PyList_GET_ITEM(addresses, i)));
     at::Tensor gradient = tensor.is_leaf() ? tensor.grad() : at::Tensor();
     if (gradient.defined() && gradient.key_set().has_any(kTakesOver)) return none();
-    Lock lock(r.mutex);
+    Lock lock(r);
     auto [number, storage] = r.numbers_of(tensor, *how, lock);
     auto [second, memory] = gradient.defined() ? r.numbers_of(gradient, *how == 'r' ? 'r' : 'i', lock) : std::pair(-1, -1);
     lock.unlock();
@@ -242,14 +245,14 @@ PyObject* core_look(PyObject* self, PyObject* args) {
 PyObject* core_forget(PyObject* self, PyObject* address) {
   Recorder& r = of(self);
   auto tensor = tensor_at(address);
-  Lock lock(r.mutex);
+  Lock lock(r);
   r.forget(tensor);
   return none();
 }
 
 PyObject* core_note_size(PyObject* self, PyObject* address) {
   Recorder& r = of(self);
-  Lock lock(r.mutex);
+  Lock lock(r);
   r.note_size(static_cast<c10::StorageImpl*>(PyLong_AsVoidPtr(address)));
   return none();
 }
@@ -259,7 +262,7 @@ PyObject* core_leaves(PyObject* self, PyObject*) {  // tensors that have a gradi
   std::vector<at::Tensor> leaves;
   {
     std::vector<at::Tensor> all;
-    Lock lock(r.mutex);
+    Lock lock(r);
     for (auto& entry : r.known) {
       if (auto impl = entry.second.weak.lock()) all.emplace_back(std::move(impl));
     }
@@ -277,7 +280,7 @@ PyObject* core_leaves(PyObject* self, PyObject*) {  // tensors that have a gradi
 PyObject* core_failures(PyObject* self, PyObject*) {
   Recorder& r = of(self);
   std::vector<Row> rows;
-  { Lock lock(r.mutex); rows = r.failures; }
+  { Lock lock(r); rows = r.failures; }
   PyObject* list = PyList_New(0);
   for (const Row& row : rows) {
     PyObject* code = row.code ? reinterpret_cast<PyObject*>(row.code) : Py_None;
@@ -298,13 +301,13 @@ PyObject* core_release(PyObject* self, PyObject* codes_too) {
 
 PyObject* core_counts(PyObject* self, PyObject*) {  // ops, code objects, layouts, the allocator's peak
   Recorder& r = of(self);
-  Lock lock(r.mutex);
+  Lock lock(r);
   return Py_BuildValue("(nnnL)", r.ops, r.codes.size(), r.layouts.size(), r.deaf ? -1ll : static_cast<long long>(r.peak));
 }
 
 PyObject* core_count(PyObject* self, PyObject* grad) {  // an op that the recorder in Python has recorded
   Recorder& r = of(self);
-  Lock lock(r.mutex);
+  Lock lock(r);
   ++r.ops;
   r.note_number(at::sequence_number::peek() - 1, PyObject_IsTrue(grad));
   return none();
@@ -314,7 +317,7 @@ PyObject* core_live(PyObject* self, PyObject*) {  // the numbers of the storages
   Recorder& r = of(self);
   std::vector<int32_t> numbers;
   {
-    Lock lock(r.mutex);
+    Lock lock(r);
     for (const auto& entry : r.live) {
       if (!entry.second.external && entry.second.weak.use_count() > 0) numbers.push_back(entry.second.number);
     }
@@ -324,7 +327,7 @@ PyObject* core_live(PyObject* self, PyObject*) {  // the numbers of the storages
 
 PyObject* core_ops(PyObject* self, PyObject*) {
   Recorder& r = of(self);
-  Lock lock(r.mutex);
+  Lock lock(r);
   return PyLong_FromSize_t(r.ops);
 }
 
@@ -334,7 +337,7 @@ PyObject* core_first_op(PyObject* self, PyObject* args) {
   int grad;
   if (!PyArg_ParseTuple(args, "Lp", &number, &grad)) return nullptr;
   Recorder& r = of(self);
-  Lock lock(r.mutex);
+  Lock lock(r);
   const auto& firsts = r.first_ops[grad];
   auto found = std::lower_bound(firsts.begin(), firsts.end(), std::make_pair(int64_t{number}, int64_t{0}));
   return found == firsts.end() ? none() : PyLong_FromLongLong(found->second);

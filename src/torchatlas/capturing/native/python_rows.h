@@ -127,7 +127,7 @@ inline bool Recorder::drain(PyObject* list) {
   std::vector<IValue> its_values;
   std::vector<PyObject*> its_notes;
   {
-    Lock lock(mutex);
+    Lock lock(*this);
     bool running = slot >= 0 && slots[slot].load() == this;
     if (running) poll(polled.size());  // what dies after the end is no part of the recording
     auto pending = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.kind == Row::Pending; });
@@ -184,7 +184,7 @@ inline void Recorder::drain_tensors(PyObject* list) {
   std::vector<TensorRow> rows;
   size_t first;
   {
-    Lock lock(mutex);
+    Lock lock(*this);
     first = tensors_drained;
     rows.assign(tensors.begin() + first, tensors.end());
     tensors_drained = tensors.size();
@@ -216,7 +216,7 @@ inline void Recorder::drain_storages(PyObject* list) {
   std::vector<StorageRow> rows;
   size_t first;
   {
-    Lock lock(mutex);
+    Lock lock(*this);
     first = storages_drained;
     rows.assign(storages.begin() + first, storages.end());
     storages_drained = storages.size();
@@ -233,7 +233,7 @@ inline void Recorder::drain_storages(PyObject* list) {
 // (hash of the structure, times of ops, ((ops before it, bytes) of what died), events of Python's, odd tensors); None if
 // some of it was drained already.
 inline PyObject* Recorder::summary() {
-  Lock lock(mutex);
+  Lock lock(*this);
   if (first_row > 0) return none();
   std::vector<int64_t> times;
   std::vector<std::pair<int64_t, int64_t>> deaths;

@@ -6,7 +6,6 @@ namespace {
 using Impl = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
-using Lock = std::unique_lock<std::mutex>;
 
 constexpr int kSlots = 16;  // recordings at once
 
@@ -25,6 +24,18 @@ struct Live {  // a storage
 };
 
 struct Recorder;
+
+// The mutex of a recorder, held. Weak references that are given up meanwhile are let go of when it no longer is: the last
+// one takes what is left of its tensor along, as the value of a batched tensor, and the allocator reports that to us.
+struct Lock {
+  Recorder& recorder;
+  bool held = false;
+  explicit Lock(Recorder& r) : recorder(r) { lock(); }
+  Lock(const Lock&) = delete;
+  ~Lock() { if (held) unlock(); }
+  inline void lock();
+  inline void unlock();
+};
 
 // The running module call of one thread, and the user's line if it is known beforehand: a list of two to Python.
 struct Cell {
@@ -92,6 +103,7 @@ struct Recorder {
   std::vector<StorageRow> storages;
   size_t tensors_drained = 0, storages_drained = 0, ops = 0;
   ska::flat_hash_map<c10::TensorImpl*, Known> known;
+  std::vector<WeakImpl> given_up;  // see Lock
   ska::flat_hash_map<c10::StorageImpl*, Live> live;
   ska::flat_hash_map<void*, c10::StorageImpl*> by_data;
   std::vector<c10::StorageImpl*> polled;          // whose end no allocator reports
@@ -137,6 +149,7 @@ struct Recorder {
   void poll(size_t most);
   void poll_all();
   void sweep();
+  void give_up(ska::flat_hash_map<c10::TensorImpl*, Known>::iterator entry);
   Known* find(c10::TensorImpl* impl);
   int32_t number_of(const at::TensorBase& tensor, bool external, Lock& lock, int64_t bytes = -1);
   std::pair<int32_t, int32_t> numbers_of(const at::TensorBase& tensor, char how, Lock& lock);
@@ -189,5 +202,14 @@ struct Recorder {
   void drain_storages(PyObject* list);
   PyObject* summary();
 };
+
+inline void Lock::lock() { recorder.mutex.lock(), held = true; }
+
+inline void Lock::unlock() {
+  std::vector<WeakImpl> given_up;
+  given_up.swap(recorder.given_up);
+  held = false;
+  recorder.mutex.unlock();
+}
 
 }  // namespace

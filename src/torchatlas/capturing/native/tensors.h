@@ -125,7 +125,10 @@ inline void Recorder::poll(size_t most) {
     }
   }
   for (size_t i = lone.size(); i-- > 0;) {
-    if (lone[i].first.use_count() == 0) event(Row::Died, lone[i].second), lone.erase(lone.begin() + i);
+    if (lone[i].first.use_count() > 0) continue;
+    event(Row::Died, lone[i].second);
+    given_up.push_back(std::move(lone[i].first));
+    lone.erase(lone.begin() + i);
   }
 }
 
@@ -141,9 +144,19 @@ inline void Recorder::poll_all() {
   }
 }
 
+inline void Recorder::give_up(ska::flat_hash_map<c10::TensorImpl*, Known>::iterator entry) {
+  given_up.push_back(std::move(entry->second.weak));
+  known.erase(entry);
+}
+
 inline void Recorder::sweep() {  // tensors that are no more: their addresses may serve again
   for (auto entry = known.begin(); entry != known.end();) {
-    entry = entry->second.weak.use_count() == 0 ? known.erase(entry) : std::next(entry);
+    if (entry->second.weak.use_count() == 0) {
+      given_up.push_back(std::move(entry->second.weak));
+      entry = known.erase(entry);
+    } else {
+      ++entry;
+    }
   }
   sweep_at = 2 * known.size() + 256;
 }
@@ -159,7 +172,7 @@ inline Known* Recorder::find(c10::TensorImpl* impl) {
       return &entry;
     }
   }
-  known.erase(found);  // another tensor at this address, or one that was laid out anew without an op
+  give_up(found);  // another tensor at this address, or one that was laid out anew without an op
   return nullptr;
 }
 
@@ -194,7 +207,8 @@ inline std::pair<int32_t, int32_t> Recorder::numbers_of(const at::TensorBase& te
 
 inline void Recorder::remember(const at::TensorBase& tensor, Known&& entry) {
   if (known.size() >= sweep_at) sweep();
-  known.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(entry));
+  auto [place, is_new] = known.emplace(tensor.unsafeGetTensorImpl(), std::move(entry));
+  if (!is_new) std::swap(place->second, entry), given_up.push_back(std::move(entry.weak));
 }
 
 // A tensor with several storages, or with none that it shows: Python says what it is made of.
@@ -243,8 +257,8 @@ inline int32_t Recorder::number_of_odd(const at::TensorBase& tensor, bool extern
 }
 
 inline void Recorder::forget(const at::TensorBase& tensor) {
-  known.erase(tensor.unsafeGetTensorImpl());
   auto* impl = tensor.unsafeGetTensorImpl();
+  if (auto entry = known.find(impl); entry != known.end()) give_up(entry);
   if (impl->has_storage() && impl->layout() == at::kStrided) note_size(impl->unsafe_storage().unsafeGetStorageImpl());
 }
 
