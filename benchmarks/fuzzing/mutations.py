@@ -6,6 +6,7 @@ checks.
 
 import base64
 import dataclasses
+import functools
 import gzip
 import io
 import json
@@ -255,6 +256,11 @@ KINDS: dict[str, tuple[Callable[[random.Random, Seed], bytes], Callable[[Seed], 
 
 
 def read_members(data: bytes) -> Members:
+    return dict(_members(data))
+
+
+@functools.lru_cache(maxsize=64)  # the seeds are read again for every case
+def _members(data: bytes) -> Members:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
