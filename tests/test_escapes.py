@@ -9,6 +9,7 @@ import csv
 import inspect
 import io
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -119,6 +120,23 @@ def _partitions() -> Any:
     return [*reports, *reports[0].subgraphs, *(atlas.ConcurrencyAnalyzer().analyze(report) for report in reports)]
 
 
+def _joined() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        trace = GRAPH.save(Path(folder, "own.trace.json"))
+        found = atlas.join_profile(COSTED, trace)
+    return [found, *found.nodes]
+
+
+def _watched() -> Any:
+    model, example = hostile_model()
+    optimizer = torch.optim.SGD(model.parameters())
+    with tempfile.TemporaryDirectory() as folder:
+        with atlas.watch(optimizer, model, path=Path(folder, "run.atlas"), every=1) as watch:
+            model(example).sum().backward()
+            optimizer.step()
+        return [watch, watch.report, watch.report.modules]
+
+
 def _items() -> Any:
     parts = [GRAPH, *GRAPH.nodes, *GRAPH.edges, *GRAPH.values, *GRAPH.storages, *GRAPH.scopes.values()]
     parts += [node.arguments for node in GRAPH.nodes] + [node.source for node in GRAPH.nodes]
@@ -145,6 +163,7 @@ MAKES: dict[str, Callable[[], Any]] = {
     "debug_backward": _debugged,
     "doctor": _doctored,
     "draw": lambda: atlas.draw(GRAPH),
+    "join_profile": _joined,
     "lifecycle": lambda: atlas.lifecycle(_loss()),
     "make_dot": lambda: atlas.make_dot(_loss()),
     "memory": lambda: [atlas.memory(GRAPH), atlas.memory(COSTED)],
@@ -157,6 +176,7 @@ MAKES: dict[str, Callable[[], Any]] = {
     "record_backward": _recorded_backward,
     "track_computational_graph": lambda: atlas.track_computational_graph(*hostile_model()),
     "trace": lambda: [traced := atlas.trace(*hostile_model()), *traced.graph.nodes],
+    "watch": _watched,
     "verify": lambda: atlas.verify(atlas.capture(*hostile_model(), values="replay")),
 }
 WITHOUT_TEXT = {
@@ -177,6 +197,7 @@ WITHOUT_TEXT = {
     "recording_backward": "what `record_backward` returns",
     "register_operator": "returns nothing",
     "run_pipeline": "numbers, and the plan that `pipeline_stages` makes",
+    "save_ranks": "paths",
     "view": "the path of a page, which is tested in tests/render/viewer/test_page.py",
 }
 

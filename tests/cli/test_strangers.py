@@ -39,9 +39,11 @@ GIVEN = {
     "names": ".py:build",
     "script": ".py",
     "lesson": ".md",
+    "trace": "own.trace.json",
 }
 NEEDED = {
     "checkpoint": ["--limit", "1GB"],
+    "convert": ["-o", f"{FILE_NAME}.csv"],
     "debug": ["-c", "where", "-c", "grads", "-c", "order", "-c", "run"],
     "draw": ["-o", f"{FILE_NAME}.svg"],
     "view": ["--no-browser", "-o", f"{FILE_NAME}.html"],
@@ -68,7 +70,12 @@ WITHOUT = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("strangers")
-    hostile_graph().save(path / f"{FILE_NAME}graph.atlas")
+    graph = hostile_graph()
+    graph.save(path / f"{FILE_NAME}graph.atlas")
+    profile = graph.save(path / f"{FILE_NAME}own.trace.json")
+    trace = json.loads(profile.read_text("utf-8"))
+    trace["traceEvents"].append({"ph": "X", "cat": "kernel", "name": HOSTILE, "ts": 0, "dur": 1})
+    profile.write_text(json.dumps(trace), "utf-8")
     hostile_graph(operations=False).save(path / f"{FILE_NAME}graph.json")
     model, example = hostile_model(HOSTILE)
     atlas.trace(model, example).save(path / f"{FILE_NAME}traced.atlas")
