@@ -169,7 +169,7 @@ def _interpreter() -> World:
     return {
         "gc.threshold": gc.get_threshold(),
         "gc.enabled": gc.isenabled(),
-        "gc.frozen": gc.get_freeze_count(),
+        "gc.frozen": gc.get_freeze_count() > 0,  # how many falls as they die
         "gc.callbacks": list(gc.callbacks),
         "gc.debug": gc.get_debug(),
         "sys.hooks": [sys.gettrace(), sys.getprofile(), sys.excepthook, sys.unraisablehook, sys.displayhook],
