@@ -14,7 +14,7 @@ from torchatlas import errors
 
 # Which page a name stands on: the first whose module begins so. A new name falls onto the page of its room.
 SUBJECTS = {
-    "recording": ("Recording", ["capturing", "graph.timing", "runs", "integrations"]),
+    "recording": ("Recording", ["capturing", "graph.timing", "runs"]),
     "graph": ("The graph", ["graph", ""]),
     "cost": (
         "Cost and comparison",
@@ -26,7 +26,7 @@ SUBJECTS = {
     "trace": ("Traced models and replay", ["execute"]),
     "show": ("Tables, pictures, the viewer", ["render"]),
     "partition": ("Partitions and pipelines", ["partition", "pipeline"]),
-    "integrations": ("In other tools", ["integrations"]),
+    "integrations": ("In your loop, your CI, other tools", ["integrations", "export"]),
     "compat": ("Names of other packages", ["compat"]),
     "engine": ("The readable autograd engine", ["autograd.engine"]),
 }

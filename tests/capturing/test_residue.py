@@ -625,16 +625,21 @@ def test_modes_and_trackers_that_an_exception_left_open_do_not_hold_a_recording_
     assert not differences(before, snapshot())
 
 
-@pytest.mark.parametrize(
-    ("owner", "name"), [(patches, "_pace_collector"), (recorder.Recorder, "start")], ids=["patches", "recorder"]
-)
-def test_a_recording_that_cannot_begin_leaves_nothing(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: Any) -> None:
-        raise KeyboardInterrupt
+def interrupted(*args: Any) -> None:
+    raise KeyboardInterrupt
 
+
+@pytest.mark.parametrize(
+    ("owner", "name", "replacement"),
+    [(patches, "_FOR_ALL", (*patches._FOR_ALL, interrupted)), (recorder.Recorder, "start", interrupted)],
+    ids=["patches", "recorder"],
+)
+def test_a_recording_that_cannot_begin_leaves_nothing(
+    owner: Any, name: str, replacement: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, x = nn.Linear(2, 2), torch.ones(1, 2)
     before = snapshot(model, x)
-    monkeypatch.setattr(owner, name, interrupted)
+    monkeypatch.setattr(owner, name, replacement)
     for begin in (atlas.recording(model).start, functools.partial(atlas.capture, model, x)):
         with pytest.raises(KeyboardInterrupt):
             begin()

@@ -57,7 +57,7 @@ class ProfiledNode(Report):
 class ProfileJoin(Report):
     """What of a profiler's trace belongs to what of a graph. All its times are of one run, that of the trace."""
 
-    trace: str
+    trace: str  # the file of the profiler
     step: int | None  # the ProfilerStep that was taken, the first of several; None if the trace has none
     ops: int  # of the graph
     nodes: tuple[ProfiledNode, ...]  # the ops that were found, in order
