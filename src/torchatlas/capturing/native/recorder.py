@@ -24,7 +24,7 @@ from torchatlas.capturing.record_op import plan_for
 from torchatlas.capturing.recorder import Around, Recorder, Summary, describe_error, running_node
 from torchatlas.capturing.row_schema import OMITTED, PLACE, Died, Plan, Reshaped, Resized
 from torchatlas.capturing.table_rows import portable
-from torchatlas.capturing.tensor_numbers import LookedUp, TensorNumbers
+from torchatlas.capturing.tensor_numbers import TensorNumbers
 from torchatlas.capturing.tensors import layout_name, shape_of, storages_of
 from torchatlas.graph.arguments import Constant
 from torchatlas.interrupts import bracketed
@@ -473,13 +473,13 @@ class NativeNumbers(TensorNumbers):
         self.register, self.made_without_memory = register, register
         self.number_of, self.number_of_result, self.results = number_of, register, results
 
-    def look(self, tensors: list[Any], how: str) -> list[LookedUp] | None:
-        """The numbers of tensors and their gradients, without a word of Python each.
+    def look(self, tensors: list[Any], how: str) -> bytes | None:
+        """The numbers of tensors and their gradients, without a word of Python each: four integers, see `_looked_up`.
 
         `how` says what gets a number: "register" all, "seen" none that has no number yet, "in known memory" what lies
         in a storage that is known. So do gradients, except with "register". None if a gradient is not a plain tensor.
         """
-        found: list[LookedUp] | None = self._core.look([tensor._cdata for tensor in tensors], how)
+        found: bytes | None = self._core.look([tensor._cdata for tensor in tensors], how)
         return found
 
     def known_number(self, tensor: Any) -> int | None:
