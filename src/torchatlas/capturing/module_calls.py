@@ -151,6 +151,10 @@ class Watch:
         finally:
             self.recorder.take_off()
 
+    def hooks_begin(self, cell: Cell) -> None:
+        """From here on ops run inside of ops: hooks on what an op saves for backward."""
+        self._recorder_of(cell).hooks_begin()
+
     def may_have_recomputed(self) -> None:
         """Note if what ran in a backward node so far is a checkpoint's function, run again."""
         node = current_autograd_node()
