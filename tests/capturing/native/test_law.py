@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,6 +189,53 @@ def test_what_was_recorded_replays(specimen: Specimen) -> None:
     graph = record(specimen, "training" if specimen.trains else "forward", True, values="replay")
     report = atlas.verify(graph)
     assert report, str(report)
+
+
+# -- what changes a tensor without a word -------------------------------------------------------------------------------
+
+
+def out_of_another_size() -> None:
+    total = torch.empty(0)
+    torch.add(torch.ones(3), 1, out=total)
+    torch.add(torch.ones(2, 3), 1, out=total[:0])
+    total.mul(2)
+
+
+def laid_out_anew() -> None:
+    x = torch.ones(2, 3)
+    x.t_().add_(1)
+    x.unsqueeze_(0).sum()
+    x.resize_(4, 4).fill_(1).sum()
+
+
+def other_data() -> None:
+    x = torch.ones(3)
+    x.mul_(2)
+    x.data = torch.zeros(4)
+    x.add_(1)
+    x.data = x.detach()
+    x.add_(1)
+
+
+def storage_resized() -> None:
+    x = torch.ones(3)
+    x.untyped_storage().resize_(0)
+    x.untyped_storage().resize_(12)
+    x.fill_(1).sum()
+
+
+PROGRAMS = [out_of_another_size, laid_out_anew, other_data, storage_resized]
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized:UserWarning")
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_same_columns_where_tensors_change(program: Callable[[], None]) -> None:
+    graphs = []
+    for native in (False, False, True):
+        with atlas.recording(native=native) as rec:
+            program()
+        graphs.append(rec.graph)
+    assert column_differences(graphs[1], graphs[2]) == []
 
 
 # -- other people's models ---------------------------------------------------------------------------------------------

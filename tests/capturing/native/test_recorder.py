@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -310,6 +311,31 @@ def test_a_thousand_recordings_leave_nothing() -> None:
     del net, rec, handle, stop_there
     gc.collect()
     assert dropped() is None
+
+
+@pytest.mark.usefixtures("native")
+def test_what_it_made_for_python_is_let_go_of() -> None:
+    """Objects that C++ holds count as allocated, whoever forgot them."""
+    net = model()
+
+    def program() -> None:
+        with atlas.recording(net, native=True) as rec:
+            net(X).sum().backward()
+            torch.ones(3).to_sparse()  # Python describes such a tensor
+            in_a_thread(net)
+        assert len(rec.graph.nodes) > 10
+        with atlas.recording(net, native=True):  # and one that nobody decodes
+            net(X)
+        atlas.capture(net, X, native=True)  # its recorder does not serve again
+
+    counts = []
+    for _ in range(5):
+        for _ in range(20):
+            program()
+        gc.collect()
+        counts.append(sys.getallocatedblocks())
+    growth = [after - before for before, after in itertools.pairwise(counts)]
+    assert min(growth) < 20, growth  # a leak would show in all of them, and be 20 or more
 
 
 SILENT = """
