@@ -191,7 +191,7 @@ def test_what_was_recorded_replays(specimen: Specimen) -> None:
     assert report, str(report)
 
 
-# -- what changes a tensor without a word -------------------------------------------------------------------------------
+# -- what changes a tensor without a word ------------------------------------------------------------------------------
 
 
 def out_of_another_size() -> None:
