@@ -138,6 +138,7 @@ def canonical(graph: atlas.Graph) -> tuple[list[tuple[Any, ...]], list[Facts]]:
         for index, output in enumerate(node.outputs):
             renamed[output.id] = alike.setdefault(tuple(column[output.id] for column in columns), (place, index))
         layouts = tuple((tuple(v.shape), str(v.dtype)) for v in node.outputs)
+        linked = links or node.phase.value != "backward"  # a backward op has module and line of its forward op
         forward = int(graph.columns["node_forward"][node.id])
         forward_place = None if forward < 0 else places.get(forward, "detached")
         beside.append(facts_of(node))
@@ -148,8 +149,8 @@ def canonical(graph: atlas.Graph) -> tuple[list[tuple[Any, ...]], list[Facts]]:
                 inputs,
                 layouts,
                 node.phase.value,
-                node.scope.path,
-                str(node.source),
+                node.scope.path if linked else "",
+                str(node.source) if linked else "",
                 node.iteration,
             )
             + ((forward_place,) if links else ())
