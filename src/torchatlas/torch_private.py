@@ -139,6 +139,7 @@ __all__ = [
     "restore_saved_tensor_hooks",
     "run_engine",
     "saved_tensor_hooks_forbidden",
+    "saved_tensors_hooked",
     "set_version_counters",
     "sharding_propagator",
     "tensor_data",
@@ -366,6 +367,11 @@ def undo_functorch(depth: int) -> None:
     }
     while functorch_depth() > depth:
         leave[_innermost_transform().key()]()
+
+
+def saved_tensors_hooked() -> bool:
+    """True while what ops save for backward goes through hooks of the program's."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def in_transform() -> bool:

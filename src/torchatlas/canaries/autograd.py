@@ -46,6 +46,14 @@ def forbidden_hooks() -> None:
     assert torch_private.saved_tensor_hooks_forbidden() == before
 
 
+@CANARIES.add("saved_tensors_hooked")
+def hooks_on_saved_tensors() -> None:
+    assert not torch_private.saved_tensors_hooked()
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        assert torch_private.saved_tensors_hooked()
+    assert not torch_private.saved_tensors_hooked()
+
+
 @CANARIES.add("functorch_depth", "undo_functorch")
 def interrupted_transforms() -> None:
     """A transform that was interrupted while it ran is taken off again."""

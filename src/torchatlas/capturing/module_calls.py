@@ -91,9 +91,12 @@ class Watch:
         for owner in self.owners:
             if owner.kind == "optimizer" and (optimizer := owner.reference()) is not None:
                 self.names.name_states(optimizer)
+        trees: dict[int, list[tuple[str, nn.Module]]] = {}
         for owner in self.owners:
             if owner.kind == "module" and (module := owner.reference()) is not None:
-                self.names.name_late(module, f"{owner.path}." if owner.path else "", owner.root)
+                trees.setdefault(owner.root, []).append((owner.path, module))
+        for root, modules in trees.items():
+            self.names.name_late(modules, root)
         # What is only needed while it runs, and would keep the model, or the recording, alive until it is decoded.
         self.model = self.on_model_call = self.on_model_result = None
         self._forks.clear()
@@ -148,6 +151,10 @@ class Watch:
         finally:
             self.recorder.take_off()
 
+    def hooks_begin(self, cell: Cell) -> None:
+        """From here on ops run inside of ops: hooks on what an op saves for backward."""
+        self._recorder_of(cell).hooks_begin()
+
     def may_have_recomputed(self) -> None:
         """Note if what ran in a backward node so far is a checkpoint's function, run again."""
         node = current_autograd_node()
@@ -193,7 +200,7 @@ class Watch:
 
     def _add_tree(self, module: nn.Module) -> int:
         root = len(self.owners)
-        stack: list[tuple[str, nn.Module]] = [("", module)]
+        stack, found = [("", module)], list[tuple[str, nn.Module]]()
         while stack:
             path, part = stack.pop()
             known = self._numbers.get(id(part))
@@ -205,10 +212,11 @@ class Watch:
             self.owners.append(Owner(weakref.ref(part), type(part).__name__, path, root))
             if isinstance(part, DistributedDataParallel):
                 keep_group(vars(part))
+            found.append((path, part))
             prefix = f"{path}." if path else ""
-            self.names.name_module(part, prefix, root)
             children = [(prefix + name, child) for name, child in part._modules.items() if child is not None]
             stack.extend(reversed(children))
+        self.names.name_modules(found, root)
         return self._numbers[id(module)]
 
     def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:

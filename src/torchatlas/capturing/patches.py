@@ -62,6 +62,7 @@ class Watcher(Protocol):
     def backward_called(self, inner: Any, cell: Cell, tensors: Any, args: Any, kwargs: Any) -> Any: ...
     def graph_called(self, inner: Any, cell: Cell, graph: Any, args: Any, kwargs: Any) -> Any: ...
     def function_operator_called(self, inner: Any, cell: Cell, operator: Any, args: Any, kwargs: Any) -> Any: ...
+    def hooks_begin(self, cell: Cell) -> None: ...
     def may_have_recomputed(self) -> None: ...
     def step_begins(self, cell: Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]: ...
     def step_ends(self, cell: Cell, optimizer: Any) -> None: ...
@@ -210,13 +211,19 @@ def _root(output: Any) -> Any:
 def _patch_saved_tensors_hooks() -> None:
     """A checkpoint runs its function again within such hooks: when they end, that is over."""
     hooks = torch.autograd.graph.saved_tensors_hooks
-    original = hooks.__exit__
+    enter, original = hooks.__enter__, hooks.__exit__
+
+    def enter_hooks(self: Any) -> Any:
+        for watch, cell in _here():
+            watch.hooks_begin(cell)
+        return enter(self)
 
     def leave_hooks(self: Any, *error: object) -> None:
         original(self, *error)
         for watch, _ in _here():
             watch.may_have_recomputed()
 
+    _replace(hooks, "__enter__", enter_hooks)
     _replace(hooks, "__exit__", leave_hooks)
 
 

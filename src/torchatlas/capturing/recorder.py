@@ -186,6 +186,9 @@ class Recorder:
         """A context in which the dispatch mode records; that of this recorder always does."""
         return contextlib.nullcontext()
 
+    def hooks_begin(self) -> None:
+        """The program is about to put hooks on saved tensors. In the dispatch mode they run after the op."""
+
     def attach(self) -> None:
         """Record what this thread runs: called in a new thread, with a fork."""
         push_mode(self._mode)

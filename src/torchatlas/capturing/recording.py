@@ -143,7 +143,8 @@ class Recording(Shown, Bracket["Recording"]):
         if self._recorder.kind == "native":
             from torchatlas.capturing.native.recorder import missing_here
 
-            self._taken_over = missing_here() or ""
+            keeps_values = self._values is not None or self._replay is not None
+            self._taken_over = missing_here(keeps_values) or ""
             if self._taken_over:
                 self._native = False
                 self._recorder.release()

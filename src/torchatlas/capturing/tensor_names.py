@@ -6,14 +6,15 @@ While a recording runs, the recorder may only be asked for the numbers of the te
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from torchatlas.capturing.tensor_numbers import LookedUp, TensorNumbers
+from torchatlas.capturing.tensor_numbers import TensorNumbers
 from torchatlas.capturing.tensors import PLAIN, parts
 from torchatlas.inputs import named_tensors
 from torchatlas.torch_private import UninitializedTensor
@@ -40,15 +41,16 @@ class TensorNames:
         self.pieces: dict[int, Named] = {}  # the same by tensor number
         self.shared: set[int] = set()  # storages that hold several of them
         self._wrapped: set[tuple[str, int]] = set()  # names and roots of parameters that are wrappers
+        # What was looked up and has no names yet: plain functions, or each recording would be a cycle that holds itself
         self._unsettled: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
     def settle(self) -> None:
         """Make names of all that was looked up."""
         unsettled, self._unsettled = self._unsettled, []
         for settle, arguments in unsettled:
-            settle(*arguments)
+            settle(self, *arguments)
 
-    def _look(self, tensors: list[Any], how: str) -> list[LookedUp] | None:
+    def _look(self, tensors: list[Any], how: str) -> bytes | None:
         """Numbers of plain tensors and their gradients; None where somebody has to look closer."""
         if self.numbers.look is None or not PLAIN.issuperset(map(type, tensors)):
             return None
@@ -56,26 +58,25 @@ class TensorNames:
 
     # -- modules -------------------------------------------------------------------------------------------------------
 
-    def name_module(self, module: nn.Module, prefix: str, root: int) -> None:
-        """Name what a module holds, when it is first seen."""
-        for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
-            names, tensors = _held(group)
-            if not names:
-                continue
-            if (rows := self._look(tensors, "register")) is not None:
-                self._unsettled.append((self._settle_module, (role, prefix, root, names, rows)))
-                continue
+    def name_modules(self, modules: list[tuple[str, nn.Module]], root: int) -> None:
+        """Name what modules hold, each with its path, when they are first seen."""
+        roles, names, tensors = _held(modules)
+        if (rows := self._look(tensors, "register")) is not None:
+            self._unsettled.append((TensorNames._settle_modules, (roles, names, root, rows)))
+        else:
             self.settle()
-            for name, tensor in zip(names, tensors, strict=True):
+            for role, name, tensor in zip(roles, names, tensors, strict=True):
                 if isinstance(tensor, torch.Tensor) and not isinstance(tensor, UninitializedTensor):
-                    self._name_tensor(role, prefix + name, root, tensor)
-        held = vars(module)
-        for name in held.keys() - _STANDARD:
-            if isinstance(item := held[name], torch.Tensor):
-                self.settle()
-                for suffix, part in parts(item):
-                    number = self.numbers.number_of(part)
-                    self.tensors.setdefault(number, Named("constant", prefix + name + suffix, root))
+                    self._name_tensor(role, name, root, tensor)
+        for path, module in modules:
+            held = vars(module)
+            for attribute in held.keys() - _STANDARD:
+                if isinstance(item := held[attribute], torch.Tensor):
+                    self.settle()
+                    name = f"{path}.{attribute}" if path else attribute
+                    for suffix, part in parts(item):
+                        number = self.numbers.number_of(part)
+                        self.tensors.setdefault(number, Named("constant", name + suffix, root))
 
     def _name_tensor(self, role: str, name: str, root: int, tensor: torch.Tensor) -> None:
         for suffix, part in parts(tensor):
@@ -89,26 +90,23 @@ class TensorNames:
                 self.tensors.setdefault(self.numbers.number_of(part), named)
             self._name_storage(gradient, named)
 
-    def _settle_module(self, role: str, prefix: str, root: int, names: list[str], rows: list[LookedUp]) -> None:
-        for name, (number, _, gradient, memory) in zip(names, rows, strict=True):
-            self.tensors.setdefault(number, Named(role, prefix + name, root))
+    def _settle_modules(self, roles: list[str], names: list[str], root: int, rows: bytes) -> None:
+        for role, name, (number, _, gradient, memory) in zip(roles, names, _looked_up(rows), strict=True):
+            self.tensors.setdefault(number, Named(role, name, root))
             if gradient >= 0:
-                named = Named("gradient", prefix + name, root)
+                named = Named("gradient", name, root)
                 self.tensors.setdefault(gradient, named)
                 self._settle_storage(gradient, memory, named)
 
-    def name_late(self, module: nn.Module, prefix: str, root: int) -> None:
+    def name_late(self, modules: list[tuple[str, nn.Module]], root: int) -> None:
         """Name what came to be during the run: gradients, and the parameters of lazy modules."""
-        for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
-            names, tensors = _held(group)
-            if not names:
-                continue
-            if (rows := self._look(tensors, "seen")) is not None:
-                self._unsettled.append((self._settle_late, (role, prefix, root, names, rows)))
-                continue
-            self.settle()
-            for name, tensor in zip(names, tensors, strict=True):
-                self._name_tensor_late(role, prefix + name, root, tensor)
+        roles, names, tensors = _held(modules)
+        if (rows := self._look(tensors, "seen")) is not None:
+            self._unsettled.append((TensorNames._settle_late, (roles, names, root, rows)))
+            return
+        self.settle()
+        for role, name, tensor in zip(roles, names, tensors, strict=True):
+            self._name_tensor_late(role, name, root, tensor)
 
     def _name_tensor_late(self, role: str, name: str, root: int, tensor: torch.Tensor) -> None:
         for suffix, part in parts(tensor):
@@ -121,27 +119,27 @@ class TensorNames:
         if gradient is not None and self.numbers.known_number(gradient) not in self.pieces:  # else named early
             self._name_storage(gradient, Named("gradient", name, root))
 
-    def _settle_late(self, role: str, prefix: str, root: int, names: list[str], rows: list[LookedUp]) -> None:
-        for name, (number, _, gradient, memory) in zip(names, rows, strict=True):
-            if number >= 0 and number not in self.tensors and (prefix + name, root) not in self._wrapped:
-                self.tensors[number] = Named(role, prefix + name, root)
+    def _settle_late(self, roles: list[str], names: list[str], root: int, rows: bytes) -> None:
+        for role, name, (number, _, gradient, memory) in zip(roles, names, _looked_up(rows), strict=True):
+            if number >= 0 and number not in self.tensors and (name, root) not in self._wrapped:
+                self.tensors[number] = Named(role, name, root)
             if gradient >= 0 and gradient not in self.pieces:
-                self._settle_storage(gradient, memory, Named("gradient", prefix + name, root))
+                self._settle_storage(gradient, memory, Named("gradient", name, root))
 
     # -- optimizers ----------------------------------------------------------------------------------------------------
 
     def name_gradients(self, parameters: list[Any]) -> None:
         """Name the gradients that an optimizer is about to use."""
         if (rows := self._look(parameters, "seen")) is not None:
-            self._unsettled.append((self._settle_gradients, (rows,)))
+            self._unsettled.append((TensorNames._settle_gradients, (rows,)))
             return
         self.settle()
         for parameter in parameters:
             if (gradient := parameter.grad) is not None:
                 self._name_storage(gradient, self.of_parameter(parameter, "gradient"))
 
-    def _settle_gradients(self, rows: list[LookedUp]) -> None:
-        for number, _, gradient, memory in rows:
+    def _settle_gradients(self, rows: bytes) -> None:
+        for number, _, gradient, memory in _looked_up(rows):
             if gradient >= 0:
                 self._settle_storage(gradient, memory, self._of_number(number, "gradient"))
 
@@ -157,14 +155,14 @@ class TensorNames:
         owners = self._look([parameter for parameter, _ in pairs], "seen")
         rows = None if owners is None else self._look([kept for _, kept in pairs], "in known memory")
         if owners is not None and rows is not None:
-            self._unsettled.append((self._settle_states, (owners, rows)))
+            self._unsettled.append((TensorNames._settle_states, (owners, rows)))
             return
         self.settle()
         for parameter, kept in pairs:
             self._name_storage(kept, self.of_parameter(parameter, "optimizer state"))
 
-    def _settle_states(self, owners: list[LookedUp], rows: list[LookedUp]) -> None:
-        for owner, (number, storage, _, _) in zip(owners, rows, strict=True):
+    def _settle_states(self, owners: bytes, rows: bytes) -> None:
+        for owner, (number, storage, _, _) in zip(_looked_up(owners), _looked_up(rows), strict=True):
             if number >= 0:
                 self._settle_storage(number, storage, self._of_number(owner[0], "optimizer state"))
 
@@ -194,6 +192,19 @@ class TensorNames:
         self.pieces[number] = Named(named.role, named.name + suffix, named.root) if suffix else named
 
 
-def _held(group: dict[str, Any]) -> tuple[list[str], list[Any]]:
-    names = [name for name, tensor in group.items() if tensor is not None]
-    return names, [group[name] for name in names]
+def _held(modules: list[tuple[str, nn.Module]]) -> tuple[list[str], list[str], list[Any]]:
+    """Roles, names and tensors of all parameters and buffers."""
+    roles, names, tensors = [], [], []
+    for path, module in modules:
+        for role, group in (("parameter", module._parameters), ("buffer", module._buffers)):
+            for name, tensor in group.items():
+                if tensor is not None:
+                    roles.append(role)
+                    names.append(f"{path}.{name}" if path else name)
+                    tensors.append(tensor)
+    return roles, names, tensors
+
+
+def _looked_up(rows: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """The numbers of a tensor, its storage, its gradient, and the gradient's storage; or -1."""
+    return struct.iter_unpack("4i", rows)

@@ -18,14 +18,12 @@ from torchatlas.capturing.row_schema import Reshaped, Resized, ResizedEarly, Ten
 from torchatlas.capturing.tensors import layout_name, shape_of, storages_of
 from torchatlas.torch_private import FakeTensor, UninitializedTensor
 
-LookedUp = tuple[int, int, int, int]  # numbers of a tensor, its storage, its gradient, the gradient's storage; or -1
-
 
 class TensorNumbers:
     """The tensors and storages that are known. Events about them go to `rows`."""
 
     # The numbers of plain tensors and their gradients, all at once, if the recorder can tell: see NativeNumbers.look
-    look: Callable[[list[Any], str], list[LookedUp] | None] | None = None
+    look: Callable[[list[Any], str], bytes | None] | None = None
 
     def __init__(self, rows: list[Any]) -> None:
         self.tensors: list[Any] = []  # flat rows: TensorRow

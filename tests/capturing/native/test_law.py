@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import gc
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from corpus import Entry, loss_of, quick_numbers, seed, torchvision_models, transformers_models
+from corpus import Entry, loss_of, quick_numbers, seed, timm_models, torchvision_models, transformers_models
 from zoo import ZOO, Specimen
 
 import torchatlas as atlas
@@ -80,10 +81,17 @@ class Facts:
     others: tuple[Any, ...]
 
 
+def strides_that_count(value: Any) -> Any:
+    """A sum in place keeps the strides of its first summand: in a dimension of size 1 any number will do."""
+    if value.stride is None:
+        return None
+    return [step for size, step in zip(value.shape, value.stride, strict=True) if size != 1]
+
+
 def facts_of(node: Any) -> Facts:
     memory = {value.storage.id: place for place, value in enumerate(node.inputs) if value.storage is not None}
     stored = [value for value in node.outputs if value.storage is not None]
-    layouts = [(str(v.device), None if v.stride is None else tuple(v.stride), v.offset) for v in node.outputs]
+    layouts = [(str(v.device), strides_that_count(v), v.offset) for v in node.outputs]
     lies_in = [(value.storage.bytes, memory.get(value.storage.id)) for value in stored]  # of which input, if of one
     return Facts(
         str(node.operation),
@@ -130,6 +138,7 @@ def canonical(graph: atlas.Graph) -> tuple[list[tuple[Any, ...]], list[Facts]]:
         for index, output in enumerate(node.outputs):
             renamed[output.id] = alike.setdefault(tuple(column[output.id] for column in columns), (place, index))
         layouts = tuple((tuple(v.shape), str(v.dtype)) for v in node.outputs)
+        linked = links or node.phase.value != "backward"  # a backward op has module and line of its forward op
         forward = int(graph.columns["node_forward"][node.id])
         forward_place = None if forward < 0 else places.get(forward, "detached")
         beside.append(facts_of(node))
@@ -140,8 +149,8 @@ def canonical(graph: atlas.Graph) -> tuple[list[tuple[Any, ...]], list[Facts]]:
                 inputs,
                 layouts,
                 node.phase.value,
-                node.scope.path,
-                str(node.source),
+                node.scope.path if linked else "",
+                str(node.source) if linked else "",
                 node.iteration,
             )
             + ((forward_place,) if links else ())
@@ -183,10 +192,59 @@ def test_what_was_recorded_replays(specimen: Specimen) -> None:
     assert report, str(report)
 
 
+# -- what changes a tensor without a word ------------------------------------------------------------------------------
+
+
+def out_of_another_size() -> None:
+    total = torch.empty(0)
+    torch.add(torch.ones(3), 1, out=total)
+    torch.add(torch.ones(2, 3), 1, out=total[:0])
+    total.mul(2)
+
+
+def laid_out_anew() -> None:
+    x = torch.ones(2, 3)
+    x.t_().add_(1)
+    x.unsqueeze_(0).sum()
+    x.resize_(4, 4).fill_(1).sum()
+
+
+def other_data() -> None:
+    x = torch.ones(3)
+    x.mul_(2)
+    x.data = torch.zeros(4)
+    x.add_(1)
+    x.data = x.detach()
+    x.add_(1)
+
+
+def storage_resized() -> None:
+    x = torch.ones(3)
+    x.untyped_storage().resize_(0)
+    x.untyped_storage().resize_(12)
+    x.fill_(1).sum()
+
+
+PROGRAMS = [out_of_another_size, laid_out_anew, other_data, storage_resized]
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized:UserWarning")
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_same_columns_where_tensors_change(program: Callable[[], None]) -> None:
+    graphs = []
+    for native in (False, False, True):
+        with atlas.recording(native=native) as rec:
+            program()
+        graphs.append(rec.graph)
+    assert column_differences(graphs[1], graphs[2]) == []
+
+
 # -- other people's models ---------------------------------------------------------------------------------------------
 
 QUICK = {"resnet18", "shufflenet_v2_x0_5", "gpt2", "llama", "mixtral"}
+OF_TIMM = list(timm_models.rounds())[: len(timm_models.families()) : 8]  # the first of every eighth family
 MODELS = {**torchvision_models.MODELS, **transformers_models.MODELS}
+MODELS |= {name: timm_models.MODELS[name] for name in OF_TIMM}
 
 
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")

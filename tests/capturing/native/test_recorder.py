@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import subprocess
 import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -123,6 +125,32 @@ def test_the_recorder_in_python_takes_over_at_the_start() -> None:
         graph = recorded(lambda net: net(X), True)
     assert graph.metadata["recorder"] == "python"
     assert any("not the native one: a dispatch mode is on" in note for note in graph.notes)
+
+
+def checkpointed() -> None:
+    checkpoint(model(), X.clone().requires_grad_(), use_reentrant=False).sum().backward()
+
+
+def packed() -> None:
+    offloaded(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Tanh()))
+
+
+def begun_inside() -> None:
+    model()(X.clone().requires_grad_()).exp().sum().backward()
+
+
+@pytest.mark.parametrize("program", [checkpointed, packed, begun_inside])
+@pytest.mark.usefixtures("native")
+def test_values_are_kept_where_ops_run_inside_of_ops(program: Callable[[], None]) -> None:
+    """Hooks on saved tensors run inside of an op: whoever keeps values would take theirs for those of another op."""
+    around = nullcontext()
+    if program is begun_inside:
+        around = torch.autograd.graph.saved_tensors_hooks(lambda t: t * 2, lambda t: t / 2)
+    with around, atlas.recording(values="replay", native=True) as rec:
+        program()
+    report = atlas.verify(rec.graph)
+    assert report, str(report)
+    assert any("hooks on saved tensors" in note for note in rec.graph.notes)
 
 
 @pytest.mark.usefixtures("native")
@@ -297,6 +325,31 @@ def test_a_thousand_recordings_leave_nothing() -> None:
     del net, rec, handle, stop_there
     gc.collect()
     assert dropped() is None
+
+
+@pytest.mark.usefixtures("native")
+def test_what_it_made_for_python_is_let_go_of() -> None:
+    """Objects that C++ holds count as allocated, whoever forgot them."""
+    net = model()
+
+    def program() -> None:
+        with atlas.recording(net, native=True) as rec:
+            net(X).sum().backward()
+            torch.ones(3).to_sparse()  # Python describes such a tensor
+            in_a_thread(net)
+        assert len(rec.graph.nodes) > 10
+        with atlas.recording(net, native=True):  # and one that nobody decodes
+            net(X)
+        atlas.capture(net, X, native=True)  # its recorder does not serve again
+
+    counts = []
+    for _ in range(5):
+        for _ in range(20):
+            program()
+        gc.collect()
+        counts.append(sys.getallocatedblocks())
+    growth = [after - before for before, after in itertools.pairwise(counts)]
+    assert min(growth) < 20, growth  # a leak would show in all of them, and be 20 or more
 
 
 SILENT = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -71,3 +73,20 @@ def test_times_and_deaths_are_those_of_the_graph() -> None:
     assert rows.times_ns.tolist() == [node.time_ns for node in graph.where(kind="op")]
     died = [storage for storage in graph.storages if storage.died is not None]
     assert sum(size for _, size in rows.freed) == sum(storage.bytes for storage in died) > 0
+
+
+def test_a_recording_that_nobody_decodes_is_no_garbage() -> None:
+    """Thousands of steps of a run are never decoded: if each were a cycle, the garbage collector would work for it."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    gc.collect()
+    gc.disable()
+    try:
+        with atlas.recording(model, native=True) as rec:
+            model(X).sum().backward()
+            optimizer.step()
+        names = weakref.ref(rec._watch.names)
+        del rec
+        assert names() is None
+    finally:
+        gc.enable()

@@ -58,21 +58,18 @@ inline void Recorder::enter(const at::RecordFunction& fn) {
   frame.autograd = op->has_autograd && effective.has_any(kAutograd);
   frame.below = std::exchange(me.recorded, me.depth - 1);
   frame.uncaught = std::uncaught_exceptions();
-  Lock lock(*this);
-  frame.plan = plan_of(me, op, lock);
-  if (frame.plan->number < 0) return;  // no part of the program
-  lock.unlock();
   Row& row = frame.row;
   row = Row{};
-  row.op = op, row.plan = frame.plan;
-  row.needs = grad && needs, row.grad = grad;
+  row.op = op, row.needs = grad && needs, row.grad = grad;
   note_place(me, frame, grad);
   row.given = static_cast<uint8_t>(op->positional);
   while (row.given > 0 && is_standard(inputs[row.given - 1], op->arguments[row.given - 1].standard)) --row.given;
   for (size_t i = op->positional; i < inputs.size(); ++i) {
     if (!is_standard(inputs[i], op->arguments[i].standard)) row.present |= 1ull << (i - op->positional);
   }
-  lock.lock();
+  Lock lock(*this);
+  row.plan = frame.plan = plan_of(me, op, lock);
+  if (frame.plan->number < 0) return;  // no part of the program
   aside ? poll_all() : poll(kPolledPerOp);
   if (frame.below >= 0) has_run(me.frames[frame.below], inputs, lock);
   for (size_t i = 0; i < inputs.size(); ++i) {

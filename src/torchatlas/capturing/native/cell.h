@@ -11,7 +11,14 @@ PyObject* cell_new(PyTypeObject* type, PyObject* args, PyObject*) {
   return reinterpret_cast<PyObject*>(self);
 }
 
+int cell_traverse(PyObject* object, visitproc visit, void* arg) {  // a recorder holds its cell, and the core the recorder
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(reinterpret_cast<Cell*>(object)->core);
+  return 0;
+}
+
 void cell_dealloc(PyObject* object) {
+  PyObject_GC_UnTrack(object);
   auto* self = reinterpret_cast<Cell*>(object);
   PyTypeObject* type = Py_TYPE(object);
   Py_XDECREF(self->line);
@@ -59,9 +66,10 @@ int cell_set_subscript(PyObject* object, PyObject* key, PyObject* value) {  // c
 
 PyType_Slot cell_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(cell_new)}, {Py_tp_dealloc, reinterpret_cast<void*>(cell_dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(cell_traverse)},
     {Py_sq_length, reinterpret_cast<void*>(cell_length)}, {Py_sq_item, reinterpret_cast<void*>(cell_item)},
     {Py_mp_length, reinterpret_cast<void*>(cell_length)}, {Py_mp_subscript, reinterpret_cast<void*>(cell_get_subscript)},
     {Py_mp_ass_subscript, reinterpret_cast<void*>(cell_set_subscript)}, {0, nullptr}};
-PyType_Spec cell_spec = {"_recorder.Cell", sizeof(Cell), 0, Py_TPFLAGS_DEFAULT, cell_slots};
+PyType_Spec cell_spec = {"_recorder.Cell", sizeof(Cell), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, cell_slots};
 
 }  // namespace

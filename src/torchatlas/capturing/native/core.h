@@ -222,13 +222,14 @@ PyObject* core_memory(PyObject* self, PyObject* address) {  // (number, came fro
   return Py_BuildValue("(iO)", entry->second.number, entry->second.external ? Py_True : Py_False);
 }
 
-// [(number, storage, gradient's number, gradient's storage)] of tensors: NativeNumbers.look says what `how` means
+// (number, storage, gradient's number, gradient's storage) of tensors, as bytes: objects would keep the garbage
+// collector busy. NativeNumbers.look says what `how` means.
 PyObject* core_look(PyObject* self, PyObject* args) {
   PyObject* addresses;
   const char* how;
   if (!PyArg_ParseTuple(args, "O!s", &PyList_Type, &addresses, &how)) return nullptr;
   Recorder& r = of(self);
-  Ref list(PyList_New(PyList_GET_SIZE(addresses)));
+  std::vector<int32_t> found;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(addresses); ++i) {
     at::Tensor tensor(tensor_at(PyList_GET_ITEM(addresses, i)));
     at::Tensor gradient = tensor.is_leaf() ? tensor.grad() : at::Tensor();
@@ -236,10 +237,10 @@ PyObject* core_look(PyObject* self, PyObject* args) {
     Lock lock(r);
     auto [number, storage] = r.numbers_of(tensor, *how, lock);
     auto [second, memory] = gradient.defined() ? r.numbers_of(gradient, *how == 'r' ? 'r' : 'i', lock) : std::pair(-1, -1);
-    lock.unlock();
-    PyList_SET_ITEM(list.object, i, Py_BuildValue("(iiii)", number, storage, second, memory));
+    found.insert(found.end(), {number, storage, second, memory});
   }
-  return list.release();
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(found.data()),
+                                   static_cast<Py_ssize_t>(found.size() * sizeof(int32_t)));
 }
 
 PyObject* core_forget(PyObject* self, PyObject* address) {

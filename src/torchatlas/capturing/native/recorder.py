@@ -24,7 +24,7 @@ from torchatlas.capturing.record_op import plan_for
 from torchatlas.capturing.recorder import Around, Recorder, Summary, describe_error, running_node
 from torchatlas.capturing.row_schema import OMITTED, PLACE, Died, Plan, Reshaped, Resized
 from torchatlas.capturing.table_rows import portable
-from torchatlas.capturing.tensor_numbers import LookedUp, TensorNumbers
+from torchatlas.capturing.tensor_numbers import TensorNumbers
 from torchatlas.capturing.tensors import layout_name, shape_of, storages_of
 from torchatlas.graph.arguments import Constant
 from torchatlas.interrupts import bracketed
@@ -35,6 +35,7 @@ from torchatlas.torch_private import (
     push_mode,
     pytree,
     remove_mode,
+    saved_tensors_hooked,
 )
 
 
@@ -51,6 +52,7 @@ class ValueKeeper(Protocol):
 
 _EVENTS = (Died, Resized, Reshaped)  # in the order of Row::Kind
 _RECOMPUTES = 2
+HOOKS = "hooks on saved tensors run inside of ops whose values are kept"
 _NEVER_DISPATCHED = frozenset({"aten.detach_.default"})  # done by autograd itself: no dispatch mode sees it
 _NOT_HERE, _ON, _BELOW = range(3)  # what Core.place says
 _MOST_IDLE = 4
@@ -58,8 +60,10 @@ _MOST_KEPT = 2048
 _IDLE: list[NativeRecorder] = []
 
 
-def missing_here() -> str | None:
+def missing_here(keeps_values: bool) -> str | None:
     """Why the native recorder cannot record what runs here, in this thread at this moment; None if it can."""
+    if keeps_values and saved_tensors_hooked():
+        return HOOKS
     if dispatch_mode_stack():
         return "a dispatch mode is on"  # fake tensors are one
     if functorch_depth():
@@ -253,6 +257,11 @@ class NativeRecorder(Recorder):
             self._core.pause(1)
             self.taken_over.append(reason)
             push_mode(here._mode)
+
+    def hooks_begin(self) -> None:
+        """Whoever keeps values is told of ops one by one, and cannot be told of one inside of another."""
+        if self._values is not None:
+            self.take_over(HOOKS)
 
     def in_python(self, reason: str) -> AbstractContextManager[None]:
         return contextlib.nullcontext() if self._switched or not self.is_on() else self._in_python(reason)
@@ -473,13 +482,13 @@ class NativeNumbers(TensorNumbers):
         self.register, self.made_without_memory = register, register
         self.number_of, self.number_of_result, self.results = number_of, register, results
 
-    def look(self, tensors: list[Any], how: str) -> list[LookedUp] | None:
-        """The numbers of tensors and their gradients, without a word of Python each.
+    def look(self, tensors: list[Any], how: str) -> bytes | None:
+        """The numbers of tensors and their gradients, without a word of Python each: four integers, see `_looked_up`.
 
         `how` says what gets a number: "register" all, "seen" none that has no number yet, "in known memory" what lies
         in a storage that is known. So do gradients, except with "register". None if a gradient is not a plain tensor.
         """
-        found: list[LookedUp] | None = self._core.look([tensor._cdata for tensor in tensors], how)
+        found: bytes | None = self._core.look([tensor._cdata for tensor in tensors], how)
         return found
 
     def known_number(self, tensor: Any) -> int | None:
