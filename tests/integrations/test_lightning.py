@@ -180,8 +180,8 @@ def test_an_exception_passes_unchanged() -> None:
 
 def test_a_second_callback_in_one_training_does_nothing() -> None:
     first, second = AtlasCallback(every=5, page=False), AtlasCallback(every=3, page=False)
+    data = DataLoader(TensorDataset(torch.randn(32, 8)), batch_size=4)
     with pytest.warns(RuntimeWarning, match="recorded already, in .*run.atlas: a second AtlasCallback"):
-        data = DataLoader(TensorDataset(torch.randn(32, 8)), batch_size=4)
         trainer(first, second, max_epochs=1).fit(Module(), data, data)
     assert first.report is not None
     assert first.report.notes == ()
