@@ -137,7 +137,9 @@ def transformers() -> Block:
             output_dir=folder, per_device_train_batch_size=8, num_train_epochs=1, report_to="none", use_cpu=True,
             disable_tqdm=True, save_strategy="no", logging_strategy="no",
         )  # fmt: skip
-        hf.Trainer(Model(), arguments, train_dataset=data, callbacks=[clock, *ours]).train()
+        trainer = hf.Trainer(Model(), arguments, train_dataset=data, callbacks=[clock, *ours])
+        trainer.remove_callback(hf.PrinterCallback)
+        trainer.train()
         return clock.spent
 
     return block

@@ -39,7 +39,10 @@ def parse_bytes(text: str | float) -> int:
         raise ValueError(f"{text!r} is no number of bytes, such as 1.5GiB or 80GB")
     number, prefix, binary = found.groups()
     power = "kmgtpe".index(prefix.lower()) + 1 if prefix else 0
-    return round(float(number) * float(1024 if binary else 1000) ** power)
+    size = float(number) * float(1024 if binary else 1000) ** power
+    if math.isinf(size):
+        raise ValueError(f"{text!r} is more bytes than can be counted")
+    return round(size)
 
 
 def byte_limit(limit: str | float, argument: str = "limit", least: int = 1) -> int:

@@ -211,3 +211,9 @@ def test_ops_inside_of_ops_stay_where_they_ran(tmp_path: Path) -> None:
     time[inner] = 2000  # ends after the one around it: that is no timeline
     assert "end to end, for ops of one thread overlap" in timeline(graph).placed
     check_nesting(graph)
+
+
+def test_a_graph_that_was_walked_says_how_to_get_times(tmp_path: Path) -> None:
+    loss = nn.Linear(4, 2)(torch.ones(1, 4)).sum()
+    with pytest.raises(AnalysisError, match=r"nothing was run\. Record its backward pass: atlas\.record_backward"):
+        atlas.autograd_graph(loss).save(tmp_path / "step.trace.json")

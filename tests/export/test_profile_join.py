@@ -180,6 +180,7 @@ def test_traces_that_are_not_whole(step: Graph, tmp_path: Path, monkeypatch: pyt
         (data[:50] + b"\0" * 50 + data[100:], "unpacked|middle"),
         (b"\xff\xfe", "not a profiler's trace"),
         (b"", "not a profiler's trace"),
+        (b"PK\3\4", "not readable as JSON: invalid character"),
         (b'{"traceEvents":' + b"[" * 100_000, "not a profiler's trace"),
     ]:
         path.write_bytes(content)

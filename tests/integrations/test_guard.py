@@ -196,6 +196,28 @@ def test_damaged_snapshots_are_refused(
     guard().unchanged(net(), X)
 
 
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[:300], "not a whole snapshot"),
+        (lambda data: b"\xff" + data, "its first line is not"),
+        (lambda data: b"", "its first line is not"),
+    ],
+    ids=["cut off", "not text", "empty"],
+)
+def test_what_is_no_whole_text_is_refused_and_can_be_rewritten(
+    guard: Callable[..., Guard], tmp_path: Path, damage: Callable[[bytes], bytes], message: str
+) -> None:
+    guard(update=True).unchanged(net(), X)
+    path = tmp_path / "__atlas__" / "test_it.txt"
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    with pytest.raises(FileFormatError, match=rf"(?s){message}.*To rewrite it: pytest --atlas-update"):
+        guard().unchanged(net(), X)
+    guard(update=True).unchanged(net(), X)
+    assert path.read_bytes() == whole
+
+
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 

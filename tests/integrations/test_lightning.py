@@ -178,6 +178,17 @@ def test_an_exception_passes_unchanged() -> None:
     assert "ended with ZeroDivisionError" in str(callback.report)
 
 
+def test_a_second_callback_in_one_training_does_nothing() -> None:
+    first, second = AtlasCallback(every=5, page=False), AtlasCallback(every=3, page=False)
+    data = DataLoader(TensorDataset(torch.randn(32, 8)), batch_size=4)
+    with pytest.warns(RuntimeWarning, match="recorded already, in .*run.atlas: a second AtlasCallback"):
+        trainer(first, second, max_epochs=1).fit(Module(), data, data)
+    assert first.report is not None
+    assert first.report.notes == ()
+    assert loaded().steps.numbers == [0, 5]
+    assert second.report is None
+
+
 def test_a_second_fit_has_a_folder_of_its_own_and_counts_on() -> None:
     callback = AtlasCallback(every=1)
     module = Module()

@@ -50,7 +50,7 @@ def train(model: nn.Module, callback: Any = None, resume: Any = None, **options:
     quiet = {"disable_tqdm": True, "report_to": "none", "use_cpu": True, "save_strategy": "no", "logging_steps": 1}
     options = {"per_device_train_batch_size": 4, "num_train_epochs": 2, "output_dir": "out", **quiet, **options}
     arguments = transformers.TrainingArguments(**options)
-    callbacks = [] if callback is None else [callback]
+    callbacks = callback if isinstance(callback, list) else [] if callback is None else [callback]
     trainer = transformers.Trainer(model, arguments, train_dataset=data(), eval_dataset=data(8), callbacks=callbacks)
     trainer.train(resume_from_checkpoint=resume)
     return trainer
@@ -183,3 +183,15 @@ def test_a_logger_without_a_run_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     arguments.report_to = ["wandb"]
     with pytest.warns(RuntimeWarning, match="report_to='wandb', and there is no run"):
         assert _sinks(arguments, Path("run.atlas")) == []
+
+
+def test_a_second_callback_in_one_training_does_nothing() -> None:
+    first, second = AtlasCallback(every=4, page=False), AtlasCallback(every=3, page=False)
+    with pytest.warns(RuntimeWarning, match="recorded already, in .*run.atlas: a second AtlasCallback") as warned:
+        train(Model(), [first, second])
+    assert len([one for one in warned if "torchatlas" in str(one.message)]) == 1
+    assert first.report is not None
+    assert first.report.notes == ()
+    assert loaded().steps.numbers == [0, 4, 8]
+    assert second.report is None
+    assert not Path("out/run-2.atlas").exists()

@@ -9,6 +9,7 @@ graph's own figure (4.2e9, 4.2G, 80GB, 20ms). What is unknown is refused: no con
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -99,7 +100,10 @@ def parse_condition(text: str) -> Condition:
     if compare not in _COMPARE:
         wrong = f"{compare!r} is no operator" if compare else "an operator and an amount are missing"
         raise InvalidInputError(f'{quoted(text)}: {wrong}. Write "{figure}>+1%"; operators are >, >=, <, <= and !=.')
-    return Condition(text, figure, compare, *_amount(text, figure, amount))
+    found = Condition(text, figure, compare, *_amount(text, figure, amount))
+    if math.isinf(found.amount):  # no figure is beyond it: the condition could never hold
+        raise InvalidInputError(f"{quoted(text)}: {quoted(amount)} is more than can be compared.")
+    return found
 
 
 def _amount(text: str, figure: str, amount: str) -> tuple[float, bool, bool]:

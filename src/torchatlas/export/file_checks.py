@@ -76,7 +76,7 @@ def in_words(error: Exception) -> str:
         return f"{where}: {what[:1].lower()}{what[1:]}."
     if isinstance(error, msgspec.ValidationError):
         return f"not a graph of torchatlas: {text[:1].lower()}{text[1:]}."
-    return f"not readable as JSON: {text[:1].lower()}{text[1:]}."
+    return f"not readable as JSON: {text.removeprefix('JSON is malformed: ')}."
 
 
 def refuse_repeated_keys(path: Path, data: bytes, inside: str = "") -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torchatlas.escapes import encodable
 from torchatlas.export.node_fields import Field, edge_fields, node_fields
-from torchatlas.export.xml_text import remembering, xml_text
+from torchatlas.export.xml_text import Attribute, remembering, xml_elements, xml_text
 from torchatlas.files import replacing
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import WRITERS
@@ -21,7 +21,6 @@ _HEAD = (
     '<gexf xmlns="http://www.gexf.net/1.2draft" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" '
     'xsi:schemaLocation="http://www.gexf.net/1.2draft http://www.gexf.net/1.2draft/gexf.xsd" version="1.2">\n'
 )
-_BATCH = 2_000  # rows that are one piece of the file
 
 
 @WRITERS.add(".gexf")
@@ -46,27 +45,17 @@ def gexf_pieces(graph: Graph) -> Iterator[str]:
             yield f'<attribute id="{at}" title="{field.name}" type="{kind}"/>\n'
         yield "</attributes>\n"
     names = graph.index.names()
-    starts = (f'<node id="{node}" label="{text(encodable(name))}">' for node, name in enumerate(names))
+    starts = (f'<node id="{node}" label="{text(encodable(name))}"><attvalues>' for node, name in enumerate(names))
     yield "<nodes>\n"
-    yield from _elements(starts, nodes, "</node>\n")
+    yield from xml_elements(starts, _attributes(nodes), "</attvalues></node>\n")
     yield "</nodes>\n<edges>\n"
     ends = zip(graph.columns["edge_source"].tolist(), graph.columns["edge_target"].tolist(), strict=True)
-    starts = (f'<edge id="{at}" source="{source}" target="{target}">' for at, (source, target) in enumerate(ends))
-    yield from _elements(starts, edges, "</edge>\n")
+    starts = (
+        f'<edge id="{at}" source="{source}" target="{target}"><attvalues>' for at, (source, target) in enumerate(ends)
+    )
+    yield from xml_elements(starts, _attributes(edges), "</attvalues></edge>\n")
     yield "</edges>\n</graph>\n</gexf>\n"
 
 
-def _elements(starts: Iterator[str], fields: Sequence[Field], end: str) -> Iterator[str]:
-    text = remembering()
-    opened = [f'<attvalue for="{at}" value="' for at in range(len(fields))]
-    piece: list[str] = []
-    for at, (start, row) in enumerate(zip(starts, zip(*(field.items for field in fields), strict=True), strict=True)):
-        piece += [start, "<attvalues>"]
-        for begin, item in zip(opened, row, strict=True):
-            if item is not None:
-                piece.append(f'{begin}{text(item) if isinstance(item, str) else item}"/>')
-        piece += ["</attvalues>", end]
-        if not at % _BATCH:
-            yield "".join(piece)
-            piece.clear()
-    yield "".join(piece)
+def _attributes(fields: Sequence[Field]) -> list[Attribute]:
+    return [Attribute(f'<attvalue for="{at}" value="', field.items, '"/>') for at, field in enumerate(fields)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torchatlas.escapes import encodable
 from torchatlas.export.node_fields import Field, edge_fields, node_fields
-from torchatlas.export.xml_text import remembering, xml_text
+from torchatlas.export.xml_text import Attribute, xml_elements, xml_text
 from torchatlas.files import replacing
 from torchatlas.graph import Graph
 from torchatlas.graph.formats import WRITERS
@@ -21,7 +21,6 @@ _HEAD = (
     '<graphml xmlns="http://graphml.graphdrawing.org/xmlns" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" '
     'xsi:schemaLocation="http://graphml.graphdrawing.org/xmlns http://graphml.graphdrawing.org/xmlns/1.0/graphml.xsd">\n'
 )
-_BATCH = 2_000  # rows that are one piece of the file
 
 
 @WRITERS.add(".graphml")
@@ -47,25 +46,13 @@ def graphml_pieces(graph: Graph) -> Iterator[str]:
     for name, text in about.items():
         if text:
             yield f'<data key="g_{name}">{xml_text(encodable(text))}</data>\n'
-    yield from _elements([f'<node id="{node}">' for node in range(len(graph))], nodes, "n", "</node>\n")
+    starts = (f'<node id="{node}">' for node in range(len(graph)))
+    yield from xml_elements(starts, _attributes(nodes, "n"), "</node>\n")
     ends = zip(graph.columns["edge_source"].tolist(), graph.columns["edge_target"].tolist(), strict=True)
-    starts = [f'<edge id="e{at}" source="{source}" target="{target}">' for at, (source, target) in enumerate(ends)]
-    yield from _elements(starts, edges, "e", "</edge>\n")
+    starts = (f'<edge id="e{at}" source="{source}" target="{target}">' for at, (source, target) in enumerate(ends))
+    yield from xml_elements(starts, _attributes(edges, "e"), "</edge>\n")
     yield "</graph>\n</graphml>\n"
 
 
-def _elements(starts: list[str], fields: Sequence[Field], letter: str, end: str) -> Iterator[str]:
-    text = remembering()
-    rows = zip(*(field.items for field in fields), strict=True)
-    opened = [f'<data key="{letter}{at}">' for at in range(len(fields))]
-    piece: list[str] = []
-    for at, (start, row) in enumerate(zip(starts, rows, strict=True)):
-        piece.append(start)
-        for begin, item in zip(opened, row, strict=True):
-            if item is not None:
-                piece.append(f"{begin}{text(item) if isinstance(item, str) else item}</data>")
-        piece.append(end)
-        if not at % _BATCH:
-            yield "".join(piece)
-            piece.clear()
-    yield "".join(piece)
+def _attributes(fields: Sequence[Field], letter: str) -> list[Attribute]:
+    return [Attribute(f'<data key="{letter}{at}">', field.items, "</data>") for at, field in enumerate(fields)]

@@ -41,9 +41,7 @@ def node_data(graph: Graph, by: str) -> dict[str, Any]:
     names = graph.index.names()
     known = np.flatnonzero(column >= 0)
     if not len(known) and len(graph):
-        raise AnalysisError(
-            f"by={by!r}: this is not known of any node of this graph. Choose one of {_others(graph, by)}."
-        )
+        raise AnalysisError(f"by={by!r}: this is not known of any node of this graph. {_others(graph, by)}")
     results = {
         encodable(names[node]): {"value": value} for node, value in zip(known, column[known].tolist(), strict=True)
     }
@@ -54,7 +52,7 @@ def node_data(graph: Graph, by: str) -> dict[str, Any]:
 
 def _others(graph: Graph, by: str) -> str:
     usable = [name for name, (_, numbers) in QUANTITIES.items() if name != by and (numbers(graph) >= 0).any()]
-    return ", ".join(usable) or "none: nothing was measured"
+    return f"Choose one of {', '.join(usable)}." if usable else "Nor is any other quantity: nothing was measured."
 
 
 def _time(graph: Graph) -> Array:

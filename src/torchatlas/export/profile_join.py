@@ -108,7 +108,7 @@ class ProfileJoin(Report):
             named = ", ".join(list(self.unjoined_kernels)[:3])
             yield f"{format_ns(sum(self.unjoined_kernels.values()))} of kernels belong to no op of the graph: {named}"
         if self.unjoined_ops:
-            yield f"{len(self.unjoined_ops):,} ops are not in the trace: {', '.join(self.unjoined_ops[:3])}"
+            yield f"{len(self.unjoined_ops):,} ops have no partner in the trace: {', '.join(self.unjoined_ops[:3])}"
         if self.unjoined_events:
             named = ", ".join(list(self.unjoined_events)[:3])
             count = sum(self.unjoined_events.values())

@@ -103,6 +103,8 @@ def _why_untimed(graph: Graph) -> str:
         why = "fake tensors compute nothing. Capture it without fake=True"
     elif graph.source in ("export", "fx"):
         why = f"a graph of {graph.source} was never run. Capture the model: atlas.capture(model, *args)"
+    elif graph.source == "autograd":
+        why = "a loss was walked, and nothing was run. Record its backward pass: atlas.record_backward(loss)"
     else:
         why = "on an accelerator only a profiler knows them: see atlas.join_profile"
     return f"This graph has no times, so there is no timeline to write: {why}. An .html page shows it without times."

@@ -20,7 +20,8 @@ from torchatlas.integrations.training_report import TrainingReport
 from torchatlas.integrations.training_watch import TrainingWatch, Wanted, warn
 from torchatlas.runs.folder import free_path
 
-_LIVE: weakref.WeakSet[TrainingWatch] = weakref.WeakSet()  # begun by a callback
+# Watches that a callback began, each with the training that it watches.
+_LIVE: weakref.WeakKeyDictionary[TrainingWatch, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
 
 class TrainingCallback:
@@ -71,6 +72,7 @@ class TrainingCallback:
 
     def _begin(
         self,
+        training: object,
         model: nn.Module | None,
         folder: Callable[[], str | os.PathLike[str]],
         rank: int,
@@ -79,12 +81,19 @@ class TrainingCallback:
         after_error: Callable[[BaseException], None] | None = None,
         first_logged: int = 0,
     ) -> None:
-        """The training begins. One before it that nobody ended is ended, also of another callback."""
+        """The training begins. `training` is an object that it alone has.
+
+        Another training that nobody ended is ended, also of another callback. A second callback in one training does
+        nothing.
+        """
         self._end()
-        for other in list(_LIVE):
-            if other.running and other.recording._is_here():
-                other.end()
         self.watch = None
+        for other, watched in list(_LIVE.items()):
+            if other.running and other.recording._is_here():
+                if watched() is training:
+                    warn(f"this training is recorded already, in {other.path}: a second AtlasCallback does nothing")
+                    return
+                other.end()
         if rank and self._wanted.ranks == "first":
             return
         try:
@@ -94,7 +103,7 @@ class TrainingCallback:
             options: dict[str, Any] = {"sinks": sinks, "after_error": after_error, "first_logged": first_logged}
             self.watch = TrainingWatch(self._wanted, model, path, framed=True, **options)._begin()
             self._finalizer = weakref.finalize(self, self.watch.end)  # also at the end of the process
-            _LIVE.add(self.watch)
+            _LIVE[self.watch] = weakref.ref(training)
         except Exception as error:
             warn(f"this training is not recorded: {type(error).__name__}: {error}")
 

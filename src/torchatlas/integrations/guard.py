@@ -236,10 +236,10 @@ class Guard:
             self._write(path, to_text(after))
             return after, path
         try:
-            text = path.read_text("utf-8")
+            text = path.read_text("utf-8", "replace")
         except FileNotFoundError:
             raise AssertionError(f"there is no snapshot {_shown(path)}.\n{self._advice('To write it')}") from None
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise FileSystemError(f"Cannot read {_shown(path)}: {error}.") from error
         try:
             return of_text(text, _shown(path)), path
@@ -256,12 +256,12 @@ class Guard:
                 'guard.unchanged(model, x, name="decoder").'
             )
         try:
-            if path.exists() and path.read_text("utf-8") == text:
+            if path.exists() and path.read_text("utf-8", "replace") == text:
                 return
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as file:
                 file.write(text.encode())
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise FileSystemError(f"Cannot write {_shown(path)}: {error}.") from error
         self._places.written.add(path)
 

@@ -27,7 +27,7 @@ class AtlasCallback(TrainingCallback, _lightning.Callback):  # type: ignore[misc
         def own_sinks(path: Path) -> list[Sink]:
             return sinks_of(trainer.loggers)
 
-        self._begin(pl_module, lambda: _folder(trainer), trainer.global_rank, own_sinks)
+        self._begin(trainer, pl_module, lambda: _folder(trainer), trainer.global_rank, own_sinks)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Begin a step, or go on with one: gradients are accumulated."""

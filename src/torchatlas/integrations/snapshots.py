@@ -205,7 +205,8 @@ def of_text(text: str, path: object) -> Snapshot:
                 _read_head(found, line)
         except (ValueError, KeyError):
             raise FileFormatError(f"{path}, line {number}: cannot be read: {quoted(line)}") from None
-    if not found["hash"] or set(found["total"]) != set(TOTALS) or "" not in modules:
+    whole = text.endswith("\n")  # a file that was cut off ends within a line, but for a rare chance
+    if not whole or not found["hash"] or set(found["total"]) != set(TOTALS) or "" not in modules:
         raise FileFormatError(f"{path}: not a whole snapshot: the hash, the totals or the modules are missing.")
     return Snapshot(head[2], head[3], found["hash"], found["total"], found["uncosted"], modules)
 

@@ -39,7 +39,8 @@ class AtlasCallback(TrainingCallback, _transformers.TrainerCallback):  # type: i
 
         # The Trainer tells callbacks of no exception, so the recording does. And it logs the first step as step 1.
         rank = 0 if self._state.is_world_process_zero else args.process_index
-        self._begin(self._model, lambda: args.output_dir, rank, own_sinks, after_error=after_error, first_logged=1)
+        options: dict[str, Any] = {"after_error": after_error, "first_logged": 1}
+        self._begin(self._state, self._model, lambda: args.output_dir, rank, own_sinks, **options)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin a step, of all batches whose gradients are accumulated."""

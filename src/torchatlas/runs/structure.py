@@ -118,7 +118,7 @@ def _first_difference(before: KnownStructure, after: KnownStructure) -> str:
             return f"op {at:,}{place} is {new}, not {old}"
         if before.results[at] != after.results[at]:
             return f"{new}{place} makes {after.results[at] or 'nothing'}, not {before.results[at] or 'nothing'}"
-    return "the same ops on other tensors"
+    return "the same ops with other arguments or on other tensors"
 
 
 def module_level(paths: Sequence[str]) -> int:
