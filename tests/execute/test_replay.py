@@ -27,8 +27,8 @@ from torchatlas.capturing.replaying import CHANGED, UNWRITTEN
 from torchatlas.errors import CaptureError, FileFormatError, InvalidInputError, NotAvailableError, StateError
 from torchatlas.execute.operators import operator
 from torchatlas.execute.program import Instruction
+from torchatlas.execute.recorded_program import fresh_storage
 from torchatlas.execute.replay import ReplayObserver, ReplayProgram, replay
-from torchatlas.execute.replay_data import fresh_storage
 from torchatlas.execute.verify_replay import Verification, verify
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Operation

@@ -29,7 +29,7 @@ from torchatlas.errors import (
     NotAvailableError,
     StateError,
 )
-from torchatlas.execute.size_arithmetic import condition
+from torchatlas.execute.program_file import condition
 from torchatlas.graph import Graph
 
 Pair = namedtuple("Pair", "one other")
@@ -193,7 +193,7 @@ def test_what_cannot_be_saved_is_said_and_nothing_is_written(tmp_path: Path) -> 
         followed.save(tmp_path / "m.atlas")
     with pytest.raises(NotAvailableError, match=r"calls cond, which a file cannot hold"):
         atlas.trace(Chooses().eval(), torch.ones(2)).save(tmp_path / "m.atlas")
-    with pytest.raises(InvalidInputError, match=r"saved as \.atlas, not 'm\.pt'"):
+    with pytest.raises(InvalidInputError, match=r"saved as \.atlas or \.onnx, not 'm\.pt'"):
         followed.save(tmp_path / "m.pt")
     assert list(tmp_path.iterdir()) == []
 

@@ -13,8 +13,8 @@ import torch
 from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
-from torchatlas.execute.input_checks import usable_device
 from torchatlas.execute.node_values import NodeIO, NodeValues
+from torchatlas.execute.trace_variant import usable_device
 from torchatlas.execute.traced import TracedModel, trace
 from torchatlas.graph import GraphNode, OperationType
 from torchatlas.graph.shown import Shown, ShownPart

@@ -16,14 +16,23 @@ from torch import nn
 
 from torchatlas.errors import FileFormatError, InvalidModelError, NewerVersionError, StateError
 from torchatlas.escapes import quoted
-from torchatlas.execute.exported_program import STAND_INS
-from torchatlas.execute.input_checks import ANY_NUMBER, Expected
+from torchatlas.execute.exporting import STAND_INS
 from torchatlas.execute.operators import argument, dtype_named, operator
 from torchatlas.execute.preconditions import checked
 from torchatlas.execute.program import Mode, Program, Register, block, instruction
-from torchatlas.execute.program_file import BEGIN, END, KEY, VERSION, Leaf, Saved, SavedVariant, structure_of_data
-from torchatlas.execute.size_arithmetic import FUNCTIONS, condition
-from torchatlas.execute.trace_variant import Variant, tensor_named
+from torchatlas.execute.program_file import (
+    BEGIN,
+    END,
+    FUNCTIONS,
+    KEY,
+    VERSION,
+    Leaf,
+    Saved,
+    SavedVariant,
+    condition,
+    structure_of_data,
+)
+from torchatlas.execute.trace_variant import ANY_NUMBER, Expected, Variant, tensor_named
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import TensorRef, decode, decode_value
 from torchatlas.graph.columns import Operation

@@ -29,7 +29,7 @@ from torchatlas.interrupts import bracketed
 from torchatlas.torch_private import dispatch_mode_stack, no_dispatch_modes
 
 if TYPE_CHECKING:
-    from torchatlas.execute.path_guards import RecordedProgram
+    from torchatlas.execute.recorded_pieces import RecordedProgram
 
 TENSOR = TensorRef(-1)  # stands for a tensor in the structure of inputs
 
