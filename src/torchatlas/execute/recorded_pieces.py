@@ -9,7 +9,7 @@ inputs with the recorded ones, and `guarded` compares the results of ops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -186,19 +186,19 @@ _UNKNOWN_READS = (
 _READ_INPUT = ".batch_sizes"  # of a torch.nn.utils.rnn.PackedSequence
 
 
-def program_of(graph: Graph, live: LiveRun | None = None, *, allow: Iterable[str] = ()) -> RecordedProgram:
+def program_of(graph: Graph, live: LiveRun | None = None) -> RecordedProgram:
     """What was recorded as a program that runs; `live` has the model's own tensors, if it is at hand.
 
-    NotAvailableError says what cannot be run again, and why. `allow` adds operators or namespaces.
+    NotAvailableError says what cannot be run again, and why.
     """
-    return _Pieces(graph, live, allow).program()
+    return _Pieces(graph, live).program()
 
 
 class _Pieces(RecordedOps):
     """The instructions of pieces: every op is guarded, and what no list of operators can do again is refused."""
 
-    def __init__(self, graph: Graph, live: LiveRun | None, allow: Iterable[str]) -> None:
-        super().__init__(graph, allow)
+    def __init__(self, graph: Graph, live: LiveRun | None) -> None:
+        super().__init__(graph, ())
         self.live = live
         self.constants: dict[str, torch.Tensor] = {}
         self.written: list[torch.Tensor] = []
