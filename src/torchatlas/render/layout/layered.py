@@ -8,6 +8,7 @@ straight before short ones. routing.py turns the result into lines.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Sequence
@@ -19,7 +20,11 @@ from torchatlas.render.layout.style import STYLE
 _SWEEPS = 8  # over all ranks, down and up, to order boxes
 _LARGE = 250  # lines: with more, half as many sweeps
 _STARTS = ((40, 16), (120, 3))  # (lines, starts): with no more lines, so many random orders are tried besides the first
+_EXCHANGES, _EXCHANGES_OF_LARGE = 6, 2  # rounds of exchanging neighbours in a sweep; they end earlier if nothing moves
 _DESCENTS = 24  # over all blocks, to move them to where their lines pull; it ends earlier if nothing moves
+_STILL = 0.1  # units: blocks that move by less do not move
+# What is made straight first: pieces of long lines, then lines between boxes, and those that have an end to themselves.
+_LONG, _BETWEEN_BOXES, _ALONE = 20, 6, 2
 
 Net = Hashable  # what is carried: lines of one net share a trunk
 Ranks = tuple[list[int], list[int]]  # the rank of every box, and a topological order
@@ -167,7 +172,7 @@ class _Layerer:
                 continue
             over = min(slack, max(2, round((tall + STYLE.rank_gap) / (STYLE.usual_height + STYLE.rank_gap))))
             part = (tall - (over - 1) * STYLE.rank_gap) / over
-            if part < 5:
+            if part < STYLE.box_corner:
                 over, part = 2, (tall - STYLE.rank_gap) / 2
             layering.owner[box], layering.height[box], last = box, part, box
             for step in range(1, over):
@@ -269,7 +274,7 @@ class _Layerer:
             rows = layering.rows[1:] if down else layering.rows[-2::-1]
             for row in rows:
                 self._sort_row(row, self.up if down else self.down)
-            self._exchange(2 if large else 6)
+            self._exchange(_EXCHANGES_OF_LARGE if large else _EXCHANGES)
             total = sum(map(self._crossings, layering.rows[:-1]))
             if total < best:
                 best, kept = total, [list(row) for row in layering.rows]
@@ -364,10 +369,10 @@ class _Placer:
         down, up = self.down[a], self.up[b]
         middle = abs(down.index(b) - (len(down) - 1) / 2) + abs(up.index(a) - (len(up) - 1) / 2)
         if point_a and point_b:
-            return -20, middle
+            return -_LONG, middle
         enters, leaves = layering.problem.enters, layering.problem.leaves
-        weight = 6 * (not point_a and not point_b) + 2 * (len(down) == 1) + 2 * (len(up) == 1)
-        weight += 2 * ((a, net) in leaves) + 2 * ((b, net) in enters)
+        weight = _BETWEEN_BOXES * (not point_a and not point_b)
+        weight += _ALONE * sum((len(down) == 1, len(up) == 1, (a, net) in leaves, (b, net) in enters))
         return -weight, middle
 
     def _make_blocks(self) -> None:
@@ -456,11 +461,11 @@ class _Placer:
                     continue
                 weight = sum(pull[2] for pull in pulls[block])
                 wish = sum((at[other] + shift) * w for other, shift, w in pulls[block]) / weight
-                low = max((at[other] + apart for other, apart in self.left[block]), default=-1e9)
-                high = min((at[other] - apart for other, apart in self.right[block]), default=1e9)
+                low = max((at[other] + apart for other, apart in self.left[block]), default=-math.inf)
+                high = min((at[other] - apart for other, apart in self.right[block]), default=math.inf)
                 wish = min(max(wish, low), max(low, high))
                 moved = max(moved, abs(wish - at[block]))
                 at[block] = wish
-            if moved < 0.1:
+            if moved < _STILL:
                 break
         return at

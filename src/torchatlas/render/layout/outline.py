@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,9 +60,6 @@ class Item:
     parent: Item | None = field(default=None, repr=False)
     # Of what is not a group of the tree; else made when asked for.
     parts: list[Item] | None = field(default=None, repr=False)
-    inputs: list[int] = field(default_factory=list)  # tensors that enter, and leave, as its parent numbers them
-    outputs: list[int] = field(default_factory=list)
-    wiring: Wiring | None = field(default=None, repr=False)
 
     @property
     def end(self) -> int:
@@ -73,11 +71,19 @@ class Item:
         return self.kind == "leaf"
 
 
+class Ends(NamedTuple):
+    """The tensors that enter and leave an item, as its parent numbers them."""
+
+    inputs: list[int]
+    outputs: list[int]
+
+
 @dataclass(frozen=True, eq=False)
 class Wiring:
     """The lines inside a group: (from, to, tensor) between its items, from -1 for what enters it."""
 
     edges: list[tuple[int, int, int]]
+    ends: dict[Item, Ends]  # of its items
     inside: dict[int, tuple[int, int]]  # a tensor that leaves -> the item it comes from and its number in there
     bundles: dict[int, int]  # lines that stand for many tensors, by number -> how many
     pattern: tuple[tuple[int, ...], ...]  # equal for groups that are wired alike, within and to the outside
@@ -91,6 +97,7 @@ class Outline:
     ) -> None:
         self.tree, self.most_children, self.modules_only = tree, most_children, modules_only
         self.shortest_run = _SHORT_RUN if modules_only or gathers else _RUN
+        self._wirings: dict[Item, Wiring] = {}
         self._inner = np.argsort(tree.parent, kind="stable")
         self._first_inner = np.searchsorted(tree.parent[self._inner], np.arange(len(tree.parent) + 1))
 
@@ -399,10 +406,15 @@ class Outline:
     # -- lines ---------------------------------------------------------------------------------------------------
 
     def wiring(self, item: Item) -> Wiring:
-        """The lines inside a group; also tells its items which tensors enter and leave them."""
-        if item.wiring is None:
-            item.wiring = self._wired(item, self.children(item))
-        return item.wiring
+        """The lines inside a group."""
+        wiring = self._wirings.get(item)
+        if wiring is None:
+            wiring = self._wirings[item] = self._wired(item, self.children(item))
+        return wiring
+
+    def ends(self, item: Item) -> Ends:
+        """The tensors that enter and leave an item; none those of the whole."""
+        return Ends([], []) if item.parent is None else self.wiring(item.parent).ends[item]
 
     def _wired(self, item: Item, items: list[Item]) -> Wiring:
         tree = self.tree
@@ -425,13 +437,12 @@ class Outline:
         for number, ((u, v), count) in enumerate(self._bundles(items).items(), 1):
             found.append((u, v, -number))
             bundles[-number] = count
-        leaving: dict[int, tuple[int, int]] = {}
-        for number in item.outputs:
+        own, leaving = self.ends(item), dict[int, tuple[int, int]]()
+        for number in own.outputs:
             leaf, which = divmod(number, OUTPUTS)
             place = bisect_right(items, leaf, key=_start) - 1
             leaving[number] = place, _first_of_rounds(leaf, items[place]) * OUTPUTS + which
-        self._tell(items, found, leaving)
-        return Wiring(found, leaving, bundles, _pattern(item, found, leaving))
+        return Wiring(found, _ends(items, found, leaving), leaving, bundles, _pattern(own, found, leaving))
 
     def _bundles(self, items: list[Item]) -> dict[tuple[int, int], int]:
         """How many tensors one lane takes from another, or one iteration from those before."""
@@ -451,20 +462,6 @@ class Outline:
             for (u, v), count in zip(pairs.T, counts, strict=True)
             if u != v and phases[u] and phases[v]
         }
-
-    def _tell(self, items: list[Item], lines: list[tuple[int, int, int]], leaving: dict[int, tuple[int, int]]) -> None:
-        inputs: list[dict[int, None]] = [{} for _ in items]
-        outputs: list[dict[int, None]] = [{} for _ in items]
-        for come, to, tensor in lines:
-            if tensor < 0:  # a bundle ends at the frame
-                continue
-            inputs[to][tensor] = None
-            if come >= 0:
-                outputs[come][tensor] = None
-        for place, tensor in leaving.values():
-            outputs[place][tensor] = None
-        for item, entering, left in zip(items, inputs, outputs, strict=True):
-            item.inputs, item.outputs = list(entering), list(left)
 
     def net(self, tensor: int) -> int:
         """One number for a tensor at all depths, given its number in a group: that of the box that makes it."""
@@ -496,14 +493,31 @@ class Outline:
 _OP = KINDS.index(NodeKind.OP)
 
 
+def _ends(
+    items: list[Item], lines: list[tuple[int, int, int]], leaving: dict[int, tuple[int, int]]
+) -> dict[Item, Ends]:
+    """The tensors that enter and leave the items of a group, given its lines and what leaves it."""
+    inputs: list[dict[int, None]] = [{} for _ in items]
+    outputs: list[dict[int, None]] = [{} for _ in items]
+    for come, to, tensor in lines:
+        if tensor < 0:  # a bundle ends at the frame
+            continue
+        inputs[to][tensor] = None
+        if come >= 0:
+            outputs[come][tensor] = None
+    for place, tensor in leaving.values():
+        outputs[place][tensor] = None
+    return {item: Ends(list(come), list(go)) for item, come, go in zip(items, inputs, outputs, strict=True)}
+
+
 def _pattern(
-    item: Item, lines: list[tuple[int, int, int]], leaving: dict[int, tuple[int, int]]
+    ends: Ends, lines: list[tuple[int, int, int]], leaving: dict[int, tuple[int, int]]
 ) -> tuple[tuple[int, ...], ...]:
     """The lines of a group with its tensors numbered as they come."""
     number: dict[int, int] = {}
     inner = [(come, to, number.setdefault(tensor, len(number))) for come, to, tensor in lines]
     outer = [(place, number.setdefault(tensor, len(number))) for place, tensor in leaving.values()]
-    return (*inner, *outer, tuple(number.get(tensor, -1) for tensor in item.inputs))
+    return (*inner, *outer, tuple(number.get(tensor, -1) for tensor in ends.inputs))
 
 
 def _cut_at_rounds(parts: list[list[Item]], keys: Iterable[int]) -> list[list[Item]]:

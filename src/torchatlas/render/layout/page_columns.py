@@ -10,6 +10,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Hashable
+from dataclasses import replace
 from functools import cached_property
 
 from torchatlas.render.layout.chains import chain, place_chain, place_columns
@@ -18,6 +19,7 @@ from torchatlas.render.layout.routing import Placed, Point, Route, place
 from torchatlas.render.layout.style import STYLE
 
 # Limits of the search, so that it ends soon.
+_FEWEST = 3  # boxes, and ranks of them, that are worth cutting
 _MOST_COLUMNS = 10
 _MOST_RANKS = 400  # a group of more is not cut
 _MOST_WORK = 4_000  # lines between ranks, half a second: then no more columns are tried for a thicket that is too high
@@ -25,6 +27,7 @@ _TOLERANCE = 1.06  # times the page: cuts into columns that seem higher than thi
 # A price, in height: a tensor that crosses a cut is a line from one column to the next. It costs nearly as much as one
 # more rank, which is a box and the gap below it.
 _CUT_PRICE = 45.0
+_LINES_BELOW = 4.0  # height that the lines below a row take on average, beyond the usual gap
 
 Key = tuple[str, int, Net]  # a net that enters, or leaves, a column
 Column = tuple[dict[int | Key, int], Placed]  # the numbers of boxes and nets in it, and where they lie
@@ -71,16 +74,7 @@ def _named(placed: Placed, nets: list[Net]) -> Placed:
         named: dict[Net, Net] = dict(enumerate(nets))
         return [Route(named[route.net], route.source, route.target, route.points) for route in placed.routes]
 
-    return Placed(
-        placed.width,
-        placed.height,
-        placed.places,
-        routes,
-        placed.crossings,
-        placed.columns,
-        placed.work,
-        placed.tangles,
-    )
+    return replace(placed, lines=routes)
 
 
 class _Strip:
@@ -104,7 +98,7 @@ class _Strip:
 
     def within(self, height: float) -> Placed:
         """In the fewest columns that are no higher; in the most there may be if all are."""
-        if len(self.boxes) < 3 or not 3 <= self._levels <= _MOST_RANKS:
+        if len(self.boxes) < _FEWEST or not _FEWEST <= self._levels <= _MOST_RANKS:
             return self.whole
         if self._longest <= height and self.whole.height <= height:  # else it need not be solved to know
             return self.whole
@@ -233,7 +227,7 @@ class _Strip:
         tall = [0.0] * self._levels
         for box, row in self._row.items():
             tall[row] = max(tall[row], self.problem.sizes[box][1])
-        return [h + STYLE.rank_gap + 4 for h in tall]
+        return [h + STYLE.rank_gap + _LINES_BELOW for h in tall]
 
     @cached_property
     def _longest(self) -> float:
@@ -514,9 +508,9 @@ class _Columns:
             out, below = self.exits[u, net]
             near = self.near[self.column[u]]
             if (u, net) in near:
-                low = below + 8 + STYLE.lane * near.index((u, net))
+                low = below + STYLE.box_to_track + STYLE.lane * near.index((u, net))
             else:
-                low = self.top + self.column_height + 8 + STYLE.lane * self.far.index((u, net))
+                low = self.top + self.column_height + STYLE.box_to_track + STYLE.lane * self.far.index((u, net))
             for c in sorted(self.goes_to[u, net]):
                 many, at = len(self.arriving[c]), self.arriving[c].index((u, net))
                 x = self.left[c] - self.gaps[c] / 2 + STYLE.lane * (at - (many - 1) / 2)
