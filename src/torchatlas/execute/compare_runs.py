@@ -112,7 +112,7 @@ class RunComparison(Shown):
         yield Table(headings, rows, below=f"{hidden:,} more nodes in .nodes" if hidden else "")
 
     def _shown(self) -> list[NodeDifference]:
-        """The whole depth at even steps, without views, which only hand on; and what nobody should miss."""
+        """Nodes at even steps through the whole depth, without views; and the first, the worst and the last one."""
         nodes = [node for node in self.nodes if node.operation_type != OperationType.VIEW]
         step = max(1, -(-len(nodes) // _MOST_ROWS))
         always = [node for node in (self.first, self.worst, self.nodes[-1]) if node is not None]

@@ -60,9 +60,9 @@ def exported(
     known: Mapping[Size, str],
     progress: Progress,
 ) -> Exported:
-    """Export it with as many sizes free as can be solved for; `known` are those that are not worth another attempt.
+    """Export a model with as many free sizes as torch.export can solve for; `known` sizes are fixed without an attempt.
 
-    With `dynamic_shapes` other than "auto" nothing is tried but these, for as long as it takes.
+    `dynamic_shapes` other than "auto" go to torch.export as they are, once and without a time limit.
     """
     name, leaves = type(model).__name__, pytree.tree_leaves((args, kwargs))
     sizes = {(n, dim): size for n, leaf in enumerate(leaves) for dim, size in _may_vary(leaf)}
@@ -91,7 +91,7 @@ def exported(
 def _exported(
     model: nn.Module, args: Any, kwargs: Any, shapes: Any, strict: bool, seconds: float, progress: Progress
 ) -> tuple[Any, tuple[str, ...]]:
-    """One program, and the tensors that forward assigns to attributes. All else is as it was, also after an error."""
+    """Export once. Returns the program, and the attributes that forward assigns tensors to; restores all else."""
     parts = _parts(model)
     with Restorer(model, (args, kwargs)), _quietly() as said, _torch_as_found((args, kwargs)):
         with Deadline(seconds, progress.tick) as deadline, nullcontext() if strict else AnyLength(deadline.check):
@@ -107,7 +107,7 @@ def _exported(
 
 @bracketed
 def _torch_as_found(inputs: Any) -> Iterator[None]:
-    """When export fails, a transform that was cut off stays on with what it forbids, and inputs keep marks.
+    """Undo what a failed export leaves behind: open transforms, the hooks that they forbid, and marks on inputs.
 
     Before torch 2.11 the hooks that watch modules for new buffers and parameters stay as well.
     """
@@ -130,7 +130,7 @@ def _torch_as_found(inputs: Any) -> Iterator[None]:
 
 @bracketed
 def _quietly() -> Iterator[list[str]]:
-    """Export says much on its way, also of attempts that we make again otherwise. Yields its warnings.
+    """Silence torch.export, which also speaks of attempts that are repeated in another form. Yields its warnings.
 
     When it fails it also prints its graph so far to stderr; what the model itself prints there gets lost with it.
     """
@@ -160,7 +160,7 @@ def _reject(record: logging.LogRecord) -> bool:
 
 
 def _parts(model: nn.Module) -> set[str]:
-    """What a model consists of, by name."""
+    """The names of all modules, parameters and buffers of a model."""
     groups: Any = (model.named_modules(), model.named_parameters(), model.named_buffers())
     return {name for group in groups for name, _ in group}
 
@@ -189,7 +189,7 @@ def _free(leaf: Any, chosen: set[Size]) -> Any:
 
 
 def _described(free: frozenset[Size], sizes: Mapping[Size, int]) -> str:
-    """What an attempt is about, for the line on the terminal."""
+    """The sizes that an attempt leaves free, in words, for the progress line."""
     if len(free) == len(sizes):
         return "all sizes free" if free else "all sizes as given"
     dims = sorted({dim for _, dim in free})
@@ -197,7 +197,7 @@ def _described(free: frozenset[Size], sizes: Mapping[Size, int]) -> str:
 
 
 def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
-    """pytree's tree_map, but for classes of tuples that take nothing but tensors: PackedSequence, say."""
+    """pytree's tree_map that also maps named tuples, whose classes may take tensors only: PackedSequence, say."""
 
     def is_named(item: Any) -> bool:
         return isinstance(item, tuple) and hasattr(item, "_make")
@@ -273,7 +273,8 @@ def restored(program: Any) -> None:
 
 
 def _is_padded(args: Any, kwargs: Any) -> bool:
-    """Not a packed sequence, which has another signature; nor under autocast, which casts for operators it knows."""
+    """Whether a call has a padded sequence (packed ones have another signature) and no autocast, which only casts for
+    operators it knows."""
     if len(args) != 9 or kwargs or not isinstance(args[3], bool):
         return False
     return not torch.is_autocast_enabled(args[0].device.type)
@@ -374,9 +375,10 @@ def _is_check(target: Any) -> bool:
 
 
 def copy_unless_same(target: Any, source: Any, non_blocking: bool = False) -> Any:
-    """Export ends with a copy to each buffer that was assigned, also after `self.count += 1`: a copy to itself.
+    """Copy a tensor, but not to itself.
 
-    That one would only tell autograd that what it saved was overwritten.
+    Export ends with a copy to each buffer that forward assigned. After `self.count += 1` that copies the buffer to
+    itself, and autograd would believe that what it saved was overwritten.
     """
     return target if source is target else torch.ops.aten.copy_.default._op(target, source, non_blocking)
 

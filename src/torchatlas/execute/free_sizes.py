@@ -87,7 +87,7 @@ def why_fixed(size: int, dynamic_shapes: Any) -> str:
 
 
 def notes_of(names: Mapping[Size, str], reasons: Mapping[Size, str]) -> list[str]:
-    """What is to be said of sizes that could not be freed: one sentence for each reason."""
+    """One note for each reason why sizes could not be freed."""
     by_reason: dict[str, list[str]] = {}
     for size, reason in reasons.items():
         if reason.startswith((_FAILED, _TOO_LONG)):
@@ -170,7 +170,7 @@ class _Search:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line without a full stop."""
+    """The first line of an error's message, without a full stop."""
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__).rstrip(".")
 

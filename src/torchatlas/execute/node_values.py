@@ -146,7 +146,7 @@ class NodeValues(Shown, Mapping[str, NodeIO]):
 
 @dataclass(frozen=True)
 class Taken:
-    """What a node took, in the order of its arguments, and made."""
+    """The inputs of a node, in the order of its arguments, and its output."""
 
     inputs: tuple[Any, ...]
     output: Any

@@ -33,7 +33,7 @@ from torchatlas.torch_private import pytree
 
 @dataclass(eq=False)
 class Variant:
-    """One trace: for sizes that differ from the example's where they may, or are 1 where the example's were."""
+    """One trace. A model has several if some sizes, such as 1, need a trace of their own."""
 
     program: Program | Followed
     graph: Graph
@@ -46,7 +46,7 @@ class Variant:
     exported: Any = None  # torch.export's program, where it was made here
 
     def run(self, flat: list[Any], model: nn.Module, options: RunOptions) -> tuple[Any, dict[str, Taken]]:
-        """What the model returns, and what the nodes to keep took and made, given inputs in the order of `in_spec`."""
+        """Run the trace, with inputs in the order of `in_spec`. Returns the result and, by name, the kept values."""
         try:
             if isinstance(self.program, Followed):
                 args, kwargs = pytree.tree_unflatten(flat, self.in_spec)
@@ -60,7 +60,7 @@ class Variant:
         return structured(results, self.out_spec), {} if recorder is None else recorder.values()
 
     def run_between(self, values: Mapping[str, Any], to: str, model: nn.Module) -> list[Any]:
-        """What the nodes behind a name make, from the values of others alone."""
+        """Compute what a node or module makes from the values of other nodes alone."""
         if not isinstance(self.program, Program):
             raise NotAvailableError("a part of a model can be run when torch.export traced it, not from a capture.")
         numbers = {name: register for register, name in enumerate(self.program.names) if name}
@@ -215,13 +215,13 @@ def _outputs_of(graph: Graph, path: str) -> list[list[str]]:
 
 
 def guard_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What guards speak of: arguments by name, and all of them flat, as those of strict export do."""
+    """The names that guards use: arguments by name, and `flat_args`, which the guards of strict export use."""
     return {"flat_args": pytree.tree_leaves((args, kwargs)), **bound(model, args, kwargs)}
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a tensor given must look like. Sizes that may vary are symbols, or what is computed from symbols."""
+    """What an input tensor must have. A size that may vary is a symbol, or a formula of symbols."""
 
     dtype: torch.dtype
     device: str  # its type
@@ -232,14 +232,14 @@ ANY_NUMBER = object()  # an input that may be any number
 
 
 def expected(traced: Any) -> Any:
-    """What to expect of an input, from what export says of it: a constant is itself."""
+    """What an input must be: Expected for a tensor, ANY_NUMBER for a number that may vary, else the traced constant."""
     if isinstance(traced, torch.Tensor):
         return Expected(traced.dtype, traced.device.type, tuple(map(str, traced.shape)))
     return ANY_NUMBER if isinstance(traced, (torch.SymInt, torch.SymFloat, torch.SymBool)) else traced
 
 
 def mismatch(leaves: list[tuple[str, Any]], flat: list[Any]) -> str | None:
-    """What is wrong with inputs, in words."""
+    """The first thing about inputs that does not fit the trace, in words; None if all fits."""
     known: dict[str, int] = {}
     small: str | None = None  # said last: another trace helps there
     for (name, wanted), given in zip(leaves, flat, strict=True):
@@ -287,7 +287,7 @@ def broken_guard(guards: list[tuple[str, Any]], given: dict[str, Any]) -> str | 
 
 
 def looks(leaf: Any) -> Any:
-    """All that a trace may depend on."""
+    """Cache key: inputs with equal keys are served by the same trace."""
     if isinstance(leaf, torch.Tensor):
         return tuple(leaf.shape), leaf.dtype, leaf.device.type
     return type(leaf), leaf if isinstance(leaf, (bool, int, float, str, type(None))) else repr(leaf)

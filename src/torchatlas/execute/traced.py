@@ -434,7 +434,7 @@ class TracedModel(Shown):
         return variant
 
     def _flat(self, variant: Variant, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The same call, written otherwise, in the order of the trace."""
+        """The inputs in the order of the trace, for a call that passes them differently, by keyword say."""
         traced_args, traced_kwargs = structured([None] * len(variant.leaves), variant.in_spec)
         signature = inspect.signature(self.model.forward)
         positional = list(signature.parameters)[: len(traced_args)]
