@@ -20,8 +20,9 @@ from torchatlas.graph import Graph
 from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.nouns import NodeKind
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.outline import MOST_CHILDREN, OUTPUTS, Item, Outline, first_of_repeats
+from torchatlas.render.layout.outline import MOST_CHILDREN, Item, Outline
 from torchatlas.render.layout.tree import Tree, build
+from torchatlas.render.layout.wiring import OUTPUTS, first_of_repeats
 from torchatlas.render.theme import LIGHT
 
 _FEWEST_CHILDREN = 14  # a group cut into fewer segments than this says little

@@ -9,7 +9,8 @@ from render.graphs import Sketch, chain, linear, nested_graphs, tower, written
 from render.layout.pages import every_item, outlined
 
 from torchatlas.graph import Graph
-from torchatlas.render.layout.outline import MOST_CHILDREN, OUTPUTS, Outline
+from torchatlas.render.layout.outline import MOST_CHILDREN, Outline
+from torchatlas.render.layout.wiring import OUTPUTS
 
 FEW = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 

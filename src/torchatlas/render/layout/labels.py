@@ -18,7 +18,7 @@ from torchatlas.render.fonts import ending, shortened
 from torchatlas.render.layout.folding import hands_on, has_iterations
 from torchatlas.render.layout.layer_sizes import LayerSizes
 from torchatlas.render.layout.optimizers import is_step, parameter_count
-from torchatlas.render.layout.outline import HEAVY, OUTPUTS, Item, Outline
+from torchatlas.render.layout.outline import HEAVY, Item, Outline
 from torchatlas.render.layout.shapes import Shapes, outer_call
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.layout.text_fitting import (
@@ -36,6 +36,7 @@ from torchatlas.render.layout.text_fitting import (
     width,
     within,
 )
+from torchatlas.render.layout.wiring import OUTPUTS
 from torchatlas.units import format_count
 
 _GRADIENT, _PARAMETER, _BUFFER = (ROLES.index(role) for role in (Role.GRADIENT, Role.PARAMETER, Role.BUFFER))

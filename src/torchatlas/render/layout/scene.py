@@ -15,9 +15,10 @@ from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.boxes import Box
 from torchatlas.render.layout.folding import hands_on
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.outline import OUTPUTS, Item, Outline, first_of_repeats
+from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.routing import Point
 from torchatlas.render.layout.style import STYLE
+from torchatlas.render.layout.wiring import OUTPUTS, first_of_repeats
 
 Area = tuple[float, float, float, float]  # left, top, right, bottom
 
