@@ -26,7 +26,7 @@ from torchatlas.errors import (
 from torchatlas.escapes import clean
 from torchatlas.execute.capture_fallback import NOTE, Followed, captured_path
 from torchatlas.execute.free_sizes import BUDGET_S, FOLLOWED, InputSize, input_sizes
-from torchatlas.execute.loading import holds_program, loaded, model_name, signature_of
+from torchatlas.execute.loading import holds_program, loaded, signature_of
 from torchatlas.execute.node_values import NodeIO, NodeValues, RunOptions, Taken, ValueFile
 from torchatlas.execute.saving import graph_with_program, save_onnx
 from torchatlas.execute.trace_variant import (
@@ -108,7 +108,7 @@ class TracedModel(Shown):
         named = dict(kwargs or {})
         if device is not None:
             check_device(model, usable_device(device))
-            args, named = _moved((args, named), torch.device(device))
+            args, named = moved((args, named), torch.device(device))
         self.model, self.dynamic_shapes, self._name = model, dynamic_shapes, type(model).__name__
         self.notes: list[str] = []
         if model.training:
@@ -225,12 +225,12 @@ class TracedModel(Shown):
         """The traced model that a graph holds which was read from a file."""
         found = cls.__new__(cls)
         try:
-            found._variants, found.model = loaded(graph, model, allow)
+            found._variants, found.model, saved = loaded(graph, model, allow)
             if model is None:
-                found.model.forward = called_as(found, signature_of(graph))
+                found.model.forward = called_as(found, signature_of(saved))
         except (FileFormatError, InvalidInputError) as error:
             raise type(error)(f"{path}: {error}") from error
-        found._name = model_name(graph)
+        found._name = saved.model
         found.dynamic_shapes, found.notes = None, list(found.graph.notes)  # it cannot be traced again
         found._modes, found._served = {}, {}
         return found
@@ -544,8 +544,15 @@ def called_as(traced: TracedModel, signature: inspect.Signature) -> Any:
     return forward
 
 
-def _moved(tree: Any, device: torch.device) -> Any:
-    return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, tree)
+def moved(tree: Any, to: torch.device | torch.dtype) -> Any:
+    """A tree with its tensors on a device, or those of floating point in a dtype."""
+
+    def each(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or (isinstance(to, torch.dtype) and not leaf.is_floating_point()):
+            return leaf
+        return leaf.to(to)
+
+    return pytree.tree_map(each, tree)
 
 
 def _count_not_finite(tensor: torch.Tensor) -> int:
