@@ -32,7 +32,7 @@ Ranks = tuple[list[int], list[int]]  # the rank of every box, and a topological 
 
 @dataclass
 class Problem:
-    """What is to be placed. `enters` and `leaves` say where on a box a net must arrive, from its left side."""
+    """Boxes and lines to place. `enters` and `leaves` say where a net must meet a box, from its left side."""
 
     sizes: list[tuple[float, float]]
     edges: list[tuple[int, int, Net]]
@@ -66,7 +66,8 @@ class Layering:
 
 
 def layer(problem: Problem, known: Ranks | None = None, *, spans: bool = True) -> Layering:
-    """Rank, order and place the boxes of a problem from left to right. `known` is what `ranks` says of it."""
+    """Rank, order and place the boxes of a problem from left to right. `known` are its ranks, if they were computed
+    before."""
     found = _Layerer(problem, spans, known)
     found.order_rows()
     layering = found.layering
@@ -158,7 +159,7 @@ class _Layerer:
         self.up[b].append(a)
 
     def _span(self) -> None:
-        """Let a tall box that nothing below waits for take the height of several ranks."""
+        """Let a tall box span several ranks, if no box in these ranks waits for it."""
         layering, problem = self.layering, self.problem
         rank, ports = layering.rank, {*problem.sources, *problem.sinks}
         next_rank = [rank[node] + 1 if node not in ports else 0 for node in range(layering.count)]
@@ -184,7 +185,7 @@ class _Layerer:
             layering.tail[box] = last
 
     def _chain(self) -> None:
-        """A point in every rank that a line passes; lines of one net share theirs."""
+        """Make a point in every rank that a line passes; lines of one net share their points."""
         layering = self.layering
         rank, passed = layering.rank, dict[tuple[int, Net, int], int]()
         for u, v, net in self.problem.edges:
@@ -205,7 +206,7 @@ class _Layerer:
             layering.chains.append((u, v, net, chain))
 
     def _first_rows(self) -> None:
-        """Depth first, so that what belongs together starts together."""
+        """The first order of each row: depth first, so that connected boxes start side by side."""
         layering = self.layering
         rank, count = layering.rank, layering.count
         rows: list[list[int]] = [[] for _ in range(max(rank, default=-1) + 1)]
@@ -229,7 +230,7 @@ class _Layerer:
                 self.place[node] = position
 
     def _crossings(self, row: list[int]) -> int:
-        """Between a row and the next, counted where lines meet boxes."""
+        """How many lines cross between a row and the next, counted where lines meet boxes."""
         place, fraction = self.place, self.fraction
         ends = sorted(
             (place[u] + 0.99 * fraction[u, v], place[v] + 0.99 * fraction[v, u]) for u in row for v in self.down[u]
@@ -242,7 +243,7 @@ class _Layerer:
         return total
 
     def order_rows(self) -> None:
-        """From the first order, and while lines cross from a few others: what is found depends on where one starts."""
+        """Improve the first order; while lines cross, also a few random ones, for the result depends on the start."""
         layering = self.layering
         best = self._improve()
         kept = [list(row) for row in layering.rows]
@@ -261,7 +262,8 @@ class _Layerer:
         self._index()
 
     def _improve(self) -> int:
-        """Sweep down and up, each row by the mean of its neighbours, then exchange neighbours while that helps."""
+        """Sweep down and up: sort each row by the mean place of its neighbours, then exchange boxes while that
+        helps."""
         layering = self.layering
         layering.work += len(layering.segments)
         best = sum(map(self._crossings, layering.rows[:-1]))
@@ -334,7 +336,8 @@ class _Layerer:
 
 
 class _Placer:
-    """From left to right: straight pieces first, then each block of them where its lines pull it."""
+    """Places from left to right: first makes lines straight, which joins boxes into blocks, then moves blocks to
+    their lines."""
 
     def __init__(self, layering: Layering, up: list[list[int]], down: list[list[int]]) -> None:
         self.layering, self.up, self.down = layering, up, down
@@ -410,7 +413,7 @@ class _Placer:
                 self.blocks += 1
 
     def _constrain(self) -> None:
-        """Block i lies left of block j by at least so much."""
+        """How far block j must lie to the right of block i, for all neighbours in a row."""
         width, least = self.layering.width, dict[tuple[int, int], float]()
         for row in self.layering.rows:
             for a, b in itertools.pairwise(row):
@@ -426,7 +429,7 @@ class _Placer:
             self.left[j].append((i, apart))
 
     def _spread(self) -> list[float]:
-        """Half way between as far left and as far right as possible."""
+        """The place of each block half way between as far left and as far right as it can be."""
         waiting = [len(blocks) for blocks in self.left]
         self.topological = [block for block in range(self.blocks) if not waiting[block]]
         for block in self.topological:
@@ -443,7 +446,7 @@ class _Placer:
         return [(a + b) / 2 for a, b in zip(low, high, strict=True)]
 
     def _descend(self, at: list[float]) -> list[float]:
-        """Move every block where its lines pull it, as far as its neighbours allow, again and again."""
+        """Move every block to where its lines pull it, as far as its neighbours allow, until nothing moves."""
         layering = self.layering
         pulls: list[list[tuple[int, float, int]]] = [[] for _ in range(self.blocks)]
         for a, b, net in layering.segments:

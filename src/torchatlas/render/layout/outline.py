@@ -198,7 +198,7 @@ class Outline:
         return items
 
     def _unwrapped(self, item: Item) -> Item:
-        """A module that is nothing but a repeat, such as a Sequential of equal blocks, as that repeat."""
+        """Replace a module that holds nothing but a repeat, such as a Sequential of equal blocks, by that repeat."""
         if item.kind != "module":
             return item
         hashes = self.tree.group_hash
@@ -217,7 +217,7 @@ class Outline:
         return items[0]
 
     def _with_runs_gathered(self, items: list[Item]) -> list[Item]:
-        """Cheap ops between modules, such as those that build masks and positions, as one closed box."""
+        """Gather cheap ops between modules, such as those that build masks and positions, into closed boxes."""
         has_modules = any(item.kind == "module" or item.call >= 0 for item in items)
         if not has_modules or (len(items) < 2 * self.shortest_run and not self.modules_only):
             return items
@@ -235,8 +235,8 @@ class Outline:
         return found
 
     def _closed(self, part: list[Item]) -> list[Item]:
-        """Small ops that depend on each other as one closed box; rounds of a loop among them as a repeat of their own,
-        for a loop says more than that there are ops."""
+        """Gather small ops that depend on each other into one closed box. Rounds of a loop among them become a
+        repeat instead: a loop says more than that there are ops."""
         if len(part) < self.shortest_run:
             return part
         found: list[Item] = []
@@ -248,11 +248,11 @@ class Outline:
         return found
 
     def _leaves(self, items: list[Item]) -> list[Item]:
-        """The single ops that some items, or repeats of ops, stand for."""
+        """The single ops in some items, or in repeats of ops."""
         return [self._leaf(leaf) for leaf in range(items[0].start, items[-1].end)]
 
     def _with_idle_gathered(self, parts: list[list[Item]]) -> list[list[Item]]:
-        """Ops in a row that no line leads to or from, such as those that set parameters, as one part."""
+        """Join ops in a row without lines to or from them, such as those that set parameters, into one part."""
         found: list[list[Item]] = []
         was_idle = False
         for part in parts:
@@ -284,7 +284,8 @@ class Outline:
         ]
 
     def _connected(self, run: list[Item]) -> list[list[Item]]:
-        """Ops in a row, cut where nothing that follows reads what came before: in one box they would seem to depend."""
+        """Split ops in a row wherever nothing later reads anything earlier: in one box they would seem to depend on
+        each other."""
         found: list[list[Item]] = []
         start, stop = run[0].start, run[-1].stop
         first = list(range(start, stop))  # the earliest that what comes from here on reads
@@ -348,7 +349,7 @@ class Outline:
         return found
 
     def _segments(self, items: list[Item], crossing: list[int], count: int) -> list[Item]:
-        """So many segments, more or less: cut where few tensors cross."""
+        """Cut items into about `count` segments, where few tensors cross."""
         size = -(-len(items) // count)
         cuts, at = [0], 0
         while len(items) - at > size * 1.3:
@@ -370,7 +371,7 @@ class Outline:
         return found
 
     def _crossings(self, items: list[Item]) -> Array:
-        """How many tensors pass over the place before each item: one that many read passes once."""
+        """How many tensors cross the place before each item; one with many readers crosses once."""
         tree = self.tree
         edges = slice(tree.first_edge[items[0].start], tree.first_edge[items[-1].end])
         starts = np.array([item.start for item in items])
@@ -394,7 +395,7 @@ class Outline:
         return wiring
 
     def ends(self, item: Item) -> Ends:
-        """The tensors that enter and leave an item; none those of the whole."""
+        """The tensors that enter and leave an item; empty for the root."""
         return Ends([], []) if item.parent is None else self.wiring(item.parent).ends[item]
 
     def net(self, tensor: int) -> int:
@@ -458,7 +459,7 @@ def _cut_at_rounds(parts: list[list[Item]], keys: Iterable[int]) -> list[list[It
 
 
 def gathered(kind: str, items: list[Item]) -> Item:
-    """Neighbours as one group."""
+    """Neighbouring items as one group."""
     total = 0
     for item in items:
         total = (total * 1_000_003 + item.hash + item.repeat) % (1 << 64)

@@ -1,6 +1,6 @@
 """A tall layered problem -> newspaper columns: the ranks are cut where few tensors cross, so that a strip fills a page.
 
-columns.py places the columns and makes the lines between them.
+column_lines.py places the columns and makes the lines between them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from torchatlas.render.layout.chains import chain, place_chain, place_columns
-from torchatlas.render.layout.columns import Column, Columns
+from torchatlas.render.layout.column_lines import Column, Columns
 from torchatlas.render.layout.layered import Net, Problem, Ranks, ranks
 from torchatlas.render.layout.routing import Placed, Route, place
 from torchatlas.render.layout.style import STYLE
@@ -31,14 +31,15 @@ _LINES_BELOW = 4.0  # height that the lines below a row take on average, beyond 
 
 
 class Solver:
-    """Solves problems within heights, those of one structure once: they differ in the names of their nets only."""
+    """Solves problems within heights. Problems of equal structure, which differ only in the names of nets, are
+    solved once."""
 
     def __init__(self) -> None:
         self._strips: dict[Hashable, _Strip] = {}
         self.work = 0  # lines between ranks that were laid out so far
 
     def place_within(self, problem: Problem, height: float) -> Placed:
-        """Solve a problem in as many columns as it takes to stay within a height, if that is possible at all."""
+        """Solve a problem in as many columns as it takes to stay within a height, if columns can do that."""
         strip, nets = self._known(problem)
         return _named(strip.within(height), nets)
 
@@ -65,7 +66,7 @@ class Solver:
 
 
 def _named(placed: Placed, nets: list[Net]) -> Placed:
-    """A solution of a numbered problem, with the nets of one of its likes."""
+    """The solution of a numbered problem with the nets of one of its kind."""
 
     def routes() -> list[Route]:
         named: dict[Net, Net] = dict(enumerate(nets))
@@ -75,7 +76,7 @@ def _named(placed: Placed, nets: list[Net]) -> Placed:
 
 
 class _Strip:
-    """One problem, and its solutions by where it was cut."""
+    """One problem, with its solutions by their cuts."""
 
     def __init__(self, problem: Problem, solver: Solver) -> None:
         self.problem, self.solver = problem, solver
@@ -88,13 +89,13 @@ class _Strip:
 
     @cached_property
     def whole(self) -> Placed:
-        """In one column."""
+        """The solution in one column."""
         placed = place_chain(self.problem, self._chain) if self._chain else place(self.problem, self._ranks)
         self.solver.work += placed.work
         return placed
 
     def within(self, height: float) -> Placed:
-        """In the fewest columns that are no higher; in the most there may be if all are."""
+        """The solution with the fewest columns within a height; with the most columns allowed if all are higher."""
         if len(self.boxes) < _FEWEST or not _FEWEST <= self._levels <= _MOST_RANKS:
             return self.whole
         if self._longest <= height and self.whole.height <= height:  # else it need not be solved to know
@@ -109,7 +110,8 @@ class _Strip:
         return found
 
     def _cuts(self, cutter: _Cutter, height: float, most: int) -> tuple[int, ...]:
-        """The cuts into the fewest columns that are no higher; the last that were tried if all are; () if none were."""
+        """The cuts into the fewest columns within a height; the last that were tried if all are higher; () if none
+        exist."""
         sums = cutter.sums
         fewest = min(max(2, math.ceil(sums[-1] / (height * _TOLERANCE))), most) if height > 0 else most
         found: tuple[int, ...] = ()
@@ -124,7 +126,8 @@ class _Strip:
         return found
 
     def _placed(self, cuts: tuple[int, ...], height: float) -> Placed:
-        """Cut there; boxes such as inputs in the column that reads them first, if that is no higher than it may be."""
+        """Cut a problem. Boxes such as inputs go into the column that first reads them, unless that makes it too
+        high."""
         if cuts not in self._sorted:
             column = [-1] * len(self.problem.sizes)
             for box in self.boxes:
@@ -220,7 +223,7 @@ class _Strip:
 
     @cached_property
     def _tall(self) -> list[float]:
-        """How high each row is, with the gap below it."""
+        """The height of each row with the gap below it."""
         tall = [0.0] * self._levels
         for box, row in self._row.items():
             tall[row] = max(tall[row], self.problem.sizes[box][1])
@@ -303,7 +306,7 @@ class _Cutter:
         self.known: dict[int, tuple[int, ...]] = {}
 
     def cuts(self, count: int) -> tuple[int, ...]:
-        """() if there are none."""
+        """The best cuts into `count` columns; () if there are none."""
         if count not in self.known:
             while len(self.best) <= count:
                 self._add_column()

@@ -36,7 +36,8 @@ class Route:
 
 @dataclass
 class Placed:
-    """A solved problem: the upper left corner of every box, and the lines. Of most solutions only the size is asked."""
+    """A solved problem: the upper left corner of every box, and the lines. The lines are made when asked for: of
+    most solutions only the size is needed."""
 
     width: float
     height: float
@@ -54,7 +55,8 @@ class Placed:
 
 @dataclass(eq=False)
 class _Track:
-    """The horizontal piece of one net below a rank: where it comes down from, and where it goes down to."""
+    """The horizontal piece of one net below a rank: `trunk` is where the net comes down, `drops` where it goes on
+    down."""
 
     key: tuple[int, Net]
     low: float
@@ -115,7 +117,7 @@ class _Router:
             self._spread(box, wishes, self.leave, [x[box] + at for at in left.get(box, ())])
 
     def _straighten(self) -> None:
-        """Move the points at which nets enter and leave the group over the ends of their lines, if there is room."""
+        """Move the points where nets enter and leave the group over the other ends of their lines, if there is room."""
         layering, x = self.layering, self.layering.x
         beside: dict[int, tuple[float, float]] = {}
         for row in (layering.rows[0], layering.rows[-1]) if layering.rows else ():
@@ -139,7 +141,7 @@ class _Router:
                 x[point] = ends[0]
 
     def _snap(self) -> None:
-        """Let lines that would turn aside by a hair, just before a box, meet it straight where no other end is near."""
+        """Straighten lines that would turn aside by less than a jog before a box, if no other end is near."""
         layering, ends = self.layering, dict[int, list[tuple[int, Net]]]()
         for a, b, net in layering.segments:
             if b < layering.count and not layering.is_point(b):
@@ -166,7 +168,8 @@ class _Router:
     def _spread(
         self, box: int, wishes: list[tuple[float, Net]], table: dict[tuple[int, Net], float], fixed: list[float]
     ) -> None:
-        """Ends as near to where their lines come from as the box, and the other ends, allow."""
+        """Place the ends of lines on a box as near to where the lines come from as its width and the other ends
+        allow."""
         if not wishes:
             return
         x, width = self.layering.x[box], self.layering.width[box]
@@ -270,7 +273,7 @@ def _by_box(ends: dict[tuple[int, Net], float]) -> dict[int, list[float]]:
 
 
 def _beside(at: float, taken: list[float], low: float, high: float) -> float:
-    """The free place nearest to one, anywhere on the box."""
+    """The free place on a box that is nearest to `at`."""
     for step in range(1, 2 * int((high - low) / _STEP) + 4):
         place = at + (step // 2) * _STEP * (1 if step % 2 else -1)
         if low <= place <= high and all(abs(place - other) >= STYLE.line_ends_apart for other in taken):

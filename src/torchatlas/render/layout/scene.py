@@ -70,7 +70,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A label that is to stand beside one of some lines of a net."""
+    """A label to place beside one of the lines of a net."""
 
     net: int
     text: str
@@ -220,7 +220,7 @@ class SceneMaker:
         return [(place, points) for (place, _), points in found.items()], all_join or len(handed) == 1
 
     def _handed(self, item: Item) -> list[tuple[int, int]]:
-        """What a round of a repeat reads of the one before: which box makes it, and its number in there."""
+        """What a round of a repeat reads from the round before: the box that makes it, and its number in there."""
         tree, items = self.outline.tree, self.outline.children(item)
         edges = slice(int(tree.first_edge[item.stop]), int(tree.first_edge[2 * item.stop - item.start]))
         source, output = tree.source[edges], np.minimum(tree.output[edges], OUTPUTS - 1)
@@ -401,7 +401,7 @@ def _hits_line(spot: Area, pieces: list[Area], sideways: bool) -> bool:
 
 
 def _tidy(points: list[Point]) -> list[Point]:
-    """Without pieces of no length and corners that are none."""
+    """Remove pieces without length, and corners at which nothing turns."""
     found = [points[0]]
     for x, y in points[1:]:
         last = found[-1]

@@ -66,7 +66,7 @@ def wired(tree: Tree, item: Item, items: list[Item], own: Ends) -> Wiring:
 
 
 def _bundles(tree: Tree, items: list[Item]) -> dict[tuple[int, int], int]:
-    """How many tensors one lane takes from another, or one iteration from those before."""
+    """(item, item) -> how many tensors one lane takes from another, or one iteration from those before."""
     phases = [item.kind in ("lane", "iteration") or has_iterations(item) for item in items]
     if not any(phases):
         return {}
@@ -105,7 +105,7 @@ def _ends(
 def _pattern(
     ends: Ends, lines: list[tuple[int, int, int]], leaving: dict[int, tuple[int, int]]
 ) -> tuple[tuple[int, ...], ...]:
-    """The lines of a group with its tensors numbered as they come."""
+    """Cache key of the lines of a group: its tensors are numbered in the order of the lines."""
     number: dict[int, int] = {}
     inner = [(come, to, number.setdefault(tensor, len(number))) for come, to, tensor in lines]
     outer = [(place, number.setdefault(tensor, len(number))) for place, tensor in leaving.values()]
