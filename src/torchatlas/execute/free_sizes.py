@@ -28,8 +28,6 @@ from torchatlas.graph import Graph
 from torchatlas.graph.shown import ShownPart
 from torchatlas.interrupts import CheckedSignals
 
-BUDGET_S = 45.0  # of computing: the default of atlas.trace(budget_s=)
-
 Size = tuple[int, int]  # which input, which dimension
 
 FOLLOWED = "the model runs itself: other sizes are taken if they lead along the same path"
