@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchatlas.graph.columns import Array
-from torchatlas.render.layout.readers import Readers, chained
 from torchatlas.render.layout.repeat_keys import (
     exact_key,
     iteration_keys,
@@ -23,6 +22,8 @@ from torchatlas.render.layout.repeat_keys import (
 )
 from torchatlas.render.layout.repeat_wiring import (
     FEWEST_DENSE,
+    Readers,
+    chained,
     rounds_in_a_dense_block,
     rounds_in_a_row,
     rounds_side_by_side,
