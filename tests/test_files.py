@@ -19,7 +19,7 @@ import torchatlas as atlas
 from torchatlas import files
 from torchatlas.cli import main
 from torchatlas.errors import FileSystemError
-from torchatlas.execute.value_files import ValueFile
+from torchatlas.execute.node_values import ValueFile
 from torchatlas.graph import Graph
 
 SUFFIXES = (".atlas", ".json")

@@ -76,8 +76,8 @@ if TYPE_CHECKING:
     from torchatlas.analysis.diff import compare
     from torchatlas.analysis.gradients import gradient_norms
     from torchatlas.analysis.memory import memory
+    from torchatlas.autograd.autograd_graph import autograd_graph
     from torchatlas.autograd.debugger import debug_backward
-    from torchatlas.autograd.graph import autograd_graph
     from torchatlas.autograd.lifecycle import lifecycle
     from torchatlas.autograd.print_graph import print_graph
     from torchatlas.autograd.record_backward import record_backward, recording_backward
@@ -121,7 +121,7 @@ else:
             "analysis.gradients": "gradient_norms",
             "analysis.memory": "memory",
             "autograd.debugger": "debug_backward",
-            "autograd.graph": "autograd_graph",
+            "autograd.autograd_graph": "autograd_graph",
             "autograd.lifecycle": "lifecycle",
             "autograd.record_backward": "record_backward recording_backward",
             "autograd.print_graph": "print_graph",

@@ -70,12 +70,12 @@ class TinyGPT(nn.Module):
         return logits
 
 
-def training_step(batch: int = 4, length: int = 32) -> Graph:
+def training_step() -> Graph:
     """Build the model and capture one training step: forward, backward, AdamW."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = TinyGPT()
-        text = torch.randint(0, 256, (batch, length + 1))
+        text = torch.randint(0, 256, (4, 33))
     tokens, following = text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
     def loss(logits: torch.Tensor) -> torch.Tensor:

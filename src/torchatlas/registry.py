@@ -12,10 +12,11 @@ from torchatlas.errors import AnalysisError, InvalidInputError, UnknownNameError
 T = TypeVar("T")
 Member = TypeVar("Member", bound=StrEnum)
 _MOST_COMPARED = 100_000
+_MOST_NEAR = 3
 _MUCH_LESS_LIKE = 0.2  # of names so far behind the best one, none was meant
 
 
-def near_names(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+def near_names(name: str, known: Iterable[str]) -> list[str]:
     """Those of `known` that begin with `name`, else that look most like it, else that hold it. Case does not matter.
 
     >>> near_names("Convv", ["conv", "linear", "cond"]), near_names("a100", ["v100", "a10", "a100-80gb"])
@@ -26,13 +27,13 @@ def near_names(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     wanted, by_lower = str(name).lower(), {one.lower(): one for one in known}
     holding = sorted((one for one in by_lower if len(wanted) > 1 and wanted in one), key=len)
     beginning = [one for one in holding if one.startswith(wanted)]
-    near = beginning or _alike(wanted, by_lower, limit) or holding
-    return [by_lower[one] for one in near[:limit]]
+    near = beginning or _alike(wanted, by_lower) or holding
+    return [by_lower[one] for one in near[:_MOST_NEAR]]
 
 
-def _alike(wanted: str, known: Collection[str], limit: int) -> list[str]:
+def _alike(wanted: str, known: Collection[str]) -> list[str]:
     """By their letters. Comparing takes some 5 µs per name: a million of them would be searched for seconds."""
-    near = get_close_matches(wanted, known, n=limit) if len(known) <= _MOST_COMPARED else []
+    near = get_close_matches(wanted, known, n=_MOST_NEAR) if len(known) <= _MOST_COMPARED else []
     likeness = [SequenceMatcher(None, wanted, one).ratio() for one in near]
     return [one for one, ratio in zip(near, likeness, strict=True) if ratio > likeness[0] - _MUCH_LESS_LIKE]
 

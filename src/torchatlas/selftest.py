@@ -130,8 +130,8 @@ def replay() -> str:
 
 def autograd_walk() -> str:
     """Walk the graph of a loss, and compare the debugger's gradients with torch's."""
+    from torchatlas.autograd.autograd_graph import autograd_graph
     from torchatlas.autograd.debugger import debug_backward
-    from torchatlas.autograd.graph import autograd_graph
 
     model, tokens = _model_and_tokens()
     parameters = list(model.parameters())

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import torchatlas as atlas
-from torchatlas.autograd.graph import autograd_graph
+from torchatlas.autograd.autograd_graph import autograd_graph
 from torchatlas.autograd.print_graph import graph_text
 from torchatlas.autograd.saved_tensors import saved_by
 from torchatlas.errors import InvalidInputError

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 import torchatlas as atlas
 from torchatlas.errors import CaptureError, InvalidInputError
-from torchatlas.execute import export_deadline
-from torchatlas.execute.export_deadline import Deadline, TimeIsUp
-from torchatlas.execute.free_sizes import BUDGET_S, Size, freest
+from torchatlas.execute import free_sizes
+from torchatlas.execute.exporting import BUDGET_S
+from torchatlas.execute.free_sizes import Deadline, Size, TimeIsUp, freest
 from torchatlas.progress import Progress
 
 # -- the search --------------------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(export_deadline, "now", made)
+    monkeypatch.setattr(free_sizes, "now", made)
     return made
 
 
@@ -205,7 +205,7 @@ class Halo(nn.Module):
 def test_a_model_that_takes_too_long_inside_sympy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second passes with every look at the clock: all sizes free take 30,000 looks, a free batch less than 1,000."""
     seconds = itertools.count()
-    monkeypatch.setattr(export_deadline, "now", lambda: next(seconds))
+    monkeypatch.setattr(free_sizes, "now", lambda: next(seconds))
     traced = atlas.trace(Halo().eval(), torch.randn(2, 4, 16, 16), budget_s=4000)
     assert [size.free for size in traced.input_sizes] == [True, False, False, False]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchatlas.execute.exported_program import compiled, copy_unless_same
+from torchatlas.execute.exporting import compiled, copy_unless_same
 from torchatlas.execute.node_values import RunOptions, ValueRecorder
 from torchatlas.execute.program import Failed, Program
 

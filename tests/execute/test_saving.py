@@ -29,7 +29,7 @@ from torchatlas.errors import (
     NotAvailableError,
     StateError,
 )
-from torchatlas.execute.size_arithmetic import condition
+from torchatlas.execute.program_file import condition
 from torchatlas.graph import Graph
 
 Pair = namedtuple("Pair", "one other")

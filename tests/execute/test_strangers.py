@@ -19,9 +19,9 @@ from torchatlas.errors import (
     InvalidModelError,
     NotAvailableError,
 )
+from torchatlas.execute.program_file import FUNCTIONS, LARGEST
 from torchatlas.execute.program_to_fx import argument_name, attribute_name
 from torchatlas.execute.replay import replay
-from torchatlas.execute.size_arithmetic import FUNCTIONS, LARGEST
 from torchatlas.graph import Graph
 
 GLOBALS = "__class__.__init__.__globals__"

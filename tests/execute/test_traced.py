@@ -21,7 +21,7 @@ from torchatlas.errors import (
     InvalidModelError,
     NodeNotFoundError,
 )
-from torchatlas.execute.trace_check import difference
+from torchatlas.execute.tracing import difference
 
 
 class Attention(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import torchatlas as atlas
 from torchatlas.errors import FileSystemError, InvalidInputError
-from torchatlas.execute.value_files import ValueFile
+from torchatlas.execute.node_values import ValueFile
 
 
 def model() -> nn.Module:

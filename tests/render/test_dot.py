@@ -176,8 +176,6 @@ def wired(found: Sketch) -> dict[tuple[int, int], set[int]]:
 
     groups = [outline.root, *(part.item for part in found.walk() if part.is_open)]
     for group in groups:
-        outline.wiring(group)  # the outer first: it tells the inner ones what enters and leaves them
-    for group in groups:
         items = outline.children(group)
         for come, to, tensor in outline.wiring(group).edges:
             if come >= 0 and tensor >= 0:

@@ -264,7 +264,7 @@ def _with_state(graph: Graph) -> tuple[Array, int]:
 
 
 def _unknown(graph: Graph) -> str:
-    """What of a graph does not tell its size, in words."""
+    """The memory of a graph whose size is unknown, in words."""
     if module_calls_only(graph):
         return "only module calls were recorded, so that what is made inside them is not known"
     columns, makers = graph.columns, Counter[str]()

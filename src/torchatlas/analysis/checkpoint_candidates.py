@@ -110,7 +110,7 @@ class TrainingStep:
         return self._reader[self._reads[storage] : self._reads[storage + 1]]
 
     def _find_calls(self) -> None:
-        """From where to where each call goes in forward, with all calls inside it."""
+        """The first and the last forward node of each call, with the calls inside it."""
         columns = self.graph.columns
         call, parent = columns["node_call"], columns["call_parent"].tolist()
         self._parent, count = parent, len(parent)

@@ -68,7 +68,7 @@ class Storages:
         return found
 
     def _first_bytes(self) -> Array:
-        """Before any resizing."""
+        """The bytes of each storage before any resizing."""
         found = self.bytes.copy()
         storage, _, before, _ = self.resizes[::-1].T
         found[storage] = before

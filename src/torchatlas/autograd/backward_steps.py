@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from torchatlas.autograd.graph import accumulated, makers
+from torchatlas.autograd.autograd_graph import accumulated, makers
 from torchatlas.autograd.record_backward import BackwardRun, edge_bytes, edge_figures
 from torchatlas.graph import Graph, Phase
 from torchatlas.graph.columns import PHASES, ROLES, Array

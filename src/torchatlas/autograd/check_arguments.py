@@ -19,7 +19,7 @@ Params = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | nn.Mo
 
 
 def check_outputs(outputs: Any) -> Any:
-    """Several outputs, or one in a list: a GradientEdge is itself a tuple, but one output."""
+    """The outputs, with a lone GradientEdge in a list: it is a tuple itself, but one output."""
     return [outputs] if isinstance(outputs, GradientEdge) else outputs
 
 
@@ -95,7 +95,7 @@ def forward_graph(forward: Any) -> Graph | None:
 
 
 def whole_number(number: Any, what: str) -> int:
-    """1.5 would never be counted down to nothing."""
+    """Refuse counts that are not whole: 1.5 would never be counted down to zero."""
     try:
         return operator.index(number)
     except TypeError:

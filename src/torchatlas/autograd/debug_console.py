@@ -25,7 +25,7 @@ _PASSES = 8  # that are remembered: breakpoints may be on names of each
 
 
 class Stopped(Exception):
-    """The user has had enough: the program ends."""
+    """The user ends the program."""
 
 
 class Console(cmd.Cmd):
@@ -56,7 +56,7 @@ class Console(cmd.Cmd):
         self.session.interrupted = True
 
     def _talk(self) -> None:
-        """Somebody is asked what to do. Returns when the engine shall go on."""
+        """Ask the user for commands until one of them lets the engine go on."""
         self._talking = True
         try:
             self._converse()

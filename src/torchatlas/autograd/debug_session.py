@@ -136,7 +136,7 @@ class Session:
         return Breakpoint(text, lambda stop: all(test(stop) for _, test in tests), name, origin)
 
     def _name_of(self, what: Any) -> str | None:
-        """Things that have a name in the graph may be given themselves. None: a function, or nothing."""
+        """The name that a condition asks for; a tensor, node or module stands for its own. None for a function."""
         if isinstance(what, GraphNode):
             return what.name
         if isinstance(what, torch.Tensor):

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from torchatlas.autograd.autograd_graph import graph_of_walk, link
 from torchatlas.autograd.check_arguments import counted
 from torchatlas.autograd.engine.buffer import InputBuffer
 from torchatlas.autograd.engine.queue import NodeTask, ReadyQueue
 from torchatlas.autograd.engine_observer import EngineRun, Gradients
 from torchatlas.autograd.gradient_statistics import has_no_numbers, numbers_of
-from torchatlas.autograd.graph import graph_of_walk, link
 from torchatlas.autograd.graph_walk import Walk, sequence_nr, starting_node, walk
 from torchatlas.autograd.print_graph import shape_text
 from torchatlas.errors import InvalidInputError

@@ -338,7 +338,7 @@ class _Worker:
         return self._arrived(interrupt)
 
     def _give_turn(self) -> None:
-        """To the engine."""
+        """Let the thread of the engine run."""
         if self._thread is None:
             thread = threading.Thread(target=self._context.run, args=(self._work,), name="backward", daemon=True)
             thread.start()

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from torchatlas.autograd.autograd_graph import graph_of_walk, link
 from torchatlas.autograd.check_arguments import (
     Params,
     check_gradients,
@@ -25,7 +26,6 @@ from torchatlas.autograd.check_arguments import (
 )
 from torchatlas.autograd.engine_observer import EngineRun, Gradients, watched
 from torchatlas.autograd.gradient_statistics import Figures, GradientFigures, has_no_numbers
-from torchatlas.autograd.graph import graph_of_walk, link
 from torchatlas.autograd.graph_walk import Walk, starting_nodes
 from torchatlas.calls import explains_arguments
 from torchatlas.capturing.recording import Recording

@@ -48,8 +48,8 @@ def command(
     \b
     torchatlas run m.atlas --inputs 8,3,224,224 --node layer1 --values values.safetensors
     """
+    from torchatlas.execute.node_values import ValueFile, checked_path
     from torchatlas.execute.traced import TracedModel
-    from torchatlas.execute.value_files import ValueFile, checked_path
 
     for path in (values, output):
         if path is not None:

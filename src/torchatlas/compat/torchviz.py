@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torchatlas.autograd.autograd_graph import graph_of_walk
 from torchatlas.autograd.check_arguments import names_by_id
-from torchatlas.autograd.graph import graph_of_walk
 from torchatlas.autograd.graph_walk import roots_of, walk
 from torchatlas.calls import explains_arguments
 from torchatlas.errors import FileFormatError, FileSystemError

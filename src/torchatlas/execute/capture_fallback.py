@@ -1,7 +1,7 @@
-"""A model that torch.export cannot trace: it runs itself, and is followed along the path that was captured.
+"""Run a model that torch.export cannot trace, and compare each op with the path that was captured.
 
-Python decides in such a model which way to go. So every run is the model's own, and each op is compared with the one
-that the captured path has there: another path is noticed at its first op, and refused.
+Python decides in such a model which ops run. So the model itself runs every time. The first op that differs from the
+captured path ends the run with an error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Followed:
         self._model, self._graph = model, graph
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: RunOptions) -> tuple[Any, dict[str, Taken]]:
-        """Run the model. Returns its result, and what the nodes to keep took and made, by name."""
+        """Run the model. Returns its result and, by name, the inputs and outputs of the nodes to keep."""
         path = _Path(self._graph.where(kind="op"), options)
         inputs = {node.name for node in self._graph.where(kind="input")}
         for name, tensor in named_tensors(argument_names(self._model, args, kwargs)):
@@ -79,7 +79,7 @@ class _Path:
             self.options.watch(name, tensor)
 
     def around(self, plan: Plan, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """The recording function of an operator, compared with the path."""
+        """Wrap the recording function of an operator, so that each call is compared with the path."""
 
         def followed(args: Any, kwargs: Any) -> Any:
             with self._lock:

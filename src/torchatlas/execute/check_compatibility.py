@@ -92,13 +92,13 @@ def check_compatibility(
     except Exception as error:  # also the model's own: that it fails is the answer
         reason = str(error) or type(error).__name__
     value_bytes, peak_bytes, memory_reason = _memory(model, args, named)
-    parameters = {id(p): p.numel() for p in own if isinstance(p, nn.Parameter) and not _is_lazy(p)}
+    made = [p for p in own if isinstance(p, nn.Parameter) and not isinstance(p, UninitializedTensor)]
     return Compatibility(
         model=type(model).__name__ if is_module else f"{type(model).__name__}, not a torch.nn.Module",
         traces=traced is not None,
         reason=reason,
         training=model.training if is_module else None,
-        parameters=sum(parameters.values()),
+        parameters=sum({id(p): p.numel() for p in made}.values()),
         devices=tuple(sorted({str(tensor.device) for tensor in tensors})),
         dtypes=tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})),
         nodes=None if traced is None else len(traced.graph),
@@ -122,7 +122,3 @@ def _memory(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
     columns = graph.columns
     made = (columns["storage_born"] >= 0) & (columns["storage_bytes"] >= 0)
     return int(columns["storage_bytes"][made].sum()), graph.peak_bytes, ""
-
-
-def _is_lazy(tensor: Any) -> bool:
-    return isinstance(tensor, UninitializedTensor)

@@ -13,9 +13,9 @@ import torch
 from torchatlas.calls import explains_arguments
 from torchatlas.errors import InvalidInputError
 from torchatlas.escapes import clean
-from torchatlas.execute.input_checks import usable_device
 from torchatlas.execute.node_values import NodeIO, NodeValues
-from torchatlas.execute.traced import TracedModel, trace
+from torchatlas.execute.trace_variant import usable_device
+from torchatlas.execute.traced import TracedModel, moved, trace
 from torchatlas.graph import GraphNode, OperationType
 from torchatlas.graph.shown import Shown, ShownPart
 from torchatlas.sections import Lines, Section, Table
@@ -112,7 +112,7 @@ class RunComparison(Shown):
         yield Table(headings, rows, below=f"{hidden:,} more nodes in .nodes" if hidden else "")
 
     def _shown(self) -> list[NodeDifference]:
-        """The whole depth at even steps, without views, which only hand on; and what nobody should miss."""
+        """Nodes at even steps through the whole depth, without views; and the first, the worst and the last one."""
         nodes = [node for node in self.nodes if node.operation_type != OperationType.VIEW]
         step = max(1, -(-len(nodes) // _MOST_ROWS))
         always = [node for node in (self.first, self.worst, self.nodes[-1]) if node is not None]
@@ -169,13 +169,14 @@ def compare_runs(
         except InvalidInputError as error:
             raise InvalidInputError(f"{other!r} is no dtype, such as 'float16', and {error}") from error
     if isinstance(other, (torch.dtype, torch.device)):
-        model, (other_args, other_named) = copy.deepcopy(one.model).to(other), _moved((args, named), other)
+        model, (other_args, other_named) = copy.deepcopy(one.model).to(other), moved((args, named), other)
         second = trace(model, *other_args, kwargs=other_named).predict(*other_args, **other_named)
         called = str(other)
     elif isinstance(other, TracedModel):
         second, called = other.predict(*args, **named), repr(other)
     elif callable(other):
-        second, called = _outputs_alone(other(*args, **named)), type(other).__name__
+        output, called = other(*args, **named), type(other).__name__
+        second = NodeValues({"output": NodeIO((), output, dict)}, output)
     else:
         raise InvalidInputError(f"the other run is a traced model, a dtype, a device or a callable, not {other!r}.")
     common = [node for node in first if node in second]
@@ -197,19 +198,6 @@ def _depths(traced: TracedModel) -> dict[str, int]:
     for edge in traced.graph.edges:  # nodes are in the order in which they run
         depth[edge.target.id] = max(depth.get(edge.target.id, 0), depth.get(edge.source.id, 0) + 1)
     return {node.name: depth.get(node.id, 0) for node in traced.graph.nodes}
-
-
-def _moved(tree: Any, to: Any) -> Any:
-    def moved(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or (isinstance(to, torch.dtype) and not leaf.is_floating_point()):
-            return leaf
-        return leaf.to(to)
-
-    return pytree.tree_map(moved, tree)
-
-
-def _outputs_alone(output: Any) -> NodeValues:
-    return NodeValues({"output": NodeIO((), output, dict)}, output)
 
 
 def _difference(

@@ -1,9 +1,15 @@
-"""A model and example inputs -> torch.export's program, or why there is none: quietly, and with torch left as found."""
+"""A model and example inputs -> torch.export's program, and that as a Program; or why there is none.
+
+Export runs quietly and leaves torch as it was. It would count the steps of the example in recurrent layers, so for each
+of torch.lstm, gru, rnn_tanh and rnn_relu there is an operator that only knows shapes: `AnyLength` calls it while export
+runs, `restored` puts the operator of ATen back into the program.
+"""
 
 from __future__ import annotations
 
 import io
 import logging
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, redirect_stderr
@@ -12,15 +18,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.overrides import TorchFunctionMode
 
+from torchatlas.capturing.exported import Block, attribute, block_of
 from torchatlas.capturing.frames import raising_line
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import CaptureError
-from torchatlas.execute.export_deadline import Deadline
-from torchatlas.execute.export_recurrent import AnyLength, restored
-from torchatlas.execute.free_sizes import Size, first_line, freest
+from torchatlas.execute.free_sizes import Deadline, Size, first_line, freest
+from torchatlas.execute.program import Mode, Program, ProgramBuilder
 from torchatlas.inputs import advice, argument_names, bound_arguments, named_tensors
 from torchatlas.interrupts import bracketed
 from torchatlas.progress import Progress
@@ -32,6 +39,8 @@ from torchatlas.torch_private import (
     saved_tensor_hooks_forbidden,
     undo_functorch,
 )
+
+BUDGET_S = 45.0  # seconds of computing that finding free sizes may take: the default of atlas.trace(budget_s=)
 
 
 @dataclass(frozen=True)
@@ -53,9 +62,9 @@ def exported(
     known: Mapping[Size, str],
     progress: Progress,
 ) -> Exported:
-    """Export it with as many sizes free as can be solved for; `known` are those that are not worth another attempt.
+    """Export a model with as many free sizes as torch.export can solve for; `known` sizes are fixed without an attempt.
 
-    With `dynamic_shapes` other than "auto" nothing is tried but these, for as long as it takes.
+    `dynamic_shapes` other than "auto" go to torch.export as they are, once and without a time limit.
     """
     name, leaves = type(model).__name__, pytree.tree_leaves((args, kwargs))
     sizes = {(n, dim): size for n, leaf in enumerate(leaves) for dim, size in _may_vary(leaf)}
@@ -84,7 +93,7 @@ def exported(
 def _exported(
     model: nn.Module, args: Any, kwargs: Any, shapes: Any, strict: bool, seconds: float, progress: Progress
 ) -> tuple[Any, tuple[str, ...]]:
-    """One program, and the tensors that forward assigns to attributes. All else is as it was, also after an error."""
+    """Export once. Returns the program, and the attributes that forward assigns tensors to; restores all else."""
     parts = _parts(model)
     with Restorer(model, (args, kwargs)), _quietly() as said, _torch_as_found((args, kwargs)):
         with Deadline(seconds, progress.tick) as deadline, nullcontext() if strict else AnyLength(deadline.check):
@@ -100,7 +109,7 @@ def _exported(
 
 @bracketed
 def _torch_as_found(inputs: Any) -> Iterator[None]:
-    """When export fails, a transform that was cut off stays on with what it forbids, and inputs keep marks.
+    """Undo what a failed export leaves behind: open transforms, the hooks that they forbid, and marks on inputs.
 
     Before torch 2.11 the hooks that watch modules for new buffers and parameters stay as well.
     """
@@ -123,7 +132,7 @@ def _torch_as_found(inputs: Any) -> Iterator[None]:
 
 @bracketed
 def _quietly() -> Iterator[list[str]]:
-    """Export says much on its way, also of attempts that we make again otherwise. Yields its warnings.
+    """Silence torch.export, which also speaks of attempts that are repeated in another form. Yields its warnings.
 
     When it fails it also prints its graph so far to stderr; what the model itself prints there gets lost with it.
     """
@@ -153,7 +162,7 @@ def _reject(record: logging.LogRecord) -> bool:
 
 
 def _parts(model: nn.Module) -> set[str]:
-    """What a model consists of, by name."""
+    """The names of all modules, parameters and buffers of a model."""
     groups: Any = (model.named_modules(), model.named_parameters(), model.named_buffers())
     return {name for group in groups for name, _ in group}
 
@@ -182,7 +191,7 @@ def _free(leaf: Any, chosen: set[Size]) -> Any:
 
 
 def _described(free: frozenset[Size], sizes: Mapping[Size, int]) -> str:
-    """What an attempt is about, for the line on the terminal."""
+    """The sizes that an attempt leaves free, in words, for the progress line."""
     if len(free) == len(sizes):
         return "all sizes free" if free else "all sizes as given"
     dims = sorted({dim for _, dim in free})
@@ -190,7 +199,7 @@ def _described(free: frozenset[Size], sizes: Mapping[Size, int]) -> str:
 
 
 def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
-    """pytree's tree_map, but for classes of tuples that take nothing but tensors: PackedSequence, say."""
+    """pytree's tree_map that also maps named tuples, whose classes may take tensors only: PackedSequence, say."""
 
     def is_named(item: Any) -> bool:
         return isinstance(item, tuple) and hasattr(item, "_make")
@@ -224,3 +233,156 @@ def _refused(model: nn.Module, error: Exception, inputs: dict[Any, Any]) -> Capt
     return CaptureError(
         f"torch.export cannot trace {type(model).__name__}: {type(error).__name__}: {first}{where}. {out}"
     )
+
+
+# -- recurrent layers --------------------------------------------------------------------------------------------------
+
+
+_STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}  # what a layer hands on from step to step
+_SCHEMA = (
+    "{name}(Tensor input, Tensor{several} hx, Tensor[] params, bool has_biases, int num_layers, float dropout, "
+    "bool train, bool bidirectional, bool batch_first) -> (Tensor{returns})"
+)
+_OPERATORS = torch.library.Library("torchatlas_recurrent", "DEF")
+
+
+class AnyLength(TorchFunctionMode):
+    """While it is open, calls of recurrent layers look at shapes only.
+
+    Export runs a layer in Python, step by step, and so assumes as many steps as the example has. `check` is called
+    before every torch function.
+    """
+
+    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self._check = check
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._check()
+        name = getattr(func, "__name__", "")
+        if name in _STATES and func == getattr(torch, name) and _is_padded(args, kwargs):
+            func = getattr(torch.ops.torchatlas_recurrent, name).default
+        return func(*args, **(kwargs or {}))
+
+
+def restored(program: Any) -> None:
+    """Put the operators of ATen in the place of ours, in the parts of an exported program as well."""
+    for part in program.graph_module.modules():
+        for node in getattr(getattr(part, "graph", None), "nodes", ()):
+            if getattr(node.target, "namespace", "") == "torchatlas_recurrent":
+                name = node.target.name().partition("::")[2]
+                node.target = getattr(torch.ops.aten, name).input
+
+
+def _is_padded(args: Any, kwargs: Any) -> bool:
+    """Whether a call has a padded sequence (packed ones have another signature) and no autocast, which only casts for
+    operators it knows."""
+    if len(args) != 9 or kwargs or not isinstance(args[3], bool):
+        return False
+    return not torch.is_autocast_enabled(args[0].device.type)
+
+
+def _shapes(states: int) -> Callable[..., tuple[Tensor, ...]]:
+    """What a layer returns: the outputs of all steps, and the last states."""
+
+    def returned(x: Tensor, hx: Any, params: list[Tensor], *options: Any) -> tuple[Tensor, ...]:
+        *_, bidirectional, batch_first = options
+        last = list(hx) if states > 1 else [hx]
+        batch, length = (x.shape[0], x.shape[1]) if batch_first else (x.shape[1], x.shape[0])
+        for given, wanted in ((x.shape[2], params[0].shape[1]), *((state.shape[1], batch) for state in last)):
+            if given != wanted:  # asking makes export remember it
+                raise RuntimeError(f"a recurrent layer got an input or state of size {given} where it takes {wanted}")
+        output = x.new_empty((length, batch, last[0].shape[2] * (2 if bidirectional else 1)))
+        return output.transpose(0, 1) if batch_first else output, *(state.new_empty(state.shape) for state in last)
+
+    return returned
+
+
+for _name, _count in _STATES.items():
+    _OPERATORS.define(
+        _SCHEMA.format(name=_name, several="[]" if _count > 1 else "", returns=", Tensor" * _count),
+    )
+    torch.library.register_fake(f"torchatlas_recurrent::{_name}", _shapes(_count), lib=_OPERATORS)
+
+
+# -- its graph as a Program --------------------------------------------------------------------------------------------
+
+
+def compiled(graph: Any, constants: Mapping[str, str]) -> Program:
+    """A program of an fx graph of functions. `constants` says which placeholders are the model's own, by name."""
+    compiler = _Compiler(constants)
+    return compiler.builder.program(list(compiler.read(graph, "")))
+
+
+class _Compiler:
+    def __init__(self, constants: Mapping[str, str]) -> None:
+        self.constants, self.builder = constants, ProgramBuilder()
+        self.values: dict[Any, Any] = {}  # fx node -> a register, or what it stands for in an argument
+
+    def read(self, graph: Any, prefix: str) -> Any:
+        """Instructions for the nodes of a graph; what it returns."""
+        for node in graph.nodes:
+            name = prefix + node.name
+            if node.op == "placeholder" and not prefix:  # those of an inner graph stand for its operands
+                register = self.values[node] = self.builder.register(name)
+                if node.name in self.constants:
+                    self.builder.constants[register.number] = self.constants[node.name]
+                else:
+                    self.builder.inputs.append(register.number)
+            elif node.op == "get_attr":
+                register = self.values[node] = self.builder.register(name)
+                self.builder.attached[register.number] = attribute(graph.owning_module, str(node.target))
+            elif node.op == "call_function" and (block := block_of(node)) is not None:
+                self._block(node, block, name)
+            elif node.op == "call_function" and not _is_check(node.target):
+                self._call(node, name)
+            elif node.op == "output":
+                return self._resolved(node.args[0])
+        return ()
+
+    def _call(self, node: Any, name: str) -> None:
+        args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
+        if node.target is operator.getitem and isinstance(args[0], (list, tuple)):  # of the results of a block
+            self.values[node] = args[0][args[1]]
+            return
+        self.values[node] = self.builder.add(name, node.target, args, kwargs, STAND_INS.get(node.target))
+
+    def _block(self, node: Any, block: Block, name: str) -> None:
+        """The nodes of a block between its beginning and its end: their values can be seen as well."""
+        for inner, operand in zip(
+            (inner for inner in block.body.graph.nodes if inner.op == "placeholder"), block.operands, strict=True
+        ):
+            self.values[inner] = self._resolved(operand)
+        mode = self.builder.add("", Mode, (block.kind, block.settings))
+        self.values[node] = self.read(block.body.graph, f"{name}.")
+        self.builder.add("", Mode.end, (mode,))
+
+    def _resolved(self, item: Any) -> Any:
+        if isinstance(item, torch.fx.Node):
+            return self.values[item]
+        if isinstance(item, list):
+            return [self._resolved(part) for part in item]
+        if isinstance(item, tuple):
+            return tuple(self._resolved(part) for part in item)
+        if isinstance(item, Mapping):
+            return {key: self._resolved(part) for key, part in item.items()}
+        if isinstance(item, slice):
+            return slice(*(self._resolved(part) for part in (item.start, item.stop, item.step)))
+        return item
+
+
+def _is_check(target: Any) -> bool:
+    """What export adds to hold its assumptions: the inputs are checked before the program runs."""
+    return str(target).startswith(("aten._assert_tensor_metadata", "aten.sym_constrain_range"))
+
+
+def copy_unless_same(target: Any, source: Any, non_blocking: bool = False) -> Any:
+    """Copy a tensor, but not to itself.
+
+    Export ends with a copy to each buffer that forward assigned. After `self.count += 1` that copies the buffer to
+    itself, and autograd would believe that what it saved was overwritten.
+    """
+    return target if source is target else torch.ops.aten.copy_.default._op(target, source, non_blocking)
+
+
+STAND_INS = {torch.ops.aten.copy_.default: copy_unless_same}  # operator -> what a program calls in its place

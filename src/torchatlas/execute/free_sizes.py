@@ -1,24 +1,32 @@
-"""Which sizes of the inputs torch.export can leave free: found by trying, within a time.
+"""Which sizes of the inputs torch.export can leave free: found by trying, within a time limit.
 
 All at once first, which is what most models take. Then only the first dimensions, which are batches mostly; if not
 even those, none. Then what is left, dimension by dimension: a size and its like in other inputs (ids and mask, say)
-together. Attempts that come to nothing may take hours, and are what the budget limits.
+together. Attempts that come to nothing may take hours: the budget limits those.
+
+torch.export has no time limit; `Deadline` is one. Export runs in Python, and spends nearly all of its time in the
+functions that the model calls and in sympy. So `Deadline` looks at the clock when a torch function is called
+(exporting.AnyLength sees those) and when sympy makes an expression. What it raises there does no more harm than an
+exception of the model: torch expects those.
 """
 
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
+
+from sympy.core.basic import Basic  # type: ignore[import-untyped]
 
 from torchatlas.errors import CaptureError
 from torchatlas.escapes import clean
-from torchatlas.execute import export_deadline
 from torchatlas.graph import Graph
 from torchatlas.graph.shown import ShownPart
-
-BUDGET_S = 45.0
+from torchatlas.interrupts import CheckedSignals
 
 Size = tuple[int, int]  # which input, which dimension
 
@@ -77,7 +85,7 @@ def why_fixed(size: int, dynamic_shapes: Any) -> str:
 
 
 def notes_of(names: Mapping[Size, str], reasons: Mapping[Size, str]) -> list[str]:
-    """What is to be said of sizes that could not be freed: one sentence for each reason."""
+    """One note for each reason why sizes could not be freed."""
     by_reason: dict[str, list[str]] = {}
     for size, reason in reasons.items():
         if reason.startswith((_FAILED, _TOO_LONG)):
@@ -143,23 +151,82 @@ class _Search:
         seconds = self.budget_s * share - self.spent_s if free else math.inf
         self.timed_out = seconds <= 0
         if not self.timed_out:
-            began = export_deadline.now()
+            began = now()
             try:
                 self.best = self.attempt(free, strict, seconds)
                 return True
-            except export_deadline.TimeIsUp:
+            except TimeIsUp:
                 self.timed_out = True
             except CaptureError:
                 raise  # it was exported, and cannot be used, with whatever sizes
             except Exception as error:
                 self.errors.append(error)
-            self.spent_s += min(export_deadline.now() - began, seconds)  # a late look takes from nobody else
+            self.spent_s += min(now() - began, seconds)  # a late look takes from nobody else
         reason = f"{_TOO_LONG} {self.budget_s:g} s" if self.timed_out else f"{_FAILED}: {first_line(self.errors[-1])}"
         self.reasons.update(dict.fromkeys(also or free, reason))
         return False
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line without a full stop."""
+    """The first line of an error's message, without a full stop."""
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__).rstrip(".")
+
+
+# -- the time limit ----------------------------------------------------------------------------------------------------
+
+
+now = time.thread_time  # computing, not waiting: what else runs on the machine shall not decide what is traced
+
+
+class TimeIsUp(BaseException):
+    """Solving for sizes took too long. No Exception: torch and sympy catch those on the way, and go on."""
+
+
+class Deadline(CheckedSignals):
+    """Raises TimeIsUp in its thread after so many seconds of computing; Ctrl-C gets out of it, too."""
+
+    def __init__(self, seconds: float, tick: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self._seconds, self._tick = seconds, tick
+        self._since, self._thread = now(), threading.get_ident()
+        self._mine, self._outer = self.check, _checks.get(self._thread)
+
+    def _begin(self) -> Deadline:
+        super()._begin()
+        with _patching:
+            _checks[self._thread] = self._mine
+            Basic.__new__ = _checked_new
+        return self
+
+    def check(self) -> None:
+        """See CheckedSignals."""
+        super().check()
+        if not self._paused:
+            self._tick()
+            if now() - self._since > self._seconds:
+                self._raise(TimeIsUp())
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with _patching:
+            if _checks.get(self._thread) is self._mine:
+                del _checks[self._thread]
+                if self._outer is not None:
+                    _checks[self._thread] = self._outer
+            if not _checks:
+                Basic.__new__ = _new
+        super()._end(kind, error, trace)
+
+
+_checks: dict[int, Callable[[], None]] = {}  # by thread: other threads may use sympy, or trace, at the same time
+_patching = threading.Lock()
+_new: Any = vars(Basic)["__new__"]
+
+
+def _new_checked(cls: type[Basic], *args: Any) -> Any:
+    if (check := _checks.get(threading.get_ident())) is not None:
+        check()
+    return _new.__func__(cls, *args)
+
+
+_checked_new: Any = staticmethod(_new_checked)

@@ -16,14 +16,23 @@ from torch import nn
 
 from torchatlas.errors import FileFormatError, InvalidModelError, NewerVersionError, StateError
 from torchatlas.escapes import quoted
-from torchatlas.execute.exported_program import STAND_INS
-from torchatlas.execute.input_checks import ANY_NUMBER, Expected
+from torchatlas.execute.exporting import STAND_INS
 from torchatlas.execute.operators import argument, dtype_named, operator
 from torchatlas.execute.preconditions import checked
 from torchatlas.execute.program import Mode, Program, Register, block, instruction
-from torchatlas.execute.program_file import BEGIN, END, KEY, VERSION, Leaf, Saved, SavedVariant, structure_of_data
-from torchatlas.execute.size_arithmetic import FUNCTIONS, condition
-from torchatlas.execute.trace_variant import Variant, tensor_named
+from torchatlas.execute.program_file import (
+    BEGIN,
+    END,
+    FUNCTIONS,
+    KEY,
+    VERSION,
+    Leaf,
+    Saved,
+    SavedVariant,
+    condition,
+    structure_of_data,
+)
+from torchatlas.execute.trace_variant import ANY_NUMBER, Expected, Variant, tensor_named
 from torchatlas.graph import Graph
 from torchatlas.graph.arguments import TensorRef, decode, decode_value
 from torchatlas.graph.columns import Operation
@@ -38,9 +47,12 @@ def holds_program(graph: Graph) -> bool:
     return KEY in graph.metadata
 
 
-def loaded(graph: Graph, model: nn.Module | None, allow: Iterable[str]) -> tuple[list[Variant], nn.Module]:
-    """The traces in a graph that was loaded, and a model: the one given, or one made of the weights saved with it."""
-    saved = _checked(graph.metadata[KEY], Saved)
+def loaded(graph: Graph, model: nn.Module | None, allow: Iterable[str]) -> tuple[list[Variant], nn.Module, Saved]:
+    """The traces of a graph from a file, a model, and what the file says.
+
+    The model is the one given, or one made of the weights that were saved.
+    """
+    saved: Saved = _checked(graph.metadata[KEY], Saved)
     tensors = _tensors(graph, saved)
     allowed = frozenset(allow)
     constants: dict[str, Any] = {}
@@ -57,7 +69,7 @@ def loaded(graph: Graph, model: nn.Module | None, allow: Iterable[str]) -> tuple
         inner = _unnested(graph, number)
         found = _checked(inner.metadata.get(KEY), SavedVariant)
         variants.append(_variant(_without_program(inner), found, tensors, saved.held, constants, allowed))
-    return variants, model
+    return variants, model, saved
 
 
 class _Weights(nn.Module):
@@ -111,9 +123,8 @@ def _check_weights(model: nn.Module, saved: Saved, tensors: list[torch.Tensor], 
             )
 
 
-def signature_of(graph: Graph) -> inspect.Signature:
+def signature_of(saved: Saved) -> inspect.Signature:
     """How the model that was saved is called."""
-    saved: Saved = _checked(graph.metadata[KEY], Saved)
     try:
         return inspect.Signature([_parameter(*each) for each in saved.signature])
     except ValueError as error:
@@ -125,11 +136,6 @@ def _parameter(name: str, kind: int, given: bool, default: str) -> inspect.Param
         raise ValueError(f"{quoted(name)} cannot be the name of a parameter")
     value = argument(_decoded(decode_value, default), [], None) if given else inspect.Parameter.empty
     return inspect.Parameter(name, inspect._ParameterKind(kind), default=value)
-
-
-def model_name(graph: Graph) -> str:
-    saved: Saved = _checked(graph.metadata[KEY], Saved)
-    return saved.model
 
 
 def _checked(data: Any, kind: Any) -> Any:

@@ -1,8 +1,8 @@
 """Programs: flat instructions over registers, and the one loop that runs them.
 
-A traced model (exported_program.py), a recorded graph (recorded_program.py) and a file (loading.py) all become a
-Program: every argument is resolved to a register or a constant once. Whoever wants to see values, edit them or compare
-them is an Observer of the loop.
+A traced model (exporting.py), a recorded graph (recorded_program.py) and a file (loading.py) all become a Program:
+every argument is resolved to a register or a constant once. Whoever wants to see values, edit them or compare them is
+an Observer of the loop.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from torchatlas.interrupts import bracketed
 from torchatlas.torch_private import dispatch_mode_stack, no_dispatch_modes
 
 if TYPE_CHECKING:
-    from torchatlas.execute.path_guards import RecordedProgram
+    from torchatlas.execute.recorded_pieces import RecordedProgram
 
 TENSOR = TensorRef(-1)  # stands for a tensor in the structure of inputs
 
@@ -170,7 +170,7 @@ def _run_again(
     kwargs: dict[str, Any],
     attributes: tuple[tuple[nn.Module, dict[str, Any]], ...],
 ) -> LiveRun:
-    """Run a model as it was: one that has run since may have found out things that it found out then."""
+    """Run a model once more with the attributes it had then: since then it may have stored what it computed once."""
     ops = [0]
 
     def count(plan: Any, results: list[Any]) -> None:
@@ -211,7 +211,7 @@ def _refuse_hidden(tree: Any, what: str) -> None:
 
 
 class _Numbered:
-    """References in the order in which tensors come."""
+    """Numbers tensors in the order in which they come."""
 
     def __init__(self) -> None:
         self.count = 0

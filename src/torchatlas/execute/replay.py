@@ -22,8 +22,16 @@ from torchatlas.escapes import clean
 from torchatlas.execute.node_values import value_text
 from torchatlas.execute.operators import dtype_named
 from torchatlas.execute.program import Failed, Instruction, Observer, Program, Register
-from torchatlas.execute.recorded_program import RecordedOps
-from torchatlas.execute.replay_data import Recipe, Settings, apply, built, content, fresh_storage, view_of
+from torchatlas.execute.recorded_program import (
+    Recipe,
+    RecordedOps,
+    Settings,
+    apply,
+    built,
+    content,
+    fresh_storage,
+    view_of,
+)
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import ROLES, Layout
 from torchatlas.graph.nouns import NodeKind, OperationType, Role

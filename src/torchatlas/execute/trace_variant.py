@@ -1,4 +1,4 @@
-"""One trace of a model: its program, its graph, and how the names of the one lead to the other."""
+"""One trace of a model: its program, its graph, which node of one is which of the other, and which inputs it serves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
 from torchatlas.errors import (
     CaptureError,
@@ -21,6 +22,7 @@ from torchatlas.errors import (
     OutOfMemoryError,
 )
 from torchatlas.execute.capture_fallback import Followed
+from torchatlas.execute.exporting import bound
 from torchatlas.execute.node_values import RunOptions, Taken, ValueRecorder, cloned
 from torchatlas.execute.program import Failed, Program, Unreachable, part
 from torchatlas.graph import Graph, GraphNode, Value
@@ -31,7 +33,7 @@ from torchatlas.torch_private import pytree
 
 @dataclass(eq=False)
 class Variant:
-    """One trace: for sizes that differ from the example's where they may, or are 1 where the example's were."""
+    """One trace. A model has several if some sizes, such as 1, need a trace of their own."""
 
     program: Program | Followed
     graph: Graph
@@ -44,7 +46,7 @@ class Variant:
     exported: Any = None  # torch.export's program, where it was made here
 
     def run(self, flat: list[Any], model: nn.Module, options: RunOptions) -> tuple[Any, dict[str, Taken]]:
-        """What the model returns, and what the nodes to keep took and made, given inputs in the order of `in_spec`."""
+        """Run the trace, with inputs in the order of `in_spec`. Returns the result and, by name, the kept values."""
         try:
             if isinstance(self.program, Followed):
                 args, kwargs = pytree.tree_unflatten(flat, self.in_spec)
@@ -58,7 +60,7 @@ class Variant:
         return structured(results, self.out_spec), {} if recorder is None else recorder.values()
 
     def run_between(self, values: Mapping[str, Any], to: str, model: nn.Module) -> list[Any]:
-        """What the nodes behind a name make, from the values of others alone."""
+        """Compute what a node or module makes from the values of other nodes alone."""
         if not isinstance(self.program, Program):
             raise NotAvailableError("a part of a model can be run when torch.export traced it, not from a capture.")
         numbers = {name: register for register, name in enumerate(self.program.names) if name}
@@ -207,3 +209,115 @@ def node_location(node: GraphNode) -> str:
 def _outputs_of(graph: Graph, path: str) -> list[list[str]]:
     """For each call of a module, the names of the nodes that make what it returns."""
     return [[graph.nodes[node].name for node in call] for call in output_nodes(graph, path)]
+
+
+# -- the inputs that a trace serves ------------------------------------------------------------------------------------
+
+
+def guard_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The names that guards use: arguments by name, and `flat_args`, which the guards of strict export use."""
+    return {"flat_args": pytree.tree_leaves((args, kwargs)), **bound(model, args, kwargs)}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an input tensor must have. A size that may vary is a symbol, or a formula of symbols."""
+
+    dtype: torch.dtype
+    device: str  # its type
+    shape: tuple[str, ...]
+
+
+ANY_NUMBER = object()  # an input that may be any number
+
+
+def expected(traced: Any) -> Any:
+    """What an input must be: Expected for a tensor, ANY_NUMBER for a number that may vary, else the traced constant."""
+    if isinstance(traced, torch.Tensor):
+        return Expected(traced.dtype, traced.device.type, tuple(map(str, traced.shape)))
+    return ANY_NUMBER if isinstance(traced, (torch.SymInt, torch.SymFloat, torch.SymBool)) else traced
+
+
+def mismatch(leaves: list[tuple[str, Any]], flat: list[Any]) -> str | None:
+    """The first thing about inputs that does not fit the trace, in words; None if all fits."""
+    known: dict[str, int] = {}
+    small: str | None = None  # said last: another trace helps there
+    for (name, wanted), given in zip(leaves, flat, strict=True):
+        if not isinstance(wanted, Expected):
+            if wanted is not ANY_NUMBER and (isinstance(given, torch.Tensor) or wanted != given):
+                return f"input {name} is {given!r}, but {wanted!r} was traced and is part of the graph: trace again."
+            continue
+        if not isinstance(given, torch.Tensor):
+            return f"input {name} is a {type(given).__name__}, not a tensor: pass torch.as_tensor(...) of it."
+        if given.dtype != wanted.dtype:
+            return f"input {name} has dtype {given.dtype}; the model was traced with {wanted.dtype}."
+        if given.device.type != wanted.device:
+            return f"input {name} is on {given.device}; the model was traced on {wanted.device}."
+        if given.dim() != len(wanted.shape):
+            return f"input {name} has {given.dim()} dimensions; the model was traced with {len(wanted.shape)}."
+        for dim, (size, fixed) in enumerate(zip(given.shape, wanted.shape, strict=True)):
+            if fixed.isdecimal():
+                if size != int(fixed):
+                    why = "(traced.input_sizes says why)"
+                    return f"input {name} has size {size} in dimension {dim}; this trace fixes it to {fixed} {why}."
+            elif fixed.isidentifier():
+                if known.setdefault(fixed, size) != size:
+                    other = known[fixed]
+                    return f"input {name} has size {size} in dimension {dim}, which must be {other}, as elsewhere."
+                if size < 2:
+                    small = f"input {name} has size {size} in dimension {dim}; {FROM_TWO}"
+    return small
+
+
+FROM_TWO = "it was traced for sizes from 2."
+
+
+def broken_guard(guards: list[tuple[str, Any]], given: dict[str, Any]) -> str | None:
+    """The first assumption of export about sizes, made for the example, that does not hold for these inputs."""
+    names = {**SYMPY_INTERP, "L": given}
+    for text, code in guards:
+        try:
+            holds = bool(eval(code, names))
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise CaptureError(f"what was assumed of the sizes cannot be computed: {text}: {error}.") from error
+        if not holds:
+            said = text.replace("L['", "").replace("']", "").replace(".size()", ".shape")
+            return f"the model was traced where {said}, and takes another path for these sizes."
+    return None
+
+
+def looks(leaf: Any) -> Any:
+    """Cache key: inputs with equal keys are served by the same trace."""
+    if isinstance(leaf, torch.Tensor):
+        return tuple(leaf.shape), leaf.dtype, leaf.device.type
+    return type(leaf), leaf if isinstance(leaf, (bool, int, float, str, type(None))) else repr(leaf)
+
+
+def usable_device(device: Any) -> torch.device:
+    """The device that was asked for, if torch knows it and can use it here."""
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (AssertionError, RuntimeError, TypeError) as error:  # torch has no error class of its own for any of them
+        first = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+        raise InvalidInputError(
+            f"device={str(device)!r} cannot be used here: {first}. Leave device= out to trace the model where it is."
+        ) from error
+    return found
+
+
+def check_device(model: nn.Module, device: torch.device) -> None:
+    elsewhere = {p.device.type for p in [*model.parameters(), *model.buffers()]} - {device.type}
+    if elsewhere:
+        raise InvalidInputError(
+            f"device={str(device)!r}, but the model is on {', '.join(sorted(elsewhere))}. "
+            f"Move it first: model.to({str(device)!r})."
+        )
+
+
+def described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def one(item: Any) -> str:
+        return f"a tensor of {tuple(item.shape)}" if isinstance(item, torch.Tensor) else type(item).__name__
+
+    parts = [one(item) for item in args] + [f"{name}={one(item)}" for name, item in kwargs.items()]
+    return ", ".join(parts) if parts else "none"

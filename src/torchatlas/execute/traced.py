@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from torchatlas.calls import explains_arguments
-from torchatlas.capturing.exported import graph_of_export
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import (
     CaptureError,
@@ -26,34 +25,31 @@ from torchatlas.errors import (
 )
 from torchatlas.escapes import clean
 from torchatlas.execute.capture_fallback import NOTE, Followed, captured_path
-from torchatlas.execute.exported_program import compiled
-from torchatlas.execute.exporting import exported
-from torchatlas.execute.free_sizes import BUDGET_S, FOLLOWED, InputSize, Size, input_sizes, notes_of, why_fixed
-from torchatlas.execute.input_checks import (
+from torchatlas.execute.exporting import BUDGET_S
+from torchatlas.execute.free_sizes import FOLLOWED, InputSize, input_sizes
+from torchatlas.execute.loading import holds_program, loaded, signature_of
+from torchatlas.execute.node_values import NodeIO, NodeValues, RunOptions, Taken, ValueFile
+from torchatlas.execute.saving import graph_with_program, save_onnx
+from torchatlas.execute.trace_variant import (
     FROM_TWO,
+    Variant,
     broken_guard,
     check_device,
     described,
-    expected,
     guard_arguments,
     looks,
     mismatch,
+    node_location,
+    structured,
     usable_device,
 )
-from torchatlas.execute.loading import holds_program, loaded, model_name, signature_of
-from torchatlas.execute.node_values import NodeIO, NodeValues, RunOptions, Taken
-from torchatlas.execute.onnx_file import save_onnx
-from torchatlas.execute.saving import graph_with_program
-from torchatlas.execute.trace_check import check_assigned, check_trace
-from torchatlas.execute.trace_variant import Variant, node_location, structured
-from torchatlas.execute.value_files import ValueFile
+from torchatlas.execute.tracing import Tracer, check_assigned, check_trace
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.formats import as_path
 from torchatlas.graph.shown import Shown
 from torchatlas.inputs import check_keywords
-from torchatlas.progress import Progress
 from torchatlas.sections import Lines, Section, Table
-from torchatlas.torch_private import FakeTensor, export_guards, pytree
+from torchatlas.torch_private import pytree
 from torchatlas.units import format_count
 
 _MOST_TRACES = 8  # of one model, for inputs that the first one does not serve
@@ -113,17 +109,16 @@ class TracedModel(Shown):
         named = dict(kwargs or {})
         if device is not None:
             check_device(model, usable_device(device))
-            args, named = _moved((args, named), torch.device(device))
+            args, named = moved((args, named), torch.device(device))
         self.model, self.dynamic_shapes, self._name = model, dynamic_shapes, type(model).__name__
         self.notes: list[str] = []
         if model.training:
             self.notes.append("traced in training mode: dropout and batch statistics are part of the graph")
         self._modes = {name: module.training for name, module in model.named_modules()}
         self._served: dict[Any, Variant] = {}  # what inputs look like -> the trace that serves them
-        self._budget_s, self._fixed = budget_s, dict[Size, str]()  # sizes that could not be freed: not tried again
-        self._assigned: set[str] = set()  # attributes in which forward keeps tensors
+        self._tracer = Tracer(model, dynamic_shapes, budget_s, self.notes)
         try:
-            self._variants = self._traced(args, named)
+            self._variants = self._tracer.traces(args, named)
             if check:
                 for note in check_trace(self, args, named):
                     self._note(note)
@@ -231,12 +226,12 @@ class TracedModel(Shown):
         """The traced model that a graph holds which was read from a file."""
         found = cls.__new__(cls)
         try:
-            found._variants, found.model = loaded(graph, model, allow)
+            found._variants, found.model, saved = loaded(graph, model, allow)
             if model is None:
-                found.model.forward = called_as(found, signature_of(graph))
+                found.model.forward = called_as(found, signature_of(saved))
         except (FileFormatError, InvalidInputError) as error:
             raise type(error)(f"{path}: {error}") from error
-        found._name = model_name(graph)
+        found._name = saved.model
         found.dynamic_shapes, found.notes = None, list(found.graph.notes)  # it cannot be traced again
         found._modes, found._served = {}, {}
         return found
@@ -431,7 +426,7 @@ class TracedModel(Shown):
             for name, module in self.model.named_modules():
                 module.training = self._modes.get(name, module.training)
             try:
-                variant = self._variant(args, kwargs, args, kwargs)
+                variant = self._tracer.trace(args, kwargs)
                 self._variants.append(variant)
                 self._check_assigned(args, kwargs)
             except CaptureError as error:
@@ -440,7 +435,7 @@ class TracedModel(Shown):
         return variant
 
     def _flat(self, variant: Variant, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The same call, written otherwise, in the order of the trace."""
+        """The inputs in the order of the trace, for a call that passes them differently, by keyword say."""
         traced_args, traced_kwargs = structured([None] * len(variant.leaves), variant.in_spec)
         signature = inspect.signature(self.model.forward)
         positional = list(signature.parameters)[: len(traced_args)]
@@ -458,29 +453,6 @@ class TracedModel(Shown):
 
     # -- tracing -----------------------------------------------------------------------------------------------------
 
-    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Variant]:
-        """The trace of the example; before it, if a size of it is 1, which export would fix, that of a wider one."""
-        found = [self._variant(args, kwargs, args, kwargs)]
-        if self.dynamic_shapes != "auto":
-            return found
-        leaves = pytree.tree_leaves((args, kwargs))
-        ones = {(n, dim) for n, leaf in enumerate(leaves) for dim, size in enumerate(_shape(leaf)) if size == 1}
-        for wanted in (ones, {(n, dim) for n, dim in ones if dim == 0}):
-            while wanted:
-                try:
-                    wider_args, wider_kwargs = _widened((args, kwargs), wanted)
-                    wider = self._variant(wider_args, wider_kwargs, args, kwargs)
-                except CaptureError:
-                    break
-                free = {(n, dim) for n, dim in wanted if not wider.leaves[n][1].shape[dim].isdecimal()}
-                if free == wanted:
-                    return [wider, *found]
-                wanted = free  # some were fixed all the same, by a loop over them say
-        if ones:
-            self.notes.append("sizes that are 1 in the example are fixed: the model does not take them wider")
-            found[0].graph.notes.append(self.notes[-1])
-        return found
-
     def _followed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variant:
         """The path that the example takes, for what export refuses."""
         graph = captured_path(self.model, args, kwargs)
@@ -493,8 +465,8 @@ class TracedModel(Shown):
         return Variant(Followed(self.model, graph), graph, names, in_spec=None, out_spec=None, leaves=[], guards=[])
 
     def _check_assigned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._assigned:
-            self._note(check_assigned(self, sorted(self._assigned), args, kwargs))
+        if self._tracer.assigned:
+            self._note(check_assigned(self, sorted(self._tracer.assigned), args, kwargs))
 
     def _note(self, note: str) -> None:
         if note in self.notes:
@@ -502,58 +474,6 @@ class TracedModel(Shown):
         self.notes.append(note)
         for variant in self._variants:
             variant.graph.notes.append(note)
-
-    def _variant(self, args: Any, kwargs: Any, example_args: Any, example_kwargs: Any) -> Variant:
-        with Progress(f"tracing {self._name}") as progress:
-            made = exported(
-                self.model,
-                args,
-                kwargs,
-                self.dynamic_shapes,
-                budget_s=self._budget_s,
-                known=self._fixed,
-                progress=progress,
-            )
-        program, self._fixed = made.program, made.fixed
-        self._assigned.update(made.assigned)
-        flat = pytree.tree_leaves((args, kwargs))
-        graph, numbers = graph_of_export(program, self.model, pytree.tree_leaves((example_args, example_kwargs)))
-        names = {fx_name: graph.nodes[number].name for fx_name, number in numbers.items()}
-        specs = program.graph_signature.input_specs
-        own = {spec.arg.name: spec.target for spec in specs if spec.kind.name != "USER_INPUT"}
-        placeholders = [n for n in program.graph.nodes if n.op == "placeholder" and n.name not in own]
-        leaves = [
-            (node.name, expected(node.meta.get("val", given))) for node, given in zip(placeholders, flat, strict=True)
-        ]
-        self._say_sizes(graph, [names.get(name, name) for name, _ in leaves], flat)
-        constants = dict(program.constants)
-        example = guard_arguments(self.model, args, kwargs)
-        guards = [(text, compile(text, "<what export assumed>", "eval")) for text in export_guards(program)]
-        if any(isinstance(constant, FakeTensor) for constant in constants.values()):
-            raise CaptureError(
-                f"{type(self.model).__name__} makes tensors while it is traced that would have to be kept, such as the "
-                "parameters of a module made in forward. Make them in __init__."
-            )
-        spec, runs = program.call_spec, compiled(program.graph, own)
-        variant = Variant(runs, graph, names, spec.in_spec, spec.out_spec, leaves, guards, constants, program)
-        if (broken := broken_guard(variant.guards, example)) is not None:
-            raise CaptureError(f"torch.export assumed what its own example does not keep: {broken}")
-        return variant
-
-    def _say_sizes(self, graph: Graph, names: list[str], flat: list[Any]) -> None:
-        """Why sizes are fixed: in the graph, and in a note where it is not the model that fixes them."""
-        known = {(n, dim): f"{names[n]}[{dim}]" for n, leaf in enumerate(flat) for dim in range(len(_shape(leaf)))}
-        for note in notes_of(known, self._fixed):
-            if note not in self.notes:
-                self.notes.append(note)
-        graph.notes += self.notes
-        fixed = []
-        for n, leaf in enumerate(flat):
-            for dim, size in enumerate(graph[names[n]].outputs[0].shape if _shape(leaf) else ()):
-                if not isinstance(size, str):
-                    reason = self._fixed.get((n, dim)) or why_fixed(size, self.dynamic_shapes)
-                    fixed.append([names[n], dim, reason])
-        graph.metadata["fixed_sizes"] = fixed
 
     def __repr__(self) -> str:
         inputs = [f"{name} ({', '.join(map(str, shape))})" for name, shape in self.input_shapes.items()]
@@ -625,24 +545,15 @@ def called_as(traced: TracedModel, signature: inspect.Signature) -> Any:
     return forward
 
 
-def _shape(leaf: Any) -> tuple[Any, ...]:
-    return tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else ()
+def moved(tree: Any, to: torch.device | torch.dtype) -> Any:
+    """A tree with its tensors on a device, or those of floating point in a dtype."""
 
+    def each(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or (isinstance(to, torch.dtype) and not leaf.is_floating_point()):
+            return leaf
+        return leaf.to(to)
 
-def _widened(tree: Any, ones: set[tuple[int, int]]) -> Any:
-    """Tensors with some of their sizes of 1 doubled: (which leaf, which dimension)."""
-    leaves, spec = pytree.tree_flatten(tree)
-    wider = [
-        leaf.repeat([2 if (n, dim) in ones else 1 for dim in range(leaf.dim())])
-        if any(leaf_number == n for leaf_number, _ in ones)
-        else leaf
-        for n, leaf in enumerate(leaves)
-    ]
-    return pytree.tree_unflatten(wider, spec)
-
-
-def _moved(tree: Any, device: torch.device) -> Any:
-    return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, tree)
+    return pytree.tree_map(each, tree)
 
 
 def _count_not_finite(tensor: torch.Tensor) -> int:

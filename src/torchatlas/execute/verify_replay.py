@@ -17,8 +17,8 @@ from torchatlas.capturing.replaying import leaves_of
 from torchatlas.capturing.tensor_bytes import NO_DIGEST, fingerprint
 from torchatlas.errors import CaptureError
 from torchatlas.execute.program import Instruction
+from torchatlas.execute.recorded_program import array
 from torchatlas.execute.replay import OpLocation, ReplayObserver, ReplayProgram, Unplayed, op_location
-from torchatlas.execute.replay_data import array
 from torchatlas.graph import Graph
 from torchatlas.graph.columns import Array
 from torchatlas.graph.given import GraphLike, as_graph

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torchatlas.graph.columns import EDGE_KINDS, Array
-from torchatlas.graph.names import short_name
+from torchatlas.graph.names import NodeNames
 from torchatlas.graph.nouns import EdgeKind
 from torchatlas.graph.scopes import Scope, ScopeTree
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from torchatlas.graph.graph import Graph
 
 _DATA = EDGE_KINDS.index(EdgeKind.DATA)
-_ENDS_LIKE_A_COUNTER = re.compile(r"_\d+$")
 
 
 class Index:
@@ -60,57 +58,15 @@ class Index:
     # -- names ---------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _bases(self) -> tuple[list[str], Array]:
-        """The distinct last parts of names, and which one each node has."""
-        columns, number = self.columns, dict[str, int]()
-        of_operation = np.array(
-            [number.setdefault(short_name(operation.name), len(number)) for operation in self.tables.operations] or [0],
-            np.int64,
-        )
-        base = of_operation[columns["node_operation"]]
-        named = np.flatnonzero(columns["node_name"] >= 0)
-        for node in named:
-            base[node] = number.setdefault(self.tables.names[columns["node_name"][node]], len(number))
-        return list(number), base
-
-    @cached_property
-    def _counters(self) -> Array:
-        """For every node, how many before it have the same scope and base name, read as one."""
-        bases, base = self._bases
-        key = self.path_of_call[self.columns["node_call"]] * len(bases) + base
-        if any("." in last for last in bases):  # the input layers.relu, and a relu in the module layers
-            pairs, place = np.unique(key, return_inverse=True)
-            number: dict[str, int] = {}
-            texts = (f"{self.paths[pair // len(bases)]}.{bases[pair % len(bases)]}" for pair in pairs.tolist())
-            key = np.array([number.setdefault(text.removeprefix("."), len(number)) for text in texts], np.int64)[place]
-        order = np.argsort(key, kind="stable")
-        ranked = key[order]
-        starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1])) if len(ranked) else np.zeros(0, np.int64)
-        counters = np.empty(len(key), np.int64)
-        counters[order] = np.arange(len(key)) - np.repeat(starts, np.diff(np.append(starts, len(key))))
-        return counters
-
-    @cached_property
-    def _prefixes(self) -> list[str]:
-        return [f"{path}." if path else "" for path in self.paths]
-
-    @cached_property
-    def _always_counted(self) -> list[bool]:
-        """Which base names end like a counter: an op called foo_1 must not meet the second foo."""
-        return [bool(_ENDS_LIKE_A_COUNTER.search(last)) for last in self._bases[0]]
+    def _node_names(self) -> NodeNames:
+        return NodeNames(self.columns, self.tables, self.paths, self.path_of_call)
 
     def name(self, node: int) -> str:
         return self.names(node, node + 1)[0]
 
     def names(self, start: int = 0, stop: int | None = None) -> list[str]:
         """The names of the nodes start:stop, many times faster than one by one."""
-        (bases, base), prefixes, always = self._bases, self._prefixes, self._always_counted
-        paths = self.path_of_call[self.columns["node_call"][start:stop]].tolist()
-        rows = zip(paths, base[start:stop].tolist(), self._counters[start:stop].tolist(), strict=True)
-        return [
-            f"{prefixes[path]}{bases[last]}_{counter}" if counter or always[last] else prefixes[path] + bases[last]
-            for path, last, counter in rows
-        ]
+        return self._node_names.between(start, stop)
 
     @cached_property
     def by_name(self) -> dict[str, int]:

@@ -19,7 +19,7 @@ from torchatlas.registry import did_you_mean
 if TYPE_CHECKING:
     from torch import fx, nn
 
-    from torchatlas.execute.path_guards import RecordedProgram
+    from torchatlas.execute.recorded_pieces import RecordedProgram
     from torchatlas.execute.traced import TracedModel
     from torchatlas.partition.report import PartitionReport
 

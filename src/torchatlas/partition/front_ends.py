@@ -1,4 +1,4 @@
-"""A graph, a file, a GraphModule, a traced model, or a plain model by the first way that works -> units."""
+"""A graph, a file, a GraphModule, a traced or a plain model -> units, by the first front end that takes it."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class _OpFigures:
         self.place[ops] = np.arange(len(ops))
 
     def balance(self, by: str, speed: float, earliest: list[int] | None) -> Balance:
-        """What ops take, and what handing over at a cut adds to the stages on both sides."""
+        """The cost of each op, and the cost of communication at each cut, which the stages on both sides pay."""
         if by == "flops":
             work, crossing = self.found.work[self.ops].astype(float), np.zeros(len(self.ops) + 1)
         else:

@@ -85,7 +85,7 @@ class Describer:
         )
 
     def _is_one_kernel(self, group: list[int]) -> bool:
-        """Not so where a node of torch.fx runs several kernels of its own."""
+        """Whether one kernel can compute a group: not if a node of torch.fx in it runs several kernels."""
         assert self.fusion is not None
         return not any(self.fusion.kernels[unit].why.startswith("runs ") for unit in group)
 

@@ -184,12 +184,10 @@ class Canvas:
             opening += f' text-anchor="{safe(anchor)}"'
         self._parts.append(f"<{opening}{_extent(text, size, bold)}>{_explained(title)}{escape(text)}</text>")
 
-    def begin_group(self, transform: str = "", title: str = "") -> None:
-        """Shapes drawn until `end_group` share one transform and one title."""
+    def begin_group(self, transform: str) -> None:
+        """Shapes drawn until `end_group` share one transform."""
         self._open += 1
-        self._parts.append(f'<g transform="{safe(transform)}">' if transform else "<g>")
-        if title:
-            self._parts.append(_explained(title))
+        self._parts.append(f'<g transform="{safe(transform)}">')
 
     def end_group(self) -> None:
         """Closes the group that was opened last."""

@@ -20,8 +20,9 @@ from torchatlas.graph import Graph
 from torchatlas.graph.columns import KINDS, Array
 from torchatlas.graph.nouns import NodeKind
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.outline import MOST_CHILDREN, OUTPUTS, Item, Outline, first_of_repeats
+from torchatlas.render.layout.outline import MOST_CHILDREN, Item, Outline
 from torchatlas.render.layout.tree import Tree, build
+from torchatlas.render.layout.wiring import OUTPUTS, first_of_repeats
 from torchatlas.render.theme import LIGHT
 
 _FEWEST_CHILDREN = 14  # a group cut into fewer segments than this says little
@@ -56,13 +57,13 @@ class Part:
         return bool(self.inner)
 
     def walk(self) -> Iterator[Part]:
-        """Itself and all that is in it, the outer before the inner."""
+        """This part and all parts in it, outer ones first."""
         yield self
         for part in self.inner:
             yield from part.walk()
 
     def boxes(self) -> list[Part]:
-        """The closed parts in it, or itself."""
+        """The closed parts in this one, or itself if it is closed."""
         return [part for part in self.walk() if not part.is_open]
 
     def colours(self) -> tuple[str, str, str]:
@@ -212,7 +213,7 @@ class _Sketcher:
         return "terminal" if self.outline.is_marker(item) else self.outline.operation_type(item).value
 
     def _fold(self, item: Item, is_open: bool) -> None:
-        """Every round of a repeat is what the first one is."""
+        """Give every round of a repeat the numbers of the first round."""
         if item.repeat < 2:
             return
         first, rest = slice(item.start, item.stop), slice(item.stop, item.end)
@@ -231,7 +232,7 @@ class _Sketcher:
         yield from self._lines(tree.source[drawn], tree.output[drawn], tree.target[drawn], LineKind.TENSOR)
 
     def _again(self) -> Iterator[Line]:
-        """From what one round of a repeat makes to what the next one, or a later one, does with it."""
+        """The lines from what one round of a repeat makes to its readers in later rounds."""
         tree = self.tree
         for item in self.repeats:
             size = item.stop - item.start

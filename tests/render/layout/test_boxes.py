@@ -18,25 +18,15 @@ def maker(graph: Graph, smallest: float = 0.0) -> tuple[Outline, BoxMaker]:
     return outline, BoxMaker(outline, labels, smallest)
 
 
-def wired(outline: Outline) -> list[Item]:
-    """Every item, told which tensors enter and leave it, as opening from the outside in does."""
-    found = []
-    for item in every_item(outline):
-        if not item.is_leaf:
-            outline.wiring(item)
-        found.append(item)
-    return found
-
-
 def opened(graph: Graph, height: float = 1e9) -> tuple[Outline, BoxMaker, Box]:
     outline, make = maker(graph)
-    every = {item for item in wired(outline) if not item.is_leaf}
+    every = {item for item in every_item(outline) if not item.is_leaf}
     return outline, make, make.box(outline.root, every, height)
 
 
 def test_a_closed_box_is_wide_enough_for_its_words() -> None:
     outline, make = maker(tower(2, width=lambda number: 8 + number))
-    for item in wired(outline)[1:]:
+    for item in list(every_item(outline))[1:]:
         box = make.box(item, (), 0.0)
         assert not box.open
         assert box.width >= text_width(box.title, STYLE.title_text, True)
@@ -46,7 +36,7 @@ def test_a_closed_box_is_wide_enough_for_its_words() -> None:
 
 def test_a_smallest_height_is_kept() -> None:
     outline, make = maker(chain(3), smallest=80)
-    assert all(make.box(item, (), 0.0).height >= 80 for item in wired(outline)[1:])
+    assert all(make.box(item, (), 0.0).height >= 80 for item in list(every_item(outline))[1:])
 
 
 def test_a_name_of_10000_characters_is_cut() -> None:
@@ -56,7 +46,7 @@ def test_a_name_of_10000_characters_is_cut() -> None:
         x = sketch.op("tanh", sketch.op("relu", x))
     sketch.output(sketch.op("exp", x))
     outline, make = maker(sketch.graph())
-    (module,) = (item for item in wired(outline) if item.kind == "module" and item is not outline.root)
+    (module,) = (item for item in every_item(outline) if item.kind == "module" and item is not outline.root)
     closed = make.box(module, (), 0.0)
     assert closed.width < 400
     assert closed.title.endswith("T")
@@ -68,7 +58,6 @@ def test_a_name_of_10000_characters_is_cut() -> None:
 
 def test_a_repeat_has_room_for_what_looks_out_behind_it() -> None:
     outline, make = maker(tower(12))
-    wired(outline)
     (folded,) = (item for item in every_item(outline) if item.repeat > 1)
     words = "layers.0 … 11"  # as the repeat is called
     once = Item("module", folded.start, folded.stop, folded.hash + 1, folded.group, folded.call, folded.type, words)
@@ -139,7 +128,7 @@ def test_a_lower_page_makes_a_wider_box(height: float) -> None:
 
 def test_a_layout_that_fits_is_not_made_again_for_a_higher_page() -> None:
     outline, make = maker(recurrent_loop(3, odd_step=1))
-    every = {item for item in wired(outline) if not item.is_leaf}
+    every = {item for item in every_item(outline) if not item.is_leaf}
     first = make.box(outline.root, every, 5000)
     assert first.natural
     assert make.box(outline.root, every, 9000) is first
@@ -164,7 +153,7 @@ def nested(depth: int, ops: int) -> Graph:
 
 def test_what_is_nested_deep_gets_the_height_that_is_to_spare() -> None:
     outline, make = maker(nested(3, 12))
-    every = frozenset(item for item in wired(outline) if not item.is_leaf)
+    every = frozenset(item for item in every_item(outline) if not item.is_leaf)
     plain, spare = (make.box(outline.root, every, 900.0, share) for share in (Share.GUESSED, Share.WHOLE))
     assert plain.cramped
     assert plain.height < 0.95 * 900
@@ -176,7 +165,7 @@ def test_what_is_nested_deep_gets_the_height_that_is_to_spare() -> None:
 
 def test_what_has_no_height_to_spare_is_the_same_with_it() -> None:
     outline, make = maker(chain(60))
-    every = frozenset(item for item in wired(outline) if not item.is_leaf)
+    every = frozenset(item for item in every_item(outline) if not item.is_leaf)
     plain, spare = (make.box(outline.root, every, 500.0, share) for share in (Share.GUESSED, Share.WHOLE))
     assert not plain.cramped
     assert (plain.width, plain.height, plain.wraps) == (spare.width, spare.height, spare.wraps)
@@ -215,18 +204,19 @@ def test_what_every_round_of_a_repeat_returns_leaves_on_one_line() -> None:
     outline, _, root = opened(many_returned(60))
     at, heads = next((at, item) for at, item in enumerate(outline.children(outline.root)) if item.type == "Heads")
     box = root.inner[at]
-    assert len(heads.outputs) == 60
+    outputs = outline.ends(heads).outputs
+    assert len(outputs) == 60
     assert box.leads == [0] * 60
-    assert len({box.leaves[tensor] for tensor in heads.outputs}) == 1
+    assert len({box.leaves[tensor] for tensor in outputs}) == 1
     assert sum(route.source == at for route in root.routes) == 1
 
 
 def test_a_box_has_room_for_the_lines_that_are_drawn_not_for_the_tensors_they_stand_for() -> None:
     outline, make = maker(many_returned(60))
-    alone = {item: make.box(item, (), 0.0) for item in wired(outline)[1:]}
+    alone = {item: make.box(item, (), 0.0) for item in list(every_item(outline))[1:]}
     root = make.box(outline.root, {outline.root}, 1e9)
     for item, box in zip(outline.children(outline.root), root.inner, strict=True):
-        narrowed = len(item.inputs) > 1 or len(item.outputs) > 1
+        narrowed = max(map(len, outline.ends(item))) > 1
         assert (box.width < alone[item].width / 2) == narrowed
 
 

@@ -9,7 +9,8 @@ from render.graphs import Sketch, chain, linear, nested_graphs, tower, written
 from render.layout.pages import every_item, outlined
 
 from torchatlas.graph import Graph
-from torchatlas.render.layout.outline import MOST_CHILDREN, OUTPUTS, Outline
+from torchatlas.render.layout.outline import MOST_CHILDREN, Outline
+from torchatlas.render.layout.wiring import OUTPUTS
 
 FEW = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 
@@ -47,12 +48,12 @@ def test_lines_join_items_and_what_leaves_a_group_comes_from_one(graph: Graph) -
             assert -1 <= come < len(items)
             assert 0 <= to < len(items)
             assert come != to
-        assert set(wiring.inside) == set(item.outputs)
+        assert set(wiring.inside) == set(outline.ends(item).outputs)
         for place, tensor in wiring.inside.values():
             assert items[place].start <= tensor // OUTPUTS < items[place].stop
-            assert tensor in items[place].outputs
+            assert tensor in outline.ends(items[place]).outputs
         entering = {tensor for come, _, tensor in wiring.edges if come < 0}
-        assert entering <= set(item.inputs)
+        assert entering <= set(outline.ends(item).inputs)
 
 
 def test_the_page_is_the_frame_of_the_model() -> None:

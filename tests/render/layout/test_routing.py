@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torchatlas.render.layout.layered import Problem
 from torchatlas.render.layout.routing import (
     _FEW,
-    _SAME,
     Placed,
     _assigned,
     _beside,
@@ -127,7 +126,7 @@ def test_no_line_turns_aside_by_a_hair_before_a_box_unless_another_end_is_there(
     placed = place(problem)
     ends = {(route.target, route.net): route.points[-1][0] for route in placed.routes}
     for route in placed.routes:
-        if len(route.points) < 4 or not _SAME < abs(route.points[-3][0] - route.points[-1][0]) <= STYLE.jog:
+        if len(route.points) < 4 or not STYLE.straight < abs(route.points[-3][0] - route.points[-1][0]) <= STYLE.jog:
             continue
         x, left, wide = route.points[-3][0], placed.places[route.target][0], problem.sizes[route.target][0]
         others = [at for (box, net), at in ends.items() if box == route.target and net != route.net]

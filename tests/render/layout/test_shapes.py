@@ -12,7 +12,7 @@ from torch import nn
 
 import torchatlas as atlas
 from torchatlas.graph import Graph
-from torchatlas.render.layout.outline import OUTPUTS
+from torchatlas.render.layout.wiring import OUTPUTS
 
 
 class Layers(nn.Module):

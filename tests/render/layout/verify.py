@@ -13,11 +13,12 @@ import numpy as np
 
 from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.highlight import HighlightedPath
-from torchatlas.render.layout.outline import OUTPUTS, Item, Outline, first_of_repeats
+from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.routing import Point
 from torchatlas.render.layout.scene import Frame, Line, Scene
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.layout.tree import Tree
+from torchatlas.render.layout.wiring import OUTPUTS, first_of_repeats
 
 _NEAR = 1.5  # closer than this is the same place
 

@@ -196,7 +196,8 @@ def _origins(example: Example, front_ends: tuple[str, ...]) -> tuple[dict[str, A
 
 @bracketed
 def _awake(model: Any) -> Iterator[None]:
-    """The model in eval mode, and no parameter all zeros, which would hide what comes before it; after that as before.
+    """Put the model into eval mode, and numbers into parameters that are all zeros, which would hide what comes before
+    them. Restores both.
 
     torchvision's ViT ends in a layer of zeros: whatever is lost before it, its output stays the same.
     """
@@ -222,7 +223,7 @@ def _awake(model: Any) -> Iterator[None]:
 
 @bracketed
 def _one_path() -> Iterator[None]:
-    """Without the fast path of torch's attention layers: the model takes it and torch.export never does.
+    """Turn off the fast path of torch's attention layers, which the model takes and torch.export never does.
 
     Its results differ in the last bits, which would say nothing about the partition.
     """

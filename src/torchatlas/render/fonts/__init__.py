@@ -90,7 +90,7 @@ def shortened(text: str, size: float, room: float, bold: bool = False) -> str:
     return f"{begin}{_DOTS}{end}" if begin and end else cut
 
 
-def ending(text: str, size: float, room: float, bold: bool = False) -> str:
+def ending(text: str, size: float, room: float) -> str:
     """As many last parts of a dotted name as fit after "…"; empty if none fits.
 
     Where several names are written as one ("layer.0 … 11", "layer.q, k"), parts of the first name are left out;
@@ -103,7 +103,7 @@ def ending(text: str, size: float, room: float, bold: bool = False) -> str:
     if "." in text[len(first) :]:
         return ""
     for at in reversed([at for at, character in enumerate(first[:-1]) if character == "."]):
-        if text_width(_DOTS + text[at + 1 :], size, bold) > room:
+        if text_width(_DOTS + text[at + 1 :], size) > room:
             break
         end = _DOTS + text[at + 1 :]
     return end

@@ -1,1 +1,8 @@
-"""From a graph to the places of its boxes and lines: tree, outline, layered, columns, boxes, fit, scene."""
+"""From a graph to the places of its boxes and lines.
+
+    Graph -- tree.py --> outline.py (items, folded by folding.py), wiring.py (their lines), labels.py (their texts)
+          -- opening.py: which groups are open --> boxes.py: each group is one layered problem
+          -- page_columns.py cuts it, layered.py and routing.py place it --> scene.py: all boxes and lines of a page
+
+style.py has all sizes and distances.
+"""

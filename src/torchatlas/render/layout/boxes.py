@@ -26,7 +26,9 @@ _MOST_ENDS = 150  # a box has room for the ends of so many lines
 _FEW_ENDS = 8  # and for so many where lines are joined before they reach it
 _WIDE = 300.0  # no text makes a box as wide as this, only the ends of lines do
 _HOPELESS = 1e6  # the width of what no page can show
-_SMALL_BOX, _SMALL_BOX_SIDEWAYS = 58, 140  # what a closed box takes of a height, with the gap below it
+# How much of a group's height its one open group gets, if that is guessed: no less than this share, and at most what so
+# many other closed boxes leave. More of them stand beside each other.
+_LEAST_SHARE, _MOST_BESIDE = 0.55, 4
 _MANY_TENSORS = "1,234 tensors"  # as wide as what scene.py writes between phases
 _USUAL_PAGE = 4 / 3  # its width for its height
 
@@ -134,7 +136,7 @@ class BoxMaker:
         if item not in opened:
             number = self._closed_numbers.get(item)
             if number is None:
-                inside: tuple[Hashable, ...] = (len(item.inputs), len(item.outputs), *self._words(item, False))
+                inside: tuple[Hashable, ...] = (*map(len, self.outline.ends(item)), *self._words(item, False))
                 structure = (False, item.hash, item.name, item.repeat, self._below(item), *inside)
                 number = self._closed_numbers[item] = self._numbers.setdefault(structure, len(self._numbers))
             return number
@@ -146,7 +148,7 @@ class BoxMaker:
         return number
 
     def _number_of_open(self, item: Item, opened: Collection[Item]) -> int:
-        pattern = self._pattern(item)  # asked for first: the wiring tells the children what enters them
+        pattern = self._pattern(item)
         children = self.outline.children(item)
         inside = self._inside.get(item)
         if inside is None:
@@ -184,11 +186,11 @@ class BoxMaker:
     def _closed(self, item: Item, lines: int = _MOST_ENDS) -> Box:
         title, subtitle = self._words(item, False)
         repeated = item.repeat > 1
-        more = (self.badge(item) + 6 if repeated else 0) + (0 if item.is_leaf else STYLE.plus)
-        ends = 24 + STYLE.line_end * min(max(len(item.inputs), len(item.outputs)), lines)
+        more = (self.badge(item) + STYLE.before_badge if repeated else 0) + (0 if item.is_leaf else STYLE.plus)
+        ends = STYLE.beside_line_ends + STYLE.line_end * min(max(map(len, self.outline.ends(item))), lines)
         texts = text_width(title, STYLE.title_text, True) + more, text_width(subtitle, STYLE.small_text)
         width = max(STYLE.least_width, max(texts) + STYLE.text_margins)
-        height = max(36.0 if subtitle else STYLE.least_height, self.smallest)
+        height = max(STYLE.two_line_height if subtitle else STYLE.least_height, self.smallest)
         behind, below = STYLE.stack if repeated else 0.0, self._below(item)
         if self.sideways:
             width, height = max(height, ends), width + below
@@ -224,14 +226,14 @@ class BoxMaker:
 
     def badge(self, item: Item) -> float:
         """The width of the mark that says how often an item repeats."""
-        return text_width(f"×{item.repeat:,}", STYLE.small_text, True) + 10
+        return text_width(f"×{item.repeat:,}", STYLE.small_text, True) + STYLE.badge_margins
 
     def _opened(self, item: Item, opened: Collection[Item], height: float, share: Share) -> Box:
         items, over = self.outline.children(item), self._over(item)
-        room, is_single = height - over - 20, sum([child in opened for child in items]) == 1
-        small = _SMALL_BOX_SIDEWAYS if self.sideways else _SMALL_BOX
+        room, is_single = height - over - 2 * STYLE.track_to_border, sum([child in opened for child in items]) == 1
+        small = (STYLE.usual_width if self.sideways else STYLE.usual_height) + STYLE.rank_gap
         if is_single and share != Share.WHOLE:  # leave room for the boxes before and after it
-            room = max(height * 0.55, height - over - small * (1 + min(len(items) - 1, 4)))
+            room = max(height * _LEAST_SHARE, height - over - small * (1 + min(len(items) - 1, _MOST_BESIDE)))
         box = self._laid_out(item, opened, height, room, share)
         if is_single and any(inner.wraps for inner in box.inner):
             box.cramped = share == Share.GUESSED
@@ -247,21 +249,22 @@ class BoxMaker:
         """A group within a height, its inner boxes within so much room."""
         outline, is_root = self.outline, item is self.outline.root
         items = outline.children(item)
-        wiring = outline.wiring(item)  # tells the items what enters and leaves them
+        wiring, ends_of = outline.wiring(item), outline.ends
         inner = [self.box(child, opened, room, share) for child in items]
         enters: dict[tuple[int, Net], float] = {}
         leaves: dict[tuple[int, Net], float] = {}
         open_ones = [(number, items[number], box) for number, box in enumerate(inner) if box.open]
         for number, child, box in open_ones:
             # Laid out for another of the same structure perhaps: its tensors are the same by place.
-            for mine, theirs in zip(child.inputs, box.item.inputs, strict=True):
+            for mine, theirs in zip(ends_of(child).inputs, ends_of(box.item).inputs, strict=True):
                 enters[number, mine] = box.enters.get(theirs, box.width / 2)
-            for mine, theirs in zip(child.outputs, box.item.outputs, strict=True):
+            for mine, theirs in zip(ends_of(child).outputs, ends_of(box.item).outputs, strict=True):
                 leaves[number, mine] = box.leaves.get(theirs, box.width / 2)
-        lead = _leads(open_ones)
+        lead = _leads([(number, ends_of(child).outputs, box) for number, child, box in open_ones])
         ends = {tensor: (place, lead.get((place, t), t)) for tensor, (place, t) in wiring.inside.items()}
         first = {end: number for number, end in reversed(list(enumerate(ends.values())))}
-        sources = range(len(items), len(items) + len(item.inputs))
+        own = ends_of(item)
+        sources = range(len(items), len(items) + len(own.inputs))
         sink_of = {end: sources.stop + number for number, end in enumerate(dict.fromkeys(ends.values()))}
         sinks = range(sources.stop, sources.stop + len(sink_of))
         problem = Problem([], self._edges(item, inner, sources, sink_of, lead), enters, leaves, sources, sinks)
@@ -270,16 +273,17 @@ class BoxMaker:
         flipped = self._acyclic(problem, len(items))
         placed = self._placed(problem, inner, height - self._over(item), {box for u, v, _ in flipped for box in (u, v)})
         left, top = self._origin(item)
-        body = placed.width + (0.0 if is_root else left + STYLE.padding) + (18.0 if item.repeat > 1 else 0.0)
+        is_repeat = item.repeat > 1
+        body = placed.width + (0.0 if is_root else left + STYLE.padding) + (STYLE.return_lane if is_repeat else 0.0)
         title, subtitle = self._words(item, True)  # page.py says more where the frame is wider
         width = body if is_root or self.sideways else max(body, self._head(item))
         left += max(0.0, (width - body) / 2)
-        tall = placed.height + (0.0 if is_root else top + (8.0 if item.outputs else STYLE.padding))
-        tall += 6.0 if item.repeat > 1 else 0.0
+        tall = placed.height + (0.0 if is_root else top + (STYLE.box_to_track if own.outputs else STYLE.padding))
+        tall += STYLE.below_return if is_repeat else 0.0
         below = self._below(item) if item.kind == "lane" else 0.0
         if self.sideways and not is_root:
             tall = max(tall, self._head(item)) + below
-        behind = STYLE.stack if item.repeat > 1 else 0.0
+        behind = STYLE.stack if is_repeat else 0.0
         nested = [box for _, _, box in open_ones]  # the others hold nothing
         wraps = placed.columns - 1 + sum([box.wraps for box in nested])
         return Box(
@@ -293,7 +297,7 @@ class BoxMaker:
             places=placed.places,
             lines=lambda: [_turned(route, flipped) for route in placed.routes] if flipped else placed.routes,
             origin=(left, top),
-            enters={t: placed.places[p][0] + left for t, p in zip(item.inputs, sources, strict=True)},
+            enters={t: placed.places[p][0] + left for t, p in zip(own.inputs, sources, strict=True)},
             leaves={tensor: placed.places[sink_of[end]][0] + left for tensor, end in ends.items()},
             sources=len(sources),
             boxes=len(inner) - len(nested) + sum(box.boxes for box in nested),
@@ -310,17 +314,19 @@ class BoxMaker:
         """Where the inside of a group begins. What enters it begins below its heading or, sideways, at its border."""
         if item is self.outline.root:
             return 0.0, 0.0
+        enters = bool(self.outline.ends(item).inputs)
         if self.sideways:
-            return STYLE.heading + STYLE.below_heading, 0.0 if item.inputs else STYLE.padding
-        return STYLE.padding, STYLE.heading + (0.0 if item.inputs else 10.0)
+            return STYLE.heading + STYLE.below_heading, 0.0 if enters else STYLE.padding
+        return STYLE.padding, STYLE.heading + (0.0 if enters else STYLE.above_first_box)
 
     def _head(self, item: Item) -> float:
         """How wide the heading of a group is."""
         found = self._heads.get(item)
         if found is None:
             title, subtitle = self._words(item, True)
-            found = text_width(title, STYLE.title_text, True) + text_width(subtitle, STYLE.small_text) + 32
-            found += self.badge(item) + 8 if item.repeat > 1 else 0.0
+            found = text_width(title, STYLE.title_text, True) + text_width(subtitle, STYLE.small_text)
+            found += STYLE.beside_heading
+            found += self.badge(item) + STYLE.before_heading_badge if item.repeat > 1 else 0.0
             self._heads[item] = found
         return found
 
@@ -366,7 +372,7 @@ class BoxMaker:
         lead: dict[tuple[int, int], int],
     ) -> list[tuple[int, int, Net]]:
         wiring = self.outline.wiring(item)
-        port = dict(zip(item.inputs, sources, strict=True))
+        port = dict(zip(self.outline.ends(item).inputs, sources, strict=True))
         edges: dict[tuple[int, int, Net], None] = {}
         bundled: set[tuple[int, int]] = set()
         for come, to, tensor in wiring.edges:
@@ -417,14 +423,14 @@ def _in_order(count: int, edges: set[tuple[int, int]]) -> list[int]:
     return place
 
 
-def _leads(open_ones: list[tuple[int, Item, Box]]) -> dict[tuple[int, int], int]:
+def _leads(open_ones: list[tuple[int, list[int], Box]]) -> dict[tuple[int, int], int]:
     """Tensors that leave an open box on the line of another, as all rounds of a repeat do -> that other one."""
     return {
-        (place, tensor): item.outputs[lead]
-        for place, item, box in open_ones
+        (place, tensor): outputs[lead]
+        for place, outputs, box in open_ones
         if box.leads
-        for tensor, lead in zip(item.outputs, box.leads, strict=True)
-        if item.outputs[lead] != tensor
+        for tensor, lead in zip(outputs, box.leads, strict=True)
+        if outputs[lead] != tensor
     }
 
 

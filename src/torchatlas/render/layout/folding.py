@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchatlas.graph.columns import Array
-from torchatlas.render.layout.readers import Readers, chained
 from torchatlas.render.layout.repeat_keys import (
     exact_key,
     iteration_keys,
@@ -23,6 +22,8 @@ from torchatlas.render.layout.repeat_keys import (
 )
 from torchatlas.render.layout.repeat_wiring import (
     FEWEST_DENSE,
+    Readers,
+    chained,
     rounds_in_a_dense_block,
     rounds_in_a_row,
     rounds_side_by_side,
@@ -43,7 +44,7 @@ _FAR = 1 << 40
 
 
 def folded(tree: Tree, items: list[Item]) -> list[Item]:
-    """The items with repeats folded: first very many of a kind, in a row or side by side, then equal ones in a row."""
+    """The items with repeats folded: first where very many are of one kind, then equal rounds in a row."""
     if len(items) < 2:
         return items
     readers = Readers(tree, items)
@@ -127,7 +128,7 @@ class _Alike:
 
 
 def _rounds_around(keys: Array, at: int, period: int) -> int:
-    """How many rounds with equal keys there are in a row, of which one begins at a place."""
+    """How many rounds with equal keys lie in a row around a place."""
     equal = keys[:-period] == keys[period:]
     before, after = np.flatnonzero(~equal[:at]), np.flatnonzero(~equal[at:])
     first = int(before[-1]) + 1 if len(before) else 0
@@ -285,7 +286,7 @@ def side_by_side_folded(tree: Tree, items: list[Item], keys: Array, *, with_call
 
 
 def _calling(items: list[Item], periods: Array) -> Array:
-    """For each period and place, whether any of so many items from there on calls a module."""
+    """For each period and place, whether one of that many items from there on calls a module."""
     before = np.cumsum([0, *(item.call >= 0 for item in items)])
     found: Array = before[np.minimum(np.arange(len(items)) + periods, len(items))] > before[:-1]
     return found
@@ -337,7 +338,8 @@ def _longest(
     most: int,
     folds: list[Item],
 ) -> int:
-    """The number of rounds wired alike. A few are compared first, for a long run of equal items is often no repeat."""
+    """The number of rounds that are wired alike. A few are compared first: a long run of equal items is often no
+    repeat."""
     few = _FEWEST_BRANCHES
     while few < most:
         count = counted(tree, items[at : at + few * period], period, folds)
@@ -348,13 +350,13 @@ def _longest(
 
 
 def _periods(items: list[Item]) -> Array:
-    """How many items a repeat may have, one below the other."""
+    """The numbers of items that a round may have, as a column."""
     longest = _LONGEST if len(items) <= _MANY else _LONGEST_OF_MANY
     return np.arange(1, min(longest, len(items) - 1) + 1)[:, None]
 
 
 def _equal(items: list[Item], runs: Array) -> Array:
-    """Of the items in each run, how many are exactly those a period later: repeats of these are folded as such."""
+    """How many items of each run are exactly those one period later: repeats of these are folded as equal."""
     count, found = len(items), np.zeros_like(runs)
     hashes = np.array([item.hash % (1 << 63) for item in items], np.int64)
     for period in (np.flatnonzero(runs.any(axis=1)) + 1).tolist():

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from torchatlas.render.layout.outline import OUTPUTS, Outline
+from torchatlas.render.layout.outline import Outline
 from torchatlas.render.layout.scene import Frame, Line, Scene
+from torchatlas.render.layout.wiring import OUTPUTS
 
 Link = tuple[int | None, int | None, int | None]  # net and ends of a line; any net if None
 _NO_NET = -(1 << 62)

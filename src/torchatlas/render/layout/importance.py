@@ -46,8 +46,8 @@ class Importance:
         return group.kind, group.hash, group.stop - group.start, self.phase(group), self.is_aside(group)
 
     def told(self, opened: frozenset[Item]) -> float:
-        """As how many boxes of equal share a picture counts in which these groups are open: e to the entropy of the
-        shares of its closed boxes."""
+        """The number of boxes of equal share that tell as much as the closed boxes of a picture with these groups
+        open: e to the entropy of their shares."""
         closed = (child for group in opened for child in self.outline.children(group) if child not in opened)
         return math.exp(-sum(share * math.log(share) for share in map(self.share, closed) if share))
 
@@ -67,7 +67,7 @@ class Importance:
         return self._asides[item]
 
     def _weight(self, item: Item) -> float:
-        """How much an iteration tells beside others. Half of what there is in the first may be there because the model
+        """How much an iteration tells compared with others. Half of the first may be there only because the model
         and the state of its optimizer are made in it."""
         is_first = item.kind == "iteration" and self.outline.tree.iteration.item(item.group) == 0
         return self.share(item) / (2 if is_first and item.repeat == 1 else 1)
@@ -81,7 +81,7 @@ class Importance:
         return item
 
     def _size(self, item: Item) -> float:
-        """How large an item is beside its siblings, with all rounds of a repeat."""
+        """The size of an item compared with its siblings, with all rounds of a repeat."""
         if item.kind == "lane":
             return _PHASES.get(item.name, 0.0)
         if self.outline.is_marker(item):

@@ -18,7 +18,7 @@ from torchatlas.render.fonts import ending, shortened
 from torchatlas.render.layout.folding import hands_on, has_iterations
 from torchatlas.render.layout.layer_sizes import LayerSizes
 from torchatlas.render.layout.optimizers import is_step, parameter_count
-from torchatlas.render.layout.outline import HEAVY, OUTPUTS, Item, Outline
+from torchatlas.render.layout.outline import HEAVY, Item, Outline
 from torchatlas.render.layout.shapes import Shapes, outer_call
 from torchatlas.render.layout.style import STYLE
 from torchatlas.render.layout.text_fitting import (
@@ -36,6 +36,7 @@ from torchatlas.render.layout.text_fitting import (
     width,
     within,
 )
+from torchatlas.render.layout.wiring import OUTPUTS
 from torchatlas.units import format_count
 
 _GRADIENT, _PARAMETER, _BUFFER = (ROLES.index(role) for role in (Role.GRADIENT, Role.PARAMETER, Role.BUFFER))
@@ -86,7 +87,7 @@ class Labels:
         return {"functional": "functional ops", "segment": "ops"}.get(item.kind, clean(item.name))
 
     def _parameters_updated(self, item: Item) -> str:
-        """How many parameters the step of an optimizer, or a part of it, is for; of other items nothing."""
+        """How many parameters an optimizer step, or a part of it, updates; empty for other items."""
         if not (_of_parameters(item) or item.kind == "group" or is_step(self.tree, item)):
             return ""
         count = parameter_count(self.tree, item) or item.repeat  # what makes the state of a parameter changes none
@@ -100,7 +101,7 @@ class Labels:
         return bool((columns["node_phase"][nodes] == _FORWARD).all() and 2 * is_held.sum() > len(nodes))
 
     def _turn(self, item: Item) -> str:
-        """What one round of a repeat is."""
+        """The name of one round of a repeat."""
         if hands_on(self.tree, item):
             return "loop body"
         return "batch" if item.parent is not None and item.parent.kind == "lane" else "branch"
@@ -141,7 +142,7 @@ class Labels:
         return (sized(name, ways, "", room) if ways else "") or within(name, room)
 
     def tooltip(self, item: Item) -> str:
-        """What a pointer that rests on a box is told."""
+        """The text of the tooltip."""
         parts = [self._title(item), self.subtitle(item, _IN_FULL)]
         columns, tables = self.graph.columns, self.graph.tables
         if item.call >= 0:
@@ -175,7 +176,7 @@ class Labels:
         return self._beside(item, name, room=room)
 
     def _beside(self, item: Item, *said: str, room: float) -> str:
-        """What is said of a group, and that its repeats differ or what parameters it has."""
+        """The text beside the title of a group: whether its repeats differ, and which parameters it has."""
         if not item.alike_only:
             return joined(*said, self._parameters(item), room=room)
         in_full = BETWEEN.join(filter(None, (*said, _DIFFER)))
@@ -229,7 +230,7 @@ class Labels:
     # -- sizes ---------------------------------------------------------------------------------------------------------
 
     def operations(self, item: Item) -> int:
-        """How many ops there are in it but for views and bookkeeping, which no box is for."""
+        """How many ops an item holds, without views and bookkeeping, which no box shows."""
         return int(self._ops_before[item.stop] - self._ops_before[item.start])
 
     @cached_property
@@ -239,7 +240,7 @@ class Labels:
         return np.concatenate([[0], np.cumsum(is_op)])
 
     def _passed(self, item: Item) -> str:
-        """How many tensors the inputs and outputs in it hand on."""
+        """How many tensors the inputs and outputs in an item hand on."""
         columns, nodes = self.graph.columns, self.tree.node[item.start : item.stop]
         count = sum(
             int((columns[name][nodes + 1] - columns[name][nodes]).sum()) for name in ("input_ptr", "output_ptr")
@@ -257,7 +258,7 @@ class Labels:
         return plain(self.graph.tables.operations[columns["node_operation"][node]].name)
 
     def _main_operations(self, item: Item, room: float) -> str:
-        """The two or three ops that say most of it: attention and its like, then the commonest."""
+        """The two or three ops that characterize an item: attention and the like, then the commonest."""
         columns, table = self.graph.columns, self.graph.tables.operations
         nodes = self.tree.node[item.start : item.stop]
         nodes = nodes[columns["node_kind"][nodes] == KINDS.index(NodeKind.OP)]
@@ -266,7 +267,7 @@ class Labels:
         return some(list(dict.fromkeys(clean(plain(table[row].name)) for row in rows)), room, most=ALL_NAMES)
 
     def _main_leaves(self, item: Item, room: float = STYLE.widest_text) -> str:
-        """In a graph of autograd: the modules whose parameters get their gradients in it."""
+        """In a graph of autograd, the modules whose parameters get their gradients in an item."""
         if self.graph.source != "autograd":
             return ""
         columns = self.graph.columns
@@ -290,7 +291,8 @@ class Labels:
         return format_count(count) if count else ""
 
     def parameters(self, item: Item) -> int:
-        """Elements of what a module has and what it reads of others, tied ones once; 0 for what is no module."""
+        """The elements of the parameters that a module owns, and of those it reads from others; tied ones count
+        once; 0 for items that are no module."""
         if item.call < 0:
             return 0
         path = self.graph.tables.modules[self.graph.columns["call_module"][item.call]].path
@@ -301,7 +303,7 @@ class Labels:
         return count
 
     def parameters_of(self, path: str) -> int:
-        """Elements of what a module has, by its path; of everything for the empty one."""
+        """The elements of the parameters below a module path; of all parameters for the empty path."""
         sums = self._sums
         if not path:
             return int(sums[-1])
@@ -332,7 +334,7 @@ class Labels:
 
     @cached_property
     def _sums(self) -> Array:
-        """How many elements the parameters before each have, in order of names."""
+        """Per parameter, in order of names, how many elements those before it have."""
         return np.concatenate([[0], np.cumsum(self._elements)])
 
     @cached_property
@@ -368,26 +370,26 @@ class Labels:
 
     @cached_property
     def _elements(self) -> Array:
-        """How many elements each of the parameters has, in order of names."""
+        """How many elements each parameter has, in order of names."""
         sizes = [math.prod(size for size in row.shape if isinstance(size, int)) for row in self.graph.tables.layouts]
         *_, rows = self._parameter_rows
         found: Array = np.array(sizes or [0], np.int64)[self.graph.columns["value_layout"][rows]]
         return found
 
     def _layer(self, item: Item) -> tuple[str, ...]:
-        """What a small module turns into what, such as a convolution with its norm; else none."""
+        """The input and output sizes of a small module, such as a convolution with its norm; empty for others."""
         if item.call < 0 or item.alike_only or item.stop - item.start > _FEW_OPS or self.graph.source == "autograd":
             return ()
         return self._sizes.of_block(self.tree.node[item.start : item.stop].tolist())
 
     def _detail(self, item: Item, room: float) -> tuple[str, ...]:
-        """In autograd: whose gradient is accumulated, or what was saved. Of other graphs none."""
+        """In graphs of autograd: whose gradient is accumulated, or what was saved; empty in other graphs."""
         if self.outline.operation_type(item) == OperationType.ACCUMULATE:
             return self._leaf(item.start, room)
         return (self._saved(item.start, room),) if self.graph.source == "autograd" else ()
 
     def _gradient(self, item: Item, room: float) -> tuple[str, ...]:
-        """Which parameter an op of backward makes the gradient of."""
+        """The parameter whose gradient an op of backward makes."""
         columns, node = self.graph.columns, self.tree.node[item.start]
         if columns["node_phase"][node] != _BACKWARD:
             return ()
@@ -424,7 +426,7 @@ class Labels:
 
 
 def _of_parameters(item: Item) -> bool:
-    """Whether an item is what an optimizer does to a parameter, or to several in turn."""
+    """True if an item is the update of a parameter, or of several in turn."""
     return item.kind == "update" or (
         item.kind == "loop"
         and all(part.kind in ("update", "leaf") for part in item.parts or ())
@@ -433,7 +435,7 @@ def _of_parameters(item: Item) -> bool:
 
 
 def _main_modules(item: Item) -> list[str]:
-    """The classes of the modules in a stretch of a program, the largest first; none if there are single ops only."""
+    """The classes of the modules in a part of a program, the largest first; empty if there are only single ops."""
     sizes = Counter[str]()
     for part in _modules_in(item):
         sizes[clean(part.type)] += part.end - part.start
@@ -441,7 +443,7 @@ def _main_modules(item: Item) -> list[str]:
 
 
 def _names_of_modules(item: Item) -> list[str]:
-    """What the modules in a stretch of a program are called, as they come; a repeat by its first and last name."""
+    """The names of the modules in a part of a program, in order; a repeat by its first and last name."""
     found: list[str] = []
     for part in _modules_in(item):
         first, dots, last = clean(part.name).partition(" … ")
@@ -462,7 +464,7 @@ def _modules_in(item: Item) -> Iterator[Item]:
 
 
 def _main_module(item: Item) -> str:
-    """The class of the one module that a round of a repeat mostly is; empty if there is none."""
+    """The class of the one module that makes up most of a round of a repeat; empty if there is none."""
     largest = max((part for part in item.parts or () if part.kind == "module"), key=_size, default=None)
     if largest is None or _size(largest) < _MOST_OPS * (item.stop - item.start):
         return ""
@@ -470,7 +472,7 @@ def _main_module(item: Item) -> str:
 
 
 def _modules_of_one_class(item: Item) -> str:
-    """What a round of a repeat is that is nothing but several modules of one class; else empty."""
+    """The class of the modules in a round of a repeat, if they are all of one class and there is nothing else."""
     parts = item.parts or () if item.kind == "loop" else ()
     classes = {part.type for part in parts if part.kind == "module"}
     if len(parts) < 2 or len(classes) > 1 or any(part.kind != "module" for part in parts):

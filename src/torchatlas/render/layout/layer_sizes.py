@@ -35,7 +35,8 @@ Ways = tuple[str, ...]  # to say one thing, the longest first
 
 
 class LayerSizes:
-    """Asked of nodes; parameters of one name are not laid out in one way, so the op's own arguments count."""
+    """The sizes of layers, asked for by node. Parameters of one name differ in their layout, so the arguments of the
+    op count."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -43,7 +44,8 @@ class LayerSizes:
         self._weights: dict[tuple[int, int], bool] = {}  # by values and how far back was looked
 
     def ways(self, node: int, kind: OperationType, operation: str, of_layer: bool) -> Ways:
-        """What an op of some kind turns into what, if that can be told. `of_layer`: whether it is in a module."""
+        """The input and output sizes of an op, in several lengths, if they are known. `of_layer`: the op is in a
+        module."""
         if kind == OperationType.CONVOLUTION:
             return self._channels(node)
         if kind == OperationType.MATMUL:
@@ -82,8 +84,8 @@ class LayerSizes:
         return found
 
     def _channels(self, node: int) -> Ways:
-        """What a convolution turns into what. Its weight alone does not tell: of grouped ones it holds the channels of
-        one group, and of transposed ones it is turned."""
+        """The channels that a convolution takes and makes. The weight alone does not tell: of a grouped one it holds
+        the channels of one group, and of a transposed one it is transposed."""
         named, values = self.called(node)
         shapes = {name: self._shape(value) for name, value in values.items()}
         taken, made = self._shapes("input", node), self._shapes("output", node)
@@ -110,7 +112,7 @@ class LayerSizes:
         return weight if len(weight) == 2 else ()
 
     def _recurrent(self, node: int) -> str:
-        """What a recurrent layer, or all those of a module as one op, turn into what."""
+        """The sizes that a recurrent layer, or all layers of a module as one op, takes and makes."""
         named, values = self.called(node)
         made = self._shapes("output", node) if self.graph.columns["node_phase"][node] != _BACKWARD else []
         written = self._shape(values["output"]) if "output" in values else made[0] if made else ()
@@ -128,7 +130,7 @@ class LayerSizes:
         return ", ".join(filter(None, words))
 
     def _number_of_layer(self, node: int) -> str:
-        """Which layer of a recurrent module an op is, by the names that torch gives its parameters: bias_hh_l0."""
+        """The number of the layer that an op belongs to, from the names that torch gives its parameters: bias_hh_l0."""
         rows = (int(self.graph.columns["value_parameter"][value]) for value in self._read(node, True))
         found = (_LAYER.search(self.graph.tables.names[row]) for row in rows if row >= 0)
         return next((f"layer {one[1]}" for one in found if one), "")
@@ -163,7 +165,7 @@ class LayerSizes:
         return f"{made[-1]}→{taken[-1]}" if turned else f"{taken[-1]}→{made[-1]}"
 
     def _operands(self, node: int, operation: str) -> tuple[int, int]:
-        """The values that a product multiplies, that with the features first; -1 where one is not known."""
+        """The values that a product multiplies, the features first; -1 where one is unknown."""
         if operation not in _PRODUCTS:
             return -1, -1
         named, values = self.called(node)
@@ -223,7 +225,7 @@ class LayerSizes:
 
 
 def _with_details(said: str, spatial: int, into: int | str, stride: Any, dilation: Any, groups: Any) -> Ways:
-    """Channels and kernel of a convolution, and what is unusual of it, in words and short."""
+    """Channels and kernel of a convolution, and its unusual settings, in long and short words."""
     long = short = said
     if step := _other_than_one(stride):
         # As in tables of papers; but 3/2 would be a fraction.
@@ -246,5 +248,5 @@ def _other_than_one(sizes: Any) -> str:
 
 
 def _quotient(whole: int | str, part: int | str) -> int | None:
-    """How many parts a whole has; none where that is not known."""
+    """How many parts a whole has; None where that is unknown."""
     return whole // part if isinstance(whole, int) and isinstance(part, int) and part > 0 else None

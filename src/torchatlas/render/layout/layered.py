@@ -8,6 +8,7 @@ straight before short ones. routing.py turns the result into lines.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Sequence
@@ -19,7 +20,11 @@ from torchatlas.render.layout.style import STYLE
 _SWEEPS = 8  # over all ranks, down and up, to order boxes
 _LARGE = 250  # lines: with more, half as many sweeps
 _STARTS = ((40, 16), (120, 3))  # (lines, starts): with no more lines, so many random orders are tried besides the first
+_EXCHANGES, _EXCHANGES_OF_LARGE = 6, 2  # rounds of exchanging neighbours in a sweep; they end earlier if nothing moves
 _DESCENTS = 24  # over all blocks, to move them to where their lines pull; it ends earlier if nothing moves
+_STILL = 0.1  # units: blocks that move by less do not move
+# What is made straight first: pieces of long lines, then lines between boxes, and those that have an end to themselves.
+_LONG, _BETWEEN_BOXES, _ALONE = 20, 6, 2
 
 Net = Hashable  # what is carried: lines of one net share a trunk
 Ranks = tuple[list[int], list[int]]  # the rank of every box, and a topological order
@@ -27,7 +32,7 @@ Ranks = tuple[list[int], list[int]]  # the rank of every box, and a topological 
 
 @dataclass
 class Problem:
-    """What is to be placed. `enters` and `leaves` say where on a box a net must arrive, from its left side."""
+    """Boxes and lines to place. `enters` and `leaves` say where a net must meet a box, from its left side."""
 
     sizes: list[tuple[float, float]]
     edges: list[tuple[int, int, Net]]
@@ -61,7 +66,8 @@ class Layering:
 
 
 def layer(problem: Problem, known: Ranks | None = None, *, spans: bool = True) -> Layering:
-    """Rank, order and place the boxes of a problem from left to right. `known` is what `ranks` says of it."""
+    """Rank, order and place the boxes of a problem from left to right. `known` are its ranks, if they were computed
+    before."""
     found = _Layerer(problem, spans, known)
     found.order_rows()
     layering = found.layering
@@ -153,7 +159,7 @@ class _Layerer:
         self.up[b].append(a)
 
     def _span(self) -> None:
-        """Let a tall box that nothing below waits for take the height of several ranks."""
+        """Let a tall box span several ranks, if no box in these ranks waits for it."""
         layering, problem = self.layering, self.problem
         rank, ports = layering.rank, {*problem.sources, *problem.sinks}
         next_rank = [rank[node] + 1 if node not in ports else 0 for node in range(layering.count)]
@@ -167,7 +173,7 @@ class _Layerer:
                 continue
             over = min(slack, max(2, round((tall + STYLE.rank_gap) / (STYLE.usual_height + STYLE.rank_gap))))
             part = (tall - (over - 1) * STYLE.rank_gap) / over
-            if part < 5:
+            if part < STYLE.box_corner:
                 over, part = 2, (tall - STYLE.rank_gap) / 2
             layering.owner[box], layering.height[box], last = box, part, box
             for step in range(1, over):
@@ -179,7 +185,7 @@ class _Layerer:
             layering.tail[box] = last
 
     def _chain(self) -> None:
-        """A point in every rank that a line passes; lines of one net share theirs."""
+        """Make a point in every rank that a line passes; lines of one net share their points."""
         layering = self.layering
         rank, passed = layering.rank, dict[tuple[int, Net, int], int]()
         for u, v, net in self.problem.edges:
@@ -200,7 +206,7 @@ class _Layerer:
             layering.chains.append((u, v, net, chain))
 
     def _first_rows(self) -> None:
-        """Depth first, so that what belongs together starts together."""
+        """The first order of each row: depth first, so that connected boxes start side by side."""
         layering = self.layering
         rank, count = layering.rank, layering.count
         rows: list[list[int]] = [[] for _ in range(max(rank, default=-1) + 1)]
@@ -224,7 +230,7 @@ class _Layerer:
                 self.place[node] = position
 
     def _crossings(self, row: list[int]) -> int:
-        """Between a row and the next, counted where lines meet boxes."""
+        """How many lines cross between a row and the next, counted where lines meet boxes."""
         place, fraction = self.place, self.fraction
         ends = sorted(
             (place[u] + 0.99 * fraction[u, v], place[v] + 0.99 * fraction[v, u]) for u in row for v in self.down[u]
@@ -237,7 +243,7 @@ class _Layerer:
         return total
 
     def order_rows(self) -> None:
-        """From the first order, and while lines cross from a few others: what is found depends on where one starts."""
+        """Improve the first order; while lines cross, also a few random ones, for the result depends on the start."""
         layering = self.layering
         best = self._improve()
         kept = [list(row) for row in layering.rows]
@@ -256,7 +262,8 @@ class _Layerer:
         self._index()
 
     def _improve(self) -> int:
-        """Sweep down and up, each row by the mean of its neighbours, then exchange neighbours while that helps."""
+        """Sweep down and up: sort each row by the mean place of its neighbours, then exchange boxes while that
+        helps."""
         layering = self.layering
         layering.work += len(layering.segments)
         best = sum(map(self._crossings, layering.rows[:-1]))
@@ -269,7 +276,7 @@ class _Layerer:
             rows = layering.rows[1:] if down else layering.rows[-2::-1]
             for row in rows:
                 self._sort_row(row, self.up if down else self.down)
-            self._exchange(2 if large else 6)
+            self._exchange(_EXCHANGES_OF_LARGE if large else _EXCHANGES)
             total = sum(map(self._crossings, layering.rows[:-1]))
             if total < best:
                 best, kept = total, [list(row) for row in layering.rows]
@@ -329,7 +336,8 @@ class _Layerer:
 
 
 class _Placer:
-    """From left to right: straight pieces first, then each block of them where its lines pull it."""
+    """Places from left to right: first makes lines straight, which joins boxes into blocks, then moves blocks to
+    their lines."""
 
     def __init__(self, layering: Layering, up: list[list[int]], down: list[list[int]]) -> None:
         self.layering, self.up, self.down = layering, up, down
@@ -364,10 +372,10 @@ class _Placer:
         down, up = self.down[a], self.up[b]
         middle = abs(down.index(b) - (len(down) - 1) / 2) + abs(up.index(a) - (len(up) - 1) / 2)
         if point_a and point_b:
-            return -20, middle
+            return -_LONG, middle
         enters, leaves = layering.problem.enters, layering.problem.leaves
-        weight = 6 * (not point_a and not point_b) + 2 * (len(down) == 1) + 2 * (len(up) == 1)
-        weight += 2 * ((a, net) in leaves) + 2 * ((b, net) in enters)
+        weight = _BETWEEN_BOXES * (not point_a and not point_b)
+        weight += _ALONE * sum((len(down) == 1, len(up) == 1, (a, net) in leaves, (b, net) in enters))
         return -weight, middle
 
     def _make_blocks(self) -> None:
@@ -405,7 +413,7 @@ class _Placer:
                 self.blocks += 1
 
     def _constrain(self) -> None:
-        """Block i lies left of block j by at least so much."""
+        """How far block j must lie to the right of block i, for all neighbours in a row."""
         width, least = self.layering.width, dict[tuple[int, int], float]()
         for row in self.layering.rows:
             for a, b in itertools.pairwise(row):
@@ -421,7 +429,7 @@ class _Placer:
             self.left[j].append((i, apart))
 
     def _spread(self) -> list[float]:
-        """Half way between as far left and as far right as possible."""
+        """The place of each block half way between as far left and as far right as it can be."""
         waiting = [len(blocks) for blocks in self.left]
         self.topological = [block for block in range(self.blocks) if not waiting[block]]
         for block in self.topological:
@@ -438,7 +446,7 @@ class _Placer:
         return [(a + b) / 2 for a, b in zip(low, high, strict=True)]
 
     def _descend(self, at: list[float]) -> list[float]:
-        """Move every block where its lines pull it, as far as its neighbours allow, again and again."""
+        """Move every block to where its lines pull it, as far as its neighbours allow, until nothing moves."""
         layering = self.layering
         pulls: list[list[tuple[int, float, int]]] = [[] for _ in range(self.blocks)]
         for a, b, net in layering.segments:
@@ -456,11 +464,11 @@ class _Placer:
                     continue
                 weight = sum(pull[2] for pull in pulls[block])
                 wish = sum((at[other] + shift) * w for other, shift, w in pulls[block]) / weight
-                low = max((at[other] + apart for other, apart in self.left[block]), default=-1e9)
-                high = min((at[other] - apart for other, apart in self.right[block]), default=1e9)
+                low = max((at[other] + apart for other, apart in self.left[block]), default=-math.inf)
+                high = min((at[other] - apart for other, apart in self.right[block]), default=math.inf)
                 wish = min(max(wish, low), max(low, high))
                 moved = max(moved, abs(wish - at[block]))
                 at[block] = wish
-            if moved < 0.1:
+            if moved < _STILL:
                 break
         return at

@@ -54,7 +54,7 @@ def parameter_count(tree: Tree, item: Item) -> int:
 
 
 def _group_of_parameter(tree: Tree, step: Item) -> dict[int, int]:
-    """Row of a parameter's name -> the number of its group, of an optimizer that has several."""
+    """Row of a parameter's name -> the number of its group, for an optimizer with several groups."""
     graph = tree.graph
     path = graph.tables.modules[graph.columns["call_module"].item(step.call)].path
     groups = graph.metadata.get("parameter_groups", {}).get(path, [])
@@ -91,7 +91,8 @@ def _parameters(tree: Tree, step: Item, group_of: dict[int, int]) -> tuple[Array
 
 
 def _spread(tree: Tree, step: Item, parameters: Array, groups: Array, *, to_readers: bool) -> None:
-    """Give ops without a parameter that of what they read, in order; or of what reads them, from the last on."""
+    """Give ops without a parameter the parameter of what they read, in order; else of what reads them, from the last
+    on."""
     without: list[int] = np.flatnonzero(parameters == _NONE).tolist()
     for at in without if to_readers else reversed(without):
         leaf = step.start + at
@@ -108,7 +109,7 @@ def _spread(tree: Tree, step: Item, parameters: Array, groups: Array, *, to_read
 
 
 def _fill(parameters: Array, groups: Array) -> None:
-    """Give ops without a parameter that of the ops around them, if these have the same."""
+    """Give ops without a parameter the parameter of the ops around them, if these agree."""
     places = np.arange(len(parameters))
     known = parameters != _NONE
     before = np.maximum.accumulate(np.where(known, places, -1))

@@ -20,8 +20,8 @@ from torchatlas.graph.nouns import NodeKind, OperationType
 from torchatlas.render.layout import folding, optimizers, repeat_keys
 from torchatlas.render.layout.text_fitting import shared_start
 from torchatlas.render.layout.tree import LANES, Tree
+from torchatlas.render.layout.wiring import OUTPUTS, Ends, Wiring, start_of, wired
 
-OUTPUTS = 1024  # a tensor is numbered by its leaf times this, plus which output it is
 MOST_CHILDREN = 120  # more than this in one group: cut into segments
 _SEGMENTS = 24
 CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")  # classes that say nothing of what is in them
@@ -59,9 +59,6 @@ class Item:
     parent: Item | None = field(default=None, repr=False)
     # Of what is not a group of the tree; else made when asked for.
     parts: list[Item] | None = field(default=None, repr=False)
-    inputs: list[int] = field(default_factory=list)  # tensors that enter, and leave, as its parent numbers them
-    outputs: list[int] = field(default_factory=list)
-    wiring: Wiring | None = field(default=None, repr=False)
 
     @property
     def end(self) -> int:
@@ -73,16 +70,6 @@ class Item:
         return self.kind == "leaf"
 
 
-@dataclass(frozen=True, eq=False)
-class Wiring:
-    """The lines inside a group: (from, to, tensor) between its items, from -1 for what enters it."""
-
-    edges: list[tuple[int, int, int]]
-    inside: dict[int, tuple[int, int]]  # a tensor that leaves -> the item it comes from and its number in there
-    bundles: dict[int, int]  # lines that stand for many tensors, by number -> how many
-    pattern: tuple[tuple[int, ...], ...]  # equal for groups that are wired alike, within and to the outside
-
-
 class Outline:
     """The items of a tree."""
 
@@ -91,6 +78,7 @@ class Outline:
     ) -> None:
         self.tree, self.most_children, self.modules_only = tree, most_children, modules_only
         self.shortest_run = _SHORT_RUN if modules_only or gathers else _RUN
+        self._wirings: dict[Item, Wiring] = {}
         self._inner = np.argsort(tree.parent, kind="stable")
         self._first_inner = np.searchsorted(tree.parent[self._inner], np.arange(len(tree.parent) + 1))
 
@@ -210,7 +198,7 @@ class Outline:
         return items
 
     def _unwrapped(self, item: Item) -> Item:
-        """A module that is nothing but a repeat, such as a Sequential of equal blocks, as that repeat."""
+        """Replace a module that holds nothing but a repeat, such as a Sequential of equal blocks, by that repeat."""
         if item.kind != "module":
             return item
         hashes = self.tree.group_hash
@@ -229,7 +217,7 @@ class Outline:
         return items[0]
 
     def _with_runs_gathered(self, items: list[Item]) -> list[Item]:
-        """Cheap ops between modules, such as those that build masks and positions, as one closed box."""
+        """Gather cheap ops between modules, such as those that build masks and positions, into closed boxes."""
         has_modules = any(item.kind == "module" or item.call >= 0 for item in items)
         if not has_modules or (len(items) < 2 * self.shortest_run and not self.modules_only):
             return items
@@ -247,8 +235,8 @@ class Outline:
         return found
 
     def _closed(self, part: list[Item]) -> list[Item]:
-        """Small ops that depend on each other as one closed box; rounds of a loop among them as a repeat of their own,
-        for a loop says more than that there are ops."""
+        """Gather small ops that depend on each other into one closed box. Rounds of a loop among them become a
+        repeat instead: a loop says more than that there are ops."""
         if len(part) < self.shortest_run:
             return part
         found: list[Item] = []
@@ -260,11 +248,11 @@ class Outline:
         return found
 
     def _leaves(self, items: list[Item]) -> list[Item]:
-        """The single ops that some items, or repeats of ops, stand for."""
+        """The single ops in some items, or in repeats of ops."""
         return [self._leaf(leaf) for leaf in range(items[0].start, items[-1].end)]
 
     def _with_idle_gathered(self, parts: list[list[Item]]) -> list[list[Item]]:
-        """Ops in a row that no line leads to or from, such as those that set parameters, as one part."""
+        """Join ops in a row without lines to or from them, such as those that set parameters, into one part."""
         found: list[list[Item]] = []
         was_idle = False
         for part in parts:
@@ -296,7 +284,8 @@ class Outline:
         ]
 
     def _connected(self, run: list[Item]) -> list[list[Item]]:
-        """Ops in a row, cut where nothing that follows reads what came before: in one box they would seem to depend."""
+        """Split ops in a row wherever nothing later reads anything earlier: in one box they would seem to depend on
+        each other."""
         found: list[list[Item]] = []
         start, stop = run[0].start, run[-1].stop
         first = list(range(start, stop))  # the earliest that what comes from here on reads
@@ -360,7 +349,7 @@ class Outline:
         return found
 
     def _segments(self, items: list[Item], crossing: list[int], count: int) -> list[Item]:
-        """So many segments, more or less: cut where few tensors cross."""
+        """Cut items into about `count` segments, where few tensors cross."""
         size = -(-len(items) // count)
         cuts, at = [0], 0
         while len(items) - at > size * 1.3:
@@ -382,7 +371,7 @@ class Outline:
         return found
 
     def _crossings(self, items: list[Item]) -> Array:
-        """How many tensors pass over the place before each item: one that many read passes once."""
+        """How many tensors cross the place before each item; one with many readers crosses once."""
         tree = self.tree
         edges = slice(tree.first_edge[items[0].start], tree.first_edge[items[-1].end])
         starts = np.array([item.start for item in items])
@@ -399,72 +388,15 @@ class Outline:
     # -- lines ---------------------------------------------------------------------------------------------------
 
     def wiring(self, item: Item) -> Wiring:
-        """The lines inside a group; also tells its items which tensors enter and leave them."""
-        if item.wiring is None:
-            item.wiring = self._wired(item, self.children(item))
-        return item.wiring
+        """The lines inside a group."""
+        wiring = self._wirings.get(item)
+        if wiring is None:
+            wiring = self._wirings[item] = wired(self.tree, item, self.children(item), self.ends(item))
+        return wiring
 
-    def _wired(self, item: Item, items: list[Item]) -> Wiring:
-        tree = self.tree
-        edges = slice(int(tree.first_edge[item.start]), int(tree.first_edge[item.stop]))
-        source, target, output = tree.source[edges], tree.target[edges], tree.output[edges]
-        starts = np.array([child.start for child in items], np.int64)
-        to = np.searchsorted(starts, target, side="right") - 1
-        stops = np.array([child.stop for child in items], np.int64)
-        drawn = target < stops[to] if len(items) else np.zeros(0, bool)  # else in a repeat: drawn with the first
-        source, to, output = source[drawn], to[drawn], output[drawn]
-        inside = (source >= item.start) & (source < item.stop)
-        for above in _ancestors(item):
-            source = first_of_repeats(source, above.parts or ())
-        source = first_of_repeats(source, items)
-        come = np.where(inside, np.searchsorted(starts, source, side="right") - 1, -1)
-        between = come != to
-        tensor = source * OUTPUTS + np.minimum(output, OUTPUTS - 1)
-        lines = zip(come[between].tolist(), to[between].tolist(), tensor[between].tolist(), strict=True)
-        found, bundles = list(dict.fromkeys(lines)), {}
-        for number, ((u, v), count) in enumerate(self._bundles(items).items(), 1):
-            found.append((u, v, -number))
-            bundles[-number] = count
-        leaving: dict[int, tuple[int, int]] = {}
-        for number in item.outputs:
-            leaf, which = divmod(number, OUTPUTS)
-            place = bisect_right(items, leaf, key=_start) - 1
-            leaving[number] = place, _first_of_rounds(leaf, items[place]) * OUTPUTS + which
-        self._tell(items, found, leaving)
-        return Wiring(found, leaving, bundles, _pattern(item, found, leaving))
-
-    def _bundles(self, items: list[Item]) -> dict[tuple[int, int], int]:
-        """How many tensors one lane takes from another, or one iteration from those before."""
-        phases = [item.kind in ("lane", "iteration") or folding.has_iterations(item) for item in items]
-        if not any(phases):
-            return {}
-        starts = np.array([item.start for item in items], np.int64)
-        source, output, target = self.tree.kept_source, self.tree.kept_output, self.tree.kept_target
-        first, last = items[0].start, items[-1].end
-        here = (source >= first) & (source < last) & (target >= first) & (target < last)
-        come = np.searchsorted(starts, source[here], side="right") - 1
-        to = np.searchsorted(starts, target[here], side="right") - 1
-        tensors = np.unique(np.stack([come, to, source[here], output[here]]), axis=1)  # one may be taken many times
-        pairs, counts = np.unique(tensors[:2], axis=1, return_counts=True)
-        return {
-            (int(u), int(v)): int(count)
-            for (u, v), count in zip(pairs.T, counts, strict=True)
-            if u != v and phases[u] and phases[v]
-        }
-
-    def _tell(self, items: list[Item], lines: list[tuple[int, int, int]], leaving: dict[int, tuple[int, int]]) -> None:
-        inputs: list[dict[int, None]] = [{} for _ in items]
-        outputs: list[dict[int, None]] = [{} for _ in items]
-        for come, to, tensor in lines:
-            if tensor < 0:  # a bundle ends at the frame
-                continue
-            inputs[to][tensor] = None
-            if come >= 0:
-                outputs[come][tensor] = None
-        for place, tensor in leaving.values():
-            outputs[place][tensor] = None
-        for item, entering, left in zip(items, inputs, outputs, strict=True):
-            item.inputs, item.outputs = list(entering), list(left)
+    def ends(self, item: Item) -> Ends:
+        """The tensors that enter and leave an item; empty for the root."""
+        return Ends([], []) if item.parent is None else self.wiring(item.parent).ends[item]
 
     def net(self, tensor: int) -> int:
         """One number for a tensor at all depths, given its number in a group: that of the box that makes it."""
@@ -485,7 +417,7 @@ class Outline:
         item = self.root
         while not item.is_leaf:
             parts = self.children(item)
-            item = parts[bisect_right(parts, leaf, key=_start) - 1]
+            item = parts[bisect_right(parts, leaf, key=start_of) - 1]
             if leaf >= item.end:
                 return
             turn, within = divmod(leaf - item.start, item.stop - item.start)
@@ -494,16 +426,6 @@ class Outline:
 
 
 _OP = KINDS.index(NodeKind.OP)
-
-
-def _pattern(
-    item: Item, lines: list[tuple[int, int, int]], leaving: dict[int, tuple[int, int]]
-) -> tuple[tuple[int, ...], ...]:
-    """The lines of a group with its tensors numbered as they come."""
-    number: dict[int, int] = {}
-    inner = [(come, to, number.setdefault(tensor, len(number))) for come, to, tensor in lines]
-    outer = [(place, number.setdefault(tensor, len(number))) for place, tensor in leaving.values()]
-    return (*inner, *outer, tuple(number.get(tensor, -1) for tensor in item.inputs))
 
 
 def _cut_at_rounds(parts: list[list[Item]], keys: Iterable[int]) -> list[list[Item]]:
@@ -537,39 +459,8 @@ def _cut_at_rounds(parts: list[list[Item]], keys: Iterable[int]) -> list[list[It
 
 
 def gathered(kind: str, items: list[Item]) -> Item:
-    """Neighbours as one group."""
+    """Neighbouring items as one group."""
     total = 0
     for item in items:
         total = (total * 1_000_003 + item.hash + item.repeat) % (1 << 64)
     return Item(kind, items[0].start, items[-1].end, total, parts=items)
-
-
-def _ancestors(item: Item) -> list[Item]:
-    found = []
-    above = item.parent
-    while above is not None:
-        found.append(above)
-        above = above.parent
-    return found[::-1]
-
-
-def first_of_repeats(leaves: Array, items: list[Item] | tuple[Item, ...]) -> Array:
-    """Leaves of a repeat as the same ones of the first."""
-    repeats = [item for item in items if item.repeat > 1]
-    if not repeats or not len(leaves):
-        return leaves
-    least, most = int(leaves.min()), int(leaves.max())  # mostly these are near each other: few repeats lie between
-    for item in repeats:
-        if item.stop <= most and least < item.end:
-            again = (leaves >= item.stop) & (leaves < item.end)
-            leaves = np.where(again, item.start + (leaves - item.start) % (item.stop - item.start), leaves)
-    return leaves
-
-
-def _first_of_rounds(leaf: int, item: Item) -> int:
-    """A leaf of a repeat as the same one of its first round, given the item that it is in."""
-    return item.start + (leaf - item.start) % (item.stop - item.start) if leaf < item.end else leaf
-
-
-def _start(item: Item) -> int:
-    return item.start

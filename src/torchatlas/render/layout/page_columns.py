@@ -1,7 +1,6 @@
 """A tall layered problem -> newspaper columns: the ranks are cut where few tensors cross, so that a strip fills a page.
 
-A line to a later column leaves at the bottom of its own, goes up in the gap before the other and enters it from above.
-What enters the group does so once, above the first column that reads it, and goes to others above them all.
+column_lines.py places the columns and makes the lines between them.
 """
 
 from __future__ import annotations
@@ -10,14 +9,17 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Hashable
+from dataclasses import replace
 from functools import cached_property
 
 from torchatlas.render.layout.chains import chain, place_chain, place_columns
+from torchatlas.render.layout.column_lines import Column, Columns
 from torchatlas.render.layout.layered import Net, Problem, Ranks, ranks
-from torchatlas.render.layout.routing import Placed, Point, Route, place
+from torchatlas.render.layout.routing import Placed, Route, place
 from torchatlas.render.layout.style import STYLE
 
 # Limits of the search, so that it ends soon.
+_FEWEST = 3  # boxes, and ranks of them, that are worth cutting
 _MOST_COLUMNS = 10
 _MOST_RANKS = 400  # a group of more is not cut
 _MOST_WORK = 4_000  # lines between ranks, half a second: then no more columns are tried for a thicket that is too high
@@ -25,20 +27,19 @@ _TOLERANCE = 1.06  # times the page: cuts into columns that seem higher than thi
 # A price, in height: a tensor that crosses a cut is a line from one column to the next. It costs nearly as much as one
 # more rank, which is a box and the gap below it.
 _CUT_PRICE = 45.0
-
-Key = tuple[str, int, Net]  # a net that enters, or leaves, a column
-Column = tuple[dict[int | Key, int], Placed]  # the numbers of boxes and nets in it, and where they lie
+_LINES_BELOW = 4.0  # height that the lines below a row take on average, beyond the usual gap
 
 
 class Solver:
-    """Solves problems within heights, those of one structure once: they differ in the names of their nets only."""
+    """Solves problems within heights. Problems of equal structure, which differ only in the names of nets, are
+    solved once."""
 
     def __init__(self) -> None:
         self._strips: dict[Hashable, _Strip] = {}
         self.work = 0  # lines between ranks that were laid out so far
 
     def place_within(self, problem: Problem, height: float) -> Placed:
-        """Solve a problem in as many columns as it takes to stay within a height, if that is possible at all."""
+        """Solve a problem in as many columns as it takes to stay within a height, if columns can do that."""
         strip, nets = self._known(problem)
         return _named(strip.within(height), nets)
 
@@ -65,26 +66,17 @@ class Solver:
 
 
 def _named(placed: Placed, nets: list[Net]) -> Placed:
-    """A solution of a numbered problem, with the nets of one of its likes."""
+    """The solution of a numbered problem with the nets of one of its kind."""
 
     def routes() -> list[Route]:
         named: dict[Net, Net] = dict(enumerate(nets))
         return [Route(named[route.net], route.source, route.target, route.points) for route in placed.routes]
 
-    return Placed(
-        placed.width,
-        placed.height,
-        placed.places,
-        routes,
-        placed.crossings,
-        placed.columns,
-        placed.work,
-        placed.tangles,
-    )
+    return replace(placed, lines=routes)
 
 
 class _Strip:
-    """One problem, and its solutions by where it was cut."""
+    """One problem, with its solutions by their cuts."""
 
     def __init__(self, problem: Problem, solver: Solver) -> None:
         self.problem, self.solver = problem, solver
@@ -97,14 +89,14 @@ class _Strip:
 
     @cached_property
     def whole(self) -> Placed:
-        """In one column."""
+        """The solution in one column."""
         placed = place_chain(self.problem, self._chain) if self._chain else place(self.problem, self._ranks)
         self.solver.work += placed.work
         return placed
 
     def within(self, height: float) -> Placed:
-        """In the fewest columns that are no higher; in the most there may be if all are."""
-        if len(self.boxes) < 3 or not 3 <= self._levels <= _MOST_RANKS:
+        """The solution with the fewest columns within a height; with the most columns allowed if all are higher."""
+        if len(self.boxes) < _FEWEST or not _FEWEST <= self._levels <= _MOST_RANKS:
             return self.whole
         if self._longest <= height and self.whole.height <= height:  # else it need not be solved to know
             return self.whole
@@ -118,7 +110,8 @@ class _Strip:
         return found
 
     def _cuts(self, cutter: _Cutter, height: float, most: int) -> tuple[int, ...]:
-        """The cuts into the fewest columns that are no higher; the last that were tried if all are; () if none were."""
+        """The cuts into the fewest columns within a height; the last that were tried if all are higher; () if none
+        exist."""
         sums = cutter.sums
         fewest = min(max(2, math.ceil(sums[-1] / (height * _TOLERANCE))), most) if height > 0 else most
         found: tuple[int, ...] = ()
@@ -133,7 +126,8 @@ class _Strip:
         return found
 
     def _placed(self, cuts: tuple[int, ...], height: float) -> Placed:
-        """Cut there; boxes such as inputs in the column that reads them first, if that is no higher than it may be."""
+        """Cut a problem. Boxes such as inputs go into the column that first reads them, unless that makes it too
+        high."""
         if cuts not in self._sorted:
             column = [-1] * len(self.problem.sizes)
             for box in self.boxes:
@@ -153,7 +147,7 @@ class _Strip:
         return self._cut[key]
 
     def _general(self, column: list[int]) -> Placed:
-        return _Columns(self.problem, column, self.solver, self._solved).placed()
+        return Columns(self.problem, column, self.solver, self._solved).placed()
 
     def _chain_in(self, column: list[int]) -> Placed:
         """A chain needs no search, and its lines are made only of the layout that is shown."""
@@ -229,11 +223,11 @@ class _Strip:
 
     @cached_property
     def _tall(self) -> list[float]:
-        """How high each row is, with the gap below it."""
+        """The height of each row with the gap below it."""
         tall = [0.0] * self._levels
         for box, row in self._row.items():
             tall[row] = max(tall[row], self.problem.sizes[box][1])
-        return [h + STYLE.rank_gap + 4 for h in tall]
+        return [h + STYLE.rank_gap + _LINES_BELOW for h in tall]
 
     @cached_property
     def _longest(self) -> float:
@@ -312,7 +306,7 @@ class _Cutter:
         self.known: dict[int, tuple[int, ...]] = {}
 
     def cuts(self, count: int) -> tuple[int, ...]:
-        """() if there are none."""
+        """The best cuts into `count` columns; () if there are none."""
         if count not in self.known:
             while len(self.best) <= count:
                 self._add_column()
@@ -339,188 +333,3 @@ class _Cutter:
             here[j], came[j] = best + self.price[j], at
         self.best.append(here)
         self.back.append(came)
-
-
-class _Columns:
-    """The columns side by side, with the lines between them."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        column: list[int],
-        solver: Solver,
-        solved: dict[tuple[int, ...], Column],
-    ) -> None:
-        self.problem, self.column, self.count = problem, column, max(column) + 1
-        self.ports = {*problem.sources, *problem.sinks}
-        self.goes_to: dict[tuple[int, Net], set[int]] = {}  # nets that cross a cut -> the columns they go to
-        for u, v, net in problem.edges:
-            if column[u] >= 0 and column[v] >= 0 and column[u] != column[v]:
-                self.goes_to.setdefault((u, net), set()).add(column[v])
-        self.read_in: dict[int, set[int]] = {port: set() for port in problem.sources}
-        for u, v, _ in problem.edges:
-            if u in self.read_in and column[v] >= 0:
-                self.read_in[u].add(column[v])
-        holds: list[list[int]] = [[] for _ in range(self.count)]
-        for box, c in enumerate(column):
-            if c >= 0:
-                holds[c].append(box)
-        for c, boxes in enumerate(map(tuple, holds)):
-            if boxes not in solved:
-                solved[boxes] = self._solve(c, solver)
-        self.solved = [solved[tuple(boxes)] for boxes in holds]
-
-    def _solve(self, c: int, solver: Solver) -> Column:
-        """One column as a problem of its own; nets from elsewhere enter and leave at points."""
-        problem, column = self.problem, self.column
-        number: dict[int | Key, int] = {}
-        for box in range(len(problem.sizes)):
-            if column[box] == c:
-                number[box] = len(number)
-        sizes = [problem.sizes[box] for box in number if isinstance(box, int)]
-        sources: list[int] = []
-        sinks: list[int] = []
-        edges: dict[tuple[int, int, Net], None] = {}
-
-        def point(key: Key, points: list[int]) -> int:
-            if key not in number:
-                number[key] = len(sizes)
-                sizes.append((0.0, 0.0))
-                points.append(number[key])
-            return number[key]
-
-        for u, v, net in problem.edges:
-            if column[v] == c:
-                begin = number[u] if column[u] == c else point(("in", u, net), sources)
-                edges[begin, number[v], net] = None
-            elif column[u] == c:
-                edges[number[u], point(("out", u, net), sinks), net] = None
-        enters = {(number[box], net): x for (box, net), x in problem.enters.items() if box in number}
-        leaves = {(number[box], net): x for (box, net), x in problem.leaves.items() if box in number}
-        return number, solver.place(Problem(sizes, list(edges), enters, leaves, sources, sinks))
-
-    def placed(self) -> Placed:
-        self._lanes()
-        problem, top = self.problem, self.top
-        places: list[Point] = [(0.0, 0.0)] * len(problem.sizes)
-        for left, (number, placed) in zip(self.left, self.solved, strict=True):
-            for key, node in number.items():
-                if isinstance(key, int):
-                    x, y = placed.places[node]
-                    places[key] = (x + left, y + top)
-        for port in problem.sources:
-            places[port] = (self.starts.get(port, 0.0), 0.0)
-        for port in problem.sinks:
-            places[port] = (self.width, self.bottom)
-        for u, v, net in problem.edges:
-            if v in self.ports:
-                places[v] = (self.left_at[u, net] + self.left[self.column[u]], self.bottom)
-        crossings = sum(placed.crossings for _, placed in self.solved)
-        tangles = sum(placed.tangles for _, placed in self.solved)
-        return Placed(self.width, self.bottom, places, self._lines, crossings, self.count, tangles=tangles)
-
-    def _lines(self) -> list[Route]:
-        self._collect()
-        self._join()
-        return self.routes
-
-    def _lanes(self) -> None:
-        """Room for the lines between columns: below each, below all, in the gaps and above."""
-        column, goes_to = self.column, self.goes_to
-        exits = self.left_at = dict[tuple[int, Net], float]()  # where nets leave their columns
-        for number, placed in self.solved:
-            for key, node in number.items():
-                if isinstance(key, tuple) and key[0] == "out":
-                    exits[key[1], key[2]] = placed.places[node][0]
-        # A net that leaves further left runs below one that leaves further right: they do not cross.
-        nets = sorted(goes_to, key=lambda net: (column[net[0]], -exits[net]))
-        self.near = [[n for n in nets if column[n[0]] == c and max(goes_to[n]) == c + 1] for c in range(self.count)]
-        self.far = [n for n in nets if max(goes_to[n]) > column[n[0]] + 1]
-        self.arriving = [[n for n in nets if c in goes_to[n]] for c in range(self.count)]
-        shared = [port for port, columns in self.read_in.items() if len(columns) > 1]
-        self.top = STYLE.above_columns + STYLE.lane * (max(map(len, self.arriving), default=0) + len(shared))
-        heights = [
-            placed.height + (STYLE.below_columns + STYLE.lane * len(near) if near else 0)
-            for (_, placed), near in zip(self.solved, self.near, strict=True)
-        ]
-        self.column_height = max(heights)
-        self.bottom = (
-            self.top + self.column_height + (STYLE.below_columns + STYLE.lane * len(self.far) if self.far else 0)
-        )
-        self.left, self.gaps, at = [], [], 0.0
-        for c, (_, placed) in enumerate(self.solved):
-            gap = STYLE.gutter + STYLE.lane * len(self.arriving[c]) if c else 0.0
-            self.gaps.append(gap)
-            self.left.append(at + gap)
-            at += gap + placed.width
-        self.width = at
-        self._lanes_above(shared)
-
-    def _lanes_above(self, shared: list[int]) -> None:
-        """Where what enters the group does so, and how high what several columns read runs from the first to others.
-
-        Lines from nowhere, one above each of these columns, would be taken for different tensors.
-        """
-        self.starts: dict[int, float] = {}
-        last: dict[int, float] = {}  # where the line to the last column turns down
-        for left, (number, placed) in zip(self.left, self.solved, strict=True):
-            for key, node in number.items():
-                if isinstance(key, tuple) and key[0] == "in" and key[1] in self.read_in:
-                    last[key[1]] = left + placed.places[node][0]
-                    self.starts.setdefault(key[1], last[key[1]])
-        # Whose last line turns down further right runs above: that line meets no other on its way.
-        order = sorted(shared, key=lambda port: -last[port])
-        self.lane_above = {port: STYLE.above_columns + STYLE.lane * at for at, port in enumerate(order)}
-
-    def _collect(self) -> None:
-        """The lines of every column where they now lie; the ends of those that go on elsewhere."""
-        self.routes: list[Route] = []
-        self.exits: dict[tuple[int, Net], tuple[list[Point], float]] = {}
-        self.entries: dict[tuple[int, Net, int], list[tuple[int, list[Point]]]] = {}
-        sinks = {(u, net): [] for u, _, net in self.problem.edges}  # type: dict[tuple[int, Net], list[int]]
-        for u, v, net in self.problem.edges:
-            if v in self.ports:
-                sinks[u, net].append(v)
-        for c, (number, placed) in enumerate(self.solved):
-            key_of = {node: key for key, node in number.items()}
-            left, top = self.left[c], self.top
-            for route in placed.routes:
-                points = [(x + left, y + top) for x, y in route.points]
-                source, target = key_of[route.source], key_of[route.target]
-                if isinstance(source, tuple):
-                    assert isinstance(target, int)
-                    if source[1] in self.ports:
-                        way = self._way_in(source[1], points[0][0])
-                        self.routes.append(Route(route.net, source[1], target, [*way, *points]))
-                    else:
-                        self.entries.setdefault((source[1], route.net, c), []).append((target, points))
-                elif isinstance(target, tuple):
-                    self.exits[source, route.net] = points, placed.height + top
-                    for port in sinks[source, route.net]:
-                        end = (points[-1][0], self.bottom)
-                        self.routes.append(Route(route.net, source, port, [*points, end]))
-                else:
-                    self.routes.append(Route(route.net, source, target, points))
-
-    def _way_in(self, port: int, x: float) -> list[Point]:
-        """From where a tensor enters the group to above a column that reads it."""
-        start = self.starts[port]
-        if x == start:
-            return [(x, 0.0)]
-        return [(start, 0.0), (start, self.lane_above[port]), (x, self.lane_above[port])]
-
-    def _join(self) -> None:
-        for u, net in self.goes_to:
-            out, below = self.exits[u, net]
-            near = self.near[self.column[u]]
-            if (u, net) in near:
-                low = below + 8 + STYLE.lane * near.index((u, net))
-            else:
-                low = self.top + self.column_height + 8 + STYLE.lane * self.far.index((u, net))
-            for c in sorted(self.goes_to[u, net]):
-                many, at = len(self.arriving[c]), self.arriving[c].index((u, net))
-                x = self.left[c] - self.gaps[c] / 2 + STYLE.lane * (at - (many - 1) / 2)
-                high = self.top - STYLE.lane * (many - at)
-                for target, points in self.entries.get((u, net, c), ()):
-                    way = [(out[-1][0], low), (x, low), (x, high), (points[0][0], high)]
-                    self.routes.append(Route(net, u, target, [*out, *way, *points]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +16,8 @@ from torchatlas.render.layout.style import STYLE
 # What a pair of pieces costs, in crossings, if vertical lines of theirs lie on each other: more than all crossings that
 # two pieces usually have, for lines that cross can be followed and lines on each other cannot.
 _ON_EACH_OTHER = 20
-_SAME = 0.5  # units: ends that are nearer than this are joined by a straight line
+_STEP = 4.0  # units from one place to the next that is tried for a line
+_ASIDE = 100.0  # units to either side of a piece where a line that turns twice may come down
 _FEW = 24  # horizontal pieces; more are compared as arrays, with the same result: faster from here on
 
 Point = tuple[float, float]
@@ -34,7 +36,8 @@ class Route:
 
 @dataclass
 class Placed:
-    """A solved problem: the upper left corner of every box, and the lines. Of most solutions only the size is asked."""
+    """A solved problem: the upper left corner of every box, and the lines. The lines are made when asked for: of
+    most solutions only the size is needed."""
 
     width: float
     height: float
@@ -52,7 +55,8 @@ class Placed:
 
 @dataclass(eq=False)
 class _Track:
-    """The horizontal piece of one net below a rank: where it comes down from, and where it goes down to."""
+    """The horizontal piece of one net below a rank: `trunk` is where the net comes down, `drops` where it goes on
+    down."""
 
     key: tuple[int, Net]
     low: float
@@ -113,7 +117,7 @@ class _Router:
             self._spread(box, wishes, self.leave, [x[box] + at for at in left.get(box, ())])
 
     def _straighten(self) -> None:
-        """Move the points at which nets enter and leave the group over the ends of their lines, if there is room."""
+        """Move the points where nets enter and leave the group over the other ends of their lines, if there is room."""
         layering, x = self.layering, self.layering.x
         beside: dict[int, tuple[float, float]] = {}
         for row in (layering.rows[0], layering.rows[-1]) if layering.rows else ():
@@ -122,8 +126,8 @@ class _Router:
                     row[position - 1] if position else None,
                     row[position + 1] if position + 1 < len(row) else None,
                 )
-                low = -1e9 if left is None else x[left] + layering.width[left] + STYLE.line_gap
-                beside[node] = low, 1e9 if right is None else x[right] - STYLE.line_gap
+                low = -math.inf if left is None else x[left] + layering.width[left] + STYLE.line_gap
+                beside[node] = low, math.inf if right is None else x[right] - STYLE.line_gap
         sources, sinks = set(self.problem.sources), set(self.problem.sinks)
         lines: dict[int, list[float]] = {}
         for a, b, net in layering.segments:
@@ -137,7 +141,7 @@ class _Router:
                 x[point] = ends[0]
 
     def _snap(self) -> None:
-        """Let lines that would turn aside by a hair, just before a box, meet it straight where no other end is near."""
+        """Straighten lines that would turn aside by less than a jog before a box, if no other end is near."""
         layering, ends = self.layering, dict[int, list[tuple[int, Net]]]()
         for a, b, net in layering.segments:
             if b < layering.count and not layering.is_point(b):
@@ -147,7 +151,7 @@ class _Router:
             for a, net in lines:
                 straight = self._out_of(a, net)
                 aside = abs(straight - self.enter[box, net])
-                if not _SAME < aside <= STYLE.jog or (box, net) in self.problem.enters:
+                if not STYLE.straight < aside <= STYLE.jog or (box, net) in self.problem.enters:
                     continue
                 others = [self.enter[box, other] for _, other in lines if other != net]
                 inside = left + STYLE.line_ends_apart <= straight <= right - STYLE.line_ends_apart
@@ -164,11 +168,12 @@ class _Router:
     def _spread(
         self, box: int, wishes: list[tuple[float, Net]], table: dict[tuple[int, Net], float], fixed: list[float]
     ) -> None:
-        """Ends as near to where their lines come from as the box, and the other ends, allow."""
+        """Place the ends of lines on a box as near to where the lines come from as its width and the other ends
+        allow."""
         if not wishes:
             return
         x, width = self.layering.x[box], self.layering.width[box]
-        margin, many = min(12.0, width / 4), len(wishes)
+        margin, many = min(STYLE.corner_to_line, width / 4), len(wishes)
         low, high = x + margin, x + width - margin
         wishes.sort(key=lambda wish: wish[0])
         if many == 1 and not low <= wishes[0][0] <= high:  # it comes from the side anyway: at the centre
@@ -211,7 +216,7 @@ class _Router:
             tracks = [
                 _Track(key, min(trunk, *drops), max(trunk, *drops), trunk, drops)
                 for key, (trunk, drops) in nets[level].items()
-                if any(abs(drop - trunk) > _SAME for drop in drops)
+                if any(abs(drop - trunk) > STYLE.straight for drop in drops)
             ]
             lines = [x for trunk, drops in nets[level].values() for x in (trunk, *drops)]
             tracks, pairs = _untangled(tracks, lines)
@@ -222,7 +227,7 @@ class _Router:
                 self.tracks.setdefault(track.key, []).append((track.trunk, below + number * STYLE.track))
             used = max(place, default=-1) + 1
             ports, ports_next = (all(layering.is_point(node) for node in r) for r in (row, rows[level + 1]))
-            foot = 8.0 if ports_next else STYLE.track_to_box
+            foot = STYLE.box_to_track if ports_next else STYLE.track_to_box
             least = STYLE.track_to_border if ports_next else STYLE.track_to_box if ports else STYLE.rank_gap
             top += tall[level] + max(least, STYLE.box_to_track + (used - 1) * STYLE.track + foot if used else 0.0)
         for box in range(layering.count):
@@ -241,7 +246,7 @@ class _Router:
             points = [(self._out_of(layering.tail[u], net), self.y[u] + sizes[u][1])]
             for a, b in itertools.pairwise(chain):
                 end = self._into(b, net)
-                if abs(end - points[-1][0]) > _SAME:
+                if abs(end - points[-1][0]) > STYLE.straight:
                     for x, track in self.tracks[a, net]:
                         points += [(x, points[-1][1]), (x, track)]
                     points.append((end, points[-1][1]))
@@ -268,9 +273,9 @@ def _by_box(ends: dict[tuple[int, Net], float]) -> dict[int, list[float]]:
 
 
 def _beside(at: float, taken: list[float], low: float, high: float) -> float:
-    """The free place nearest to one, anywhere on the box."""
-    for step in range(1, 2 * int((high - low) / 4) + 4):
-        place = at + (step // 2) * 4 * (1 if step % 2 else -1)
+    """The free place on a box that is nearest to `at`."""
+    for step in range(1, 2 * int((high - low) / _STEP) + 4):
+        place = at + (step // 2) * _STEP * (1 if step % 2 else -1)
         if low <= place <= high and all(abs(place - other) >= STYLE.line_ends_apart for other in taken):
             taken.append(place)
             return place
@@ -291,7 +296,7 @@ def _untangled(tracks: list[_Track], taken: list[float]) -> tuple[list[_Track], 
         one = min(ring, key=lambda track: (len(track.drops), track.high - track.low))
         turned.add(one.key)
         at = found.index(one)
-        middle = _beside((one.low + one.high) / 2, taken, one.low - 100, one.high + 100)
+        middle = _beside((one.low + one.high) / 2, taken, one.low - _ASIDE, one.high + _ASIDE)
         first = _Track(one.key, min(middle, one.trunk), max(middle, one.trunk), one.trunk, [middle])
         second = _Track(one.key, min(middle, *one.drops), max(middle, *one.drops), middle, one.drops, 1)
         found[at : at + 1] = [first, second]

@@ -15,9 +15,10 @@ from torchatlas.render.fonts import text_width
 from torchatlas.render.layout.boxes import Box
 from torchatlas.render.layout.folding import hands_on
 from torchatlas.render.layout.labels import Labels
-from torchatlas.render.layout.outline import OUTPUTS, Item, Outline, first_of_repeats
+from torchatlas.render.layout.outline import Item, Outline
 from torchatlas.render.layout.routing import Point
 from torchatlas.render.layout.style import STYLE
+from torchatlas.render.layout.wiring import OUTPUTS, first_of_repeats
 
 Area = tuple[float, float, float, float]  # left, top, right, bottom
 
@@ -69,7 +70,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A label that is to stand beside one of some lines of a net."""
+    """A label to place beside one of the lines of a net."""
 
     net: int
     text: str
@@ -126,7 +127,7 @@ class SceneMaker:
         wiring = self.outline.wiring(item)
         theirs = self.outline.wiring(box.item)
         mine_of = {number: other for (_, _, number), (_, _, other) in zip(theirs.edges, wiring.edges, strict=True)}
-        for one, two in zip(box.item.outputs, item.outputs, strict=True):
+        for one, two in zip(self.outline.ends(box.item).outputs, self.outline.ends(item).outputs, strict=True):
             mine_of[theirs.inside[one][1]] = wiring.inside[two][1]
         numbers: list[int | None] = []
         for child, inner, (dx, dy) in zip(items, box.inner, box.places, strict=False):
@@ -164,7 +165,7 @@ class SceneMaker:
         is stands beside it if not all is seen to join. `area` is left, top, width, height of the repeat; `numbers` are
         the frames of its boxes, and the last its own."""
         *makers, own = numbers
-        net, right, head = -1_000_000 - item.start, area[0] + area[2] - 9, area[1]
+        net, right, head = -1_000_000 - item.start, area[0] + area[2] - STYLE.return_lane / 2, area[1]
         head += 0.0 if self.sideways else STYLE.heading
 
         def add(points: Iterable[Point], maker: int | None, arrow: bool) -> None:
@@ -183,7 +184,7 @@ class SceneMaker:
             for one, other in itertools.pairwise([*stops, (right, head)]):
                 add((one, (other[0], one[1]), other), own, other[1] == head)
         if not all_join:
-            heights = np.arange(head + 4, stops[0][1] - 16, 12).tolist()
+            heights = np.arange(head + 4, stops[0][1] - 16, STYLE.label_height).tolist()
             pieces = [((right, y), (right, stops[0][1])) for y in heights]
             self._wishes[net, f"{len(handed):,} tensors"] = [(piece, area[0] + 2, right) for piece in pieces]
 
@@ -193,10 +194,10 @@ class SceneMaker:
         """Where what is handed on joins the dashed line, by the places of the boxes that make it: at lines that leave
         the repeat too, else from the right of the boxes or down from them, of closed ones once for all they make. And
         whether all does: others may be in the way. If they are in that of all, it begins somewhere below the last."""
-        left, low, right = area[0], area[1] + area[3] - 5, area[0] + area[2] - 9
+        left, low, right = area[0], area[1] + area[3] - STYLE.return_foot, area[0] + area[2] - STYLE.return_lane / 2
         inside = self.outline.wiring(item).inside
         found: dict[tuple[int, int], tuple[Point, ...]] = {}
-        for mine, theirs in zip(item.outputs, box.item.outputs, strict=True):
+        for mine, theirs in zip(self.outline.ends(item).outputs, self.outline.ends(box.item).outputs, strict=True):
             if inside[mine] in handed:
                 found.setdefault(inside[mine], ((left + box.leaves[theirs], low),))
         areas = [
@@ -219,7 +220,7 @@ class SceneMaker:
         return [(place, points) for (place, _), points in found.items()], all_join or len(handed) == 1
 
     def _handed(self, item: Item) -> list[tuple[int, int]]:
-        """What a round of a repeat reads of the one before: which box makes it, and its number in there."""
+        """What a round of a repeat reads from the round before: the box that makes it, and its number in there."""
         tree, items = self.outline.tree, self.outline.children(item)
         edges = slice(int(tree.first_edge[item.stop]), int(tree.first_edge[2 * item.stop - item.start]))
         source, output = tree.source[edges], np.minimum(tree.output[edges], OUTPUTS - 1)
@@ -248,11 +249,13 @@ class SceneMaker:
         for share in shares:
             place = box[axis] + box[axis + 2] * share
             hit = any(
-                area[axis] - 3 < place < area[axis] + area[axis + 2] + 3 and area[onward] + area[onward + 2] > far
-                for area in others
+                near[axis] < place + STYLE.beside_box
+                and place - STYLE.beside_box < near[axis] + near[axis + 2]
+                and near[onward] + near[onward + 2] > far
+                for near in others
             )
-            along = any(abs(place - at) < 4 and come < end and go > far for at, come, go in beside)
-            if not hit and not along and all(abs(place - point[axis]) > 4 for point in taken):
+            along = any(abs(place - at) < STYLE.beside_line and come < end and go > far for at, come, go in beside)
+            if not hit and not along and all(abs(place - point[axis]) > STYLE.beside_line for point in taken):
                 return place
         return None
 
@@ -316,8 +319,8 @@ def place_labels(scene: Scene, beside: float) -> None:
                 spot
                 for points, low, high in wish.lines
                 for spot in find(points, wide, (max(low, page[0]), min(high, page[1])), wish.others)
-                if not _hits(spot, solid, 1)
-                and not _hits(spot, placed, 3)
+                if not _hits(spot, solid, STYLE.label_to_box)
+                and not _hits(spot, placed, STYLE.label_to_label)
                 and not _hits_line(spot, pieces, scene.sideways)
             ),
             None,
@@ -326,7 +329,7 @@ def place_labels(scene: Scene, beside: float) -> None:
             scene.no_room.append((wish.net, wish.text))
             continue
         placed.append(spot)
-        scene.labels.append(Label(spot[0], spot[1] + 10, wish.text, wish.net))
+        scene.labels.append(Label(spot[0], spot[1] + STYLE.label_baseline, wish.text, wish.net))
 
 
 def _solid(frame: Frame) -> list[Area]:
@@ -345,14 +348,14 @@ def _spots(
     """Where a text fits beside the upright pieces of a line that no line with another text shares."""
     found = []
     for (ax, ay), (bx, by) in itertools.pairwise(points):
-        if abs(ax - bx) > 0.3:
+        if abs(ax - bx) > STYLE.one_place:
             continue
         ay = _parting(ax, ay, by, others)
-        if by - ay < 15:
+        if by - ay < STYLE.label_height + STYLE.label_shift + 1:
             continue
         for left in (ax + STYLE.label_gap, ax - STYLE.label_gap - wide):
             if room[0] <= left and left + wide <= room[1]:
-                found.append((left, ay + 2, left + wide, ay + 14))
+                found.append((left, ay + STYLE.label_shift, left + wide, ay + STYLE.label_shift + STYLE.label_height))
     return found
 
 
@@ -363,14 +366,14 @@ def _spots_above(
     found = []
     others = [tuple((y, x) for x, y in points) for points in others]
     for (ax, ay), (bx, by) in itertools.pairwise(points):
-        if abs(ay - by) > 0.3 or (bx < ax and others):
+        if abs(ay - by) > STYLE.one_place or (bx < ax and others):
             continue
         left, right = (bx + STYLE.line_corner, ax) if bx < ax else (_parting(ay, ax, bx, others), bx)
         if right - left < wide + STYLE.label_ends - 2:
             continue
-        for top in (ay - 14, ay + 2):
-            if room[0] <= top and top + 12 <= room[1]:
-                found.append((left + 4, top, left + 4 + wide, top + 12))
+        for top in (ay - STYLE.label_shift - STYLE.label_height, ay + STYLE.label_shift):
+            if room[0] <= top and top + STYLE.label_height <= room[1]:
+                found.append((left + 4, top, left + 4 + wide, top + STYLE.label_height))
     return found
 
 
@@ -378,7 +381,7 @@ def _parting(x: float, top: float, bottom: float, others: list[tuple[Point, ...]
     """Where an upright piece has left the other lines of its tensor, which begin where it does."""
     for points in others:
         for (ax, ay), (bx, by) in itertools.pairwise(points):
-            if abs(ax - x) < 0.3 and abs(bx - x) < 0.3 and ay < bottom and top < by:
+            if abs(ax - x) < STYLE.one_place and abs(bx - x) < STYLE.one_place and ay < bottom and top < by:
                 top = by
     return top
 
@@ -393,21 +396,21 @@ def _hits(spot: Area, others: list[Area], pad: float) -> bool:
 def _hits_line(spot: Area, pieces: list[Area], sideways: bool) -> bool:
     """Texts stand beside their lines or, sideways, close above or below them."""
     if sideways:
-        return _hits((spot[0] - 2, spot[1], spot[2] + 2, spot[3]), pieces, 1.5)
-    return _hits((spot[0], spot[1] - 1, spot[2], spot[3] + 1), pieces, 3.5)
+        return _hits((spot[0] - 2, spot[1], spot[2] + 2, spot[3]), pieces, STYLE.label_to_level_line)
+    return _hits((spot[0], spot[1] - 1, spot[2], spot[3] + 1), pieces, STYLE.label_to_upright_line)
 
 
 def _tidy(points: list[Point]) -> list[Point]:
-    """Without pieces of no length and corners that are none."""
+    """Remove pieces without length, and corners at which nothing turns."""
     found = [points[0]]
     for x, y in points[1:]:
         last = found[-1]
-        if abs(x - last[0]) + abs(y - last[1]) < 0.3:
+        if abs(x - last[0]) + abs(y - last[1]) < STYLE.one_place:
             continue
         if len(found) > 1:
             before = found[-2]
-            upright = abs(before[0] - last[0]) < 0.3 and abs(last[0] - x) < 0.3
-            level = abs(before[1] - last[1]) < 0.3 and abs(last[1] - y) < 0.3
+            upright = abs(before[0] - last[0]) < STYLE.one_place and abs(last[0] - x) < STYLE.one_place
+            level = abs(before[1] - last[1]) < STYLE.one_place and abs(last[1] - y) < STYLE.one_place
             if upright or level:
                 found[-1] = (x, y)
                 continue

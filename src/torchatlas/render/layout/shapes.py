@@ -12,7 +12,8 @@ import numpy as np
 from torchatlas.escapes import clean
 from torchatlas.graph.columns import EDGE_KINDS, Array
 from torchatlas.graph.nouns import EdgeKind
-from torchatlas.render.layout.outline import OUTPUTS, Item, Outline, first_of_repeats
+from torchatlas.render.layout.outline import Item, Outline
+from torchatlas.render.layout.wiring import OUTPUTS, first_of_repeats
 
 
 class Shapes:

@@ -217,4 +217,4 @@ class _Grid:
     def _port(self, box: int, at: int, many: int) -> float:
         """Where the ends of lines lie on a box, from its left side."""
         wide = self.sizes[box][0]
-        return wide / 2 + (at - (many - 1) / 2) * min(14.0, wide / (many + 1))
+        return wide / 2 + (at - (many - 1) / 2) * min(STYLE.port_gap, wide / (many + 1))

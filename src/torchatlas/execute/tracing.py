@@ -1,4 +1,4 @@
-"""A traced program against its model: the same results, the same gradients, and nothing kept from call to call."""
+"""A model and example inputs -> its traces, and checks of a traced model: its results and gradients are the model's."""
 
 from __future__ import annotations
 
@@ -9,14 +9,122 @@ import torch
 from torch import nn
 
 from torchatlas.capturing.deep_graphs import nodes_behind
+from torchatlas.capturing.exported import graph_of_export
 from torchatlas.capturing.restore import Restorer
 from torchatlas.errors import CaptureError
-from torchatlas.torch_private import pytree
+from torchatlas.execute.exporting import compiled, exported
+from torchatlas.execute.free_sizes import Size, notes_of, why_fixed
+from torchatlas.execute.trace_variant import Variant, broken_guard, expected, guard_arguments
+from torchatlas.graph import Graph
+from torchatlas.progress import Progress
+from torchatlas.torch_private import FakeTensor, export_guards, pytree
 
 if TYPE_CHECKING:
     from torchatlas.execute.traced import TracedModel
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Tracer:
+    """Traces one model, again where other sizes need it. Remembers the sizes that no attempt could free."""
+
+    def __init__(self, model: nn.Module, dynamic_shapes: Any, budget_s: float, notes: list[str]) -> None:
+        self._model, self._dynamic_shapes, self._budget_s = model, dynamic_shapes, budget_s
+        self._notes = notes  # of the traced model: what is found out here is added
+        self._fixed: dict[Size, str] = {}  # sizes that could not be freed, and why: not tried again
+        self.assigned: set[str] = set()  # attributes in which forward keeps tensors
+
+    def traces(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Variant]:
+        """The trace of the example; before it, if a size of it is 1, which export would fix, that of a wider one."""
+        found = [self.trace(args, kwargs)]
+        if self._dynamic_shapes != "auto":
+            return found
+        leaves = pytree.tree_leaves((args, kwargs))
+        ones = {(n, dim) for n, leaf in enumerate(leaves) for dim, size in enumerate(_shape(leaf)) if size == 1}
+        for wanted in (ones, {(n, dim) for n, dim in ones if dim == 0}):
+            while wanted:
+                try:
+                    wider_args, wider_kwargs = _widened((args, kwargs), wanted)
+                    wider = self.trace(wider_args, wider_kwargs, example=(args, kwargs))
+                except CaptureError:
+                    break
+                free = {(n, dim) for n, dim in wanted if not wider.leaves[n][1].shape[dim].isdecimal()}
+                if free == wanted:
+                    return [wider, *found]
+                wanted = free  # some were fixed all the same, by a loop over them say
+        if ones:
+            self._notes.append("sizes that are 1 in the example are fixed: the model does not take them wider")
+            found[0].graph.notes.append(self._notes[-1])
+        return found
+
+    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], example: Call | None = None) -> Variant:
+        """One trace. Its graph shows the sizes of `example`, where that differs from the inputs to trace with."""
+        with Progress(f"tracing {type(self._model).__name__}") as progress:
+            made = exported(
+                self._model,
+                args,
+                kwargs,
+                self._dynamic_shapes,
+                budget_s=self._budget_s,
+                known=self._fixed,
+                progress=progress,
+            )
+        program, self._fixed = made.program, made.fixed
+        self.assigned.update(made.assigned)
+        flat = pytree.tree_leaves((args, kwargs))
+        graph, numbers = graph_of_export(program, self._model, pytree.tree_leaves(example or (args, kwargs)))
+        names = {fx_name: graph.nodes[number].name for fx_name, number in numbers.items()}
+        specs = program.graph_signature.input_specs
+        own = {spec.arg.name: spec.target for spec in specs if spec.kind.name != "USER_INPUT"}
+        placeholders = [n for n in program.graph.nodes if n.op == "placeholder" and n.name not in own]
+        leaves = [
+            (node.name, expected(node.meta.get("val", given))) for node, given in zip(placeholders, flat, strict=True)
+        ]
+        self._say_sizes(graph, [names.get(name, name) for name, _ in leaves], flat)
+        constants = dict(program.constants)
+        guards = [(text, compile(text, "<what export assumed>", "eval")) for text in export_guards(program)]
+        if any(isinstance(constant, FakeTensor) for constant in constants.values()):
+            raise CaptureError(
+                f"{type(self._model).__name__} makes tensors while it is traced that would have to be kept, such as "
+                "the parameters of a module made in forward. Make them in __init__."
+            )
+        spec, runs = program.call_spec, compiled(program.graph, own)
+        variant = Variant(runs, graph, names, spec.in_spec, spec.out_spec, leaves, guards, constants, program)
+        if (broken := broken_guard(guards, guard_arguments(self._model, args, kwargs))) is not None:
+            raise CaptureError(f"torch.export assumed what its own example does not keep: {broken}")
+        return variant
+
+    def _say_sizes(self, graph: Graph, names: list[str], flat: list[Any]) -> None:
+        """Why sizes are fixed: in the graph, and in a note where it is not the model that fixes them."""
+        known = {(n, dim): f"{names[n]}[{dim}]" for n, leaf in enumerate(flat) for dim in range(len(_shape(leaf)))}
+        self._notes += [note for note in notes_of(known, self._fixed) if note not in self._notes]
+        graph.notes += self._notes
+        fixed = []
+        for n, leaf in enumerate(flat):
+            for dim, size in enumerate(graph[names[n]].outputs[0].shape if _shape(leaf) else ()):
+                if not isinstance(size, str):
+                    reason = self._fixed.get((n, dim)) or why_fixed(size, self._dynamic_shapes)
+                    fixed.append([names[n], dim, reason])
+        graph.metadata["fixed_sizes"] = fixed
+
+
+def _shape(leaf: Any) -> tuple[Any, ...]:
+    return tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else ()
+
+
+def _widened(tree: Any, ones: set[tuple[int, int]]) -> Any:
+    """Tensors with some of their sizes of 1 doubled: (which leaf, which dimension)."""
+    leaves, spec = pytree.tree_flatten(tree)
+    wider = [
+        leaf.repeat([2 if (n, dim) in ones else 1 for dim in range(leaf.dim())])
+        if any(leaf_number == n for leaf_number, _ in ones)
+        else leaf
+        for n, leaf in enumerate(leaves)
+    ]
+    return pytree.tree_unflatten(wider, spec)
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
 
 
 def check_trace(traced: TracedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
