@@ -14,6 +14,7 @@ import torchatlas as atlas
 from torchatlas.analysis.cost import cost_text
 from torchatlas.analysis.schedule import critical_path
 from torchatlas.analysis.totals import operations_mask, run_times, summarize
+from torchatlas.export.model_explorer import graph_facts, graph_nodes
 from torchatlas.graph.timing import Measured, Timing
 from torchatlas.render.module_table import module_bars, module_table
 from torchatlas.render.text import summary_text
@@ -31,6 +32,10 @@ def captured(runs: int) -> atlas.Graph:
     eager_ns = (400_000,) * runs if runs > 1 else ()
     graph.timing = Timing(runs=runs, warmup=2, recorded_ns=(900_000,) * runs, eager_ns=eager_ns)
     return graph
+
+
+def in_model_explorer(graph: atlas.Graph) -> str:
+    return str([*graph_nodes(graph), graph_facts(graph)])
 
 
 def partitioned(graph: atlas.Graph) -> str:
@@ -55,6 +60,7 @@ VIEWS: dict[str, Callable[[atlas.Graph], str]] = {
     "concurrency": partitioned,
     "comparison": lambda graph: str(atlas.compare(graph, graph)),
     "comparison in a notebook": lambda graph: atlas.compare(graph, graph)._repr_html_(),
+    "Model Explorer": in_model_explorer,
     "module in a notebook": lambda graph: graph.scopes["0"]._repr_html_(),
     "node in a notebook": lambda graph: graph.where(kind="op")[0]._repr_html_(),
 }
@@ -92,10 +98,12 @@ SHOWN = {
     "analysis/time_changes.py": "comparison",
     "autograd/record_backward.py": "test_backward_is_one_run",
     "cli/run.py": "says (one run) itself",
+    "export/profile_join.py": "says (one run) itself",
     "graph/item_sections.py": "node, module and list of nodes in a notebook",
     "graph/objects.py": "list of nodes in a notebook",
     "graph/shown.py": "fields of parts of reports, which say what they are",
     "graph/timing.py": "Measured",
+    "integrations/training_report.py": "the head of its column says one step, or the median of all",
     "partition/concurrency.py": "concurrency",
     "partition/stages.py": "best times of a device, none measured",
     "partition/report.py": "best times of a device, none measured",

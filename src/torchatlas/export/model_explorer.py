@@ -22,7 +22,8 @@ from torchatlas.graph import EdgeKind, Graph, NodeKind
 from torchatlas.graph.columns import EDGE_KINDS, KINDS, PHASES, ROLES, Array, Layout
 from torchatlas.graph.formats import WRITERS
 from torchatlas.graph.names import origin, short_name
-from torchatlas.units import format_bytes, format_count, format_flops, format_ns
+from torchatlas.graph.timing import Measured
+from torchatlas.units import format_bytes, format_count, format_flops
 
 GRAPH_ID = "torchatlas"
 _DATA = EDGE_KINDS.index(EdgeKind.DATA)
@@ -163,11 +164,21 @@ class _Described:
             self._work = list(
                 zip(work.flops.tolist(), work.elementwise_flops.tolist(), work.bytes.tolist(), strict=True)
             )
-        names = ("time_ns", "memory_bytes", "iteration", "forward", "phase", "operation", "source", "kind")
+        names = (
+            "time_ns",
+            "time_spread_ns",
+            "memory_bytes",
+            "iteration",
+            "forward",
+            "phase",
+            "operation",
+            "source",
+            "kind",
+        )
         self._of_node = list(zip(*(columns[f"node_{name}"].tolist() for name in names), strict=True))
 
     def __call__(self, node: int, names: list[str]) -> dict[str, Any]:
-        time, memory, iteration, forward, phase, operation, source, kind = self._of_node[node]
+        time, spread, memory, iteration, forward, phase, operation, source, kind = self._of_node[node]
         tables = self.graph.tables
         found: dict[str, Any] = {"operation": tables.operations[operation].name}
         if KINDS[kind] == NodeKind.OP:
@@ -179,7 +190,8 @@ class _Described:
             texts = zip(("FLOPs", "elementwise FLOPs", "bytes moved"), self._work[node], strict=True)
             found |= {name: format_bytes(n) if "b" in name else format_flops(n) for name, n in texts if n >= 0}
         if time >= 0:
-            found["time"] = format_ns(time)
+            runs = self.graph.timing.runs
+            found["time"] = str(Measured(time, runs, spread if runs > 1 and spread >= 0 else None))
         if memory >= 0:
             found["memory after it"] = format_bytes(memory)
         if source >= 0:
@@ -242,6 +254,6 @@ def _groups(graph: Graph) -> dict[str, dict[str, str]]:
         if module is not None and one:
             scope = graph.scopes[module.path]
             facts = {"module": module.path, "class": module.type, "parameters": format_count(scope.parameters)}
-            facts |= {"time, all calls and phases": format_ns(scope.time_ns)} if scope.time_ns is not None else {}
+            facts |= {"time, all calls and phases": str(scope.measured)} if scope.measured is not None else {}
             found[namespace(one)] = {key: encodable(text) for key, text in facts.items() if text}
     return found
