@@ -17,7 +17,7 @@ from torchatlas.diagnosis.history import History
 from torchatlas.diagnosis.leaf_tensors import Leaf
 from torchatlas.diagnosis.numeric_checks import is_zero
 from torchatlas.diagnosis.parameter_changes import Snapshot
-from torchatlas.diagnosis.variable_names import name_of
+from torchatlas.diagnosis.variable_names import name_of, running_instances
 from torchatlas.garbage_collection import instances_of
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.names import short_name
@@ -94,7 +94,13 @@ class UnsteppedLeaves:
             self._held = self._find_optimizer(leaves)
 
     def _find_optimizer(self, leaves: list[torch.Tensor]) -> tuple[str, list[str]] | None:
-        for item in instances_of(torch.optim.Optimizer):
+        known = self._holder(running_instances(torch.optim.Optimizer), leaves)
+        return known or self._holder(instances_of(torch.optim.Optimizer), leaves)  # all objects: it takes long
+
+    def _holder(
+        self, optimizers: list[torch.optim.Optimizer], leaves: list[torch.Tensor]
+    ) -> tuple[str, list[str]] | None:
+        for item in optimizers:
             if "param_groups" not in vars(item):  # it is being made
                 continue
             mine = {id(each) for group in item.param_groups for each in group["params"]}

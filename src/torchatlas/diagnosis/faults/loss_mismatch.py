@@ -60,11 +60,12 @@ class LossMismatch(Diagnosis):
         self._known: dict[Any, Finding] = {}  # each pass of a loop has the same: its lines are read once
 
     def before_backward(self, backward: BackwardPass) -> None:
-        kinds = [kind_of(node) for node in backward.nodes]
-        for node, kind in zip(backward.nodes, kinds, strict=True):
-            if kind in _CHECKS:
-                for mismatch in _CHECKS[kind](node):
-                    if not (mismatch.normalised_by and mismatch.normalised_by in kinds):
+        names = {kind: _kind(kind) for kind in backward.kinds}
+        checked = [(_CHECKS[name], backward.kinds[kind]) for kind, name in names.items() if name in _CHECKS]
+        for check, numbers in checked:
+            for number in numbers:
+                for mismatch in check(backward.nodes[number]):
+                    if not (mismatch.normalised_by and mismatch.normalised_by in names.values()):
                         self._report(backward, mismatch)
 
     def _report(self, backward: BackwardPass, mismatch: Mismatch) -> None:
