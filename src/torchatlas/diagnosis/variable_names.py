@@ -63,6 +63,14 @@ def running_instances(kind: type[_Kind]) -> list[_Kind]:
     return list(held.values())
 
 
+def running_tensors() -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that running variables hold, also in plain containers, the innermost variables first."""
+    for variables in running_variables():
+        named = [(name, value) for name, value in variables.items() if type(name) is str and not name.startswith("_")]
+        yield from ((name, value) for name, value in named if type(value) is torch.Tensor)
+        yield from ((name, item) for name, item in items_in_containers(named, 1) if type(item) is torch.Tensor)
+
+
 def _names_by_id() -> dict[int, list[str]]:
     """The running variables by the ids of their values: to hold the values would keep them alive."""
     names: dict[int, list[str]] = {}

@@ -16,6 +16,7 @@ from torchatlas.capturing.op_listening import Wants
 from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.custom_functions import CustomFunctions
+from torchatlas.diagnosis.empty_optimizer import empty_optimizer
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.faults.loss_without_grad import lines_of_new_loss
 from torchatlas.diagnosis.faults.no_gradient import (
@@ -153,15 +154,14 @@ class TrainedParameters(Diagnosis):
     def _judge_step(self, line: Where, leaves: dict[Leaf, torch.Tensor]) -> None:
         """Note whether a step finds the gradients that backward has made for it. One line that did so once is settled.
 
-        The gradients of settled leaves are not watched. So they are unsettled when they come to another line, whose
-        next step is judged.
+        The gradients of settled leaves are not watched. When they come to another line, they are taken to have been
+        made, as they always were, and are watched from then on: a fault shows at two steps at least.
         """
         steps, empty = self._empty.get(line, (0, 0))
         if empty < steps:
             self._settled.update(leaf for leaf in leaves if leaf.moved)
-        elif self._settled.isdisjoint(leaves):
-            self._now = line, self._emptied(leaves)
         else:
+            self._now = line, self._emptied(leaves)
             self._settled.difference_update(leaves)
 
     def _look_at(self, missed: dict[Leaf, torch.Tensor]) -> None:
@@ -181,6 +181,7 @@ class TrainedParameters(Diagnosis):
         The last pass decides: the one before may have been another model's, whose gradients here are rightly emptied.
         """
         _, made = max((self._came[leaf] for leaf in leaves if leaf in self._came), default=(0, False))
+        made = made or not self._settled.isdisjoint(leaves)
         gradients = [parameter.grad for parameter in leaves.values()]
         return made and all(is_zero(gradient) for gradient in gradients if gradient is not None)
 
@@ -202,11 +203,10 @@ class TrainedParameters(Diagnosis):
 
     def at_end(self, complete: bool) -> None:
         if not complete:
-            if (
-                self.visit.error is not None
-                and (finding := gradient_of_result(self.visit.error, self.history)) is not None
-            ):
-                self.visit.report(finding)
+            if (error := self.visit.error) is not None:
+                finding = gradient_of_result(error, self.history) or empty_optimizer(error)
+                if finding is not None:
+                    self.visit.report(finding)
             return
         before, found = self._open, self._found
         if self.history.steps_recorded >= _FEWEST_STEPS or before != self._suspects():
