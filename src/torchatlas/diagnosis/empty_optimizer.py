@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import FrameType, GeneratorType
+
+from torch import nn
 
 from torchatlas.capturing.frames import is_installed, is_users, variables_of
 from torchatlas.diagnosis.findings import Finding, Where
@@ -17,16 +20,27 @@ def empty_optimizer(error: BaseException) -> Finding | None:
     line, called = raising_line(error)
     if line is None or not isinstance(error, ValueError) or _REFUSAL not in str(error):
         return None
-    given = next((variables_of(frame).get("params") for frame in reversed(called) if _makes_optimizer(frame)), None)
-    name = _variable(error, given) if isinstance(given, (GeneratorType, filter, map, zip)) else None
+    frame = next((frame for frame in reversed(called) if _makes_optimizer(frame)), None)
+    if frame is None:
+        return None
+    given = variables_of(frame).get("params")
+    variables = dict(_variables(error))
+    is_used_up = isinstance(given, (GeneratorType, filter, map, zip))
+    name = next((name for name, value in variables.items() if value is given), None) if is_used_up else None
+    parameters = [
+        parameter
+        for model in variables.values()
+        if isinstance(model, nn.Module) and "_modules" in vars(model)  # not one that is being made
+        for parameter in nn.Module.parameters(model)
+    ]
     if name is not None:
         why = f"{name} is a generator, and something before has gone through it: it gives each parameter once"
         fix = f"keep a list: {name} = list(model.parameters()); or call model.parameters() again"
+    elif parameters and not any(parameter.requires_grad for parameter in parameters):
+        why = f"all {len(parameters):,} parameters are frozen: requires_grad is False for each of them"
+        fix = "unfreeze what is to be trained, after all freezing and before the optimizer is made"
     else:
-        why = (
-            "the model has no parameters: its layers are in a plain list or dict, are made later, or none was left by "
-            "a filter"
-        )
+        why = "the model has no parameters: its layers are in a plain list or dict, or are made later"
         fix = (
             "put layers into an nn.ModuleList or nn.ModuleDict, and make the optimizer after them; "
             "look at len(list(model.parameters()))"
@@ -38,13 +52,11 @@ def _makes_optimizer(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__") == "torch.optim.optimizer" and frame.f_code.co_name == _INIT
 
 
-def _variable(error: BaseException, item: object) -> str | None:
-    """The variable of the program that holds an object, on the way of an exception; the innermost."""
-    found, trace = None, error.__traceback__
+def _variables(error: BaseException) -> Iterator[tuple[str, object]]:
+    """The variables of the program on the way of an exception, the innermost last."""
+    trace = error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if is_users(file) and not is_installed(file):
-            held = (name for name, value in variables_of(trace.tb_frame).items() if value is item)
-            found = next(held, found)
+            yield from variables_of(trace.tb_frame).items()
         trace = trace.tb_next
-    return found
