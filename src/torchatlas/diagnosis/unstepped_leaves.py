@@ -66,11 +66,13 @@ class UnsteppedLeaves:
             self._parameters |= {id(leaf): self._history.leaf(leaf) for leaf in mine}
             if self._snapshot is None:
                 self._snapshot = Snapshot(leaves)
-        if is_power_of_two(self._passes):
+        if self._passes == 1:
+            self._same_at = 1
+        elif is_power_of_two(self._passes):
             self._look()
 
     def _look(self) -> None:
-        change = None if self._snapshot is None or self._same_at < 0 else self._snapshot.change()
+        change = None if self._snapshot is None or self._same_at < 0 else self._snapshot.change(enough=0.0)
         if change is not None:
             self._same_at = -1 if change > 0 else self._passes
 
