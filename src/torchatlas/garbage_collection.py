@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -43,4 +44,5 @@ def instances_of(kind: type[_Kind]) -> list[_Kind]:
         new: set[type] = set(type.__subclasses__(pending.pop())) - kinds
         kinds |= new
         pending += new
-    return [item for item in gc.get_objects() if type(item) in kinds]
+    objects = gc.get_objects()
+    return list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))

@@ -28,6 +28,17 @@ def test_a_state_that_is_carried_over_is_told_after_three_iterations() -> None:
     (finding,) = carry(6).findings
     assert (finding.key, finding.severity, finding.times) == ("kept-state", Severity.WARNING, 5)
     assert next(place.source.text for place in finding.where if place.source) == "state = 0.5 * state + weight"
+    assert "(state = state.detach())" in finding.fix
+
+
+def test_a_state_in_a_tuple_is_detached_by_its_own_name() -> None:
+    weight, memory = torch.ones(4, requires_grad=True), (torch.zeros(4), torch.zeros(4))
+    with atlas.doctor() as visit:
+        for _ in range(6):
+            memory = 0.5 * memory[0] + weight, memory[1] + 1.0
+            memory[0].sum().backward(retain_graph=True)
+    (finding,) = visit.findings
+    assert "(memory = tuple(each.detach() for each in memory))" in finding.fix
 
 
 def test_what_was_made_once_before_the_loop_is_no_state() -> None:

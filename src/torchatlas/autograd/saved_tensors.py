@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from torchatlas.capturing.tensors import storages_of
-from torchatlas.torch_private import unobserved, unpack_saved
+from torchatlas.torch_private import FakeTensor, unobserved, unpack_saved
 
 _VERSIONS = re.compile(r"is at version (\d+); expected version (\d+)")
 _PREFIX = "_raw_saved_"
@@ -64,10 +64,11 @@ def saved_by(node: Any) -> list[SavedSlot]:
     return found
 
 
-def saved_data(nodes: Iterable[Any]) -> Iterator[tuple[Any, torch.Tensor]]:
-    """The tensors that nodes saved, as far as they can be read: `saved_by` in half the time."""
-    for node in nodes:
-        for name in _slots(type(node)):
+def saved_data(kind: type, nodes: Iterable[Any]) -> Iterator[tuple[Any, torch.Tensor]]:
+    """The tensors that nodes of one kind saved, as far as they can be read: `saved_by` in half the time."""
+    slots = _slots(kind)
+    for node in nodes if slots else ():
+        for name in slots:
             try:
                 held = getattr(node, name)
             except RuntimeError:  # freed
@@ -119,6 +120,20 @@ def storage_key(tensor: torch.Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # sparse, or without memory
         return id(tensor)
+
+
+def memory_address(tensor: torch.Tensor) -> int:
+    """The address at which the storage of a tensor begins; 0 if it has none, as on the meta device.
+
+    The storage itself is not asked: once Python has an object of it, the native recorder takes it for shared.
+    """
+    if tensor.layout is not torch.strided or tensor.is_nested or isinstance(tensor, FakeTensor):  # those would warn
+        return 0
+    try:
+        address = tensor.data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return 0
+    return address - int(tensor.storage_offset()) * tensor.itemsize if address else 0
 
 
 def storage_bytes(tensor: torch.Tensor | None) -> int:

@@ -45,8 +45,9 @@ class CustomFunctions:
         while len(self._lines) > _MOST_APPLIED:
             del self._lines[next(iter(self._lines))]
 
-    def pass_begins(self, nodes: list[Any]) -> None:
-        self._got_gradient = {} if any(_function(node) is not None for node in nodes) else None
+    def pass_begins(self, kinds: Iterable[type]) -> None:
+        """A backward pass through nodes of some kinds begins."""
+        self._got_gradient = {} if any(_function(kind) is not None for kind in kinds) else None
 
     @property
     def in_pass(self) -> bool:
@@ -73,7 +74,7 @@ class CustomFunctions:
         for number, came in got.items():
             if came and (to := without(number)):
                 node = backward.nodes[number]
-                function, line = _function(node), self._lines.get(sequence_nr(node))
+                function, line = _function(type(node)), self._lines.get(sequence_nr(node))
                 (others if function is None else last.setdefault((function, line), set())).update(to)
         others = reachable(others, without)
         found: dict[Leaf, list[Applied]] = {}
@@ -86,8 +87,8 @@ class CustomFunctions:
         return set(found)
 
 
-def _function(node: Any) -> type | None:
-    """The program's Function that a node of autograd belongs to."""
-    found: Any = getattr(type(node), "_forward_cls", None) if isinstance(node, FunctionNode) else None
+def _function(kind: type) -> type | None:
+    """The program's Function that nodes of a kind belong to."""
+    found: Any = getattr(kind, "_forward_cls", None) if issubclass(kind, FunctionNode) else None
     module = sys.modules.get(getattr(found, "__module__", ""))
     return found if found is not None and is_users(getattr(module, "__file__", None) or "") else None

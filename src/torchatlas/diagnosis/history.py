@@ -100,6 +100,7 @@ class History(Recorded):
         self._leaves = Leaves()
         self._calls: list[tuple[int, int, Where]] = []  # of models, in the running recording: first op, last op, line
         self._call: tuple[int, Where] | None = None  # of the model that runs: first op, line
+        self._step_line: Where | None = None  # of the optimizer's step that runs, once somebody has asked
         self._first_op = self._first_step = 0  # of the running recording
         self._latest_step = self._longest = 0  # the number of ops at the end of a step; ops from one step to the next
 
@@ -193,6 +194,16 @@ class History(Recorded):
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
+    def step_begins(self) -> None:
+        self._step_line = None
+
+    @property
+    def step_line(self) -> Where:
+        """The program's line that calls the optimizer's step that runs."""
+        if self._step_line is None:
+            self._step_line = running_line("step")
+        return self._step_line
+
     def step_ends(self) -> None:
         self.steps += 1
         self._longest = max(self._longest, self.ops - self._latest_step)
@@ -211,7 +222,9 @@ class History(Recorded):
     # -- models and what they train ------------------------------------------------------------------------------------
 
     def call_begins(self, module: nn.Module) -> None:
-        self._roots.add(module)
+        if module not in self._roots:
+            self._roots.add(module)
+            self._leaves.model_called(self._roots)
         self._call = self.ops + 1, running_line("called")
 
     def call_is_over(self) -> None:

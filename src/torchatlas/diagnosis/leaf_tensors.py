@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from torchatlas.capturing.tensors import shape_of
-from torchatlas.diagnosis.variable_names import items_in_containers, names_of_models_and_tensors
+from torchatlas.diagnosis.variable_names import items_in_containers, names_of_models_and_tensors, running_instances
 from torchatlas.garbage_collection import instances_of
 
 _TORCHS = frozenset(vars(nn.Module()))  # attributes that every module has
@@ -73,19 +73,15 @@ class Leaves:
     def __init__(self) -> None:
         self._known: dict[int, Leaf] = {}  # by id, which another tensor may get after this one
         self._models: weakref.WeakKeyDictionary[nn.Module, NamedModel] = weakref.WeakKeyDictionary()
-        self._roots = 0  # that were called when it was last looked
         self._count = 0
         self._most = _FEW
 
     def of(self, tensor: torch.Tensor, roots: Collection[nn.Module]) -> Leaf:
         found = self._find(tensor)
-        if len(roots) != self._roots:
-            self._count_models(roots)
         if found is None:
             variables = names_of_models_and_tensors()
-            if isinstance(tensor, nn.Parameter):  # no other is found in modules, and to look at all objects takes long
-                self._learn(roots, variables)
-                found = self._find(tensor)
+            if isinstance(tensor, nn.Parameter):  # no other is found in modules
+                found = self._search(tensor, roots, variables)
             if found is None:
                 name = variables.get(id(tensor), f"a leaf {list(shape_of(tensor))}")
                 found = self._add(tensor, name, of_module=False)
@@ -101,9 +97,8 @@ class Leaves:
         found = self._known.get(id(tensor))
         return found if found is not None and found.reference() is tensor else None
 
-    def _count_models(self, roots: Collection[nn.Module]) -> None:
-        """The names of parameters need no model as long as one alone was called."""
-        self._roots = len(roots)
+    def model_called(self, roots: Collection[nn.Module]) -> None:
+        """A model was called for the first time. Names of parameters need no model as long as one alone was called."""
         first = [next(nn.Module.parameters(root), None) for root in roots]
         known = [leaf for each in first if each is not None and (leaf := self._find(each)) is not None]
         if len({leaf.model for leaf in known}) > 1:
@@ -121,9 +116,20 @@ class Leaves:
         self._known[id(tensor)] = found
         return found
 
-    def _learn(self, roots: Collection[nn.Module], variables: dict[int, str]) -> None:
-        """Find the parameters of all modules there are: one that is never called has parameters, too."""
-        modules = [item for item in instances_of(nn.Module) if "_modules" in vars(item)]
+    def _search(self, tensor: torch.Tensor, roots: Collection[nn.Module], variables: dict[int, str]) -> Leaf | None:
+        """Look for a parameter in the models that running variables hold, if those have all that was called; else in
+        all objects of Python, which takes long: a module that is never called has parameters, too."""
+        held = _modules_of(running_instances(nn.Module))
+        if held.keys() >= set(map(id, roots)):
+            self._learn(list(held.values()), roots, variables)
+        if (found := self._find(tensor)) is None:
+            self._learn(instances_of(nn.Module), roots, variables)
+            found = self._find(tensor)
+        return found
+
+    def _learn(self, modules: list[nn.Module], roots: Collection[nn.Module], variables: dict[int, str]) -> None:
+        """Find the parameters of some modules."""
+        modules = [item for item in modules if "_modules" in vars(item)]
         # torch.export wraps a model that is traced in a module of its own (`_export_root`), which no program knows of.
         modules = [module for module in modules if not type(module).__module__.startswith("torch.export")]
         inside = {id(child) for module in modules for child in module._modules.values()}
@@ -155,6 +161,17 @@ class Leaves:
             numbered = (name if number == 0 else f"{name}_{number}" for number in range(len(taken) + 1))
             self._models[top] = NamedModel(next(each for each in numbered if each not in taken))
         return self._models[top]
+
+
+def _modules_of(tops: list[nn.Module]) -> dict[int, nn.Module]:
+    """Some modules, their submodules, and what plain lists and dicts among the attributes of all these hold, by id."""
+    found, waiting = dict[int, nn.Module](), [top for top in tops if "_modules" in vars(top)]  # not one being made
+    while waiting:
+        top = waiting.pop()
+        if id(top) not in found:
+            found |= {id(module): module for module in nn.Module.modules(top)}
+            waiting += [item for _, item in _plainly_held(top) if isinstance(item, nn.Module)]
+    return found
 
 
 def _held_by(tops: list[nn.Module], nameless: set[int]) -> set[int]:

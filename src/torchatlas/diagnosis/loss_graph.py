@@ -30,10 +30,21 @@ class LossGraph:
         return reached(list(dict.fromkeys(starting_node(loss) for loss in self.losses if loss.requires_grad)))
 
     @cached_property
+    def kinds(self) -> dict[type, list[int]]:
+        """The places in `nodes` of the nodes of each kind: kinds are few, and asking each of them takes little."""
+        found: dict[type, list[int]] = {}
+        for number, kind in enumerate(map(type, self.nodes)):
+            if kind in found:
+                found[kind].append(number)
+            else:
+                found[kind] = [number]
+        return found
+
+    @cached_property
     def leaves(self) -> dict[int, torch.Tensor]:
         """The leaves that get gradients, by the place in `nodes` of what adds to them."""
-        found = ((number, leaf_of(node)) for number, node in enumerate(self.nodes))
-        return {number: leaf for number, leaf in found if leaf is not None}
+        kinds = (numbers for numbers in self.kinds.values() if leaf_of(self.nodes[numbers[0]]) is not None)
+        return {number: self.nodes[number].variable for numbers in kinds for number in numbers}
 
     def saved(self) -> Iterator[tuple[Any, SavedSlot]]:
         """What the nodes have saved for backward and still have, one by one: nobody may hold it while backward runs."""

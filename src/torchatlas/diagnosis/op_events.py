@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _ALWAYS, _NOT_FINITE = int(Wants.ALWAYS), int(Wants.NOT_FINITE)
-_FIRST_WITHOUT_GRADIENTS = int(Wants.FIRST_WITHOUT_GRADIENTS)
+_FIRST_WITHOUT_GRADIENTS, _SHARED_WRITE = int(Wants.FIRST_WITHOUT_GRADIENTS), int(Wants.SHARED_WRITE)
 
 
 class OpEvents:
@@ -73,7 +73,7 @@ class OpEvents:
 
     def _reasons(self, wants: int, out: Any) -> int:
         """Why an op is told of: what the native recorder finds out by itself."""
-        why = wants & _ALWAYS
+        why = wants & (_ALWAYS | _SHARED_WRITE)
         if wants & _NOT_FINITE and not all(is_finite(each) for each in tensors_in(out) if has_numbers(each)):
             why |= _NOT_FINITE
         if wants & _FIRST_WITHOUT_GRADIENTS and not torch.is_grad_enabled():

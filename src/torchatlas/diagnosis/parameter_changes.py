@@ -20,41 +20,63 @@ class Snapshot:
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self.references = [weakref.ref(tensor) for tensor in tensors if has_numbers(tensor)]
-        self._then = self._look()
-
-    def _look(self) -> list[tuple[torch.Tensor, float, float] | None]:
         with unobserved():
-            return [None if (tensor := each()) is None else _summary(tensor) for each in self.references]
+            held = [(each, tensor) for each in self.references if (tensor := each()) is not None]
+            self._then = [(each, _sample(tensor), _sum(tensor), _size(tensor)) for each, tensor in held]
 
-    def change(self) -> float | None:
-        """By how much the tensors have changed since, relative to all of them together; None if no tensor is left."""
+    def change(self, enough: float = math.inf) -> float | None:
+        """By how much the tensors have changed since, relative to all of them together; None if no tensor is left.
+
+        If the few numbers alone have changed by more than `enough`, the sums are not asked for: they take long.
+        """
         moved = size = shifted = total = 0.0
-        pairs = [(a, b) for a, b in zip(self._then, self._look(), strict=True) if a is not None and b is not None]
-        with unobserved():
-            for (sample, sum_, sum_of_sizes), (sample_now, sum_now, _) in pairs:
-                if sample.shape != sample_now.shape:
-                    return math.inf
-                moved += float((sample_now - sample).square().sum())
-                size += float(sample.square().sum())
-                shifted, total = shifted + abs(sum_now - sum_), total + sum_of_sizes
-        if not pairs:
+        left = [(now, sample, sum_, sizes) for each, sample, sum_, sizes in self._then if (now := each()) is not None]
+        if not left:
             return None
-        if not math.isfinite(moved + shifted):
-            return math.inf
-        return max(_share(math.sqrt(moved), math.sqrt(size)), _share(shifted, total))
+        with unobserved():
+            for tensor, sample, _, _ in left:
+                now = _sample(tensor)
+                if sample.shape != now.shape:
+                    return math.inf
+                moved += float((now - sample).square().sum())
+                size += float(sample.square().sum())
+            share = _share(math.sqrt(moved), math.sqrt(size)) if math.isfinite(moved) else math.inf
+            if share > enough:
+                return share
+            for tensor, _, sum_, sum_of_sizes in left:
+                shifted, total = shifted + abs(_sum(tensor) - sum_), total + sum_of_sizes
+        return max(share, _share(shifted, total)) if math.isfinite(shifted) else math.inf
 
     def has_changed(self, same: float = SAME) -> bool:
         """False also if nothing is left to look at."""
-        change = self.change()
+        change = self.change(enough=same)
         return change is not None and change > same
 
 
-def _summary(tensor: torch.Tensor) -> tuple[torch.Tensor, float, float]:
-    """A few numbers, the sum of all, and the sum of their sizes."""
-    numbers = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
-    sample = numbers.flatten()[:: max(numbers.numel() // _SAMPLE, 1)].clone().cpu().double()
-    wide = torch.float64 if numbers.device.type != "mps" else torch.float32
-    return sample, float(numbers.sum(dtype=wide)), float(torch.linalg.vector_norm(numbers, 1, dtype=wide))
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+
+
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    """A few numbers."""
+    numbers = _numbers(tensor)
+    return numbers.flatten()[:: max(numbers.numel() // _SAMPLE, 1)].clone().cpu().double()
+
+
+def _sum(tensor: torch.Tensor) -> float:
+    """The sum of all numbers: of the same ones it is the same, to the bit. In float64 it takes four times as long."""
+    numbers = _numbers(tensor)
+    return float(numbers.sum(dtype=_wide(numbers)))
+
+
+def _size(tensor: torch.Tensor) -> float:
+    """The sum of the sizes of all numbers."""
+    numbers = _numbers(tensor)
+    return float(torch.linalg.vector_norm(numbers, 1, dtype=_wide(numbers)))
+
+
+def _wide(numbers: torch.Tensor) -> torch.dtype:
+    return torch.float64 if numbers.dtype is torch.float64 else torch.float32
 
 
 def _share(part: float, whole: float) -> float:

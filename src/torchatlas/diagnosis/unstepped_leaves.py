@@ -17,7 +17,7 @@ from torchatlas.diagnosis.history import History
 from torchatlas.diagnosis.leaf_tensors import Leaf
 from torchatlas.diagnosis.numeric_checks import is_zero
 from torchatlas.diagnosis.parameter_changes import Snapshot
-from torchatlas.diagnosis.variable_names import name_of
+from torchatlas.diagnosis.variable_names import name_of, running_instances
 from torchatlas.garbage_collection import instances_of
 from torchatlas.graph import Graph, GraphNode
 from torchatlas.graph.names import short_name
@@ -66,11 +66,13 @@ class UnsteppedLeaves:
             self._parameters |= {id(leaf): self._history.leaf(leaf) for leaf in mine}
             if self._snapshot is None:
                 self._snapshot = Snapshot(leaves)
-        if is_power_of_two(self._passes):
+        if self._passes == 1:
+            self._same_at = 1
+        elif is_power_of_two(self._passes):
             self._look()
 
     def _look(self) -> None:
-        change = None if self._snapshot is None or self._same_at < 0 else self._snapshot.change()
+        change = None if self._snapshot is None or self._same_at < 0 else self._snapshot.change(enough=0.0)
         if change is not None:
             self._same_at = -1 if change > 0 else self._passes
 
@@ -94,7 +96,13 @@ class UnsteppedLeaves:
             self._held = self._find_optimizer(leaves)
 
     def _find_optimizer(self, leaves: list[torch.Tensor]) -> tuple[str, list[str]] | None:
-        for item in instances_of(torch.optim.Optimizer):
+        known = self._holder(running_instances(torch.optim.Optimizer), leaves)
+        return known or self._holder(instances_of(torch.optim.Optimizer), leaves)  # all objects: it takes long
+
+    def _holder(
+        self, optimizers: list[torch.optim.Optimizer], leaves: list[torch.Tensor]
+    ) -> tuple[str, list[str]] | None:
+        for item in optimizers:
             if "param_groups" not in vars(item):  # it is being made
                 continue
             mine = {id(each) for group in item.param_groups for each in group["params"]}

@@ -10,13 +10,14 @@ import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import CellType, FrameType, FunctionType, MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from torchatlas.capturing.frames import is_users, variables_of
 
+_Kind = TypeVar("_Kind")
 _DEEPEST = 6  # containers in containers
 _WIDEST = 1_000  # objects that are asked for who holds them at a time
 _DICTS, _LISTS = (dict, OrderedDict, defaultdict), (list, tuple, deque)  # these alone: others may do anything
@@ -53,6 +54,21 @@ def names_of(items: list[Any]) -> Iterator[str]:
 def name_of(item: Any) -> str | None:
     """The variable of the program's running code that holds an object; the innermost if there are several."""
     return next(iter(_names_by_id().get(id(item), ())), None)
+
+
+def running_instances(kind: type[_Kind]) -> list[_Kind]:
+    """The objects of a class that running variables hold, or the attributes of an object whose method runs."""
+    variables = [[*found.values(), *attributes_of(found.get("self")).values()] for found in running_variables()]
+    held = {id(value): value for values in variables for value in values if issubclass(type(value), kind)}
+    return list(held.values())
+
+
+def running_tensors() -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that running variables hold, also in plain containers, the innermost variables first."""
+    for variables in running_variables():
+        named = [(name, value) for name, value in variables.items() if type(name) is str and not name.startswith("_")]
+        yield from ((name, value) for name, value in named if type(value) is torch.Tensor)
+        yield from ((name, item) for name, item in items_in_containers(named, 1) if type(item) is torch.Tensor)
 
 
 def _names_by_id() -> dict[int, list[str]]:

@@ -37,6 +37,7 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         self._op_events = OpEvents(self)
         self.history = History(model, self._op_events, native)
         self.diagnoses = [kind(self) for kind in dict.fromkeys(DIAGNOSES[key] for key in self.checks)]
+        self._told_of: dict[str, list[Diagnosis]] = {}  # by event: those that it concerns
         self.failures: list[OwnFailure] = []  # of ours: the program goes on without the diagnosis that failed
         self.found: list[Finding] = []  # as often as it was reported
         self.in_closure = False  # an optimizer's step runs that asks for the loss, perhaps several times
@@ -144,16 +145,17 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         self.history.close(error)
         self._state = "over"
         self._op_events.without(self.diagnoses)
-        self.diagnoses = []
+        self.diagnoses, self._told_of = [], {}
 
     # -- telling diagnoses of events -----------------------------------------------------------------------------------
 
     def tell(self, event: str, *args: Any) -> None:
         """Tell all diagnoses of an event, by the name of the method."""
-        nobody = getattr(Diagnosis, event)
-        for each in list(self.diagnoses):
-            if getattr(type(each), event) is nobody:
-                continue
+        told = self._told_of.get(event)
+        if told is None:
+            nobody = getattr(Diagnosis, event)
+            told = self._told_of[event] = [each for each in self.diagnoses if getattr(type(each), event) is not nobody]
+        for each in told:
             try:
                 getattr(each, event)(*args)
             except Exception as error:
@@ -171,6 +173,7 @@ class Visit(Bracket["Visit"], Sequence[Finding]):
         self.failures.append(OwnFailure(self.checks if diagnosis is None else diagnosis.keys, error))
         gone = self.diagnoses if diagnosis is None else [diagnosis]
         self.diagnoses = [each for each in self.diagnoses if each not in gone]
+        self._told_of = {}
         self._op_events.without(gone)
 
     @contextmanager
@@ -236,6 +239,7 @@ class _Listener:
     def step_begins(self, cell: patches.Cell, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         self.visit.in_closure = False
         with self.visit.guarded():
+            self.visit.history.step_begins()
             self.visit.tell("before_step", optimizer, _parameters(optimizer))
         self.visit.in_closure = True
         return args, kwargs

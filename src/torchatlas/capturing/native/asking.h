@@ -4,7 +4,7 @@
 namespace {
 
 // Why a listener is told of an op; op_listening.py has the same.
-constexpr int kAlways = 1, kNotFinite = 2, kNoGradients = 4;
+constexpr int kAlways = 1, kNotFinite = 2, kNoGradients = 4, kSharedWrite = 8;
 
 inline void Recorder::note_error() {  // with the GIL: the first one is kept, for Core.error
   if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // it is the program's
@@ -158,6 +158,12 @@ inline void Recorder::note_number(int64_t number, bool grad) {  // with the mute
   }
 }
 
+// False if one tensor alone has the memory. A storage that numpy shares cannot be resized.
+inline bool is_shared(const at::Tensor& tensor) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  return !is_plain(impl) || impl->unsafe_storage().use_count() > 1 || !impl->unsafe_storage().resizable();
+}
+
 inline int Recorder::reasons(const Frame& frame, const std::vector<IValue>& outputs) {
   int wants = frame.plan->wants, why = wants & kAlways;
   if (wants & kNotFinite) {
@@ -168,6 +174,13 @@ inline int Recorder::reasons(const Frame& frame, const std::vector<IValue>& outp
   if (wants & kNoGradients && !frame.row.grad && !frame.row.in_backward) {
     auto number = static_cast<int64_t>(at::sequence_number::peek());
     if (std::exchange(told_at, number) != number) why |= kNoGradients;
+  }
+  if (wants & kSharedWrite) {
+    bool shared = false;
+    for (int64_t target : frame.plan->targets) {
+      each_tensor(frame.inputs[target], [&](const at::Tensor& t) { shared = shared || is_shared(t); });
+    }
+    if (shared) why |= kSharedWrite;
   }
   return why;
 }

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchatlas.autograd.graph_walk import sequence_nr
-from torchatlas.autograd.saved_tensors import SavedSlot, saved_by, saved_data
+from torchatlas.autograd.saved_tensors import SavedSlot, memory_address, saved_by, saved_data
 from torchatlas.capturing.frames import probing
 from torchatlas.capturing.op_listening import Wants
 from torchatlas.capturing.row_schema import Plan
@@ -18,7 +18,7 @@ from torchatlas.diagnosis.events import Diagnosis, Doublings, diagnosis
 from torchatlas.diagnosis.faults.in_place import written_by
 from torchatlas.diagnosis.findings import at
 from torchatlas.diagnosis.loss_graph import short
-from torchatlas.torch_private import FakeTensor, FunctionNode
+from torchatlas.torch_private import FunctionNode
 
 Part = tuple[torch.dtype, Layout]
 
@@ -30,13 +30,13 @@ class DataWrite(Diagnosis):
     def __init__(self, visit: Any) -> None:
         super().__init__(visit)
         # By address: an alias that came through numpy is another storage, and memory that was saved is not reused.
-        # Then by part: the op, the storage in the recording.
+        # Then by part, the latest last: the op, the storage in the recording.
         self._written: dict[int, dict[Part, tuple[int, int | None]]] = {}
         self._suspected = Doublings()  # passes, by the kind of node, the slot and the line of backward
         self._reported: set[tuple[int, str]] = set()  # autograd's number of a node, and the slot
 
     def wants(self, plan: Plan) -> Wants:
-        return Wants.ALWAYS if any(slot.written for slot in plan.slots) else Wants.NOTHING
+        return Wants.SHARED_WRITE if any(slot.written for slot in plan.slots) else Wants.NOTHING
 
     def op_ran(self, plan: Plan, args: Any, kwargs: Any, out: Any) -> None:
         if not probing():
@@ -47,21 +47,24 @@ class DataWrite(Diagnosis):
 
     def _note(self, given: Any) -> None:
         for tensor in given if isinstance(given, (list, tuple)) else (given,):
-            if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_nested:
-                continue
-            if address := _address(tensor):
-                parts = self._written.setdefault(address, {})
-                parts[_part(tensor)] = self.history.ops, self.history.storage_of(tensor)
+            if isinstance(tensor, torch.Tensor) and (address := memory_address(tensor)):
+                parts, part = self._written.setdefault(address, {}), _part(tensor)
+                parts.pop(part, None)
+                parts[part] = self.history.ops, self.history.storage_of(tensor)
 
     def before_backward(self, backward: BackwardPass) -> None:
         found = dict[tuple[int, str], tuple[Any, SavedSlot, list[int | None]]]()
-        for node, data in saved_data(backward.nodes) if self._written else ():
-            if data.layout is not torch.strided or data.is_nested or (address := _address(data)) not in self._written:
-                continue
-            number = sequence_nr(node)
-            first, parts, part = self._first_after(node, number), self._written[address], _part(data)
-            if any(op >= first and _touches(other, part) for other, (op, _) in parts.items()):
-                found |= {(number, each[1].slot): each for each in self._suspects(node, number, first)}
+        for kind, numbers in backward.kinds.items() if self._written else ():
+            for node, data in saved_data(kind, map(backward.nodes.__getitem__, numbers)):
+                if (parts := self._written.get(memory_address(data))) is None:
+                    continue
+                number = sequence_nr(node)
+                first = self._first_after(node, number)
+                if next(reversed(parts.values()))[0] < first:  # also the latest came before
+                    continue
+                part = _part(data)
+                if any(op >= first and _touches(other, part) for other, (op, _) in parts.items()):
+                    found |= {(number, each[1].slot): each for each in self._suspects(node, number, first)}
         kinds = {(short(node), saved.slot) for node, saved, _ in found.values()}
         looks = {kind for kind in kinds if self._suspected.count((kind, backward.line))}
         for key, (node, saved, written) in found.items():
@@ -72,9 +75,10 @@ class DataWrite(Diagnosis):
     def _suspects(self, node: Any, number: int, first: int) -> Iterator[tuple[Any, SavedSlot, list[int | None]]]:
         """What a node saved and something has written to since, unnoticed by torch; and the storages, as they were."""
         for saved in saved_by(node):
-            if saved.data is None or saved.data.layout is not torch.strided or saved.data.is_nested:
+            parts = None if saved.data is None else self._written.get(memory_address(saved.data))
+            if saved.data is None or parts is None:
                 continue
-            part, parts = _part(saved.data), self._written.get(_address(saved.data), {})
+            part = _part(saved.data)
             written = [storage for other, (op, storage) in parts.items() if op >= first and _touches(other, part)]
             if written and (number, saved.slot) not in self._reported and saved.expected_version() == saved.version:
                 yield node, saved, written
@@ -112,14 +116,6 @@ class DataWrite(Diagnosis):
         """Forget what was written or saved in it: it has no line any more."""
         self._written.clear()
         self._reported.clear()
-
-
-def _address(tensor: torch.Tensor) -> int:
-    """The address of a tensor's memory; 0 if it has none, as on the meta device. torch warns if a fake one is asked."""
-    try:
-        return 0 if isinstance(tensor, FakeTensor) else tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return 0
 
 
 def _part(tensor: torch.Tensor) -> Part:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import methodcaller
 from typing import Any
 
-from torchatlas.autograd.graph_walk import sequence_nr
 from torchatlas.autograd.saved_tensors import saved_by
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import RefusedBackward, diagnosis
 from torchatlas.diagnosis.findings import Finding, at
 from torchatlas.diagnosis.loss_graph import LossGraph, short
 from torchatlas.torch_private import next_sequence_nr
+
+_NUMBER = methodcaller("_sequence_nr")  # autograd's; those of leaves have the largest there is
 
 
 @diagnosis
@@ -24,7 +26,7 @@ class FreedGraph(RefusedBackward):
 
     def before_backward(self, backward: BackwardPass) -> None:
         self._suspected = []
-        if any(sequence_nr(node) <= self._newest for node in backward.nodes):
+        if backward.nodes and min(map(_NUMBER, backward.nodes)) <= self._newest:
             super().before_backward(backward)
 
     def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None:

@@ -15,7 +15,6 @@ from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis, is_power_of_two
 from torchatlas.diagnosis.faults.saved_memory import saved_storages
 from torchatlas.diagnosis.findings import Finding, Severity, Where, at, some
-from torchatlas.diagnosis.history import running_line
 from torchatlas.diagnosis.loss_graph import short
 from torchatlas.diagnosis.numeric_checks import tensors_in
 from torchatlas.diagnosis.variable_names import names_of
@@ -116,9 +115,9 @@ class GraphKept(Diagnosis):
 
     def module_returned(self, module: nn.Module, result: Any) -> None:
         made = [tensor.grad_fn for tensor in tensors_in(result) if tensor.grad_fn is not None]
-        if not made:
+        line = self.history.caller
+        if not made or line is None:
             return
-        line = running_line("called")
         calls = self._calls.setdefault(line, CallsOfLine(line))
         for node in made:
             self._mark(node, line, calls)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchatlas.autograd.graph_walk import sequence_nr
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.findings import Severity, Where, at
+from torchatlas.diagnosis.variable_names import running_tensors
 
 _FEWEST = 3  # iterations in a row
 _WRONG = ("in-place", "data-write")  # what makes gradients wrong, or backward refuse to run
@@ -25,6 +28,8 @@ class CarriedState:
     steps: int = -1  # that had been taken at the last pass
     newest: int = -1  # the highest number of a node that was carried over to the last pass
     made_by: tuple[Where, ...] = ()
+    held: dict[int, str] = field(default_factory=dict)  # at the last pass: autograd's number -> the variable
+    name: str = ""  # of the variable that held it then, if it is known
 
 
 @diagnosis
@@ -52,10 +57,13 @@ class KeptState(Diagnosis):
             if carried.times <= _FEWEST:
                 self._find_lines(carried, backward)
         carried.steps, carried.newest = self.history.steps, newest
+        carried.held = dict(_variables()) if carried.times <= _FEWEST and not carried.name else {}
 
     def _find_lines(self, carried: CarriedState, backward: BackwardPass) -> None:
         makers = self.history.makers_of(map(sequence_nr, backward.carried)).values()
         lines = {op.source: op for op in sorted(makers, key=lambda op: op.id)}
+        names = [carried.held[number] for node in backward.carried if (number := sequence_nr(node)) in carried.held]
+        carried.name = carried.name or next(iter(names), "")
         carried.made_by = tuple(at("carried over from the iteration before: made by", op) for op in lines.values())
 
     def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None:
@@ -74,9 +82,25 @@ class KeptState(Diagnosis):
                 (*carried.made_by, carried.line),
                 "it was not detached: the graph grows, each pass takes longer, and its older part was computed with "
                 "parameters that steps have changed since",
-                "detach the state at the start of each iteration (hidden = hidden.detach()), and leave out "
+                f"detach the state at the start of each iteration ({_detached(carried.name)}), and leave out "
                 "retain_graph=True",
                 max(carried.most, 1),
                 Severity.ERROR if wrong else Severity.WARNING,
                 _EXPLAINS,
             )
+
+
+def _variables() -> Iterator[tuple[int, str]]:
+    """The variables that hold the result of an op, by autograd's number of the node; the innermost wins."""
+    for name, tensor in reversed(list(running_tensors())):
+        with contextlib.suppress(RuntimeError):  # a view whose base was written to refuses to tell
+            if tensor.grad_fn is not None:
+                yield sequence_nr(tensor.grad_fn), name
+
+
+def _detached(name: str) -> str:
+    """How to detach what a variable holds: `state[0]` is in a list or tuple."""
+    variable, _, key = name.partition("[")
+    if key[:1].isdigit():
+        return f"{variable} = tuple(each.detach() for each in {variable})"
+    return f"{name or 'hidden'} = {name or 'hidden'}.detach()"

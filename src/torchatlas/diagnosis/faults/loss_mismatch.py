@@ -23,6 +23,8 @@ from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.findings import Finding, Where, at
 from torchatlas.diagnosis.history import raising_line
 from torchatlas.diagnosis.numeric_checks import has_numbers
+from torchatlas.graph import GraphNode
+from torchatlas.graph.names import short_name
 from torchatlas.torch_private import unobserved
 
 _KIND = re.compile(r"(\w+?)Backward\d+")
@@ -49,6 +51,7 @@ class Mismatch:
     why: str
     fix: str
     normalised_by: str = ""  # none if there is such a node: cross_entropy is nll_loss of scores and a logsumexp
+    first_made_by: str = ""  # none if another op made the first input of the last op in `nodes`
 
 
 @diagnosis
@@ -60,11 +63,12 @@ class LossMismatch(Diagnosis):
         self._known: dict[Any, Finding] = {}  # each pass of a loop has the same: its lines are read once
 
     def before_backward(self, backward: BackwardPass) -> None:
-        kinds = [kind_of(node) for node in backward.nodes]
-        for node, kind in zip(backward.nodes, kinds, strict=True):
-            if kind in _CHECKS:
-                for mismatch in _CHECKS[kind](node):
-                    if not (mismatch.normalised_by and mismatch.normalised_by in kinds):
+        names = {kind: _kind(kind) for kind in backward.kinds}
+        checked = [(_CHECKS[name], backward.kinds[kind]) for kind, name in names.items() if name in _CHECKS]
+        for check, numbers in checked:
+            for number in numbers:
+                for mismatch in check(backward.nodes[number]):
+                    if not (mismatch.normalised_by and mismatch.normalised_by in names.values()):
                         self._report(backward, mismatch)
 
     def _report(self, backward: BackwardPass, mismatch: Mismatch) -> None:
@@ -73,6 +77,10 @@ class LossMismatch(Diagnosis):
         same = mismatch.what, backward.line, between
         if same not in self._known:
             makers = self.history.makers_of([sequence_nr(node) for _, node in mismatch.nodes])
+            if mismatch.first_made_by and not _is_made_by(
+                mismatch.first_made_by, makers.get(sequence_nr(mismatch.nodes[-1][1]))
+            ):
+                return
             ops = [(text, makers.get(sequence_nr(node))) for text, node in mismatch.nodes]
             where = [at(text, op) for text, op in ops if op is not None and op.source is not None]
             self._known[same] = Finding(
@@ -192,6 +200,24 @@ def _check_attention(product: Any) -> Iterator[Mismatch]:
         )
 
 
+def _check_kl(loss: Any) -> Iterator[Mismatch]:
+    """kl_div is xlogy(target, target) - target * input."""
+    behind = [node for node, _ in loss.next_functions]
+    if len(behind) != 2 or behind[0] is not None or kind_of(behind[1]) != "Mul":
+        return
+    factors = _behind(behind[1])
+    if len(factors) == 1 and kind_of(factors[0]) in _SQUASHED:
+        name = _SQUASHED[kind_of(factors[0])]
+        yield Mismatch(
+            f"kl_div gets the result of {name}, and expects log-probabilities",
+            ((f"{name}:", factors[0]), ("loss by", loss)),
+            "it subtracts its input from the logarithm of the target: with probabilities that is no divergence, and "
+            "its lowest value is where all probability lies on one class",
+            "use log_softmax(scores, dim=1) for the input; the target stays a probability, or pass log_target=True",
+            first_made_by="xlogy",
+        )
+
+
 _CHECKS: dict[str, Callable[[Any], Iterator[Mismatch]]] = {
     "NllLoss": _check_nll,
     "NllLoss2D": _check_nll,
@@ -200,7 +226,13 @@ _CHECKS: dict[str, Callable[[Any], Iterator[Mismatch]]] = {
     "BinaryCrossEntropy": _check_elementwise,
     "MseLoss": _check_elementwise,
     "Bmm": _check_attention,
+    "Sub": _check_kl,
 }
+
+
+def _is_made_by(name: str, op: GraphNode | None) -> bool:
+    made = None if op is None or not op.inputs else op.inputs[0].producer
+    return made is not None and short_name(made[0].operation) == name
 
 
 def _squashed(made: Any, loss: Any, name: str, classes: int) -> Mismatch:

@@ -14,7 +14,7 @@ import torch
 from torchatlas.autograd.graph_walk import leaf_of, sequence_nr
 from torchatlas.capturing.frames import is_installed, is_users, variables_of
 from torchatlas.diagnosis.custom_functions import Applied
-from torchatlas.diagnosis.findings import Finding, Where, at, some
+from torchatlas.diagnosis.findings import Finding, Severity, Where, at, some
 from torchatlas.diagnosis.gradient_cuts import GradientCuts, cut_by, gradients_were_disabled
 from torchatlas.diagnosis.history import History, raising_line
 from torchatlas.diagnosis.leaf_tensors import Leaf
@@ -89,8 +89,10 @@ def without_gradient(
         used, ended = loss.forward.nodes[max(uses)], loss.forward.nodes[last]
         places = [at("last used by", used), at("the result ends at", ended)]
         causes[key][1].extend(places[:1] if places[0].source == places[1].source else places)
-    for names, places, why, fix in causes.values():
-        yield _finding(names, tuple(places), why, fix)
+    for cause, (names, places, why, fix) in causes.items():
+        found = _finding(names, tuple(places), why, fix)
+        # The rest learns: often the head of a backbone whose features alone are used.
+        yield replace(found, severity=Severity.WARNING) if cause == "never" and others else found
 
 
 def _ends_in_a_number(cuts: GradientCuts, uses: list[int], into: Collection[int]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchatlas.autograd.gradient_statistics import all_finite
 from torchatlas.capturing.frames import user_line
 from torchatlas.capturing.op_listening import Wants
 from torchatlas.capturing.row_schema import Plan
@@ -90,7 +91,10 @@ class NotFinite(Diagnosis):
             self._pending.append(self._in_forward(backward, bad[0]))
 
     def nodes_wanted(self, backward: BackwardPass) -> Iterable[int]:
-        return backward.leaves
+        """The leaves whose gradients cannot be looked at after the pass."""
+        if not backward.accumulates:
+            return backward.leaves
+        return [node for node, leaf in backward.leaves.items() if leaf._post_accumulate_grad_hooks]
 
     def node_runs(self, backward: BackwardPass, node: int, gradients: Any) -> None:
         if any(has_numbers(grad) and not is_finite(grad) for grad in gradients):
@@ -98,6 +102,8 @@ class NotFinite(Diagnosis):
 
     def after_backward(self, backward: BackwardPass, error: BaseException | None) -> None:
         anomaly = error is not None and _ANOMALY in str(error)
+        if backward.accumulates and self._loss_is_finite:
+            self._leaves += _with_odd_gradients(backward.leaves.values())
         if self._loss_is_finite and (self._leaves or anomaly):
             self._pending.append(self._in_backward(backward))
         self._events, self._leaves = [], []
@@ -148,6 +154,13 @@ class NotFinite(Diagnosis):
             "move the argument away from there (eps inside), and give torch.where harmless numbers in the branch "
             "that it does not take: the derivative of both is computed",
         )
+
+
+def _with_odd_gradients(leaves: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The leaves whose gradients are not finite. One bracket around all: it takes as long as to look at small ones."""
+    with unobserved():
+        gradients = ((leaf, leaf.grad) for leaf in leaves)
+        return [leaf for leaf, grad in gradients if grad is not None and has_numbers(grad) and not all_finite(grad)]
 
 
 def _why(origins: list[NotFiniteOp]) -> str:

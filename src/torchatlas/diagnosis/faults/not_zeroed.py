@@ -10,7 +10,6 @@ import torch
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.findings import Where, some
-from torchatlas.diagnosis.history import running_line
 from torchatlas.diagnosis.leaf_tensors import Leaf
 from torchatlas.diagnosis.numeric_checks import is_zero
 
@@ -50,7 +49,7 @@ class NotZeroed(Diagnosis):
             self._use_up(parameters)
 
     def before_step(self, optimizer: Any, parameters: list[torch.Tensor]) -> None:
-        line = running_line("step")
+        line = self.history.step_line
         self._report_stale(parameters, line)
         self._closure = [weakref.ref(parameter) for parameter in parameters], line
 

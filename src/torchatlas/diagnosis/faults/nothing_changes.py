@@ -124,7 +124,7 @@ class NothingChanges(Diagnosis):
             )
             before = Snapshot([] if self._changed else parameters)
             known = len(before.references) == len(parameters)
-            run = self._run_of[optimizer] = _Run(running_line("step"), before if known else None, loose)
+            run = self._run_of[optimizer] = _Run(self.history.step_line, before if known else None, loose)
             self._runs += [run] if len(self._runs) < _MOST_RUNS else []
             self._changed = self._changed or not known  # as far as anybody can tell
         return run

@@ -16,6 +16,7 @@ from torchatlas.capturing.op_listening import Wants
 from torchatlas.capturing.row_schema import Plan
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.custom_functions import CustomFunctions
+from torchatlas.diagnosis.empty_optimizer import empty_optimizer
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.faults.loss_without_grad import lines_of_new_loss
 from torchatlas.diagnosis.faults.no_gradient import (
@@ -29,7 +30,6 @@ from torchatlas.diagnosis.faults.no_gradient import (
 )
 from torchatlas.diagnosis.findings import Finding, Severity, Where, some
 from torchatlas.diagnosis.gradient_cuts import GradientCuts
-from torchatlas.diagnosis.history import running_line
 from torchatlas.diagnosis.leaf_tensors import Leaf, NamedModel
 from torchatlas.diagnosis.loss_graph import LossGraph
 from torchatlas.diagnosis.numeric_checks import is_zero
@@ -60,6 +60,7 @@ class TrainedParameters(Diagnosis):
         self._came: dict[Leaf, tuple[int, bool]] = {}  # the last of these to reach a leaf, and if it was not zero there
         self._roots: deque[int] = deque(maxlen=_MOST_PASSES)  # of backward passes, the latest: autograd's numbers
         self._in_pass: dict[int, Leaf] = {}  # the leaves of the pass that runs, by the node that adds to their gradient
+        self._settled: set[Leaf] = set()  # with which a step has found gradients that were not zero: no hook any more
         self._functions = CustomFunctions()
         self._returned = False  # whether gradients were asked for that are not added to .grad
         self._passed = 0  # passes in all that are
@@ -100,16 +101,18 @@ class TrainedParameters(Diagnosis):
             losses = [loss for loss in backward.losses if loss.requires_grad]
             lost = [place for loss in losses for place in lines_of_new_loss(backward, loss)]
             self._anew |= {backward.line: lost} if lost else {}
-        self._functions.pass_begins(backward.nodes)
+        self._functions.pass_begins(backward.kinds)
 
     def nodes_wanted(self, backward: BackwardPass) -> Iterable[int]:
-        return range(len(backward.nodes)) if self._functions.in_pass else self._in_pass
+        if self._functions.in_pass:
+            return range(len(backward.nodes))
+        return [node for node, leaf in self._in_pass.items() if leaf not in self._settled]
 
     def node_runs(self, backward: BackwardPass, node: int, gradients: Any) -> None:
         self._functions.node_runs(node, gradients)
         leaf = self._in_pass.get(node)
         there = [gradient for gradient in gradients if gradient is not None]
-        if leaf is None or not there:
+        if leaf is None or leaf in self._settled or not there:
             return
         self._reaches(leaf)
         moves = not all(map(is_zero, there))
@@ -130,11 +133,11 @@ class TrainedParameters(Diagnosis):
 
     def before_step(self, optimizer: Any, parameters: list[torch.Tensor]) -> None:
         leaves = {self.history.leaf(parameter): parameter for parameter in parameters}
-        line = running_line("step")
+        line = self.history.step_line
         self._optimizers = [entry for entry in self._optimizers if entry[0] != leaves.keys()]
         self._optimizers.append((set(leaves), line))
         if self._passes:
-            self._now = line, self._emptied(leaves)
+            self._judge_step(line, leaves)
         for leaf, parameter in leaves.items():
             leaf.storage = self.history.storage_of(parameter)
             self._stepped.setdefault(leaf)
@@ -147,6 +150,19 @@ class TrainedParameters(Diagnosis):
         missed = {leaf: tensor for leaf, tensor in others if tensor is not None}
         self._stand_ins |= {leaf for leaf, _ in others if self._is_stand_in(leaf)}
         self._look_at(missed)
+
+    def _judge_step(self, line: Where, leaves: dict[Leaf, torch.Tensor]) -> None:
+        """Note whether a step finds the gradients that backward has made for it. One line that did so once is settled.
+
+        The gradients of settled leaves are not watched. When they come to another line, they are taken to have been
+        made, as they always were, and are watched from then on: a fault shows at two steps at least.
+        """
+        steps, empty = self._empty.get(line, (0, 0))
+        if empty < steps:
+            self._settled.update(leaf for leaf in leaves if leaf.moved)
+        else:
+            self._now = line, self._emptied(leaves)
+            self._settled.difference_update(leaves)
 
     def _look_at(self, missed: dict[Leaf, torch.Tensor]) -> None:
         """Note the storages and the calls of parameters that no optimizer has, while they are there."""
@@ -165,6 +181,7 @@ class TrainedParameters(Diagnosis):
         The last pass decides: the one before may have been another model's, whose gradients here are rightly emptied.
         """
         _, made = max((self._came[leaf] for leaf in leaves if leaf in self._came), default=(0, False))
+        made = made or not self._settled.isdisjoint(leaves)
         gradients = [parameter.grad for parameter in leaves.values()]
         return made and all(is_zero(gradient) for gradient in gradients if gradient is not None)
 
@@ -186,11 +203,10 @@ class TrainedParameters(Diagnosis):
 
     def at_end(self, complete: bool) -> None:
         if not complete:
-            if (
-                self.visit.error is not None
-                and (finding := gradient_of_result(self.visit.error, self.history)) is not None
-            ):
-                self.visit.report(finding)
+            if (error := self.visit.error) is not None:
+                finding = gradient_of_result(error, self.history) or empty_optimizer(error)
+                if finding is not None:
+                    self.visit.report(finding)
             return
         before, found = self._open, self._found
         if self.history.steps_recorded >= _FEWEST_STEPS or before != self._suspects():

@@ -111,7 +111,7 @@ class Order(Diagnosis):
         self._clips.step(parameters)
         self._schedules.optimizer_steps(optimizer)
         if parameters:
-            self._remakes_of(parameters).before_step(optimizer, parameters)
+            self._remakes_of(parameters).before_step(optimizer, parameters, self.history.step_line)
 
     def after_step(self, optimizer: Any, parameters: list[torch.Tensor]) -> None:
         self._clips.stepped(parameters)
@@ -314,7 +314,7 @@ class _Remakes:
         few = self.most_steps <= _MOST_STEPS
         return self.count >= _FEWEST_MADE and few and self.stateful and not self.deliberate
 
-    def before_step(self, optimizer: Any, parameters: list[torch.Tensor]) -> None:
+    def before_step(self, optimizer: Any, parameters: list[torch.Tensor], line: Where) -> None:
         if not self.latest or self.latest[-1]() is not optimizer:
             again = any(each() is optimizer for each in self.latest)
             changed = self.versions is not None and self.versions != _versions(parameters)
@@ -323,7 +323,7 @@ class _Remakes:
             self.deliberate = self.deliberate or again or changed or loaded or whole
             self.latest.append(weakref.ref(optimizer))
             self.count, self.steps, self.kind = self.count + 1, 0, type(optimizer).__name__
-            self.line = running_line("step")
+            self.line = line
         self.steps += 1
         self.most_steps = max(self.most_steps, self.steps)
 

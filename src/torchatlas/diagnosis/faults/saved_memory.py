@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchatlas.autograd.graph_walk import leaf_of
-from torchatlas.autograd.saved_tensors import saved_by, storage_bytes, storage_key
+from torchatlas.autograd.saved_tensors import memory_address, saved_by, storage_bytes, storage_key
 from torchatlas.diagnosis.backward_passes import BackwardPass
 from torchatlas.diagnosis.events import Diagnosis, Doublings, diagnosis
 from torchatlas.diagnosis.findings import Finding, Severity, at
@@ -61,7 +61,7 @@ class SavedMemory(Diagnosis):
 
 def saved_storages(nodes: list[Any]) -> list[tuple[Any, int, int]]:
     """The storages that nodes of autograd saved and still have, without those of leaves: node, storage, bytes."""
-    leaves = {storage_key(leaf) for node in nodes if (leaf := leaf_of(node)) is not None}
+    leaves = {memory_address(leaf) for node in nodes if (leaf := leaf_of(node)) is not None} - {0}
     saved = ((node, each.data) for node in nodes for each in saved_by(node) if each.data is not None)
-    keyed = ((node, storage_key(data), max(storage_bytes(data), 0)) for node, data in saved)
-    return [each for each in keyed if each[1] not in leaves]
+    others = ((node, data) for node, data in saved if memory_address(data) not in leaves)
+    return [(node, storage_key(data), max(storage_bytes(data), 0)) for node, data in others]

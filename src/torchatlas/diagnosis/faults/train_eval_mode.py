@@ -18,7 +18,6 @@ from torchatlas.diagnosis.data_flow import reachable
 from torchatlas.diagnosis.events import Diagnosis, diagnosis
 from torchatlas.diagnosis.findings import Where
 from torchatlas.diagnosis.gradient_cuts import GradientCuts
-from torchatlas.diagnosis.history import running_line
 from torchatlas.diagnosis.numeric_checks import tensors_in
 from torchatlas.graph import Graph, Phase
 from torchatlas.graph.columns import PHASES
@@ -78,10 +77,14 @@ class TrainEvalMode(Diagnosis):
 
     def module_called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         call = None
-        gradients, line = torch.is_grad_enabled(), running_line("called")
-        if gradients and (module.training or _differs(module, False)):
+        gradients, line = torch.is_grad_enabled(), self.history.caller
+        if line is None:
+            return
+        what = "" if module.training or not gradients else _differs(module, False)
+        if gradients and (module.training or what):
             calls = self._since_step.setdefault(module, [])
-            calls.append((module.training, line, _differs(module, False)))
+            if not calls or not calls[-1][0]:  # one call in training mode is enough: no step is told of then
+                calls.append((module.training, line, what))
         if module.training and functorch_depth() == 0 and (what := _differs(module, True)):
             inputs = tuple(id(tensor) for tensor in tensors_in([args, kwargs]))
             model = self._model(module)
