@@ -175,6 +175,7 @@ class _Described:
             "source",
             "kind",
         )
+        self._runs = 1 if graph.timing is None else graph.timing.runs
         self._of_node = list(zip(*(columns[f"node_{name}"].tolist() for name in names), strict=True))
 
     def __call__(self, node: int, names: list[str]) -> dict[str, Any]:
@@ -190,8 +191,7 @@ class _Described:
             texts = zip(("FLOPs", "elementwise FLOPs", "bytes moved"), self._work[node], strict=True)
             found |= {name: format_bytes(n) if "b" in name else format_flops(n) for name, n in texts if n >= 0}
         if time >= 0:
-            runs = self.graph.timing.runs
-            found["time"] = str(Measured(time, runs, spread if runs > 1 and spread >= 0 else None))
+            found["time"] = str(Measured(time, self._runs, spread if spread >= 0 else None))
         if memory >= 0:
             found["memory after it"] = format_bytes(memory)
         if source >= 0:
