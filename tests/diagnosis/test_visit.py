@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 import torchatlas as atlas
 from torchatlas.diagnosis.events import DIAGNOSES
-from torchatlas.diagnosis.findings import Finding, explained
+from torchatlas.diagnosis.faults.train_eval_mode import CalledModel, ModelCall
+from torchatlas.diagnosis.findings import Finding, Where, explained
 from torchatlas.diagnosis.numeric_checks import rms
 from torchatlas.errors import InvalidInputError, StateError, UnknownNameError
 
@@ -405,3 +406,13 @@ def test_one_cause_is_told_once_with_what_follows_below() -> None:
     assert (told.key, [one.what for one in told.follows]) == ("nothing-changes", ["b", "c"])
     assert "so also no-gradient: b\n" in str(told)
     assert explained(others) == others
+
+
+def test_an_input_that_is_gone_is_no_other_tensor() -> None:
+    """Even if that lies at the same address, and so has the same id."""
+    x = torch.ones(2)
+    call = ModelCall(CalledModel("Net"), Where("called"), "dropped", (weakref.ref(x),), 0, 0, False)
+    assert call.had([x])
+    assert not call.had([torch.ones(2)])
+    del x
+    assert not call.had([torch.ones(2)])

@@ -24,9 +24,8 @@ class Wants(IntFlag):
     ALWAYS = 1
     NOT_FINITE = 2  # a result has NaN or infinities, or a kind of memory that the native recorder does not read
     FIRST_WITHOUT_GRADIENTS = 4  # gradients are disabled, and autograd has made a node since the last such op
-    SHARED_WRITE = (
-        8  # it writes to memory that several tensors have, or numpy; the recorder in Python tells of others, too
-    )
+    # It writes to memory that several tensors have, or numpy. The recorder in Python tells of other writes, too.
+    SHARED_WRITE = 8
 
 
 class OpClock:

@@ -47,12 +47,18 @@ class ModelCall:
     model: CalledModel
     line: Where
     what: str  # its layers did that behave differently in training
-    inputs: tuple[int, ...]  # the tensors that it was given, by id
+    inputs: tuple[weakref.ref[torch.Tensor], ...]  # an id could be another tensor's when that is gone
     steps: int  # that were taken before
     recording: int  # the storages of another are others
     gradients: bool  # whether they were enabled: then it may have been made for a backward pass
     results: frozenset[int] = frozenset()  # storages
     repeated: bool = False
+
+    def had(self, inputs: list[torch.Tensor]) -> bool:
+        """True if it was given these tensors."""
+        return len(inputs) == len(self.inputs) and all(
+            reference() is tensor for reference, tensor in zip(self.inputs, inputs, strict=True)
+        )
 
 
 @diagnosis
@@ -86,12 +92,11 @@ class TrainEvalMode(Diagnosis):
             if not calls or not calls[-1][0]:  # one call in training mode is enough: no step is told of then
                 calls.append((module.training, line, what))
         if module.training and functorch_depth() == 0 and (what := _differs(module, True)):
-            inputs = tuple(id(tensor) for tensor in tensors_in([args, kwargs]))
-            model = self._model(module)
-            call = ModelCall(model, line, what, inputs, self.history.steps, self.history.recordings, gradients)
+            inputs, model = list(tensors_in([args, kwargs])), self._model(module)
+            seen = tuple(weakref.ref(tensor) for tensor in inputs)
+            call = ModelCall(model, line, what, seen, self.history.steps, self.history.recordings, gradients)
             before, self._before = self._before, call
-            same = before is not None and (before.model, before.inputs, before.steps) == (model, inputs, call.steps)
-            if before is not None and same:
+            if before is not None and (before.model, before.steps) == (model, call.steps) and before.had(inputs):
                 call.repeated = before.repeated = True  # to see how much the results differ
         self._open.append(call)
 
